@@ -5,10 +5,13 @@ use rustix::net::RecvFlags;
 use sakia_driver::{Domain, Driver, Fd, IoBufMut, SocketAddress, SocketType};
 
 use crate::sockets::DOMAINS;
+use crate::sockets::connected;
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
+/// `MSG_TRUNC`.
+const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 
 /// A socket of datagrams with an address.
 pub fn bound(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
@@ -76,6 +79,20 @@ pub fn a_datagram_is_waited_for(stage: &Stage) {
     }
 }
 
+/// A stream that is asked so brings bytes or throws them away, which is said of no memory without a value.
+pub fn the_length_asked_of_a_stream_shows_no_old_memory(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in [Domain::UNIX, Domain::INET] {
+        let (near, far) = connected(stage, &driver, domain);
+        wait(&driver, driver.send(&near, b"bytes".to_vec(), 0)).0.unwrap();
+        let mut old = vec![7; 5];
+        old.clear();
+        let (result, buf) = wait(&driver, driver.recv_from(&far, old, TELL_LENGTH));
+        assert_eq!(result.unwrap().len, 5);
+        assert!(buf == b"bytes" || buf == [0; 5], "{buf:?}");
+    }
+}
+
 pub fn a_long_datagram_is_cut(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
@@ -90,9 +107,17 @@ pub fn a_long_datagram_is_cut(stage: &Stage) {
         assert_eq!((received.len, &buf[..], received.is_truncated), (3, &b"too"[..], true));
         let (result, buf) = wait(&driver, driver.recv(&far, vec![0; 3], 0));
         assert_eq!((result.unwrap(), &buf[..]), (3, &b"too"[..]));
-        for flags in [PEEK, 0] {
+        for flags in [PEEK, PEEK | TELL_LENGTH, 0] {
             let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 8], flags));
             assert_eq!(&buf[..result.unwrap().len], b"next");
+        }
+        // The length of all of it, into memory without a value, too.
+        for buf in [vec![7; 3], Vec::with_capacity(3), vec![0; 20]] {
+            wait(&driver, driver.send_to(&near, "too long", &to, 0)).0.unwrap();
+            let (result, buf) = wait(&driver, driver.recv_message(&far, buf, 0, TELL_LENGTH));
+            let received = result.unwrap().0;
+            assert_eq!((received.datagram_len, received.is_truncated), (8, received.len < 8));
+            assert_eq!(&buf[..received.len], &b"too long"[..received.len]);
         }
         let much = vec![0; 1 << 20];
         let (result, _) = wait(&driver, driver.send_to(&near, much, &to, 0));

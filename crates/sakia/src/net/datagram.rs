@@ -28,6 +28,7 @@ use crate::io::transfer::{may_retry, retrying};
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
+const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 /// Datagrams that the first batch asks for behind the one that it waits for.
 const AHEAD_FIRST: usize = 4;
 /// Of so many batches in which datagrams came one at a time, one looks for a second.
@@ -43,6 +44,8 @@ pub struct Received<A> {
     pub from: A,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
+    /// How many bytes it had. A batch, which does not ask for that, has `len` here.
+    pub datagram_len: usize,
 }
 
 impl<A: Address> Received<A> {
@@ -51,8 +54,8 @@ impl<A: Address> Received<A> {
     /// # Errors
     /// `EAFNOSUPPORT`: a sender of another family.
     pub(super) fn of(received: driver::Received) -> io::Result<Self> {
-        let driver::Received { len, from, is_truncated, .. } = received;
-        Ok(Self { len, from: A::of(&from)?, is_truncated })
+        let driver::Received { len, from, is_truncated, datagram_len, .. } = received;
+        Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
     }
 }
 
@@ -205,7 +208,7 @@ impl Datagrams {
         control_bytes: usize,
     ) -> impl Future<Output = BufResult<(driver::Received, ReceivedControl), T>> {
         self.receive(buf, false, move |buf| {
-            self.driver.recv_message(&self.fd, buf, control_bytes, 0)
+            self.driver.recv_message(&self.fd, buf, control_bytes, TELL_LENGTH)
         })
     }
 

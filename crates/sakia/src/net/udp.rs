@@ -212,6 +212,8 @@ impl UdpSocket {
     /// add: [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl), [interface
     /// and address](UdpSocket::set_recv_packet_info), and [how to cut](UdpSocket::set_gro).
     ///
+    /// The capacity of an empty `Vec` is zeroed before.
+    ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error, see
     /// [`is_truncated`](ReceivedControl::is_truncated).

@@ -292,6 +292,8 @@ impl UnixDatagram {
     /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for
     /// `n` descriptors, 12 for credentials.
     ///
+    /// The capacity of an empty `Vec` is zeroed before.
+    ///
     /// # Errors
     /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room or no number are closed, and
     /// [`is_truncated`](ReceivedControl::is_truncated) tells.

@@ -109,8 +109,12 @@ async fn empty_truncated_and_oversized() {
     let (result, buf) = other.recv_message(vec![0; 5], 0).await;
     let (received, control) = result.unwrap();
     assert_eq!((received.len, received.is_truncated, &buf[..]), (5, true, &b"trunc"[..]));
+    assert_eq!(received.datagram_len, 9);
     assert!(!control.is_truncated && control.messages().next().is_none());
-    assert!(far.recv_message(vec![0; 5], 0).await.0.unwrap().0.is_truncated);
+    let (result, buf) = far.recv_message(Vec::with_capacity(5), 0).await;
+    let received = result.unwrap().0;
+    assert_eq!((received.len, received.is_truncated, received.datagram_len), (5, true, 9));
+    assert_eq!(buf, b"trunc");
     // Just as long as the buffer.
     one.send("fits").await.0.unwrap();
     near.send("fits").await.0.unwrap();
@@ -236,7 +240,7 @@ async fn dropped_descriptors_are_kept() {
     let (result, buf) = far.recv_message(vec![0; 4], room).await;
     let (received, control) = result.unwrap();
     assert_eq!(&buf[..received.len], b"take");
-    assert!(received.is_truncated);
+    assert_eq!((received.is_truncated, received.datagram_len), (true, 7));
     write_to(control.descriptors[0].as_fd(), b"through it");
     drop(control);
     assert_eq!(read_all(&mut reader).await, b"through it");

@@ -226,10 +226,12 @@ fn empty_truncated_oversized_and_refused() {
             near.send(text).await.0?;
             let of_udp = other.recv_message(vec![0; 6], 0).await.0?.0;
             let (of_unix, control) = far.recv_message(vec![0; 6], 64).await.0?;
-            for (len, is_truncated) in
-                [(of_udp.len, of_udp.is_truncated), (of_unix.len, of_unix.is_truncated)]
-            {
+            for (len, is_truncated, datagram_len) in [
+                (of_udp.len, of_udp.is_truncated, of_udp.datagram_len),
+                (of_unix.len, of_unix.is_truncated, of_unix.datagram_len),
+            ] {
                 assert_eq!((len, is_truncated), (text.len().min(6), text.len() > 6));
+                assert_eq!(datagram_len, text.len());
             }
             assert!(of_unix.from.is_unnamed() && !control.is_truncated);
         }

@@ -16,12 +16,14 @@ use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 use crate::sys::Message;
 
-/// `MSG_TRUNC`: the datagram was longer than the buffer.
+/// `MSG_TRUNC`: the datagram was longer than the buffer. Asked for, it has its whole length told.
 const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
 /// `MSG_CTRUNC`: there was no room for some control message.
 const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits();
 /// `MSG_CMSG_CLOEXEC`: descriptors that come are not inherited by programs that the process starts.
 const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
+/// The flags of receives of messages.
+const MESSAGE_FLAGS: u32 = RECV_FLAGS | TRUNCATED;
 /// The most room for control messages; no kernel fills that much.
 const CONTROL_BYTES_MAX: usize = 65_536;
 
@@ -80,6 +82,8 @@ pub struct Received {
     pub from: SocketAddress,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
+    /// How many bytes it had, if it was asked for with `MSG_TRUNC`; otherwise as `len`.
+    pub datagram_len: usize,
 }
 
 impl Handle {
@@ -109,7 +113,9 @@ impl Handle {
     }
 
     /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
-    /// there is one. `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here.
+    /// there is one. `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here. With
+    /// `MSG_TRUNC` besides, the length of the datagram is told, also where it is longer than `buf`, whose
+    /// capacity is zeroed before; on a stream bytes are thrown away then.
     ///
     /// # Errors
     /// As [`recv`](Handle::recv).
@@ -119,7 +125,7 @@ impl Handle {
     #[doc(alias = "recvmsg")]
     #[doc(alias = "recvfrom")]
     pub fn recv_from<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<RecvFrom<T>> {
-        self.start_flagged(RecvFrom::new(self.held(fd), buf, flags), flags, RECV_FLAGS)
+        self.start_flagged(RecvFrom::new(self.held(fd), buf, flags), flags, MESSAGE_FLAGS)
     }
 
     /// Sends `buf.bytes_len()` bytes with control messages, and waits until there is room. They go to
@@ -158,7 +164,7 @@ impl Handle {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) and the control messages that
     /// come with them, for which there are `control_bytes` bytes of room, at most 64 KiB; up to 128 bytes
     /// need no allocation. [`ControlMessage::space`](crate::ControlMessage::space) tells how many to ask for.
-    /// `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here.
+    /// `flags` as in [`recv_from`](Handle::recv_from), and what is said of `buf` there holds here.
     ///
     /// Received descriptors belong to the driver. They are closed if the result or the handle is dropped. A
     /// peek brings copies of them. On a stream a receive ends with the bytes that descriptors came with.
@@ -178,7 +184,8 @@ impl Handle {
         control_bytes: usize,
         flags: u32,
     ) -> Op<RecvMessage<T>> {
-        self.start_flagged(RecvMessage::new(self, fd, buf, control_bytes, flags), flags, RECV_FLAGS)
+        let recv = RecvMessage::new(self, fd, buf, control_bytes, flags);
+        self.start_flagged(recv, flags, MESSAGE_FLAGS)
     }
 }
 
@@ -199,7 +206,11 @@ impl<T: IoBuf> SendTo<T> {
 }
 
 impl<T: IoBufMut> RecvFrom<T> {
-    fn new(fd: Fd, buf: T, flags: u32) -> Self {
+    fn new(fd: Fd, mut buf: T, flags: u32) -> Self {
+        if flags & TRUNCATED != 0 {
+            // On a stream of the network the kernel writes nothing then, and counts bytes all the same.
+            initialize(&mut buf);
+        }
         let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
         Self { fd, buf, from, flags, vector, message }
     }
@@ -263,9 +274,11 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let room = transfer_len(self.buf.bytes_room());
+        let told = completion.result().map_or(0, |told| told as usize);
         let (result, buf) = filled(completion, self.buf, room);
         let received = result.map(|len| Received {
             len,
+            datagram_len: if self.flags & TRUNCATED == 0 { len } else { told },
             from: self.from.address_of(self.message.name_len),
             is_truncated: self.message.flags & TRUNCATED != 0,
         });

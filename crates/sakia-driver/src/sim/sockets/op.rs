@@ -21,6 +21,8 @@ const ADDRESS_BYTES_MAX: u64 = 128;
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
+/// `MSG_TRUNC`.
+const OF_ALL: u32 = RecvFlags::TRUNC.bits();
 /// Descriptors are inherited by nobody here.
 const CLOSE_ON_EXEC: u32 = RecvFlags::CMSG_CLOEXEC.bits();
 const SOL_UDP: u32 = 17;
@@ -88,6 +90,8 @@ pub(in super::super) struct Tells {
     buffers: usize,
     room: usize,
     control: usize,
+    /// The result is the length of the datagram, also where it is longer than the buffers.
+    of_all: bool,
 }
 
 /// Checks a call about sockets and takes hold of what it names.
@@ -174,7 +178,7 @@ unsafe fn prepare_transfer(kernel: &Kernel, call: &SocketCall) -> Result<(Socket
     let is_send = matches!(verb, Verb::Send | Verb::SendMessage);
     let known = match verb {
         _ if is_send => DONT_WAIT | SEND_WITHOUT_EFFECT,
-        Verb::RecvMessage => DONT_WAIT | PEEK | CLOSE_ON_EXEC,
+        Verb::RecvMessage => DONT_WAIT | PEEK | CLOSE_ON_EXEC | OF_ALL,
         _ => DONT_WAIT | PEEK,
     };
     if flags & !known != 0 {
@@ -212,7 +216,8 @@ unsafe fn prepare_transfer(kernel: &Kernel, call: &SocketCall) -> Result<(Socket
             let control = message.control_len;
             segments.push(Segment::new(message.control.expose_provenance() as u64, control));
             segments.push(field(offset_of!(Message, control_len), size_of::<usize>()));
-            let tells = Some(Tells { buffers, room, control });
+            let of_all = flags & OF_ALL != 0;
+            let tells = Some(Tells { buffers, room, control, of_all });
             Ok((SocketOp::Recv { tells, nowait, peeks }, Lent::to_fill(segments)?))
         }
     }
@@ -450,7 +455,8 @@ unsafe fn send(
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     from: SocketAddress,
-    is_truncated: bool,
+    /// The length of the datagram, if it was longer than the buffer.
+    truncated: Option<usize>,
     /// Open files that came along.
     files: Vec<Rc<OpenFile>>,
 }
@@ -464,11 +470,11 @@ impl Received {
     unsafe fn put(self, kernel: &mut Kernel, lent: &Lent, tells: Option<Tells>) -> usize {
         // SAFETY: the caller's promise, here and below.
         unsafe { lent.fill(&self.bytes) };
-        let Some(Tells { buffers, room, control }) = tells else { return self.bytes.len() };
+        let Some(Tells { buffers, room, control, of_all }) = tells else { return self.bytes.len() };
         let sent = self.files.len();
         let numbers = kernel.take_over(self.files, control);
         let mut flags = ReturnFlags::empty();
-        flags.set(ReturnFlags::TRUNC, self.is_truncated);
+        flags.set(ReturnFlags::TRUNC, self.truncated.is_some());
         flags.set(ReturnFlags::CTRUNC, numbers.len() < sent);
         let mut messages = Vec::new();
         if !numbers.is_empty() {
@@ -484,7 +490,7 @@ impl Received {
             lent.fill_at(flags_at + 4, &messages);
             lent.fill_at(flags_at + 4 + control, &messages.len().to_ne_bytes());
         }
-        self.bytes.len()
+        self.truncated.filter(|_| of_all).unwrap_or(self.bytes.len())
     }
 }
 
@@ -514,15 +520,15 @@ pub(super) fn receive(
             let received = sockets.stream_receive(id, len_max, peeks)?;
             received.map(|bytes| {
                 let files = kernel.take_passed(id, bytes.len(), peeks);
-                Received { bytes, from, is_truncated: false, files }
+                Received { bytes, from, truncated: None, files }
             })
         }
         Transport::Datagram => sockets.datagram_receive(id, peeks)?.map(|datagram| {
             let mut bytes = datagram.bytes;
-            let is_truncated = bytes.len() > room;
+            let truncated = Some(bytes.len()).filter(|&len| len > room);
             bytes.truncate(room);
             let files = kernel.take_passed(id, 1, peeks);
-            Received { bytes, from: datagram.from, is_truncated, files }
+            Received { bytes, from: datagram.from, truncated, files }
         }),
     })
 }
