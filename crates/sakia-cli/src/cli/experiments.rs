@@ -627,6 +627,12 @@ mod tests {
             };
             (options.experiment, options.runs)
         };
+        let (bench::Which::Udp(udp), 15) = options(&["bench", "udp"]) else {
+            panic!("udp was asked for");
+        };
+        assert_eq!(udp.in_flight, udp::IN_FLIGHT);
+        assert_eq!(udp.datagram_bytes, udp::DATAGRAM_BYTES);
+        assert_eq!((udp.variants, udp.quick), (udp::Variant::DEFAULT.to_vec(), false));
         let (bench::Which::Echo(echo), 15) = options(&["bench", "echo"]) else {
             panic!("echo was asked for");
         };

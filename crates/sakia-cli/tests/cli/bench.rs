@@ -218,6 +218,28 @@ fn servers_are_measured_and_every_byte_comes_back() {
 }
 
 #[test]
+fn datagrams_come_back_and_their_calls_are_counted() {
+    needs_ring!();
+    let args = ["bench", "udp", "--runs", "1", "--in-flight", "4", "--datagram", "64"];
+    let ended = run(sakia(args).args(["--requests", "300", "--json"]));
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let results: Vec<_> = lines.iter().filter(|line| line["type"] == "result").collect();
+    let variants: Vec<_> = results.iter().map(|result| &result["variant"]).collect();
+    assert_eq!(variants, ["uring", "single", "poll", "blocking"]);
+    for result in results {
+        assert_eq!(result["params"]["in_flight"], 4);
+        assert_eq!(result["params"]["datagram_bytes"], 64);
+        assert!(result["ops_per_s"].as_u64() > Some(0) && result["cpu_ns"]["median"].is_u64());
+    }
+    let ended = run(sakia(args).args(["--requests", "300", "--variants", "uring,blocking"]));
+    ended.assert_quiet_success();
+    for text in ["messages a second", "system calls", "uring/blocking"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}
+
+#[test]
 fn streams_are_summed_and_the_page_has_its_plots() {
     let directory = TempDir::new();
     let report = directory.path().join("report.html");
