@@ -44,7 +44,8 @@ pub struct Received<A> {
     pub from: A,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// How many bytes it had. A batch, which does not ask for that, has `len` here.
+    /// How many bytes it had. Only `recv_message` asks for that: of a batch this is `len`, and so it is of a
+    /// datagram that came for a dropped receive of another sort.
     pub datagram_len: usize,
 }
 
