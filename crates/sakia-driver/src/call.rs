@@ -157,11 +157,12 @@ impl Transfer {
     pub(crate) fn vectored(
         direction: Direction,
         raw: i32,
-        (vector, count): (*const IoVec, u32),
+        parts: &[IoVec],
         offset: u64,
         flags: u32,
     ) -> Call {
-        let buffers = Buffers::Many { vector: address(vector), count };
+        let (vector, count) = (address(parts.as_ptr()), parts.len() as u32);
+        let buffers = Buffers::Many { vector, count };
         Call::Transfer(Self { raw, direction, buffers, offset, flags })
     }
 }

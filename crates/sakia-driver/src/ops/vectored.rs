@@ -15,33 +15,73 @@ use crate::sys::Direction;
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;
 
-/// Several buffers with the vector that describes them.
+/// Several buffers, of which the first 1024 are used, with the vector that describes them.
 #[derive(Debug)]
-struct Vectored<T> {
-    fd: Fd,
+pub(super) struct Parts<T> {
     bufs: Vec<T>,
     /// Points to the buffers' bytes; filled when the entry is made.
     vector: Vec<IoVec>,
+}
+
+impl<T: IoBuf> Parts<T> {
+    pub(super) fn new(bufs: Vec<T>) -> Self {
+        let vector = Vec::with_capacity(bufs.len().min(BUFFERS_MAX));
+        Self { bufs, vector }
+    }
+
+    /// The bytes of all.
+    pub(super) fn bytes_len(&self) -> usize {
+        let used = self.bufs.iter().take(BUFFERS_MAX);
+        used.map(T::bytes_len).fold(0, usize::saturating_add)
+    }
+
+    /// Describes the bytes.
+    pub(super) fn bytes(&mut self) -> &mut [IoVec] {
+        self.describe(|buf| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() })
+    }
+
+    fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> &mut [IoVec] {
+        self.vector.clear();
+        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
+        &mut self.vector
+    }
+
+    pub(super) fn into_inner(self) -> Vec<T> {
+        self.bufs
+    }
+}
+
+impl<T: IoBufMut> Parts<T> {
+    /// The room of all.
+    pub(super) fn room_len(&self) -> u32 {
+        room_of_all(&self.bufs)
+    }
+
+    /// Describes the room.
+    pub(super) fn room(&mut self) -> &mut [IoVec] {
+        self.describe(|buf| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() })
+    }
+
+    pub(super) fn initialize(&mut self) {
+        self.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
+    }
+
+    /// The buffers, and how many bytes the kernel has filled of `room`.
+    pub(super) fn filled(mut self, completion: Completion, room: u32) -> BufResult<usize, Vec<T>> {
+        (note_all_filled(completion, &mut self.bufs, room), self.bufs)
+    }
+}
+
+/// Several buffers, and where their bytes lie in a file.
+#[derive(Debug)]
+struct Vectored<T> {
+    fd: Fd,
+    parts: Parts<T>,
     offset: u64,
     /// `RWF_*`.
     flags: u32,
     /// What is asked for in all.
     bytes: u32,
-}
-
-impl<T: IoBuf> Vectored<T> {
-    /// `bytes` is what is asked for in all.
-    fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32, bytes: u32) -> Self {
-        let vector = Vec::with_capacity(bufs.len());
-        Self { fd, bufs, vector, offset, flags, bytes }
-    }
-
-    /// Describes the buffers, and returns where the vector is and how many parts it has.
-    fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> (*const IoVec, u32) {
-        self.vector.clear();
-        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
-        (self.vector.as_ptr(), self.vector.len() as u32)
-    }
 }
 
 /// See [`Handle::read_vectored`].
@@ -54,26 +94,17 @@ pub struct WriteVectored<T>(Vectored<T>);
 
 impl<T: IoBufMut> ReadVectored<T> {
     fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
-        let bytes = room_of_all(&bufs);
-        Self(Vectored::new(fd, bufs, offset, flags, bytes))
-    }
-
-    fn describe(&mut self) -> (*const IoVec, u32) {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
-        self.0.describe(part)
+        let parts = Parts::new(bufs);
+        let bytes = parts.room_len();
+        Self(Vectored { fd, parts, offset, flags, bytes })
     }
 }
 
 impl<T: IoBuf> WriteVectored<T> {
     fn new(fd: Fd, bufs: Vec<T>, offset: u64, flags: u32) -> Self {
-        let used = bufs.iter().take(BUFFERS_MAX);
-        let bytes = transfer_len(used.map(T::bytes_len).fold(0, usize::saturating_add));
-        Self(Vectored::new(fd, bufs, offset, flags, bytes))
-    }
-
-    fn describe(&mut self) -> (*const IoVec, u32) {
-        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
-        self.0.describe(part)
+        let parts = Parts::new(bufs);
+        let bytes = transfer_len(parts.bytes_len());
+        Self(Vectored { fd, parts, offset, flags, bytes })
     }
 }
 
@@ -152,14 +183,15 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     const KIND: OpKind = OpKind::Read;
 
     fn entry(&mut self) -> Option<Sqe> {
-        let (vector, count) = self.describe();
-        Some(Sqe::readv(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags))
+        let Vectored { fd, parts, offset, flags, .. } = &mut self.0;
+        let vector = parts.room();
+        let (first, count) = (vector.as_ptr(), vector.len() as u32);
+        Some(Sqe::readv(fd.raw(), first, count, *offset).op_flags(*flags))
     }
 
     fn call(&mut self) -> Call {
-        let vector = self.describe();
-        let Vectored { fd, offset, flags, .. } = &self.0;
-        call::Transfer::vectored(Direction::Read, fd.raw(), vector, *offset, *flags)
+        let Vectored { fd, parts, offset, flags, .. } = &mut self.0;
+        call::Transfer::vectored(Direction::Read, fd.raw(), parts.room(), *offset, *flags)
     }
 
     fn has_room(&self) -> bool {
@@ -167,12 +199,11 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn initialize(&mut self) {
-        self.0.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
+        self.0.parts.initialize();
     }
 
-    fn complete(mut self, completion: Completion) -> Self::Output {
-        let result = note_all_filled(completion, &mut self.0.bufs, self.0.bytes);
-        (result, self.0.bufs)
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.0.parts.filled(completion, self.0.bytes)
     }
 
     fn route(&self, rules: &Rules) -> Route {
@@ -192,18 +223,19 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     const KIND: OpKind = OpKind::Write;
 
     fn entry(&mut self) -> Option<Sqe> {
-        let (vector, count) = self.describe();
-        Some(Sqe::writev(self.0.fd.raw(), vector, count, self.0.offset).op_flags(self.0.flags))
+        let Vectored { fd, parts, offset, flags, .. } = &mut self.0;
+        let vector = parts.bytes();
+        let (first, count) = (vector.as_ptr(), vector.len() as u32);
+        Some(Sqe::writev(fd.raw(), first, count, *offset).op_flags(*flags))
     }
 
     fn call(&mut self) -> Call {
-        let vector = self.describe();
-        let Vectored { fd, offset, flags, .. } = &self.0;
-        call::Transfer::vectored(Direction::Write, fd.raw(), vector, *offset, *flags)
+        let Vectored { fd, parts, offset, flags, .. } = &mut self.0;
+        call::Transfer::vectored(Direction::Write, fd.raw(), parts.bytes(), *offset, *flags)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.0.bytes as usize), self.0.bufs)
+        (completion.count(self.0.bytes as usize), self.0.parts.into_inner())
     }
 
     fn route(&self, rules: &Rules) -> Route {

@@ -2,13 +2,12 @@
 
 use std::ptr;
 
-use sakia_ring::{IoVec, Sqe};
+use sakia_ring::IoVec;
 
 use super::control::{ControlBytes, ControlMessages, ReceivedControl};
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
@@ -232,15 +231,7 @@ unsafe impl<T: IoBuf> Operation for SendTo<T> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Send;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::sendmsg(self.fd.raw(), message, self.flags | NO_SIGNAL))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::SendMessage, self.fd.raw(), args, self.flags | NO_SIGNAL)
-    }
+    passes_message!(sendmsg, SendMessage, |it| it.fd, it.flags | NO_SIGNAL);
 
     fn complete(self, completion: Completion) -> Self::Output {
         (completion.count(self.buf.bytes_len()), self.buf)
@@ -254,15 +245,7 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
     type Output = BufResult<Received, T>;
     const KIND: OpKind = OpKind::Recv;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::recvmsg(self.fd.raw(), message, self.flags))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::RecvMessage, self.fd.raw(), args, self.flags)
-    }
+    passes_message!(recvmsg, RecvMessage, |it| it.fd, it.flags);
 
     fn has_room(&self) -> bool {
         self.buf.bytes_room() > 0
@@ -348,15 +331,7 @@ unsafe impl<T: IoBuf> Operation for SendMessage<T> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Send;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::sendmsg(self.send.fd.raw(), message, self.flags()))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::SendMessage, self.send.fd.raw(), args, self.flags())
-    }
+    passes_message!(sendmsg, SendMessage, |it| it.send.fd, it.flags());
 
     fn complete(self, completion: Completion) -> Self::Output {
         self.send.complete(completion)
@@ -371,15 +346,7 @@ unsafe impl<T: IoBufMut> Operation for RecvMessage<T> {
     type Output = BufResult<(Received, ReceivedControl), T>;
     const KIND: OpKind = OpKind::Recv;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::recvmsg(self.recv.fd.raw(), message, self.flags()))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::RecvMessage, self.recv.fd.raw(), args, self.flags())
-    }
+    passes_message!(recvmsg, RecvMessage, |it| it.recv.fd, it.flags());
 
     fn has_room(&self) -> bool {
         self.recv.has_room()

@@ -1,5 +1,23 @@
 //! Operations on sockets, one at a time: each brings one connection or moves bytes once.
 
+/// The entry and the call of an [`Operation`] with a method `message`, which describes to the kernel what it
+/// is to send or to fill: on this descriptor, with these `MSG_*` flags.
+macro_rules! passes_message {
+    ($entry:ident, $verb:ident, |$it:ident| $fd:expr, $flags:expr) => {
+        fn entry(&mut self) -> Option<sakia_ring::Sqe> {
+            let $it = self;
+            let message = $it.message();
+            Some(sakia_ring::Sqe::$entry($fd.raw(), message, $flags))
+        }
+
+        fn call(&mut self) -> crate::call::Call {
+            let $it = self;
+            let args = [crate::call::word($it.message()), 0];
+            crate::call::SocketCall::on(crate::call::Verb::$verb, $fd.raw(), args, $flags)
+        }
+    };
+}
+
 mod accept;
 mod bind;
 mod connect;

@@ -1,53 +1,46 @@
 //! Several buffers at once, on a connection.
 
-use sakia_ring::{IoVec, Sqe};
+use sakia_ring::IoVec;
 
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
-use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
-use crate::call::{Call, SocketCall, Verb, word};
+use crate::buf::{BufResult, IoBuf, IoBufMut};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::vectored::BUFFERS_MAX;
-use crate::ops::{note_all_filled, room_of_all};
+use crate::ops::vectored::Parts;
 use crate::sys::Message;
 
 /// Several buffers with what describes them to the kernel.
 #[derive(Debug)]
-struct Parts<T> {
+struct Vectored<T> {
     fd: Fd,
-    bufs: Vec<T>,
+    parts: Parts<T>,
     /// `MSG_*`.
     flags: u32,
-    /// Points to the buffers' bytes; filled when the entry is made.
-    vector: Vec<IoVec>,
-    /// Points to the vector; filled when the entry is made.
+    /// Points to the parts; filled when the entry is made.
     message: Message,
 }
 
-impl<T: IoBuf> Parts<T> {
+impl<T: IoBuf> Vectored<T> {
     fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
-        let vector = Vec::with_capacity(bufs.len().min(BUFFERS_MAX));
-        Self { fd, bufs, flags, vector, message: Message::EMPTY }
+        Self { fd, parts: Parts::new(bufs), flags, message: Message::EMPTY }
     }
 
     /// Describes the buffers, and returns where the message is.
-    fn describe(&mut self, part: impl Fn(&mut T) -> IoVec) -> *mut Message {
-        self.vector.clear();
-        self.vector.extend(self.bufs.iter_mut().take(BUFFERS_MAX).map(part));
-        self.message = Message::of_parts(&mut self.vector);
+    fn describe(&mut self, parts: impl FnOnce(&mut Parts<T>) -> &mut [IoVec]) -> *mut Message {
+        self.message = Message::of_parts(parts(&mut self.parts));
         &raw mut self.message
     }
 }
 
 /// See [`Handle::send_vectored`].
 #[derive(Debug)]
-pub struct SocketSendVectored<T>(Parts<T>);
+pub struct SocketSendVectored<T>(Vectored<T>);
 
 /// See [`Handle::recv_vectored`].
 #[derive(Debug)]
-pub struct SocketRecvVectored<T>(Parts<T>);
+pub struct SocketRecvVectored<T>(Vectored<T>);
 
 impl Handle {
     /// As [`send`](Handle::send), taking one buffer after the other. At most the first 1024 are used.
@@ -88,23 +81,21 @@ impl Handle {
 
 impl<T: IoBuf> SocketSendVectored<T> {
     pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
-        Self(Parts::new(fd, bufs, flags))
+        Self(Vectored::new(fd, bufs, flags))
     }
 
     fn message(&mut self) -> *const Message {
-        let part = |buf: &mut T| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() };
-        self.0.describe(part)
+        self.0.describe(Parts::bytes)
     }
 }
 
 impl<T: IoBufMut> SocketRecvVectored<T> {
     pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
-        Self(Parts::new(fd, bufs, flags))
+        Self(Vectored::new(fd, bufs, flags))
     }
 
     fn message(&mut self) -> *mut Message {
-        let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
-        self.0.describe(part)
+        self.0.describe(Parts::room)
     }
 }
 
@@ -115,20 +106,11 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
     const KIND: OpKind = OpKind::Send;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::sendmsg(self.0.fd.raw(), message, self.0.flags | NO_SIGNAL))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::SendMessage, self.0.fd.raw(), args, self.0.flags | NO_SIGNAL)
-    }
+    passes_message!(sendmsg, SendMessage, |it| it.0.fd, it.0.flags | NO_SIGNAL);
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let parts = self.0.bufs.iter().take(BUFFERS_MAX);
-        let bytes = parts.map(T::bytes_len).fold(0, usize::saturating_add);
-        (completion.count(bytes), self.0.bufs)
+        let parts = self.0.parts;
+        (completion.count(parts.bytes_len()), parts.into_inner())
     }
 
     acts_on!(Waiting, 0.fd);
@@ -139,27 +121,19 @@ unsafe impl<T: IoBufMut> Operation for SocketRecvVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
     const KIND: OpKind = OpKind::Recv;
 
-    fn entry(&mut self) -> Option<Sqe> {
-        let message = self.message();
-        Some(Sqe::recvmsg(self.0.fd.raw(), message, self.0.flags))
-    }
-
-    fn call(&mut self) -> Call {
-        let args = [word(self.message()), 0];
-        SocketCall::on(Verb::RecvMessage, self.0.fd.raw(), args, self.0.flags)
-    }
+    passes_message!(recvmsg, RecvMessage, |it| it.0.fd, it.0.flags);
 
     fn has_room(&self) -> bool {
-        room_of_all(&self.0.bufs) > 0
+        self.0.parts.room_len() > 0
     }
 
     fn initialize(&mut self) {
-        self.0.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
+        self.0.parts.initialize();
     }
 
-    fn complete(mut self, completion: Completion) -> Self::Output {
-        let room = room_of_all(&self.0.bufs);
-        (note_all_filled(completion, &mut self.0.bufs, room), self.0.bufs)
+    fn complete(self, completion: Completion) -> Self::Output {
+        let room = self.0.parts.room_len();
+        self.0.parts.filled(completion, room)
     }
 
     acts_on!(Waiting, 0.fd);
