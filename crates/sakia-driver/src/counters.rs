@@ -1,18 +1,20 @@
 //! What a driver did, in numbers.
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Totals since the driver was made. Each costs one addition where it is counted.
+    (
+        $(#[$about:meta])* $type:ident $(with $(#[$of_rest:meta])* $rest:ident: $rest_type:ty)?;
+        $($(#[$doc:meta])* $name:ident,)*
+    ) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Counters {
+        pub struct $type {
             $($(#[$doc])* pub $name: u64,)*
-            /// By kind of operation; see [`Counters::of`].
-            pub(crate) kinds: [KindCounters; OpKind::COUNT],
+            $($(#[$of_rest])* pub(crate) $rest: $rest_type,)?
         }
 
-        impl Counters {
-            /// Every counter that is not by kind with its name, in the order of the fields.
+        impl $type {
+            /// Every field that is a number, with its name, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -21,6 +23,10 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Totals since the driver was made. Each costs one addition where it is counted.
+    Counters with
+        /// By kind of operation; see [`Counters::of`].
+        kinds: [KindCounters; OpKind::COUNT];
     /// Operations started.
     started,
     /// Operations whose last completion came, or that ended before the kernel saw them.
@@ -76,35 +82,20 @@ impl Counters {
     }
 }
 
-/// Which way operations of one kind took. An operation may be counted in several fields: one that
-/// would have blocked, and then went to a lane, in both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KindCounters {
+counters! {
+    /// Which way operations of one kind took. An operation may be counted in several fields: one that
+    /// would have blocked, and then went to a lane, in both.
+    KindCounters;
     /// Given to the backend.
-    pub submitted: u64,
+    submitted,
     /// Done as a plain system call on the driver's thread.
-    pub inline: u64,
+    inline,
     /// Tried so, and found that it would have blocked.
-    pub would_block: u64,
+    would_block,
     /// Given to a thread of a lane.
-    pub lane: u64,
+    lane,
     /// Handed by the kernel to one of its workers, as far as it tells: a ring does not.
-    pub punted: u64,
-}
-
-impl KindCounters {
-    /// Every counter with its name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("submitted", self.submitted),
-            ("inline", self.inline),
-            ("would_block", self.would_block),
-            ("lane", self.lane),
-            ("punted", self.punted),
-        ]
-        .into_iter()
-    }
+    punted,
 }
 
 macro_rules! op_kinds {
