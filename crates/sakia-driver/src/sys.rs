@@ -30,6 +30,7 @@ use std::time::Duration;
 
 /// The kernel's numbers, flags and structures.
 pub(crate) use linux_raw_sys::general as abi;
+use linux_raw_sys::net::{SCM_RIGHTS, SOL_SOCKET};
 use rustix::event::epoll::Event;
 use rustix::fs::Statx;
 use rustix::io::Errno;
@@ -193,11 +194,6 @@ impl Message {
         Self { vector: parts.as_mut_ptr(), vector_len: parts.len(), ..Self::EMPTY }
     }
 }
-
-/// `SOL_SOCKET`: what sockets of all families understand.
-pub(crate) const SOL_SOCKET: u32 = 1;
-/// `SCM_RIGHTS`: descriptors.
-pub(crate) const SCM_RIGHTS: u32 = 1;
 
 /// Bytes of a `struct cmsghdr`.
 const CONTROL_HEADER: usize = size_of::<usize>() + 2 * size_of::<u32>();

@@ -19,31 +19,17 @@ use std::io;
 use std::ptr;
 use std::rc::Rc;
 
+use linux_raw_sys::net::{
+    IP_PKTINFO, IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_TCLASS, SCM_CREDENTIALS, SCM_INQ,
+    SCM_RIGHTS, SCM_TXTIME, SO_MARK, SO_PRIORITY, SO_TIMESTAMPING_NEW, SO_TIMESTAMPING_OLD, SOL_IP,
+    SOL_IPV6, SOL_SCTP, SOL_SOCKET, SOL_TLS, SOL_UDP,
+};
 use rustix::io::Errno;
 
 use crate::fd::{Fd, Owner};
-use crate::sys::{ControlMessage, SCM_RIGHTS, SOL_SOCKET, array};
+use crate::sys::{ControlMessage, array};
 
-const SOL_IP: u32 = 0;
-const SOL_UDP: u32 = 17;
-const SOL_IPV6: u32 = 41;
-const SOL_SCTP: u32 = 132;
-const SOL_TLS: u32 = 282;
-
-const SCM_CREDENTIALS: u32 = 2;
 const SCM_PIDFD: u32 = 4;
-const SO_PRIORITY: u32 = 12;
-const SO_MARK: u32 = 36;
-const SO_TIMESTAMPING_OLD: u32 = 37;
-const SCM_TXTIME: u32 = 61;
-const SO_TIMESTAMPING_NEW: u32 = 65;
-const SCM_INQ: u32 = 84;
-const IP_TOS: u32 = 1;
-const IP_TTL: u32 = 2;
-const IP_PKTINFO: u32 = 8;
-const IPV6_PKTINFO: u32 = 50;
-const IPV6_HOPLIMIT: u32 = 52;
-const IPV6_TCLASS: u32 = 67;
 const UDP_SEGMENT: u32 = 103;
 const UDP_GRO: u32 = 104;
 
