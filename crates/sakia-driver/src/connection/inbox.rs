@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll};
@@ -37,12 +36,6 @@ pub(super) struct Inbox {
     size: Cell<Size>,
     /// Receives in a row that would have fitted a smaller buffer.
     small: Cell<u8>,
-}
-
-impl fmt::Debug for Inbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("bytes", &self.bytes.get()).finish_non_exhaustive()
-    }
 }
 
 impl Inbox {

@@ -42,7 +42,7 @@ struct Owned {
 }
 
 /// What operations on a connection share with it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     receives: Permits,
     sends: Permits,

@@ -5,7 +5,6 @@
 //! operation, also if the future was dropped before.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::operation::{Class, Completion, Operation};
 use crate::wakers::wake_all;
 
 /// Busy with an operation, or free.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Permits {
     is_busy: Cell<bool>,
     /// Wakers of tasks that wait for it to be free; few, if any.
@@ -99,14 +98,7 @@ impl<T> Drop for Permit<T> {
     }
 }
 
-impl<T> fmt::Debug for Permit<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").finish_non_exhaustive()
-    }
-}
-
 /// An operation with its permit. `K` is told the result when the caller is gone.
-#[derive(Debug)]
 pub(super) struct WithPermit<T, O, K> {
     operation: O,
     permit: Permit<T>,

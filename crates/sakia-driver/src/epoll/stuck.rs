@@ -5,7 +5,6 @@
 //! [`take_callback`](Stuck::take_callback).
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -60,14 +59,5 @@ impl Stuck {
         let hook = Rc::clone(self.hook.as_ref()?);
         let stuck = self.found.pop_front()?;
         Some(Box::new(move || hook(&stuck)))
-    }
-}
-
-impl fmt::Debug for Stuck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stuck")
-            .field("at", &self.at)
-            .field("found", &self.found)
-            .finish_non_exhaustive()
     }
 }
