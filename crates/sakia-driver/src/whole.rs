@@ -80,7 +80,7 @@ impl Handle {
             && unsafe { core.size_now(file.raw) } == Some(count as u64);
         if !is_whole {
             drop(core);
-            let owner = std::rc::Rc::clone(&self.shared) as std::rc::Rc<dyn Owner>;
+            let owner = self.owner();
             // SAFETY: the descriptor was just opened, and nobody else knows of it.
             let fd =
                 unsafe { Fd::opened(file.into_raw(), owner, flags & !O_NONBLOCK, nonblock_added) };

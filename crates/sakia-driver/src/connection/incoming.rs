@@ -16,10 +16,10 @@ use super::multishot::Multishot;
 use super::permits::{Permit, Permits, WithPermit};
 use crate::call::{Call, SocketCall, Verb};
 use crate::counters::OpKind;
-use crate::fd::{Fd, Owner};
+use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::operation::{Class, Completion, Delivered, Operation};
-use crate::ops::Accept;
+use crate::operation::{Completion, Delivered, Operation};
+use crate::ops::{Accept, acts_on};
 
 /// Connections that may have been accepted before anybody asked for them. Further ones stay with the kernel.
 const ARRIVALS_MAX: usize = 64;
@@ -117,8 +117,7 @@ impl Incoming {
                 }
             } else if ahead && !multishot.is_single() {
                 let (fd, arrivals) = (self.fd.clone(), Rc::clone(arrivals));
-                let owner = Rc::clone(fd.owner());
-                multishot.start(&self.driver, MultiAccept { fd, owner, arrivals });
+                multishot.start(&self.driver, MultiAccept { fd, arrivals });
             } else {
                 let keep = |arrivals: &AcceptQueue, accepted: io::Result<_>| {
                     if let Ok((connection, _)) = accepted {
@@ -137,7 +136,6 @@ impl Incoming {
 /// An accept that goes on by itself. See [`Incoming::accept`].
 struct MultiAccept {
     fd: Fd,
-    owner: Rc<dyn Owner>,
     arrivals: Rc<AcceptQueue>,
 }
 
@@ -147,7 +145,7 @@ impl MultiAccept {
     /// - As for [`Fd::socket`].
     unsafe fn add(&self, raw: i32) {
         // SAFETY: the caller's duties are the same.
-        let connection = unsafe { Fd::socket(raw, Rc::clone(&self.owner)) };
+        let connection = unsafe { Fd::socket(raw, Rc::clone(self.fd.owner())) };
         self.arrivals.connections.borrow_mut().push_back(connection);
     }
 }
@@ -156,10 +154,6 @@ impl MultiAccept {
 unsafe impl Operation for MultiAccept {
     type Output = ();
     const KIND: OpKind = OpKind::Accept;
-
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
 
     fn entry(&mut self) -> Option<Sqe> {
         Some(Sqe::accept_multishot(self.fd.raw(), SocketFlags::CLOEXEC.bits()))
@@ -197,7 +191,5 @@ unsafe impl Operation for MultiAccept {
         self.arrivals.multishot.lose()
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

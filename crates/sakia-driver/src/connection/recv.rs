@@ -16,10 +16,11 @@ use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
-use crate::operation::{Class, Completion, Delivered, Operation};
+use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{
-    PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, room_of_all,
+    PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, acts_on,
+    room_of_all,
 };
 use crate::pool::{Pool, Size};
 
@@ -341,10 +342,6 @@ unsafe impl Operation for MultiRecv {
     type Output = ();
     const KIND: OpKind = OpKind::Recv;
 
-    fn class(&self) -> Class {
-        Class::Waiting
-    }
-
     fn entry(&mut self) -> Option<Sqe> {
         Some(Sqe::recv_multishot(self.fd.raw(), self.size.group(), 0))
     }
@@ -385,7 +382,5 @@ unsafe impl Operation for MultiRecv {
         self.inner.inbox.multishot.lose()
     }
 
-    fn descriptor(&self) -> Option<&Fd> {
-        Some(&self.fd)
-    }
+    acts_on!(Waiting, fd);
 }

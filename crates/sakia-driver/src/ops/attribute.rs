@@ -161,7 +161,7 @@ impl Handle {
 
 // SAFETY: the entry names the path, if any, whose bytes the value owns on the heap, and a descriptor that
 // the value keeps open.
-brings_nothing! {
+operation! {
     unsafe |it: Chmod| Bounded, at; Attribute;
     call {
         let (raw, path, mode) = (it.at.raw(), it.at.path(), it.mode as usize);
@@ -175,7 +175,7 @@ brings_nothing! {
 }
 
 // SAFETY: as for `Chmod`.
-brings_nothing! {
+operation! {
     unsafe |it: Chown| Bounded, at; Attribute;
     call {
         let (raw, path, [uid, gid]) = (it.at.raw(), it.at.path(), it.ids.map(|id| id as usize));
@@ -189,7 +189,7 @@ brings_nothing! {
 
 // SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
 // completion.
-brings_nothing! {
+operation! {
     unsafe |it: Utimens| Bounded, at; Attribute;
     call {
         let args = [word(it.at.path()), word(it.times.as_ptr()), it.flags as usize];

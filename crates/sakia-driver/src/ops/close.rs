@@ -13,6 +13,7 @@ use crate::operation::{Class, Completion, Operation};
 use crate::policy::{CallMode, Lane, Route, Rules};
 
 /// See [`Handle::close`].
+#[derive(Debug)]
 pub struct Close {
     /// The number, which is this operation's alone once it is no longer parked.
     raw: i32,
@@ -133,10 +134,4 @@ unsafe impl Operation for CancelFd {
     fn complete(self, _: Completion) {}
 
     const IS_CANCELABLE: bool = false;
-}
-
-impl std::fmt::Debug for Close {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Close({})", self.raw)
-    }
 }

@@ -1,13 +1,9 @@
 //! Copying from file to file within the kernel.
 
-use std::io;
-
 use super::transfer_len;
 use crate::call::Call;
-use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::operation::{Completion, Operation};
 
 /// See [`Handle::copy_file_range`].
 #[derive(Debug)]
@@ -51,19 +47,12 @@ impl Handle {
 }
 
 // SAFETY: the entry names no memory, and two descriptors that the value keeps open.
-unsafe impl Operation for CopyFileRange {
-    type Output = io::Result<usize>;
-    const KIND: OpKind = OpKind::Copy;
-
-    fn call(&mut self) -> Call {
-        let &mut Self { ref from, from_offset, ref to, to_offset, len } = self;
+operation! {
+    unsafe |it: CopyFileRange| Bounded, from; Copy;
+    call {
+        let &mut CopyFileRange { ref from, from_offset, ref to, to_offset, len } = it;
         let (from, to, len) = (from.raw(), to.raw(), transfer_len(len));
         Call::CopyFileRange { from, from_offset, to, to_offset, len }
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.count(self.len)
-    }
-
-    acts_on!(Bounded, from);
+    };
+    output usize, |completion| completion.count(it.len);
 }

@@ -25,6 +25,8 @@ macro_rules! acts_on {
     };
 }
 
+pub(crate) use acts_on;
+
 /// Combines values of a type that holds bits of the kernel by `|`.
 macro_rules! of_bits {
     ($name:ident) => {
@@ -50,15 +52,17 @@ macro_rules! no_output {
     };
 }
 
-/// An [`Operation`] that brings nothing: what it [acts on](acts_on), its kind, its entry if rings have one, its
-/// call, and its route if it takes one of its own. `unsafe` is the promise of the trait, and wants its proof.
-macro_rules! brings_nothing {
+/// An [`Operation`]: what it [acts on](acts_on), its kind, its entry if rings have one, its call, its route
+/// if it takes one of its own, and its [output] if it brings any. `unsafe` is the promise of the trait, and
+/// wants its proof.
+macro_rules! operation {
     (
         unsafe |$it:ident: $name:ident| $class:ident, $field:ident $(and $other:ident)* $(, $local:ident)?;
         $kind:ident;
         $(entry $entry:expr;)?
         call $call:expr;
         $(route |$rules:ident| $route:expr;)?
+        $(output $($output:tt)+)?
     ) => {
         // SAFETY: who writes `unsafe` above gives the proof there.
         unsafe impl crate::operation::Operation for $name {
@@ -76,20 +80,41 @@ macro_rules! brings_nothing {
 
             $(fn route(&self, $rules: &crate::policy::Rules) -> crate::policy::Route {
                 let $it = self;
+                let _ = $it; // not each route asks it
                 $route
             })?
 
-            no_output!();
+            output!($($it $($output)+)?);
             acts_on!($class, $field $(and $other)* $(, $local)?);
         }
     };
 }
 
-/// An operation that [brings nothing](brings_nothing), and is a descriptor, in the field `fd`, and numbers.
+/// An [operation] that is a descriptor, in the field `fd`, and numbers.
 macro_rules! of_numbers {
     (|$it:ident: $name:ident| $class:ident $(, $local:ident)?; $($rest:tt)*) => {
         // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
-        brings_nothing! { unsafe |$it: $name| $class, fd $(, $local)?; $($rest)* }
+        operation! { unsafe |$it: $name| $class, fd $(, $local)?; $($rest)* }
+    };
+}
+
+/// What an [operation] brings: nothing, what [fills a vector](fills_vec), or a value of a type, and how that
+/// comes from the completion.
+macro_rules! output {
+    () => {
+        no_output!();
+    };
+    ($it:ident fills_vec;) => {
+        fills_vec!();
+    };
+    ($it:ident $output:ty, |$completion:ident| $complete:expr;) => {
+        type Output = std::io::Result<$output>;
+
+        fn complete(self, $completion: crate::operation::Completion) -> Self::Output {
+            let $it = self;
+            let _ = &$it; // not each output asks it
+            $complete
+        }
     };
 }
 
@@ -151,10 +176,12 @@ pub(crate) mod vectored;
 mod xattr;
 
 use std::io;
+use std::rc::Rc;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::{BufResult, IoBufMut};
+use crate::fd::Owner;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
@@ -185,6 +212,11 @@ impl Handle {
             return self.refuse(operation, Errno::OPNOTSUPP);
         }
         self.start(operation)
+    }
+
+    /// The driver, as descriptors that come know it.
+    pub(crate) fn owner(&self) -> Rc<dyn Owner> {
+        Rc::clone(&self.shared) as Rc<dyn Owner>
     }
 }
 

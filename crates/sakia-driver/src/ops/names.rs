@@ -169,14 +169,14 @@ impl Handle {
 
 // SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
-brings_nothing! {
+operation! {
     unsafe |it: Mkdir| Bounded, at, local; Mkdir;
     entry Sqe::mkdirat(it.at.raw(), it.at.path(), it.mode);
     call System::on(Function::Mkdirat, it.at.raw(), [word(it.at.path()), it.mode as usize]);
 }
 
 // SAFETY: as for `Mkdir`.
-brings_nothing! {
+operation! {
     unsafe |it: Unlink| Bounded, at, local; Unlink;
     entry Sqe::unlinkat(it.at.raw(), it.at.path(), it.flags);
     call System::on(Function::Unlinkat, it.at.raw(), [word(it.at.path()), it.flags as usize]);
@@ -184,14 +184,14 @@ brings_nothing! {
 
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and directories that the
 // value keeps open.
-brings_nothing! {
+operation! {
     unsafe |it: Rename| Bounded, from and to, local; Rename;
     entry Sqe::renameat(it.from.raw(), it.from.path(), it.to.raw(), it.to.path(), it.flags);
     call from_to(Function::Renameat, &it.from, &it.to, it.flags);
 }
 
 // SAFETY: as for `Rename`.
-brings_nothing! {
+operation! {
     unsafe |it: Link| Bounded, from and to, local; Link;
     entry Sqe::linkat(it.from.raw(), it.from.path(), it.to.raw(), it.to.path(), it.flags);
     call from_to(Function::Linkat, &it.from, &it.to, it.flags);
@@ -205,7 +205,7 @@ fn from_to(function: Function, from: &At, to: &At, flags: u32) -> Call {
 
 // SAFETY: the entry names two paths, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
-brings_nothing! {
+operation! {
     unsafe |it: Symlink| Bounded, link, local; Link;
     entry Sqe::symlinkat(it.target.as_ptr().cast(), it.link.raw(), it.link.path());
     call {

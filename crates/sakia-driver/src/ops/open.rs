@@ -95,7 +95,9 @@ impl Handle {
     /// 5.6. Source: `io_uring_prep_openat(3)`.
     #[doc(alias = "openat")]
     pub fn open(&self, directory: Option<&Fd>, path: CString, flags: u32, mode: u32) -> Op<Open> {
-        self.start_open(directory, path, flags, mode, false)
+        let (at, owner) = (self.at(directory, path), self.owner());
+        let (flags, is_nonblock_added) = open_flags(flags);
+        self.start(Open { at, flags, mode, is_nonblock_added, waits: false, owner })
     }
 
     /// As [`open`](Handle::open), but waits as `openat(2)` does: for the other end of a FIFO, for the
@@ -108,7 +110,9 @@ impl Handle {
         flags: u32,
         mode: u32,
     ) -> Op<Open> {
-        self.start_open(directory, path, flags, mode, true)
+        let (at, owner) = (self.at(directory, path), self.owner());
+        let flags = flags | CLOEXEC;
+        self.start(Open { at, flags, mode, is_nonblock_added: false, waits: true, owner })
     }
 
     /// Opens `path`, relative to `directory` or, with `None`, to the working directory, as `how` says,
@@ -129,8 +133,8 @@ impl Handle {
     pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2> {
         let (flags, is_nonblock_added) = open_flags(how.flags as u32);
         let how = OpenHow { flags: how.flags | u64::from(flags), ..how };
-        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        self.start(Openat2 { at: self.at(directory, path), how, is_nonblock_added, owner })
+        let (at, owner) = (self.at(directory, path), self.owner());
+        self.start(Openat2 { at, how, is_nonblock_added, owner })
     }
 
     /// Waits until somebody has opened the FIFO `fd` to write, if nobody has since `fd` was opened to
@@ -144,26 +148,6 @@ impl Handle {
     /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
     pub fn await_writer(&self, fd: &Fd) -> Op<AwaitWriter> {
         self.start(AwaitWriter { fd: self.held(fd) })
-    }
-
-    fn start_open(
-        &self,
-        directory: Option<&Fd>,
-        path: CString,
-        flags: u32,
-        mode: u32,
-        waits: bool,
-    ) -> Op<Open> {
-        let (flags, is_nonblock_added) =
-            if waits { (flags | CLOEXEC, false) } else { open_flags(flags) };
-        self.start(Open {
-            at: self.at(directory, path),
-            flags,
-            mode,
-            is_nonblock_added,
-            waits,
-            owner: Rc::clone(&self.shared) as Rc<dyn Owner>,
-        })
     }
 }
 
@@ -261,5 +245,5 @@ pub struct AwaitWriter {
 of_numbers! {
     |it: AwaitWriter| Waiting; Open;
     call Call::AwaitWriter { raw: it.fd.raw() };
-    route |_rules| { let _ = it; Route::Lane(Lane::Elastic) };
+    route |_rules| Route::Lane(Lane::Elastic);
 }

@@ -1,14 +1,10 @@
 //! Waiting for readiness.
 
-use std::io;
-
 use sakia_ring::Sqe;
 
 use crate::call::Call;
-use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::operation::{Completion, Operation};
 use crate::sys::abi;
 
 /// Events to wait for, or that are ready: the kernel's `POLL*` bits.
@@ -65,22 +61,9 @@ impl Handle {
     }
 }
 
-// SAFETY: the entry names no memory, and a descriptor that the value keeps open.
-unsafe impl Operation for Poll {
-    type Output = io::Result<PollEvents>;
-    const KIND: OpKind = OpKind::Poll;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        Some(Sqe::poll_add(self.fd.raw(), self.events.0))
-    }
-
-    fn call(&mut self) -> Call {
-        Call::Poll { raw: self.fd.raw(), events: self.events.0 }
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(PollEvents)
-    }
-
-    acts_on!(Waiting, fd);
+of_numbers! {
+    |it: Poll| Waiting; Poll;
+    entry Sqe::poll_add(it.fd.raw(), it.events.0);
+    call Call::Poll { raw: it.fd.raw(), events: it.events.0 };
+    output PollEvents, |completion| completion.result().map(PollEvents);
 }

@@ -1,7 +1,6 @@
 //! What the kernel knows of a file, and of the file system that it lies on.
 
 use std::ffi::CString;
-use std::io;
 use std::rc::Rc;
 
 use rustix::fs::AtFlags;
@@ -10,12 +9,10 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::path_route;
-use crate::call::{Call, Function, System, word};
+use crate::call::{Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
-use crate::operation::{Completion, Operation};
-use crate::policy::{Route, Rules};
 
 /// A point in time, as `struct statx_timestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,8 +204,7 @@ impl Handle {
     }
 
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
-        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        let statx = Statx { at, flags, result: StatxResult::default(), owner };
+        let statx = Statx { at, flags, result: StatxResult::default(), owner: self.owner() };
         // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
@@ -224,48 +220,28 @@ impl Statx {
 // SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
 // result, which is part of the value and stays where it is until the completion; and a descriptor that
 // the value keeps open.
-unsafe impl Operation for Statx {
-    type Output = io::Result<StatxResult>;
-    const KIND: OpKind = OpKind::Statx;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let (path, result) = (self.path(), &raw mut self.result);
-        Some(Sqe::statx(self.at.raw(), path, self.flags, StatxResult::BASIC, result))
-    }
-
-    fn call(&mut self) -> Call {
-        let (path, result) = (self.path(), &raw mut self.result);
-        let (flags, mask) = (self.flags as usize, StatxResult::BASIC as usize);
-        System::on(Function::Statx, self.at.raw(), [word(path), flags, mask, word(result)])
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| self.result)
-    }
-
-    acts_on!(Bounded, at);
-
-    fn route(&self, rules: &Rules) -> Route {
-        match (self.at.c_path(), self.at.descriptor()) {
-            (None, Some(fd)) => fd.route_call(rules.of(OpKind::Statx)),
-            _ => path_route(rules, OpKind::Statx, &self.at, &*self.owner),
-        }
-    }
+operation! {
+    unsafe |it: Statx| Bounded, at; Statx;
+    entry {
+        let (path, result) = (it.path(), &raw mut it.result);
+        Sqe::statx(it.at.raw(), path, it.flags, StatxResult::BASIC, result)
+    };
+    call {
+        let (path, result) = (it.path(), &raw mut it.result);
+        let (flags, mask) = (it.flags as usize, StatxResult::BASIC as usize);
+        System::on(Function::Statx, it.at.raw(), [word(path), flags, mask, word(result)])
+    };
+    route |rules| match (it.at.c_path(), it.at.descriptor()) {
+        (None, Some(fd)) => fd.route_call(rules.of(OpKind::Statx)),
+        _ => path_route(rules, OpKind::Statx, &it.at, &*it.owner),
+    };
+    output StatxResult, |completion| completion.result().map(|_| it.result);
 }
 
 // SAFETY: the entry names the result, which is part of the value and stays where it is until the
 // completion, and a descriptor that the value keeps open.
-unsafe impl Operation for Statfs {
-    type Output = io::Result<StatfsResult>;
-    const KIND: OpKind = OpKind::Statx;
-
-    fn call(&mut self) -> Call {
-        System::on(Function::Fstatfs, self.fd.raw(), [word(&raw mut self.result)])
-    }
-
-    fn complete(self, completion: Completion) -> Self::Output {
-        completion.result().map(|_| self.result)
-    }
-
-    acts_on!(Bounded, fd);
+operation! {
+    unsafe |it: Statfs| Bounded, fd; Statx;
+    call System::on(Function::Fstatfs, it.fd.raw(), [word(&raw mut it.result)]);
+    output StatfsResult, |completion| completion.result().map(|_| it.result);
 }

@@ -6,11 +6,9 @@ use sakia_ring::Sqe;
 
 use super::transfer_len;
 use crate::buf::IoBufMut;
-use crate::call::{Call, Function, System, word};
-use crate::counters::OpKind;
+use crate::call::{Function, System, word};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::operation::Operation;
 
 /// See [`Handle::get_xattr`].
 #[derive(Debug)]
@@ -105,26 +103,22 @@ impl Handle {
 
 // SAFETY: the entry names the name and the buffer, which the value owns on the heap, and a descriptor
 // that the value keeps open.
-unsafe impl Operation for GetXattr {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let len = transfer_len(self.buf.bytes_room());
-        Some(Sqe::fgetxattr(self.fd.raw(), self.name.as_ptr().cast(), self.buf.as_mut_ptr(), len))
-    }
-
-    fn call(&mut self) -> Call {
-        let len = transfer_len(self.buf.bytes_room()) as usize;
-        let args = [word(self.name.as_ptr()), word(self.buf.as_mut_ptr()), len];
-        System::on(Function::Fgetxattr, self.fd.raw(), args)
-    }
-
-    fills_vec!();
-    acts_on!(Bounded, fd);
+operation! {
+    unsafe |it: GetXattr| Bounded, fd; Attribute;
+    entry {
+        let len = transfer_len(it.buf.bytes_room());
+        Sqe::fgetxattr(it.fd.raw(), it.name.as_ptr().cast(), it.buf.as_mut_ptr(), len)
+    };
+    call {
+        let len = transfer_len(it.buf.bytes_room()) as usize;
+        let args = [word(it.name.as_ptr()), word(it.buf.as_mut_ptr()), len];
+        System::on(Function::Fgetxattr, it.fd.raw(), args)
+    };
+    output fills_vec;
 }
 
 // SAFETY: as for `GetXattr`; the kernel only reads the bytes.
-brings_nothing! {
+operation! {
     unsafe |it: SetXattr| Bounded, fd, local; Attribute;
     entry {
         let (name, len) = (it.name.as_ptr().cast(), transfer_len(it.value.len()));
@@ -138,20 +132,17 @@ brings_nothing! {
 }
 
 // SAFETY: as for `GetXattr`.
-unsafe impl Operation for ListXattr {
-    const KIND: OpKind = OpKind::Attribute;
-
-    fn call(&mut self) -> Call {
-        let len = transfer_len(self.buf.bytes_room()) as usize;
-        System::on(Function::Flistxattr, self.fd.raw(), [word(self.buf.as_mut_ptr()), len])
-    }
-
-    fills_vec!();
-    acts_on!(Bounded, fd);
+operation! {
+    unsafe |it: ListXattr| Bounded, fd; Attribute;
+    call {
+        let len = transfer_len(it.buf.bytes_room()) as usize;
+        System::on(Function::Flistxattr, it.fd.raw(), [word(it.buf.as_mut_ptr()), len])
+    };
+    output fills_vec;
 }
 
 // SAFETY: as for `GetXattr`.
-brings_nothing! {
+operation! {
     unsafe |it: RemoveXattr| Bounded, fd; Attribute;
     call System::on(Function::Fremovexattr, it.fd.raw(), [word(it.name.as_ptr())]);
 }

@@ -3,12 +3,11 @@
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
-use crate::call::{Call, Function, System, word};
+use crate::call::{Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::operation::Operation;
-use crate::policy::{Route, Rules};
+use crate::policy::Route;
 
 /// See [`Handle::bind`].
 #[derive(Debug)]
@@ -57,35 +56,26 @@ impl Handle {
 
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
-unsafe impl Operation for Bind {
-    const KIND: OpKind = OpKind::Socket;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let address = self.address.as_bytes();
-        Some(Sqe::bind(self.fd.raw(), address.as_ptr(), address.len() as u32))
-    }
-
-    fn call(&mut self) -> Call {
-        let address = self.address.as_bytes();
-        let args = [word(address.as_ptr()), address.len()];
-        System::on(Function::Bind, self.fd.raw(), args)
-    }
-
-    no_output!();
-    acts_on!(Bounded, fd);
-
-    fn route(&self, rules: &Rules) -> Route {
-        match self.address.path() {
-            None => rules.of(OpKind::Socket).route_short_call(),
-            // It has to be looked up and made, on a device perhaps.
-            Some(_) => Route::Queue,
-        }
-    }
+operation! {
+    unsafe |it: Bind| Bounded, fd; Socket;
+    entry {
+        let address = it.address.as_bytes();
+        Sqe::bind(it.fd.raw(), address.as_ptr(), address.len() as u32)
+    };
+    call {
+        let address = it.address.as_bytes();
+        System::on(Function::Bind, it.fd.raw(), [word(address.as_ptr()), address.len()])
+    };
+    route |rules| match it.address.path() {
+        None => rules.of(OpKind::Socket).route_short_call(),
+        // It has to be looked up and made, on a device perhaps.
+        Some(_) => Route::Queue,
+    };
 }
 
 of_numbers! {
     |it: Listen| Bounded; Socket;
     entry Sqe::listen(it.fd.raw(), it.backlog);
     call System::on(Function::Listen, it.fd.raw(), [it.backlog as usize]);
-    route |rules| { let _ = it; rules.of(OpKind::Socket).route_short_call() };
+    route |rules| rules.of(OpKind::Socket).route_short_call();
 }

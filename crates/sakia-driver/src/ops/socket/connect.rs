@@ -3,11 +3,9 @@
 use sakia_ring::Sqe;
 
 use crate::address::SocketAddress;
-use crate::call::{Call, SocketCall, Verb, word};
-use crate::counters::OpKind;
+use crate::call::{SocketCall, Verb, word};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::operation::Operation;
 
 /// See [`Handle::connect`].
 #[derive(Debug)]
@@ -37,20 +35,14 @@ impl Handle {
 
 // SAFETY: the entry names the address, which is part of the value, and a descriptor that the value keeps
 // open.
-unsafe impl Operation for Connect {
-    const KIND: OpKind = OpKind::Connect;
-
-    fn entry(&mut self) -> Option<Sqe> {
-        let address = self.address.as_bytes();
-        Some(Sqe::connect(self.fd.raw(), address.as_ptr(), address.len() as u32))
-    }
-
-    fn call(&mut self) -> Call {
-        let address = self.address.as_bytes();
-        let args = [word(address.as_ptr()), address.len()];
-        SocketCall::on(Verb::Connect, self.fd.raw(), args, 0)
-    }
-
-    no_output!();
-    acts_on!(Waiting, fd);
+operation! {
+    unsafe |it: Connect| Waiting, fd; Connect;
+    entry {
+        let address = it.address.as_bytes();
+        Sqe::connect(it.fd.raw(), address.as_ptr(), address.len() as u32)
+    };
+    call {
+        let address = it.address.as_bytes();
+        SocketCall::on(Verb::Connect, it.fd.raw(), [word(address.as_ptr()), address.len()], 0)
+    };
 }

@@ -17,6 +17,7 @@ use crate::policy::{Route, Rules};
 pub(super) const CLOEXEC: u32 = rustix::net::SocketFlags::CLOEXEC.bits();
 
 /// See [`Handle::socket`].
+#[derive(Debug)]
 pub struct Socket {
     domain: Domain,
     kind: SocketType,
@@ -37,8 +38,7 @@ impl Handle {
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.
     pub fn socket(&self, domain: Domain, kind: SocketType, protocol: u32) -> Op<Socket> {
-        let owner = Rc::clone(&self.shared) as Rc<dyn Owner>;
-        self.start(Socket { domain, kind, protocol, owner })
+        self.start(Socket { domain, kind, protocol, owner: self.owner() })
     }
 }
 
@@ -67,12 +67,5 @@ unsafe impl Operation for Socket {
 
     fn route(&self, rules: &Rules) -> Route {
         rules.of(OpKind::Socket).route_short_call()
-    }
-}
-
-impl std::fmt::Debug for Socket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { domain, kind, protocol, .. } = self;
-        write!(f, "Socket({domain:?}, {kind:?}, {protocol})")
     }
 }
