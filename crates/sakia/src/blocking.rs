@@ -56,10 +56,7 @@ where
     T: Send + 'static,
 {
     match try_current() {
-        Some(local) if !local.environment.has_threads() => {
-            let join = local.spawn(async move { f() });
-            BlockingHandle { held: Mutex::new(None), join }
-        }
+        Some(local) if !local.environment.has_threads() => local.spawn(async move { f() }).into(),
         _ => shared_pool().spawn(f),
     }
 }
@@ -189,7 +186,7 @@ impl Pool {
         T: Send + 'static,
     {
         let (runnable, join) = prepare(&self.threads, f);
-        let mut handle = BlockingHandle { held: Mutex::new(None), join };
+        let mut handle = BlockingHandle::from(join);
         match self.room.try_acquire_arc() {
             Some(room) => push(&self.threads, Job { runnable, room: Some(room) }),
             None => {
@@ -222,7 +219,7 @@ impl Pool {
         let Some(room) = self.room.try_acquire_arc() else { return Err(f) };
         let (runnable, join) = prepare(&self.threads, f);
         push(&self.threads, Job { runnable, room: Some(room) });
-        Ok(BlockingHandle { held: Mutex::new(None), join })
+        Ok(join.into())
     }
 
     /// What the pool does.
@@ -329,6 +326,12 @@ struct Held {
     threads: Threads,
     room: Pin<Box<AcquireArc>>,
     runnable: Runnable,
+}
+
+impl<T> From<JoinHandle<T>> for BlockingHandle<T> {
+    fn from(join: JoinHandle<T>) -> Self {
+        Self { held: Mutex::new(None), join }
+    }
 }
 
 impl<T> BlockingHandle<T> {

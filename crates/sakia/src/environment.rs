@@ -11,56 +11,45 @@ use std::net::SocketAddr;
 
 use sakia_driver::{Driver, Fd};
 
-/// What differs between this machine and a simulated kernel. Belongs to a runtime thread.
+/// What differs between this machine, whose answers are the default ones, and a simulated kernel.
+/// Belongs to a runtime thread.
 pub(crate) trait Environment {
     /// Returns whether timers go by a clock of the backend's own. If not, they go by the system's.
-    fn has_clock(&self) -> bool;
+    fn has_clock(&self) -> bool {
+        false
+    }
 
     /// Returns whether blocking code runs on other threads. If not, it runs as a task.
-    fn has_threads(&self) -> bool;
+    fn has_threads(&self) -> bool {
+        true
+    }
 
     /// Returns the seed that all chance follows from, if there is one.
-    fn seed(&self) -> Option<u64>;
+    fn seed(&self) -> Option<u64> {
+        None
+    }
 
     /// Returns a number that no other process has, as far as chance goes.
-    fn unique_number(&self) -> u64;
+    fn unique_number(&self) -> u64 {
+        RandomState::new().build_hasher().finish()
+    }
 
     /// Makes a pipe and gives its ends to `driver`: the reading one first.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: no descriptors left.
-    fn pipe(&self, driver: &Driver) -> io::Result<(Fd, Fd)>;
-
-    /// The addresses of a host. `None` if the system is to be asked, which may wait for servers.
-    fn addresses(&self, host: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>>;
-}
-
-/// The machine that the process runs on.
-pub(crate) struct Machine;
-
-impl Environment for Machine {
-    fn has_clock(&self) -> bool {
-        false
-    }
-
-    fn has_threads(&self) -> bool {
-        true
-    }
-
-    fn seed(&self) -> Option<u64> {
-        None
-    }
-
-    fn unique_number(&self) -> u64 {
-        RandomState::new().build_hasher().finish()
-    }
-
     fn pipe(&self, driver: &Driver) -> io::Result<(Fd, Fd)> {
         let (reader, writer) = io::pipe()?;
         Ok((driver.adopt(reader.into()), driver.adopt(writer.into())))
     }
 
-    fn addresses(&self, _: &str, _: u16) -> Option<io::Result<Vec<SocketAddr>>> {
+    /// The addresses of a host. `None` if the system is to be asked, which may wait for servers.
+    fn addresses(&self, _host: &str, _port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         None
     }
 }
+
+/// The machine that the process runs on.
+pub(crate) struct Machine;
+
+impl Environment for Machine {}

@@ -68,14 +68,9 @@ impl Remote {
         Ok(())
     }
 
-    /// Makes the thread look around.
+    /// Makes the thread look around, and wakes it if it sleeps.
     pub(crate) fn signal(&self) {
         self.has_mail.store(true, Ordering::SeqCst); // pairs with `prepare_to_park`
-        self.wake_if_parked();
-    }
-
-    /// Wakes the thread if it sleeps.
-    fn wake_if_parked(&self) {
         // Pairs with the store in `prepare_to_park`.
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             let wake = self.wake.get().expect("a thread parks only with its wake set");

@@ -29,7 +29,7 @@ pub struct Builder {
     ring: sakia_ring::Builder,
     bypass: Bypass,
     spin: Duration,
-    virtual_time: bool,
+    pub(crate) virtual_time: bool,
 }
 
 impl Default for Builder {
@@ -100,11 +100,6 @@ impl Builder {
     pub fn virtual_time(mut self, virtual_time: bool) -> Self {
         self.virtual_time = virtual_time;
         self
-    }
-
-    /// Whether time stands still.
-    pub(crate) fn is_virtual(&self) -> bool {
-        self.virtual_time
     }
 
     /// What was asked for, here or by the environment.
@@ -267,9 +262,7 @@ fn run_until_stopped(local: &Rc<Local>) {
     while !local.remote.is_stopping() {
         local.begin_round();
         let is_busy = local.run_batch();
-        if let Err(error) = local.drive(is_busy, None) {
-            panic!("the driver failed: {error}");
-        }
+        local.drive(is_busy, None).unwrap_or_else(|error| panic!("the driver failed: {error}"));
     }
 }
 
@@ -288,12 +281,12 @@ impl Drop for EndTasks<'_> {
 /// back, at most for a second.
 pub struct Runtime {
     /// Declared first: its tasks end before the other threads do.
-    local: Rc<Local>,
+    pub(crate) local: Rc<Local>,
     choice: Choice,
     threads: Vec<Thread>,
     /// Who waits for what; on the simulated kernel only.
     #[cfg(feature = "sim")]
-    watch: Option<Watch>,
+    pub(crate) watch: Option<Watch>,
 }
 
 /// Runs a future on a runtime of its own, made for it.
@@ -301,10 +294,8 @@ pub struct Runtime {
 /// # Panics
 /// When no runtime can be built: see [`Builder::build`].
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    match Runtime::new() {
-        Ok(runtime) => runtime.block_on(future),
-        Err(error) => panic!("no runtime: {error}"),
-    }
+    let runtime = Runtime::new().unwrap_or_else(|error| panic!("no runtime: {error}"));
+    runtime.block_on(future)
 }
 
 impl Runtime {
@@ -362,17 +353,13 @@ impl Runtime {
     /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
     /// runs the tasks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        if let Err(error) = self.local.driver.check() {
-            panic!("the driver failed: {error}");
-        }
+        self.local.driver.check().unwrap_or_else(|error| panic!("the driver failed: {error}"));
         let _entered = Entered::new(&self.local);
         let mut future = pin!(future);
         #[cfg(feature = "sim")]
         if let Some(watch) = &self.watch {
-            match watch.block_on(&self.local, future) {
-                Ok(output) => return output,
-                Err(cause) => panic!("{cause}"),
-            }
+            let output = watch.block_on(&self.local, future);
+            return output.unwrap_or_else(|cause| panic!("{cause}"));
         }
         let mut output = None;
         self.run_until(&mut |cx| match future.as_mut().poll(cx) {
@@ -387,7 +374,7 @@ impl Runtime {
 
     /// Runs all tasks until `poll_main` answers that it is done. Not generic, so that it is compiled here.
     fn run_until(&self, poll_main: &mut dyn FnMut(&mut Context<'_>) -> bool) {
-        let main = Main::new(self.remote());
+        let main = Main::new(Arc::clone(&self.local.remote));
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
         loop {
@@ -399,9 +386,9 @@ impl Runtime {
                 self.local.begin_tasks();
             }
             let is_busy = self.local.run_batch() || main.is_woken();
-            if let Err(error) = self.local.drive(is_busy, None) {
-                panic!("the driver failed: {error}");
-            }
+            self.local
+                .drive(is_busy, None)
+                .unwrap_or_else(|error| panic!("the driver failed: {error}"));
         }
     }
 
@@ -443,16 +430,6 @@ impl Runtime {
     /// How long until the next timer is due; `None` without timers.
     pub fn next_timer(&self) -> Option<Duration> {
         self.local.sleep_limit(None)
-    }
-
-    /// Who waits for what, on the simulated kernel.
-    #[cfg(feature = "sim")]
-    pub(crate) fn watched(&self) -> Option<(&Watch, &Rc<Local>)> {
-        self.watch.as_ref().map(|watch| (watch, &self.local))
-    }
-
-    fn remote(&self) -> Arc<Remote> {
-        Arc::clone(&self.local.remote)
     }
 }
 

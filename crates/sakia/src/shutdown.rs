@@ -11,7 +11,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
@@ -20,7 +20,7 @@ use event_listener::Event;
 use crate::executor::spawn;
 use crate::join::JoinHandle;
 use crate::signal::{Signal, SignalKind};
-use crate::task::wait_until;
+use crate::task::{CancellationToken, wait_until};
 
 /// Asks a program's parts to end, and waits until they have.
 ///
@@ -49,9 +49,7 @@ pub struct Shutdown {
 
 #[derive(Debug, Default)]
 struct Inner {
-    is_requested: AtomicBool,
-    /// Told when it is.
-    requested: Event,
+    token: CancellationToken,
     /// Waits for signals, as long as somebody has the shutdown.
     listening: Mutex<Option<JoinHandle<()>>>,
 }
@@ -100,18 +98,11 @@ pub fn on_signals(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Shu
         // An error means that the runtime ends, and this task with it.
         while signals.recv().await.is_ok() {
             let Some(inner) = inner.upgrade() else { break };
-            inner.trigger();
+            inner.token.cancel();
         }
     });
     *shutdown.inner.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(listening);
     Ok(shutdown)
-}
-
-impl Inner {
-    fn trigger(&self) {
-        self.is_requested.store(true, Ordering::Release);
-        self.requested.notify(usize::MAX);
-    }
 }
 
 impl Shutdown {
@@ -122,17 +113,17 @@ impl Shutdown {
 
     /// Asks for the end. Further calls change nothing.
     pub fn trigger(&self) {
-        self.inner.trigger();
+        self.inner.token.cancel();
     }
 
     /// Whether the end was asked for.
     pub fn is_requested(&self) -> bool {
-        self.inner.is_requested.load(Ordering::Acquire)
+        self.inner.token.is_canceled()
     }
 
     /// Waits until the end was asked for.
     pub async fn requested(&self) {
-        wait_until(&self.inner.requested, || self.is_requested()).await;
+        self.inner.token.canceled().await;
     }
 
     /// What counts the work that [`drain`](Shutdown::drain) waits for.

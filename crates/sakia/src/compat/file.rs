@@ -170,7 +170,7 @@ impl BufferedFile {
 
     /// Moves the reader to the file's position.
     fn place_reader(&mut self) {
-        let position = self.file.position();
+        let position = self.file.position.get();
         let buffered = self.reader.buffered().len() as u64;
         match self.reader_at.and_then(|at| position.checked_sub(at)) {
             Some(ahead) if ahead <= buffered => {
@@ -196,8 +196,8 @@ impl Buffered for BufferedFile {
 
     fn consume(&mut self, count: usize) {
         self.reader.consume(count);
-        let position = self.file.position() + count as u64;
-        self.file.set_position(position);
+        let position = self.file.position.get() + count as u64;
+        self.file.position.set(position);
         self.reader_at = Some(position);
     }
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::OnceLock;
 
 use super::Engine;
-use super::request::{Attempt, Call, Request, Submitted};
-use crate::blocking::{Pool, shared_pool};
+use super::request::{Attempt, Call, Request};
+use crate::blocking::{BlockingHandle, Pool, shared_pool};
 
 /// Threads for calls that another machine or process may never answer.
 const REMOTE_THREADS: usize = 64;
@@ -76,13 +76,9 @@ impl<T: Send + 'static> Call for Blocking<T> {
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        match self.calls.attempt(&self.engine) {
-            Some(result) => {
-                self.engine.shared.tally.count_now();
-                Attempt::Done(result)
-            }
-            None => Attempt::Waits(self),
-        }
+        let Some(result) = self.calls.attempt(&self.engine) else { return Attempt::Waits(self) };
+        self.engine.shared.tally.count(|part| &part.now);
+        Attempt::Done(result)
     }
 
     fn block(self) -> Result<Self::Output, Self> {
@@ -94,18 +90,18 @@ impl<T: Send + 'static> Call for Blocking<T> {
         Request::new(self)
     }
 
-    fn submit(self) -> Result<Submitted<Self::Output>, (Self, io::Error)> {
+    fn submit(self) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
         let pass = match self.engine.pass() {
             Ok(pass) => pass,
             Err(error) => return Err((self, error)),
         };
         let pool = if self.is_remote { remote_pool() } else { shared_pool() };
         let calls = self.calls;
-        Ok(Submitted::Blocking(pool.spawn(move || {
+        Ok(pool.spawn(move || {
             let result = calls.block();
             drop(pass);
             result
-        })))
+        }))
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

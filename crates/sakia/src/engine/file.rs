@@ -82,6 +82,50 @@ impl Inner {
         FILES.with_borrow_mut(|files| files.insert(self.number, Rc::clone(&file)));
         Ok(file)
     }
+
+    /// Returns the ways to transfer at this place on the caller's thread; `None` if that might block.
+    #[inline]
+    fn ways_now(&self, at: At) -> Option<&Ways> {
+        check(at).ok()?;
+        let is_free = at.is_some() || self.moving.load(Ordering::Relaxed) == 0;
+        is_free.then_some(&self.ways)
+    }
+
+    /// Reads what is there.
+    #[inline]
+    fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
+        self.ways_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
+    }
+
+    /// Writes what takes no wait.
+    #[inline]
+    fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
+        self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
+    }
+
+    /// Whether there is more from some place on, as far as the file tells.
+    fn has_more(&self, at: At) -> bool {
+        has_more(self.fd().as_fd(), at)
+    }
+
+    /// Counts a transfer at this place as under way, if it is at the position.
+    fn begin_elsewhere(self: &Arc<Self>, at: At) -> Option<Moving> {
+        at.is_none().then(|| {
+            self.moving.fetch_add(1, Ordering::Relaxed);
+            Moving(Arc::clone(self))
+        })
+    }
+
+    #[inline]
+    fn count_now(&self) {
+        self.engine.shared.tally.count(|part| &part.now);
+    }
+
+    /// The file as it is on a thread of the engine, and the driver's offset.
+    fn at_on_thread(&self, at: At, thread: usize) -> io::Result<(Rc<fs::File>, u64)> {
+        check(at)?;
+        Ok((self.on_thread(thread)?, at.unwrap_or(CURRENT_POSITION)))
+    }
 }
 
 fn bit(thread: usize) -> u64 {
@@ -370,52 +414,6 @@ impl AsFd for File {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File").field("fd", self.inner.fd()).finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// Returns the ways to transfer at this place on the caller's thread; `None` if that might block.
-    #[inline]
-    fn ways_now(&self, at: At) -> Option<&Ways> {
-        check(at).ok()?;
-        let is_free = at.is_some() || self.moving.load(Ordering::Relaxed) == 0;
-        is_free.then_some(&self.ways)
-    }
-
-    /// Reads what is there.
-    #[inline]
-    fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
-        self.ways_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
-    }
-
-    /// Writes what takes no wait.
-    #[inline]
-    fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
-        self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
-    }
-
-    /// Whether there is more from some place on, as far as the file tells.
-    fn has_more(&self, at: At) -> bool {
-        has_more(self.fd().as_fd(), at)
-    }
-
-    /// Counts a transfer at this place as under way, if it is at the position.
-    fn begin_elsewhere(self: &Arc<Self>, at: At) -> Option<Moving> {
-        at.is_none().then(|| {
-            self.moving.fetch_add(1, Ordering::Relaxed);
-            Moving(Arc::clone(self))
-        })
-    }
-
-    #[inline]
-    fn count_now(&self) {
-        self.engine.shared.tally.count_now();
-    }
-
-    /// The file as it is on a thread of the engine, and the driver's offset.
-    fn at_on_thread(&self, at: At, thread: usize) -> io::Result<(Rc<fs::File>, u64)> {
-        check(at)?;
-        Ok((self.on_thread(thread)?, at.unwrap_or(CURRENT_POSITION)))
     }
 }
 

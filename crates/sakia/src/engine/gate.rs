@@ -49,29 +49,19 @@ impl Gate {
     /// Closes it, and waits until all have left.
     pub(super) async fn stop(&self) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        wait_until(&self.empty, || self.is_empty()).await;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CLOSED
+        wait_until(&self.empty, || self.state.load(Ordering::Acquire) == CLOSED).await;
     }
 }
 
 /// A request under way. It keeps the engine, whose threads would end otherwise.
 pub(super) struct Pass {
-    engine: Engine,
+    pub(super) engine: Engine,
 }
 
 impl Pass {
     /// `None` when the engine was stopped.
     pub(super) fn new(engine: &Engine) -> Option<Self> {
         engine.shared.gate.enter().then(|| Self { engine: engine.clone() })
-    }
-}
-
-impl Pass {
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
     }
 }
 

@@ -136,7 +136,7 @@ impl Builder {
     /// # Errors
     /// As [`build`](Builder::build). `InvalidInput`: time is to be virtual.
     pub fn build_engine(self) -> io::Result<Engine> {
-        if self.is_virtual() {
+        if self.virtual_time {
             let message = "virtual time is for runtimes with one thread";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
@@ -239,7 +239,7 @@ impl Engine {
         &self,
         requests: impl IntoIterator<Item = Request<C>>,
     ) -> Request<Many<C>> {
-        let call = |request: Request<C>| request.into_call().expect("it was not begun");
+        let call = |mut request: Request<C>| request.take_new().expect("it was not begun");
         Request::new(Many::new(self, requests.into_iter().map(call)))
     }
 
@@ -267,13 +267,13 @@ impl Engine {
             return Err(self.refuse(io::Error::other(message)));
         }
         let pass = Pass::new(self).ok_or_else(|| self.refuse(Errno::CANCELED.into()))?;
-        self.shared.tally.count_submitted();
+        self.shared.tally.count(|part| &part.submitted);
         Ok(pass)
     }
 
     #[cold]
     fn refuse(&self, error: io::Error) -> io::Error {
-        self.shared.tally.count_refused();
+        self.shared.tally.count(|part| &part.refused);
         error
     }
 }
@@ -281,7 +281,7 @@ impl Engine {
 impl Pass {
     /// Sends a call to one of the threads.
     fn send<C: Call>(self, call: C) -> JoinHandle<C::Output> {
-        let shared = &self.engine().shared;
+        let shared = &self.engine.shared;
         let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
         let remote = Arc::clone(&shared.remotes[thread]);
         spawn_to(&remote, move || async move {

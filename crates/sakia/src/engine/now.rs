@@ -300,18 +300,14 @@ impl Engine {
 
     /// Opens a file to read it, if that takes no wait: `O_NONBLOCK` is left set.
     pub(super) fn open_to_read_now(&self, path: &Path) -> Option<io::Result<OpenedNow>> {
-        let fd = match self.open_now(path, OFlags::RDONLY | OFlags::NONBLOCK)? {
-            Ok(fd) => fd,
-            Err(error) => return Some(Err(error)),
-        };
-        let stat = match rustix::fs::fstat(&fd) {
-            Ok(stat) => stat,
-            Err(error) => return Some(Err(error.into())),
-        };
-        let file_type = FileType::from_raw_mode(stat.st_mode);
-        let waits_for_others = !file_type.is_file() && !file_type.is_dir();
-        let (size, id) = (regular_size(&stat), (stat.st_dev, stat.st_ino));
-        Some(Ok(OpenedNow { fd, size, id, waits_for_others }))
+        let fd = self.open_now(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        Some(fd.and_then(|fd| {
+            let stat = rustix::fs::fstat(&fd)?;
+            let file_type = FileType::from_raw_mode(stat.st_mode);
+            let waits_for_others = !file_type.is_file() && !file_type.is_dir();
+            let (size, id) = (regular_size(&stat), (stat.st_dev, stat.st_ino));
+            Ok(OpenedNow { fd, size, id, waits_for_others })
+        }))
     }
 
     /// Opens a regular file to read it, as [`try_lookup`](Engine::try_lookup) would, and nothing else, if

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::blocking::{Blocking, Calls, Code};
-use super::now::{BYTES_MAX, OpenedNow};
+use super::now::BYTES_MAX;
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
 use crate::error::Context;
@@ -18,70 +18,28 @@ use crate::fs as tasks;
 use crate::fs::OpenOptions;
 use crate::io::IoBuf;
 
-/// Forwards to functions of `std` with one path and perhaps a value, or with two paths.
+/// Forwards to functions of `std` with paths and perhaps a value.
 macro_rules! by_path {
-    ($(
+    ($context:ident, $named:literal; $(
         $(#[$doc:meta])*
-        $name:ident($path:ident $(, $value:ident: $type:ty)?) -> $output:ty = $call:expr;
+        $name:ident($($path:ident),* $(; $value:ident: $type:ty)?) -> $output:ty = $call:path;
     )*) => {
         impl Engine {$(
             $(#[$doc])*
             ///
             /// # Errors
-            #[doc = concat!("As [`std::fs::", stringify!($name), "`]; it names the path.")]
+            #[doc = concat!("As [`", stringify!($call), "`]; it names the ", $named, ".")]
             /// `ECANCELED`: the engine was stopped.
             pub fn $name(
                 &self,
-                $path: impl AsRef<Path>,
+                $($path: impl AsRef<Path>,)*
                 $($value: $type,)?
             ) -> Request<Blocking<$output>> {
-                let path = $path.as_ref().to_owned();
-                let is_remote = self.shared.mounts.may_hold(&path);
-                let call = move || Ok($call(&path $(, $value)?).at(stringify!($name), &path)?);
-                self.block_on_pool(Code(call), is_remote)
-            }
-        )*}
-    };
-}
-
-by_path! {
-    /// Makes a directory.
-    create_dir(path) -> () = fs::create_dir;
-    /// Makes a directory, and those above it that are missing.
-    create_dir_all(path) -> () = fs::create_dir_all;
-    /// Removes a name that is not a directory's.
-    remove_file(path) -> () = fs::remove_file;
-    /// Removes an empty directory.
-    remove_dir(path) -> () = fs::remove_dir;
-    /// Removes a directory with all that is in it.
-    remove_dir_all(path) -> () = fs::remove_dir_all;
-    /// Where a symbolic link leads.
-    read_link(path) -> PathBuf = fs::read_link;
-    /// The path without links and detours.
-    canonicalize(path) -> PathBuf = fs::canonicalize;
-    /// Says who may do what.
-    set_permissions(path, permissions: Permissions) -> () = fs::set_permissions;
-}
-
-/// The same with two paths.
-macro_rules! by_two_paths {
-    ($($(#[$doc:meta])* $name:ident($from:ident, $to:ident) -> $output:ty = $call:expr, $std:literal;)*) => {
-        impl Engine {$(
-            $(#[$doc])*
-            ///
-            /// # Errors
-            #[doc = concat!("As [`", $std, "`]; it names the paths.")]
-            /// `ECANCELED`: the engine was stopped.
-            pub fn $name(
-                &self,
-                $from: impl AsRef<Path>,
-                $to: impl AsRef<Path>,
-            ) -> Request<Blocking<$output>> {
-                let (from, to) = ($from.as_ref().to_owned(), $to.as_ref().to_owned());
-                let mounts = &self.shared.mounts;
-                let is_remote = mounts.may_hold(&from) || mounts.may_hold(&to);
+                $(let $path = $path.as_ref().to_owned();)*
+                let is_remote = [$(&$path),*].iter().any(|path| self.shared.mounts.may_hold(path));
                 let call = move || {
-                    Ok($call(&from, &to).between(stringify!($name), &from, &to)?)
+                    let result = $call($(&$path,)* $($value)?);
+                    Ok(result.$context(stringify!($name), $(&$path),*)?)
                 };
                 self.block_on_pool(Code(call), is_remote)
             }
@@ -89,15 +47,34 @@ macro_rules! by_two_paths {
     };
 }
 
-by_two_paths! {
+by_path! { at, "path";
+    /// Makes a directory.
+    create_dir(path) -> () = std::fs::create_dir;
+    /// Makes a directory, and those above it that are missing.
+    create_dir_all(path) -> () = std::fs::create_dir_all;
+    /// Removes a name that is not a directory's.
+    remove_file(path) -> () = std::fs::remove_file;
+    /// Removes an empty directory.
+    remove_dir(path) -> () = std::fs::remove_dir;
+    /// Removes a directory with all that is in it.
+    remove_dir_all(path) -> () = std::fs::remove_dir_all;
+    /// Where a symbolic link leads.
+    read_link(path) -> PathBuf = std::fs::read_link;
+    /// The path without links and detours.
+    canonicalize(path) -> PathBuf = std::fs::canonicalize;
+    /// Says who may do what.
+    set_permissions(path; permissions: Permissions) -> () = std::fs::set_permissions;
+}
+
+by_path! { between, "paths";
     /// Gives something another name.
-    rename(from, to) -> () = fs::rename, "std::fs::rename";
+    rename(from, to) -> () = std::fs::rename;
     /// Gives a file one more name.
-    hard_link(original, link) -> () = fs::hard_link, "std::fs::hard_link";
+    hard_link(original, link) -> () = std::fs::hard_link;
     /// Makes a symbolic link.
-    symlink(original, link) -> () = std::os::unix::fs::symlink, "std::os::unix::fs::symlink";
+    symlink(original, link) -> () = std::os::unix::fs::symlink;
     /// Copies contents and permissions.
-    copy(from, to) -> u64 = fs::copy, "std::fs::copy";
+    copy(from, to) -> u64 = std::fs::copy;
 }
 
 /// Asks what is at a path.
@@ -236,7 +213,7 @@ impl Engine {
     /// # Errors
     /// As [`std::fs::read`]; it names the path. `ECANCELED`: the engine was stopped.
     pub fn read(&self, path: impl AsRef<Path>) -> Request<ReadFile> {
-        Request::new(self.whole_file(path.as_ref()))
+        self.read_as(path.as_ref(), Ok)
     }
 
     /// The contents of a file that is text in UTF-8.
@@ -244,11 +221,16 @@ impl Engine {
     /// # Errors
     /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
-        Request::new(ReadText(self.whole_file(path.as_ref())))
+        self.read_as(path.as_ref(), tasks::into_text)
     }
 
-    fn whole_file(&self, path: &Path) -> ReadFile {
-        ReadFile { engine: self.clone(), path: path.to_owned(), begun: None }
+    fn read_as<T: Send + 'static>(
+        &self,
+        path: &Path,
+        convert: fn(Vec<u8>) -> io::Result<T>,
+    ) -> Request<ReadFile<T>> {
+        let (engine, path) = (self.clone(), path.to_owned());
+        Request::new(ReadFile { engine, path, begun: None, convert })
     }
 }
 
@@ -303,9 +285,12 @@ impl Call for Open {
                 self.opened = Some(opened.fd);
                 return Attempt::Waits(self);
             }
-            Some(result) => result.and_then(|opened| self.finish(opened)),
+            Some(result) => result.and_then(|opened| {
+                let ways = opened.ways();
+                Ok(File::with_ways(&self.engine, opened.into_blocking()?, ways))
+            }),
         };
-        self.engine.shared.tally.count_now();
+        self.engine.shared.tally.count(|part| &part.now);
         Attempt::Done(result.at("open", &self.path).map_err(io::Error::from))
     }
 
@@ -330,23 +315,20 @@ impl Call for Open {
     }
 }
 
-impl Open {
-    /// Makes a file of what was opened without waiting.
-    fn finish(&self, opened: OpenedNow) -> io::Result<File> {
-        let ways = opened.ways();
-        Ok(File::with_ways(&self.engine, opened.into_blocking()?, ways))
-    }
-}
-
 /// See [`Engine::read`].
-pub struct ReadFile {
+pub struct ReadFile<T = Vec<u8>> {
     engine: Engine,
     path: PathBuf,
     /// It is open, and its first bytes were read.
     begun: Option<(OwnedFd, Vec<u8>)>,
+    /// Makes of the bytes what the caller wants.
+    convert: fn(Vec<u8>) -> io::Result<T>,
 }
 
-impl ReadFile {
+/// See [`Engine::read_to_string`].
+pub type ReadText = ReadFile<String>;
+
+impl<T> ReadFile<T> {
     /// Reads the file if the caches have it, and otherwise as much as they have.
     fn read_now(&mut self) -> Option<io::Result<Vec<u8>>> {
         let opened = match self.engine.open_to_read_now(&self.path)? {
@@ -361,97 +343,46 @@ impl ReadFile {
         };
         let mut bytes = vec![0; size];
         let part = IoSliceMut::new(&mut bytes);
-        match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
-            Some(Ok(count)) if count == size => Some(Ok(bytes)),
+        let count = match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
+            Some(Ok(count)) if count == size => return Some(Ok(bytes)),
+            Some(Ok(count)) => count,
             // What went wrong goes wrong again there, and is told.
-            Some(Ok(count)) => {
-                bytes.truncate(count);
-                self.begun = Some((opened.fd, bytes));
-                None
-            }
-            Some(Err(_)) | None => {
-                self.begun = Some((opened.fd, Vec::new()));
-                None
-            }
-        }
+            Some(Err(_)) | None => 0,
+        };
+        bytes.truncate(count);
+        self.begun = Some((opened.fd, bytes));
+        None
     }
 
-    /// As [`read_now`](ReadFile::read_now), counted; the error names the path.
-    fn attempt_read(&mut self) -> Option<io::Result<Vec<u8>>> {
-        let result = self.read_now()?;
-        self.engine.shared.tally.count_now();
-        Some(result.at("read", &self.path).map_err(io::Error::from))
-    }
-
-    fn read_blocking(&self) -> io::Result<Vec<u8>> {
-        Ok(fs::read(&self.path).at("read", &self.path)?)
-    }
-
-    /// Reads the file, or the rest of it, on a thread of the engine.
-    async fn read_on(&mut self) -> io::Result<Vec<u8>> {
-        match self.begun.take() {
-            Some((fd, begin)) => Ok(tasks::read_opened(fd, begin).await.at("read", &self.path)?),
-            None => Ok(tasks::read(&self.path).await?),
-        }
+    /// Converts what was read; an error names the path.
+    fn end(&self, bytes: io::Result<Vec<u8>>) -> io::Result<T> {
+        Ok(bytes.and_then(self.convert).at("read", &self.path)?)
     }
 }
 
-impl Call for ReadFile {
-    type Output = io::Result<Vec<u8>>;
+impl<T: Send + 'static> Call for ReadFile<T> {
+    type Output = io::Result<T>;
 
     fn engine(&self) -> &Engine {
         &self.engine
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        self.attempt_read().map_or_else(|| Attempt::Waits(self), Attempt::Done)
+        let Some(bytes) = self.read_now() else { return Attempt::Waits(self) };
+        self.engine.shared.tally.count(|part| &part.now);
+        Attempt::Done(self.end(bytes))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
-        Ok(self.read_blocking())
+        Ok(self.end(fs::read(&self.path)))
     }
 
     async fn run(mut self, _thread: usize) -> Self::Output {
-        self.read_on().await
-    }
-
-    fn refuse(self, error: io::Error) -> Self::Output {
-        Err(error)
-    }
-}
-
-/// See [`Engine::read_to_string`].
-pub struct ReadText(ReadFile);
-
-impl ReadText {
-    fn text(&self, bytes: io::Result<Vec<u8>>) -> io::Result<String> {
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-        let text = String::from_utf8(bytes?).map_err(|error| invalid(error.utf8_error()));
-        Ok(text.at("read", &self.0.path)?)
-    }
-}
-
-impl Call for ReadText {
-    type Output = io::Result<String>;
-
-    fn engine(&self) -> &Engine {
-        &self.0.engine
-    }
-
-    fn attempt(mut self) -> Attempt<Self> {
-        match self.0.attempt_read() {
-            Some(bytes) => Attempt::Done(self.text(bytes)),
-            None => Attempt::Waits(self),
-        }
-    }
-
-    fn block(self) -> Result<Self::Output, Self> {
-        Ok(self.text(self.0.read_blocking()))
-    }
-
-    async fn run(mut self, _thread: usize) -> Self::Output {
-        let bytes = self.0.read_on().await;
-        self.text(bytes)
+        let bytes = match self.begun.take() {
+            Some((fd, begin)) => tasks::read_opened(fd, begin).await,
+            None => Ok(tasks::read(&self.path).await?),
+        };
+        self.end(bytes)
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

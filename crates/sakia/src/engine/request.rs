@@ -9,7 +9,6 @@ use std::thread::{self, Thread};
 
 use super::Engine;
 use crate::blocking::BlockingHandle;
-use crate::join::{JoinError, JoinHandle};
 
 /// What an engine can do. Its own types only.
 pub trait Call: Sized + Send + 'static {
@@ -38,9 +37,9 @@ pub trait Call: Sized + Send + 'static {
 
     /// Sends it to where it is done, or says why not.
     #[doc(hidden)]
-    fn submit(self) -> Result<Submitted<Self::Output>, (Self, io::Error)> {
+    fn submit(self) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
         match self.engine().pass() {
-            Ok(pass) => Ok(Submitted::Task(pass.send(self))),
+            Ok(pass) => Ok(pass.send(self).into()),
             Err(error) => Err((self, error)),
         }
     }
@@ -70,31 +69,6 @@ pub enum Attempt<C: Call> {
     Waits(C),
 }
 
-/// A request that is under way.
-#[doc(hidden)]
-pub enum Submitted<T> {
-    /// On a thread of the engine.
-    Task(JoinHandle<T>),
-    /// On a thread for what blocks.
-    Blocking(BlockingHandle<T>),
-}
-
-impl<T> Submitted<T> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        match self {
-            Self::Task(handle) => Pin::new(handle).poll(cx),
-            Self::Blocking(handle) => Pin::new(handle).poll(cx),
-        }
-    }
-
-    fn abort(&mut self) {
-        match self {
-            Self::Task(handle) => handle.abort(),
-            Self::Blocking(handle) => handle.abort(),
-        }
-    }
-}
-
 /// Something that an engine is to do. Nothing happens before it is awaited or waited for.
 ///
 /// Awaited, on any executor, it is done there if that takes no wait, and by the engine's threads otherwise.
@@ -111,7 +85,7 @@ pub struct Request<C: Call> {
 
 enum State<C: Call> {
     New(C),
-    Submitted(Submitted<C::Output>),
+    Submitted(BlockingHandle<C::Output>),
     /// It could not be sent, and this is what it comes to.
     Refused(C::Output),
     Over,
@@ -133,7 +107,7 @@ impl<C: Call> Request<C> {
     #[inline]
     pub fn wait(mut self) -> C::Output {
         let Some(call) = self.take_new() else { return block_on(self) };
-        call.engine().shared.tally.count_waited();
+        call.engine().shared.tally.count(|part| &part.waited);
         match call.block() {
             Ok(output) => output,
             Err(call) => block_on(Self::new(call).submit()),
@@ -154,12 +128,8 @@ impl<C: Call> Request<C> {
         self
     }
 
-    /// The call, if it was not begun.
-    pub(super) fn into_call(mut self) -> Option<C> {
-        self.take_new()
-    }
-
-    fn take_new(&mut self) -> Option<C> {
+    /// Takes the call, if it was not begun.
+    pub(super) fn take_new(&mut self) -> Option<C> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::New(call) => Some(call),
             begun => {
@@ -196,7 +166,7 @@ impl<C: Call> Future for Request<C> {
                 _ => panic!("a request was polled after its end"),
             },
         };
-        let Poll::Ready(result) = submitted.poll(cx) else { return Poll::Pending };
+        let Poll::Ready(result) = Pin::new(submitted).poll(cx) else { return Poll::Pending };
         this.state = State::Over;
         Poll::Ready(result.unwrap_or_else(|error| {
             drop(error.resume_panic());

@@ -18,11 +18,11 @@ pub(super) struct Tally {
 /// What some of the threads counted, in cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Part {
-    now: AtomicU64,
-    waited: AtomicU64,
-    submitted: AtomicU64,
-    refused: AtomicU64,
+pub(super) struct Part {
+    pub(super) now: AtomicU64,
+    pub(super) waited: AtomicU64,
+    pub(super) submitted: AtomicU64,
+    pub(super) refused: AtomicU64,
 }
 
 impl Tally {
@@ -42,21 +42,8 @@ impl Tally {
     }
 
     #[inline]
-    pub(super) fn count_now(&self) {
-        self.part().now.fetch_add(1, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn count_waited(&self) {
-        self.part().waited.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_submitted(&self) {
-        self.part().submitted.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_refused(&self) {
-        self.part().refused.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count(&self, what: fn(&Part) -> &AtomicU64) {
+        what(self.part()).fetch_add(1, Ordering::Relaxed);
     }
 
     /// The sums over all threads. Who is live is not counted here.
@@ -86,7 +73,7 @@ mod tests {
     fn threads_count_apart_and_all_is_counted() {
         let tally = Tally::default();
         let count = || {
-            tally.count_now();
+            tally.count(|part| &part.now);
             ptr::from_ref(tally.part()).addr()
         };
         let parts: BTreeSet<usize> = thread::scope(|scope| {

@@ -16,6 +16,7 @@ use std::task::{Poll, Waker};
 use sakia_driver::{BufResult, IoBuf, wake_all};
 
 use super::File;
+use crate::io::transfer::buf_try;
 
 /// Makes a file durable for many tasks at once.
 ///
@@ -132,9 +133,7 @@ impl GroupCommit {
     /// # Errors
     /// As for [`File::write_all_at`]; then it is final. The error of an earlier failure.
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<u64, T> {
-        if let Err(error) = self.check() {
-            return (Err(error), buf);
-        }
+        buf_try!(self.check(), buf);
         let at = self.shared.end.get();
         self.shared.end.set(at + buf.bytes_len() as u64);
         let (result, buf) = self.shared.file.write_all_at(buf, at).await;

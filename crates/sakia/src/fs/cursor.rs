@@ -159,18 +159,6 @@ impl File {
         self.seek(SeekFrom::Current(0)).await
     }
 
-    /// The file's position, for those who share it; 0 of a file without positions.
-    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
-    pub(crate) fn position(&self) -> u64 {
-        self.position.get()
-    }
-
-    /// Moves the file's position to where something was read or written.
-    #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
-    pub(crate) fn set_position(&self, position: u64) {
-        self.position.set(position);
-    }
-
     /// Where the file ends.
     async fn end(&self) -> io::Result<u64> {
         let metadata = self.metadata().await?;

@@ -50,10 +50,10 @@ const TRIES: u32 = 64;
 /// # Kernel
 /// 5.6. Source: `openat2(2)`.
 pub struct Dir {
-    fd: Fd,
-    driver: Handle,
+    pub(super) fd: Fd,
+    pub(super) driver: Handle,
     /// As it was opened, for messages.
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl Dir {
@@ -117,7 +117,7 @@ impl Dir {
     ///   through. Otherwise as for [`OpenOptions::open`].
     pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
-        options.open_in(self, path).await.at("open", &self.path.join(path))
+        options.open_at(Some(self), path).await.at("open", &self.path.join(path))
     }
 
     /// Makes a directory beneath this one.
@@ -240,7 +240,7 @@ impl Dir {
     pub async fn read_dir(&self) -> Result<ReadDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = self.open_beneath(Path::new("."), flags).await.at("open", &self.path)?;
-        Ok(ReadDir::new(fd, self.driver.clone(), self.path.clone()))
+        Ok(ReadDir::new(Self { fd, driver: self.driver.clone(), path: self.path.clone() }))
     }
 
     /// Makes the directory's names durable: those that were made, removed or moved by operations that have
@@ -264,10 +264,6 @@ impl Dir {
     /// As `close(2)`. The descriptor is gone in any case.
     pub async fn close(self) -> io::Result<()> {
         self.driver.close(self.fd).await
-    }
-
-    pub(super) fn fd(&self) -> &Fd {
-        &self.fd
     }
 
     async fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<Fd> {

@@ -17,7 +17,7 @@ use sakia_driver::{AlignedBuf, BufResult, CURRENT_POSITION, Fd, IoBuf, IoBufMut,
 
 use super::file::check_offset;
 use super::{File, uninterrupted};
-use crate::io::transfer::{read_exact, write_all};
+use crate::io::transfer::{buf_try, read_exact, write_all};
 
 /// Bytes that a direct file is read by to its end.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -132,16 +132,11 @@ impl File {
         offset: u64,
         flags: u32,
     ) -> BufResult<(), T> {
-        let alignment = match self.begin(direct, offset, &buf, buf.bytes_len()).await {
-            Ok(alignment) => alignment,
-            Err(error) => return (Err(error), buf),
-        };
+        let alignment = buf_try!(self.begin(direct, offset, &buf, buf.bytes_len()).await, buf);
         let write = |rest: Slice<T>, done| async move {
             let at = offset + done as u64;
-            let (fd, count) = match self.way(direct, alignment, at, rest.bytes_len()).await {
-                Ok(way) => way,
-                Err(error) => return (Err(error), rest),
-            };
+            let (fd, count) =
+                buf_try!(self.way(direct, alignment, at, rest.bytes_len()).await, rest);
             let (result, part) = self.write_once(fd, rest.slice(..count), at, flags).await;
             let (result, part) = self.explained(result, part, count, at).await;
             (result, part.into_inner())
@@ -155,16 +150,11 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
-        let alignment = match self.begin(direct, offset, &buf, buf.bytes_room()).await {
-            Ok(alignment) => alignment,
-            Err(error) => return (Err(error), buf),
-        };
+        let alignment = buf_try!(self.begin(direct, offset, &buf, buf.bytes_room()).await, buf);
         let read = async |rest: Room<T>| {
             let at = offset + rest.filled() as u64;
-            let (fd, count) = match self.way(direct, alignment, at, rest.bytes_room()).await {
-                Ok(way) => way,
-                Err(error) => return (Err(error), rest),
-            };
+            let (fd, count) =
+                buf_try!(self.way(direct, alignment, at, rest.bytes_room()).await, rest);
             let (result, part) = self.read_once(fd, rest.room(count), at).await;
             let (result, part) = self.explained(result, part, count, at).await;
             (result, part.into_inner())
@@ -181,30 +171,19 @@ impl File {
     ) -> BufResult<usize, Vec<u8>> {
         let begin = buf.len();
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
-        let alignment = match self.begin(direct, offset, &chunk, chunk.len()).await {
-            Ok(alignment) => alignment,
-            Err(error) => return (Err(error), buf),
-        };
+        let alignment = buf_try!(self.begin(direct, offset, &chunk, chunk.len()).await, buf);
         loop {
             let done = buf.len() - begin;
             let at = offset + done as u64;
-            let way = self.way(direct, alignment, at, chunk.len()).await;
-            let (fd, count) = match way {
-                Ok(way) => way,
-                Err(error) => return (Err(error), buf),
-            };
+            let (fd, count) = buf_try!(self.way(direct, alignment, at, chunk.len()).await, buf);
             let (result, slice) = self.read_once(fd, chunk.slice(..count), at).await;
             chunk = slice.into_inner();
-            match result {
-                Ok(0) => return (Ok(done), buf),
-                Ok(count) => {
-                    if buf.try_reserve(count).is_err() {
-                        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
-                    }
-                    buf.extend_from_slice(&chunk[..count]);
-                }
-                Err(error) => return (Err(error), buf),
+            let count = buf_try!(result, buf);
+            if count == 0 {
+                return (Ok(done), buf);
             }
+            buf_try!(buf.try_reserve(count).map_err(io::Error::from), buf);
+            buf.extend_from_slice(&chunk[..count]);
         }
     }
 

@@ -21,7 +21,7 @@ use super::direct::Direct;
 use super::{Metadata, OpenOptions, uninterrupted};
 use crate::error::Result;
 use crate::executor::current;
-use crate::io::transfer::{self, may_retry, read_exact, retrying};
+use crate::io::transfer::{self, buf_try, may_retry, read_exact, retrying};
 
 /// A file, open to be read or written.
 ///
@@ -57,7 +57,7 @@ use crate::io::transfer::{self, may_retry, read_exact, retrying};
 pub struct File {
     pub(super) fd: Fd,
     pub(super) driver: Handle,
-    pub(super) position: Position,
+    pub(crate) position: Position,
     /// Opened with `O_APPEND`: the kernel ignores offsets of writes.
     pub(super) appends: bool,
     /// There when the file was opened with `O_DIRECT`.
@@ -66,7 +66,7 @@ pub struct File {
 
 /// Where the next read or write goes that names no offset. Shared by the clones of a file.
 #[derive(Debug, Default)]
-pub(super) struct Position {
+pub(crate) struct Position {
     own: Cell<u64>,
     /// Takes the place of `own` once there are clones.
     shared: OnceCell<Rc<Cell<u64>>>,
@@ -77,11 +77,11 @@ impl Position {
         self.shared.get().map_or(&self.own, |shared| shared)
     }
 
-    pub(super) fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.cell().get()
     }
 
-    pub(super) fn set(&self, position: u64) {
+    pub(crate) fn set(&self, position: u64) {
         self.cell().set(position);
     }
 
@@ -306,9 +306,7 @@ impl File {
     /// 5.6. Source: `io_uring_prep_read(3)`.
     #[doc(alias = "pread")]
     pub async fn read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
-        if let Err(error) = check_offset(offset) {
-            return (Err(error), buf);
-        }
+        buf_try!(check_offset(offset), buf);
         // What ends well is in one piece here, and the rest boxed: this is what programs do most.
         let (result, buf) = self.driver.read(&self.fd, buf, offset).await;
         match result {
@@ -340,9 +338,7 @@ impl File {
         if let Some(direct) = &self.direct {
             return self.read_exact_direct(direct, buf, offset).await;
         }
-        if let Err(error) = check_offset(offset) {
-            return (Err(error), buf);
-        }
+        buf_try!(check_offset(offset), buf);
         let read = async |rest: Room<T>| {
             let at = offset + rest.filled() as u64;
             self.read_at(rest, at).await
@@ -358,9 +354,7 @@ impl File {
     /// # Errors
     /// `OutOfMemory`: no memory for as much as the file has. Otherwise as for [`read_at`](File::read_at).
     pub async fn read_to_end_at(&self, buf: Vec<u8>, offset: u64) -> BufResult<usize, Vec<u8>> {
-        if let Err(error) = check_offset(offset) {
-            return (Err(error), buf);
-        }
+        buf_try!(check_offset(offset), buf);
         if let Some(direct) = &self.direct {
             return self.read_to_end_direct(direct, buf, offset).await;
         }
@@ -381,9 +375,7 @@ impl File {
         bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
-        if let Err(error) = check_offset(offset) {
-            return (Err(error), bufs);
-        }
+        buf_try!(check_offset(offset), bufs);
         let read = |bufs| self.driver.read_vectored(&self.fd, bufs, offset);
         retrying(&self.driver, &self.fd, PollEvents::READABLE, bufs, read).await
     }
@@ -407,9 +399,7 @@ impl File {
     /// 5.6. Source: `io_uring_prep_write(3)`.
     #[doc(alias = "pwrite")]
     pub async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
-        if let Err(error) = self.check_write(offset) {
-            return (Err(error), buf);
-        }
+        buf_try!(self.check_write(offset), buf);
         // As in `read_at`.
         let (result, buf) = self.driver.write(&self.fd, buf, offset).await;
         match result {
@@ -437,10 +427,8 @@ impl File {
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
     pub async fn write_all_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
-        match self.check_write(offset) {
-            Ok(()) => self.write_all_explained(buf, offset, 0).await,
-            Err(error) => (Err(error), buf),
-        }
+        buf_try!(self.check_write(offset), buf);
+        self.write_all_explained(buf, offset, 0).await
     }
 
     /// Writes all of `buf`, starting at byte `offset`, so that it is there after a power failure once the
@@ -457,10 +445,8 @@ impl File {
     /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
-        match self.check_write(offset) {
-            Ok(()) => self.write_durable_explained(buf, offset).await,
-            Err(error) => (Err(error), buf),
-        }
+        buf_try!(self.check_write(offset), buf);
+        self.write_durable_explained(buf, offset).await
     }
 
     /// As [`write_durable_at`](File::write_durable_at), at an offset that the kernel may ignore.
@@ -476,10 +462,8 @@ impl File {
             result => return (result, buf),
         }
         let (result, buf) = self.write_all_explained(buf, offset, 0).await;
-        match result {
-            Ok(()) => (self.sync_data().await, buf),
-            Err(error) => (Err(error), buf),
-        }
+        buf_try!(result, buf);
+        (self.sync_data().await, buf)
     }
 
     async fn write_all_explained<T: IoBuf>(
@@ -531,9 +515,7 @@ impl File {
         bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
-        if let Err(error) = self.check_write(offset) {
-            return (Err(error), bufs);
-        }
+        buf_try!(self.check_write(offset), bufs);
         self.write_vectored_explained(bufs, offset).await
     }
 
@@ -663,6 +645,15 @@ impl File {
         }
         check_offset(offset)
     }
+
+    /// A file that others have open as well, on this thread.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn lent<T: AsFd + Send + Sync + 'static>(fd: Arc<T>) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        Ok(Self::new(current().driver.lend(fd), super::driver(), flags))
+    }
 }
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -693,17 +684,6 @@ pub(super) async fn read_to_end(
         file.read_once(&file.fd, rest, at).await
     };
     transfer::read_to_end(buf, expected, read).await
-}
-
-impl File {
-    /// A file that others have open as well, on this thread.
-    ///
-    /// # Errors
-    /// As `fcntl(2)`.
-    pub(crate) fn lent<T: AsFd + Send + Sync + 'static>(fd: Arc<T>) -> io::Result<Self> {
-        let flags = rustix::fs::fcntl_getfl(&fd)?;
-        Ok(Self::new(current().driver.lend(fd), super::driver(), flags))
-    }
 }
 
 impl TryFrom<OwnedFd> for File {

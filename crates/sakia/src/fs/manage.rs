@@ -13,33 +13,20 @@ const PUNCH_HOLE: FallocateFlags = FallocateFlags::KEEP_SIZE.union(FallocateFlag
 
 /// How a part of a file will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
 pub enum Advice {
     /// In no particular way.
-    Normal,
+    Normal = Code::Normal as u32,
     /// From front to back: read ahead more.
-    Sequential,
+    Sequential = Code::Sequential as u32,
     /// Here and there: do not read ahead.
-    Random,
+    Random = Code::Random as u32,
     /// Soon: begin to read it.
-    WillNeed,
+    WillNeed = Code::WillNeed as u32,
     /// Not any more: drop what the page cache has of it and is durable.
-    DontNeed,
+    DontNeed = Code::DontNeed as u32,
     /// Once.
-    NoReuse,
-}
-
-impl Advice {
-    /// The kernel's `POSIX_FADV_*`.
-    fn code(self) -> u32 {
-        match self {
-            Self::Normal => Code::Normal as u32,
-            Self::Random => Code::Random as u32,
-            Self::Sequential => Code::Sequential as u32,
-            Self::WillNeed => Code::WillNeed as u32,
-            Self::DontNeed => Code::DontNeed as u32,
-            Self::NoReuse => Code::NoReuse as u32,
-        }
-    }
+    NoReuse = Code::NoReuse as u32,
 }
 
 impl File {
@@ -100,7 +87,7 @@ impl File {
             end if end <= range.start => return Ok(()),
             end => end - range.start,
         };
-        self.driver.advise(&self.fd, range.start, len, advice.code()).await
+        self.driver.advise(&self.fd, range.start, len, advice as u32).await
     }
 
     /// Sets who may do what with the file. What is open stays open.

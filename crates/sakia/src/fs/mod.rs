@@ -50,7 +50,7 @@ pub use sakia_driver::{AlignedBuf, SyncRange};
 pub use save::{AtomicFile, save};
 pub use tree::remove_dir_all;
 pub use whole::{copy, read, read_to_string, write, write_durable};
-pub(crate) use whole::{finish_opening, read_opened};
+pub(crate) use whole::{finish_opening, into_text, read_opened};
 
 use std::ffi::CString;
 use std::io;

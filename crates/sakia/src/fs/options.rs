@@ -28,7 +28,7 @@ use crate::error::{Context, Result};
 ///     std::io::Result::Ok(())
 /// }).unwrap();
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     read: bool,
     write: bool,
@@ -37,90 +37,59 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     direct: bool,
-    mode: u32,
-    custom_flags: OFlags,
+    mode: Option<u32>,
+    custom_flags: i32,
     resolve: Option<ResolveFlags>,
 }
 
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Setters of the fields that are flags.
+macro_rules! flags {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(&mut self, $name: bool) -> &mut Self {
+            self.$name = $name;
+            self
+        }
+    )*};
 }
 
 impl OpenOptions {
     /// Nothing is allowed, nothing is made.
     pub fn new() -> Self {
-        Self {
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            direct: false,
-            mode: 0o666,
-            custom_flags: OFlags::empty(),
-            resolve: None,
-        }
+        Self::default()
     }
 
-    /// To read.
-    pub fn read(&mut self, read: bool) -> &mut Self {
-        self.read = read;
-        self
-    }
-
-    /// To write.
-    pub fn write(&mut self, write: bool) -> &mut Self {
-        self.write = write;
-        self
-    }
-
-    /// To write at the end only, wherever that is by then. Such a file refuses positional writes.
-    pub fn append(&mut self, append: bool) -> &mut Self {
-        self.append = append;
-        self
-    }
-
-    /// To empty the file first.
-    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// To make the file if there is none.
-    pub fn create(&mut self, create: bool) -> &mut Self {
-        self.create = create;
-        self
-    }
-
-    /// To make the file, and to fail if there is anything of that name already.
-    #[doc(alias = "O_EXCL")]
-    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// To move bytes between memory and the device without the page cache. Addresses, offsets and
-    /// lengths must be aligned then, see [`File::direct_alignment`]; the odd tail of a file is taken
-    /// care of by [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
-    /// [`read_to_end_at`](File::read_to_end_at).
-    #[doc(alias = "O_DIRECT")]
-    pub fn direct(&mut self, direct: bool) -> &mut Self {
-        self.direct = direct;
-        self
+    flags! {
+        /// To read.
+        read;
+        /// To write.
+        write;
+        /// To write at the end only, wherever that is by then. Such a file refuses positional writes.
+        append;
+        /// To empty the file first.
+        truncate;
+        /// To make the file if there is none.
+        create;
+        /// To make the file, and to fail if there is anything of that name already.
+        #[doc(alias = "O_EXCL")]
+        create_new;
+        /// To move bytes between memory and the device without the page cache. Addresses, offsets and
+        /// lengths must be aligned then, see [`File::direct_alignment`]; the odd tail of a file is taken
+        /// care of by [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
+        /// [`read_to_end_at`](File::read_to_end_at).
+        #[doc(alias = "O_DIRECT")]
+        direct;
     }
 
     /// The permissions of a file that is made, before the process's umask. Without this call `0o666`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode & 0o7777;
+        self.mode = Some(mode & 0o7777);
         self
     }
 
     /// Further `O_*` flags. The access mode in them is ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
-        self.custom_flags = OFlags::from_bits_retain(flags.cast_unsigned()) - OFlags::RWMODE;
+        self.custom_flags = flags;
         self
     }
 
@@ -156,26 +125,18 @@ impl OpenOptions {
         self.open_at(None, path).await.at("open", path)
     }
 
-    /// Opens a path relative to a directory; its lookup is confined to that unless
+    /// Opens a path, relative to a directory if there is one: its lookup is confined to that unless
     /// [`resolve`](OpenOptions::resolve) says otherwise.
-    pub(super) async fn open_in(&self, directory: &Dir, path: &Path) -> io::Result<File> {
-        self.open_at(Some(directory), path).await
-    }
-
-    async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
+    pub(super) async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
         let flags = self.flags()?;
         // One of the bits of the latter is O_DIRECTORY.
         let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
-        let mode = if makes { self.mode } else { 0 };
+        let mode = if makes { self.mode_of_new() } else { 0 };
         let driver = driver();
         let confined = directory.is_some().then_some(ResolveFlags::BENEATH);
-        let fd = match self.resolve.or(confined) {
-            None => open_like_std(&driver, path, flags, mode).await?,
-            Some(resolve) => {
-                let directory = directory.map(Dir::fd);
-                open_resolving_like_std(&driver, directory, path, flags, mode, resolve).await?
-            }
-        };
+        let lookup =
+            self.resolve.or(confined).map(|how| (directory.map(|directory| &directory.fd), how));
+        let fd = open_like_std(&driver, path, flags, mode, lookup).await?;
         Ok(File::new(fd, driver, flags))
     }
 
@@ -191,7 +152,7 @@ impl OpenOptions {
         }
         let open = || {
             let (flags, path) = (self.flags()? | OFlags::CLOEXEC, c_path(path)?);
-            let mode = rustix::fs::Mode::from_raw_mode(self.mode);
+            let mode = rustix::fs::Mode::from_raw_mode(self.mode_of_new());
             let open = || rustix::fs::open(&*path, flags, mode);
             rustix::io::retry_on_intr(open).map_err(io::Error::from)
         };
@@ -223,55 +184,52 @@ impl OpenOptions {
             (false, false, _) => OFlags::empty(),
         };
         let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
-        Ok(access | creation | direct | self.custom_flags)
+        let custom = OFlags::from_bits_retain(self.custom_flags.cast_unsigned()) - OFlags::RWMODE;
+        Ok(access | creation | direct | custom)
+    }
+
+    fn mode_of_new(&self) -> u32 {
+        self.mode.unwrap_or(0o666)
     }
 }
 
 /// Opens a path as `open(2)` does, FIFOs included: waits for somebody at the other end, on a thread of its
-/// own.
+/// own. `lookup` has a say in how it is looked up, and from which directory.
 pub(super) async fn open_like_std(
     driver: &Handle,
     path: &Path,
     flags: OFlags,
     mode: u32,
+    lookup: Option<(Option<&Fd>, ResolveFlags)>,
 ) -> io::Result<Fd> {
-    let opened = uninterrupted(async || driver.open(None, c_path(path)?, flags.bits(), mode).await);
-    match opened.await {
+    let opened = match lookup {
+        None => {
+            uninterrupted(async || driver.open(None, c_path(path)?, flags.bits(), mode).await).await
+        }
+        Some((directory, resolve)) => {
+            open_resolving(driver, directory, c_path(path)?, flags, mode, resolve).await
+        }
+    };
+    match opened {
         Ok(fd) => {
             await_writer(driver, &fd, flags).await?;
             Ok(fd)
         }
         Err(error) if is_reader_missing(&error, flags) => {
-            let open = async || driver.open_waiting(None, c_path(path)?, flags.bits(), mode).await;
-            uninterrupted(open).await
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// As [`open_like_std`], with a say in the lookup.
-async fn open_resolving_like_std(
-    driver: &Handle,
-    directory: Option<&Fd>,
-    path: &Path,
-    flags: OFlags,
-    mode: u32,
-    resolve: ResolveFlags,
-) -> io::Result<Fd> {
-    let path = c_path(path)?;
-    match open_resolving(driver, directory, path.clone(), flags, mode, resolve).await {
-        Ok(fd) => {
-            await_writer(driver, &fd, flags).await?;
-            Ok(fd)
-        }
-        Err(error) if is_reader_missing(&error, flags) => {
-            // The same file, found in the same way, then opened by a call that may wait.
-            let only = OFlags::PATH | flags & OFlags::NOFOLLOW;
-            let found = open_resolving(driver, directory, path, only, 0, resolve).await?;
-            let path = format!("/proc/self/fd/{}", found.raw());
-            let flags = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
-            let open =
-                async || driver.open_waiting(None, c_path(path.as_ref())?, flags.bits(), 0).await;
+            let found;
+            let (path, flags) = match lookup {
+                None => (c_path(path)?, flags),
+                Some((directory, resolve)) => {
+                    // The same file, found in the same way, then opened by a call that may wait.
+                    let only = OFlags::PATH | flags & OFlags::NOFOLLOW;
+                    found =
+                        open_resolving(driver, directory, c_path(path)?, only, 0, resolve).await?;
+                    let path = format!("/proc/self/fd/{}", found.raw());
+                    let no_more = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                    (c_path(path.as_ref())?, flags - no_more)
+                }
+            };
+            let open = async || driver.open_waiting(None, path.clone(), flags.bits(), mode).await;
             uninterrupted(open).await
         }
         Err(error) => Err(error),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, Handle};
 
 use super::whole::parent;
-use super::{FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
+use super::{Dir, FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
 /// Symbolic links followed, as by the kernel.
@@ -395,9 +395,5 @@ async fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// ```
 #[doc(alias = "opendir")]
 pub async fn read_dir(path: impl AsRef<Path>) -> Result<ReadDir> {
-    let path = path.as_ref();
-    let driver = driver();
-    let fd = super::dir::open_directory(&driver, None, path, OFlags::empty()).await;
-    let fd = fd.at("open", path)?;
-    Ok(ReadDir::new(fd, driver, path.to_owned()))
+    Ok(ReadDir::new(Dir::open(path).await?))
 }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use sakia_driver::{DirectoryEntries, Fd, Handle, Op, ReadDirectory};
+use sakia_driver::{DirectoryEntries, Op, ReadDirectory};
 
-use super::{FileType, Metadata, c_path};
+use super::{Dir, FileType, Metadata, c_path};
 use crate::error::{Context, Result};
 
 /// Bytes of entries read at once: some 800 of them.
@@ -25,7 +25,7 @@ const RECORD_LEN_AT: usize = 16;
 /// Entries are read as they are asked for, a batch at a time, so a directory of any size takes the same
 /// memory. What is added or removed meanwhile may or may not be seen; everything else is seen once.
 pub struct ReadDir {
-    directory: Rc<Directory>,
+    pub(super) directory: Rc<Dir>,
     /// Records of entries; empty while the kernel has the buffer.
     batch: Vec<u8>,
     /// The part of them that was not taken.
@@ -36,21 +36,10 @@ pub struct ReadDir {
     is_over: bool,
 }
 
-/// The directory that entries are in.
-struct Directory {
-    fd: Fd,
-    driver: Handle,
-    path: PathBuf,
-}
-
 impl ReadDir {
-    pub(super) fn new(fd: Fd, driver: Handle, path: PathBuf) -> Self {
-        let directory = Rc::new(Directory { fd, driver, path });
+    pub(super) fn new(directory: Dir) -> Self {
+        let directory = Rc::new(directory);
         Self { directory, batch: Vec::new(), begin: 0, end: 0, pending: None, is_over: false }
-    }
-
-    pub(super) fn fd(&self) -> &Fd {
-        &self.directory.fd
     }
 
     /// The next entry; `None` when there are no more. After an error there are no more.
@@ -65,10 +54,9 @@ impl ReadDir {
     #[doc(alias = "getdents")]
     pub async fn next_entry(&mut self) -> Result<Option<DirEntry>> {
         loop {
-            while let Some(raw) = self.take_buffered() {
-                if raw.name != "." && raw.name != ".." {
-                    let directory = Rc::clone(&self.directory);
-                    return Ok(Some(DirEntry { directory, raw }));
+            while let Some(entry) = self.take_buffered() {
+                if entry.name != "." && entry.name != ".." {
+                    return Ok(Some(entry));
                 }
             }
             if !self.fill().await? {
@@ -78,12 +66,13 @@ impl ReadDir {
     }
 
     /// An entry of the batch at hand.
-    fn take_buffered(&mut self) -> Option<RawEntry> {
+    fn take_buffered(&mut self) -> Option<DirEntry> {
         let rest = self.batch.get(self.begin..self.end)?;
         let entry = DirectoryEntries::new(rest).next()?;
         let len = rest[RECORD_LEN_AT..].first_chunk()?;
         self.begin += usize::from(u16::from_ne_bytes(*len));
-        Some(RawEntry {
+        Some(DirEntry {
+            directory: Rc::clone(&self.directory),
             name: OsStr::from_bytes(entry.name).to_owned(),
             inode: entry.inode,
             kind: FileType::from_entry(entry.kind),
@@ -95,7 +84,7 @@ impl ReadDir {
         if self.is_over {
             return Ok(false);
         }
-        let Directory { fd, driver, path } = &*self.directory;
+        let Dir { fd, driver, path } = &*self.directory;
         let pending = match &mut self.pending {
             Some(pending) => pending,
             pending => {
@@ -134,41 +123,36 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// What the directory itself says of an entry.
-struct RawEntry {
-    name: OsString,
-    inode: u64,
-    /// `None` where the file system does not tell.
-    kind: Option<FileType>,
-}
-
 /// An entry of a directory. It keeps the directory open, so that what is asked of it later is asked of
 /// this very entry and not of whatever the path names by then.
 pub struct DirEntry {
-    directory: Rc<Directory>,
-    raw: RawEntry,
+    directory: Rc<Dir>,
+    name: OsString,
+    inode: u64,
+    /// What the directory says that it is; `None` where the file system does not tell.
+    pub(super) kind: Option<FileType>,
 }
 
 impl DirEntry {
     /// The name, without the directory.
     pub fn file_name(&self) -> &OsStr {
-        &self.raw.name
+        &self.name
     }
 
     /// The name, without the directory, for keeps.
     pub fn into_file_name(self) -> OsString {
-        self.raw.name
+        self.name
     }
 
     /// The directory's path, as it was opened, and the name.
     pub fn path(&self) -> PathBuf {
-        self.directory.path.join(&self.raw.name)
+        self.directory.path.join(&self.name)
     }
 
     /// The inode number that the directory has for it. At a mount point, that of what is underneath.
     #[doc(alias = "d_ino")]
     pub fn ino(&self) -> u64 {
-        self.raw.inode
+        self.inode
     }
 
     /// What the entry is, links not followed. Most file systems tell with the name; only where one does
@@ -178,15 +162,10 @@ impl DirEntry {
     /// As for [`metadata`](DirEntry::metadata), if the file is asked.
     #[doc(alias = "d_type")]
     pub async fn file_type(&self) -> Result<FileType> {
-        match self.raw.kind {
+        match self.kind {
             Some(kind) => Ok(kind),
             None => Ok(self.metadata().await?.file_type()),
         }
-    }
-
-    /// What the entry is, if the directory told.
-    pub(super) fn known_type(&self) -> Option<FileType> {
-        self.raw.kind
     }
 
     /// What the file system tells of the entry, links not followed.
@@ -194,9 +173,9 @@ impl DirEntry {
     /// # Errors
     /// `ENOENT`: it was removed meanwhile. Otherwise as `statx(2)`.
     pub async fn metadata(&self) -> Result<Metadata> {
-        let Directory { fd, driver, .. } = &*self.directory;
+        let Dir { fd, driver, .. } = &*self.directory;
         let stat = async {
-            let name = c_path(self.raw.name.as_ref())?;
+            let name = c_path(self.name.as_ref())?;
             driver.statx(Some(fd), name, AtFlags::SYMLINK_NOFOLLOW.bits()).await
         };
         stat.await.map(Metadata::new).at("metadata", &self.path())

@@ -21,12 +21,12 @@ use std::task::{Context, Poll, ready};
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use sakia_driver::{Fd, Handle, IoBuf, Op, Open};
+use sakia_driver::{Fd, IoBuf, Op, Open};
 
-use super::dir::{open_directory, sync_directory};
+use super::dir::sync_directory;
 use super::paths::follow_links;
 use super::whole::parent;
-use super::{File, Metadata, c_path, driver};
+use super::{Dir, File, Metadata, c_path};
 use crate::environment::{Environment, Machine};
 use crate::error::{Context as _, Result};
 use crate::executor::{try_current, with_current};
@@ -90,11 +90,10 @@ pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// }).unwrap();
 /// ```
 pub struct AtomicFile {
-    driver: Handle,
     /// `None` once closed.
     file: Option<File>,
     /// The directory of both names.
-    directory: Fd,
+    directory: Dir,
     /// As asked for, for messages.
     path: PathBuf,
     /// The name to be replaced, in the directory.
@@ -117,15 +116,14 @@ impl AtomicFile {
     /// Outside of a runtime.
     pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let driver = driver();
         let target = follow_links(path).await.at("save", path)?;
         let name = target.file_name().ok_or_else(|| Errno::ISDIR.into());
         let name = name.at("save", path)?.to_owned();
-        let directory = open_directory(&driver, None, parent(&target), OFlags::empty()).await;
-        let directory = directory.at("open", parent(&target))?;
+        let directory = Dir::open(parent(&target)).await?;
+        let Dir { fd, driver, .. } = &directory;
         let c_name = c_path(name.as_ref()).at("save", path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW.bits();
-        let old = match driver.statx(Some(&directory), c_name.clone(), flags).await {
+        let old = match driver.statx(Some(fd), c_name.clone(), flags).await {
             Ok(stat) => Some(Metadata::new(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error).at("metadata", path),
@@ -135,12 +133,10 @@ impl AtomicFile {
         }
         // Whoever may not read the old file may not read the new one half written either.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
-        let (fd, temporary) = create_temporary(&driver, &directory, &name, mode)
-            .await
-            .at("create a temporary file beside", path)?;
+        let created = create_temporary(&directory, &name, mode).await;
+        let (fd, temporary) = created.at("create a temporary file beside", path)?;
         Ok(Self {
             file: Some(File::new(fd, driver.clone(), OFlags::empty())),
-            driver,
             directory,
             path: path.to_owned(),
             name: c_name,
@@ -178,11 +174,11 @@ impl AtomicFile {
         }
         let temporary =
             self.temporary.clone().expect("the name is there until the file has its own");
-        let (directory, name) = (&self.directory, self.name.clone());
-        let renamed = self.driver.rename(Some(directory), temporary, Some(directory), name, 0);
+        let (Dir { fd, driver, .. }, name) = (&self.directory, self.name.clone());
+        let renamed = driver.rename(Some(fd), temporary, Some(fd), name, 0);
         renamed.await.at("rename", &path)?;
         self.temporary = None;
-        sync_directory(&self.driver, &self.directory).await.at("sync directory", &path)
+        sync_directory(driver, fd).await.at("sync directory", &path)
     }
 
     /// Gives the file up, and tells how removing it went. Dropping does the same and does not tell.
@@ -192,7 +188,8 @@ impl AtomicFile {
     pub async fn discard(mut self) -> Result<()> {
         let path = self.path.clone();
         let Some(temporary) = self.temporary.clone() else { return Ok(()) };
-        let removed = self.driver.unlink(Some(&self.directory), temporary, 0).await;
+        let Dir { fd, driver, .. } = &self.directory;
+        let removed = driver.unlink(Some(fd), temporary, 0).await;
         self.temporary = None;
         removed.at("remove the temporary file beside", &path)
     }
@@ -204,7 +201,7 @@ impl AtomicFile {
         let uid = (old.uid() != new.uid()).then(|| old.uid());
         let gid = (old.gid() != new.gid()).then(|| old.gid());
         if uid.is_some() || gid.is_some() {
-            match self.driver.chown_fd(&file.fd, uid, gid).await {
+            match file.driver.chown_fd(&file.fd, uid, gid).await {
                 // Only the privileged give files away.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 result => result?,
@@ -221,7 +218,7 @@ impl Drop for AtomicFile {
         let Some(temporary) = &self.temporary else { return };
         // It may be gone, by a rename whose result nobody waited for. Otherwise that rename fails now, and
         // does not come after what is saved next.
-        self.directory.unlink_now(temporary).ok();
+        self.directory.fd.unlink_now(temporary).ok();
     }
 }
 
@@ -233,18 +230,14 @@ impl fmt::Debug for AtomicFile {
 }
 
 /// Makes a file with a name that nobody has.
-async fn create_temporary(
-    driver: &Handle,
-    directory: &Fd,
-    name: &OsStr,
-    mode: u32,
-) -> io::Result<(Fd, CString)> {
+async fn create_temporary(directory: &Dir, name: &OsStr, mode: u32) -> io::Result<(Fd, CString)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mut tries = NAME_TRIES;
     loop {
         let temporary = c_path(temporary_name(name, unique_number()).as_ref())?;
-        let open = driver.open(Some(directory), temporary.clone(), flags.bits(), mode);
-        let creating = Creating { open: Some(open), driver, directory, name: &temporary };
+        let Dir { fd, driver, .. } = directory;
+        let open = driver.open(Some(fd), temporary.clone(), flags.bits(), mode);
+        let creating = Creating { open: Some(open), directory, name: &temporary };
         match creating.await {
             Ok(fd) => return Ok((fd, temporary)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -258,8 +251,7 @@ async fn create_temporary(
 struct Creating<'a> {
     /// `None` when it is done.
     open: Option<Op<Open>>,
-    driver: &'a Handle,
-    directory: &'a Fd,
+    directory: &'a Dir,
     name: &'a CString,
 }
 
@@ -279,7 +271,7 @@ impl Drop for Creating<'_> {
         let Some(open) = self.open.take() else { return };
         // Without a runtime it was canceled.
         let Some(local) = try_current() else { return };
-        let (driver, directory) = (self.driver.clone(), self.directory.clone());
+        let (driver, directory) = (self.directory.driver.clone(), self.directory.fd.clone());
         let name = self.name.clone();
         let cleaning = async move {
             if open.await.is_ok() {

@@ -5,6 +5,7 @@ use std::io;
 use sakia_driver::{BufResult, CURRENT_POSITION, IoBuf, IoBufMut, Op, Read};
 
 use super::File;
+use crate::io::source::write_first;
 use crate::io::{AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level};
 
 /// At the file's position.
@@ -63,15 +64,13 @@ impl AsyncWriteAt for File {
 
     async fn write_vectored_at<T: IoBuf>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
         offset: u64,
     ) -> BufResult<usize, Vec<T>> {
-        if self.direct.is_none() || bufs.is_empty() {
+        if self.direct.is_none() {
             return File::write_vectored_at(self, bufs, offset).await;
         }
-        let (result, buf) = AsyncWriteAt::write_at(self, bufs.remove(0), offset).await;
-        bufs.insert(0, buf);
-        (result, bufs)
+        write_first(bufs, async |buf| AsyncWriteAt::write_at(self, buf, offset).await).await
     }
 
     async fn sync_data(&self) -> io::Result<()> {

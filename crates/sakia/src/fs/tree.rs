@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, Handle};
 
 use super::dir::open_directory;
-use super::{Metadata, ReadDir, c_path, driver};
+use super::{Dir, Metadata, ReadDir, c_path, driver};
 use crate::error::{Context, Error, Object, Result};
 
 /// Levels that are kept open.
@@ -80,7 +80,8 @@ struct Level {
 
 impl Walk {
     fn enter(&mut self, fd: Fd, name: OsString) {
-        let open = Some(ReadDir::new(fd, self.driver.clone(), self.path.clone()));
+        let (driver, path) = (self.driver.clone(), self.path.clone());
+        let open = Some(ReadDir::new(Dir { fd, driver, path }));
         self.levels.push(Level { name, open, id: (0, 0), found: VecDeque::new() });
     }
 
@@ -90,7 +91,7 @@ impl Walk {
             let Some(open) = &mut level.open else {
                 unreachable!("the directory at hand is open");
             };
-            let fd = open.fd().clone();
+            let fd = open.directory.fd.clone();
             if let Some(name) = level.found.pop_front() {
                 self.descend(&fd, name).await?;
                 continue;
@@ -141,13 +142,16 @@ impl Walk {
     async fn descend(&mut self, fd: &Fd, name: OsString) -> Result<()> {
         let path = self.path.join(&name);
         let c_name = c_path(name.as_ref()).at("open", &path)?;
+        let driver = self.driver.clone();
+        let remove_file = async || {
+            ignore_missing(driver.unlink(Some(fd), c_name.clone(), 0).await).at("remove", &path)
+        };
         // Most are empty in the end: one call instead of three.
         match self.rmdir(fd, c_name.clone()).await {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                let removed = self.driver.unlink(Some(fd), c_name, 0).await;
-                return ignore_missing(removed).at("remove", &path);
+                return remove_file().await;
             }
             result => return ignore_missing(result).at("remove directory", &path),
         }
@@ -155,10 +159,7 @@ impl Walk {
             match open_directory(&self.driver, Some(fd), name.as_ref(), OFlags::NOFOLLOW).await {
                 Ok(child) => child,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) if is_no_directory(&error) => {
-                    let removed = self.driver.unlink(Some(fd), c_name, 0).await;
-                    return ignore_missing(removed).at("remove", &path);
-                }
+                Err(error) if is_no_directory(&error) => return remove_file().await,
                 Err(error) => return Err(error).at("open", &path),
             };
         self.close_far_level().await?;
@@ -176,7 +177,7 @@ impl Walk {
         let Some(far) = (self.levels.len() + 1).checked_sub(OPEN_MAX + 1) else { return Ok(()) };
         let level = &mut self.levels[far];
         if let Some(open) = level.open.take() {
-            let stat = self.driver.statx_fd(open.fd()).await.map(Metadata::new);
+            let stat = self.driver.statx_fd(&open.directory.fd).await.map(Metadata::new);
             let stat = stat.at("metadata", &self.path)?;
             level.id = (stat.dev(), stat.ino());
         }
@@ -199,10 +200,11 @@ impl Walk {
                 // Somebody has moved the directory that was left.
                 return Err(Errno::NOENT.into()).at("remove directory", &path);
             }
-            above.open = Some(ReadDir::new(up, self.driver.clone(), self.path.clone()));
+            let (driver, path) = (self.driver.clone(), self.path.clone());
+            above.open = Some(ReadDir::new(Dir { fd: up, driver, path }));
         }
         let Some(open) = &above.open else { return Ok(()) };
-        let parent = open.fd().clone();
+        let parent = open.directory.fd.clone();
         let name = c_path(left.name.as_ref()).at("remove directory", &path)?;
         ignore_missing(self.rmdir(&parent, name).await).at("remove directory", &path)
     }
@@ -213,7 +215,7 @@ async fn read_batch(entries: &mut ReadDir) -> Result<(Vec<(OsString, bool)>, boo
     let mut names = Vec::with_capacity(BATCH);
     while names.len() < BATCH {
         let Some(entry) = entries.next_entry().await? else { return Ok((names, true)) };
-        let is_dir = entry.known_type().is_some_and(|kind| kind.is_dir());
+        let is_dir = entry.kind.is_some_and(|kind| kind.is_dir());
         names.push((entry.into_file_name(), is_dir));
     }
     Ok((names, false))

@@ -100,8 +100,8 @@ fn finish_read(
                 (fd, begin)
             }
             WholeFile::NotNow => {
-                let fd = open_like_std(&driver, path, OFlags::RDONLY, 0).await.at("open", path)?;
-                (fd, Vec::new())
+                let fd = open_like_std(&driver, path, OFlags::RDONLY, 0, None).await;
+                (fd.at("open", path)?, Vec::new())
             }
         };
         read_all(File::new(fd, driver, OFlags::empty()), begin).await.at("read", path)
@@ -172,9 +172,12 @@ async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
 /// Outside of a runtime.
 pub async fn read_to_string(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
-    let text = String::from_utf8(read(path).await?);
-    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
-        .at("read", path)
+    into_text(read(path).await?).at("read", path)
+}
+
+pub(crate) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    String::from_utf8(bytes).map_err(|error| invalid(error.utf8_error()))
 }
 
 /// Writes a file as a whole: makes it if there is none, and empties it first if there is one.

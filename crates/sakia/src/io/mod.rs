@@ -15,7 +15,7 @@ mod offload;
 mod pipe;
 mod reader;
 mod readiness;
-mod source;
+pub(crate) mod source;
 mod stdio;
 mod stream;
 pub(crate) mod transfer;
@@ -28,7 +28,6 @@ pub use offload::Offloaded;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use reader::{Chunks, Lines, Reader};
 pub use readiness::Async;
-pub(crate) use readiness::Readiness;
 pub use sakia_driver::{
     AlignedBuf, BufResult, BufResultExt, Converted, Fd, IoBuf, IoBufMut, Room, Slice,
 };
@@ -36,6 +35,7 @@ pub use source::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level, Positional, Source, Streamed,
 };
 pub use stdio::{Stderr, Stdin, Stdout, stderr, stdin, stdout};
+pub(crate) use stream::Stream;
 pub use writer::{Writer, unreported_write_errors};
 
 use crate::executor::current;

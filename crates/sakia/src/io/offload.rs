@@ -140,6 +140,16 @@ impl Shared {
         }
         !state.is_stopped
     }
+
+    /// The thread has panicked: the reader is told instead of waiting.
+    fn break_off(&self) {
+        let mut state = self.lock();
+        state.is_broken = true;
+        let waker = state.waker.take();
+        drop(state);
+        // It may be the one that panicked.
+        drop(catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))));
+    }
 }
 
 impl Offloaded {
@@ -168,18 +178,6 @@ impl Offloaded {
             }
         })?;
         Ok(Self { shared, taken: 0 })
-    }
-}
-
-impl Shared {
-    /// The thread has panicked: the reader is told instead of waiting.
-    fn break_off(&self) {
-        let mut state = self.lock();
-        state.is_broken = true;
-        let waker = state.waker.take();
-        drop(state);
-        // It may be the one that panicked.
-        drop(catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))));
     }
 }
 

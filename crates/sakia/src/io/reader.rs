@@ -82,15 +82,7 @@ impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
     /// The reader itself, while a read is under way that a dropped future began; [`fill`](Reader::fill)
     /// awaits it.
     pub fn into_inner(self) -> Result<R, Self> {
-        let Self { source, carry, carry_at, block, range, consumed } = self;
-        source.into_source().map_err(|source| Self {
-            source,
-            carry,
-            carry_at,
-            block,
-            range,
-            consumed,
-        })
+        self.source.into_source().map_err(|source| Self { source, ..self })
     }
 }
 
@@ -136,12 +128,12 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
 
     /// The file that is read.
     pub fn get_ref(&self) -> &F {
-        self.source.file()
+        &self.source.file
     }
 
     /// Gives the file back.
     pub fn into_inner(self) -> F {
-        self.source.into_file()
+        self.source.file
     }
 }
 

@@ -6,33 +6,11 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use sakia_driver::{Fd, Handle, PollEvents};
+use sakia_driver::PollEvents;
 
-use crate::executor::current;
-
-/// A descriptor of the driver's, for nothing but polls.
-pub(crate) struct Readiness {
-    fd: Fd,
-    driver: Handle,
-}
-
-impl Readiness {
-    /// Gives a descriptor to the driver of the calling thread's runtime.
-    ///
-    /// # Panics
-    /// Outside of a runtime, and on a simulated kernel.
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        let local = current();
-        Self { fd: local.driver.adopt(fd), driver: local.driver.handle().clone() }
-    }
-
-    /// Waits for one of `events`, an error, or a hang-up.
-    pub(crate) async fn ready(&self, events: PollEvents) -> io::Result<()> {
-        self.driver.poll(&self.fd, events).await.map(|_| ())
-    }
-}
+use super::stream::Stream;
 
 /// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, what a library gave out.
 ///
@@ -70,7 +48,7 @@ impl Readiness {
 /// # }
 /// ```
 pub struct Async<T> {
-    readiness: Readiness,
+    readiness: Stream,
     io: T,
 }
 
@@ -84,7 +62,7 @@ impl<T: AsFd> Async<T> {
     /// Outside of a runtime, and on a simulated kernel.
     pub fn new(io: T) -> io::Result<Self> {
         let duplicate = io.as_fd().try_clone_to_owned()?;
-        Ok(Self { readiness: Readiness::new(duplicate), io })
+        Ok(Self { readiness: Stream::new(duplicate), io })
     }
 }
 

@@ -95,16 +95,9 @@ pub trait AsyncWrite {
     /// As for [`write`](AsyncWrite::write).
     fn write_vectored<T: IoBuf>(
         &mut self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
     ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
-        async move {
-            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
-                return (Ok(0), bufs);
-            };
-            let (result, buf) = self.write(bufs.remove(at)).await;
-            bufs.insert(at, buf);
-            (result, bufs)
-        }
+        write_first(bufs, async move |buf| self.write(buf).await)
     }
 
     /// Passes on what the type itself holds back, and makes it durable where the type knows what that
@@ -142,17 +135,10 @@ pub trait AsyncWriteAt {
     /// As for [`write_at`](AsyncWriteAt::write_at).
     fn write_vectored_at<T: IoBuf>(
         &self,
-        mut bufs: Vec<T>,
+        bufs: Vec<T>,
         offset: u64,
     ) -> impl Future<Output = BufResult<usize, Vec<T>>> {
-        async move {
-            let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
-                return (Ok(0), bufs);
-            };
-            let (result, buf) = self.write_at(bufs.remove(at), offset).await;
-            bufs.insert(at, buf);
-            (result, bufs)
-        }
+        write_first(bufs, async move |buf| self.write_at(buf, offset).await)
     }
 
     /// Makes durable what was written, with as much of the file's attributes as reading it back needs.
@@ -168,6 +154,19 @@ pub trait AsyncWriteAt {
     fn close(self) -> impl Future<Output = io::Result<()>>
     where
         Self: Sized;
+}
+
+/// Writes the first of `bufs` that is not empty.
+pub(crate) async fn write_first<T: IoBuf>(
+    mut bufs: Vec<T>,
+    write: impl AsyncFnOnce(T) -> BufResult<usize, T>,
+) -> BufResult<usize, Vec<T>> {
+    let Some(at) = bufs.iter().position(|buf| buf.bytes_len() > 0) else {
+        return (Ok(0), bufs);
+    };
+    let (result, buf) = write(bufs.remove(at)).await;
+    bufs.insert(at, buf);
+    (result, bufs)
 }
 
 /// How far bytes have come that were written.
@@ -380,7 +379,7 @@ impl<R> fmt::Debug for Streamed<R> {
 /// is thrown away then. An error is the same with no bytes, and is told. So the caller sees what a loop of
 /// reads would have given it.
 pub struct Positional<F: AsyncReadAt> {
-    file: F,
+    pub(super) file: F,
     block_bytes: usize,
     /// See [`AsyncReadAt::read_alignment`].
     alignment: usize,
@@ -443,14 +442,6 @@ impl<F: AsyncReadAt> Positional<F> {
             next: 0,
             is_ended: false,
         }
-    }
-
-    pub(crate) fn file(&self) -> &F {
-        &self.file
-    }
-
-    pub(crate) fn into_file(self) -> F {
-        self.file
     }
 
     /// Goes on at `offset`. What was read ahead is thrown away.

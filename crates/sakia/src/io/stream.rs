@@ -8,7 +8,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, Pol
 use super::transfer::{read_to_end, retrying, write_all};
 use crate::executor::current;
 
-/// What readers and writers have in common.
+/// What readers, writers, and waits for readiness have in common.
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: Fd,
@@ -16,6 +16,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Gives a descriptor to the driver of the calling thread's runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime, and on a simulated kernel.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self::of(current().driver.adopt(fd))
     }
@@ -55,6 +59,11 @@ impl Stream {
 
     pub(crate) async fn write_all<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
         write_all(buf, |rest, _| self.write(rest)).await
+    }
+
+    /// Waits for one of `events`, an error, or a hang-up.
+    pub(crate) async fn ready(&self, events: PollEvents) -> io::Result<()> {
+        self.driver.poll(&self.fd, events).await.map(|_| ())
     }
 
     pub(crate) async fn close(self) -> io::Result<()> {

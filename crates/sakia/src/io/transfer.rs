@@ -16,6 +16,18 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Bytes asked for where the end of the file is expected.
 const PROBE_BYTES: usize = 32;
 
+/// `?` where the buffer goes back with the error: takes the value, or returns `(Err(error), buf)`.
+macro_rules! buf_try {
+    ($result:expr, $buf:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return (Err(error), $buf),
+        }
+    };
+}
+
+pub(crate) use buf_try;
+
 /// Returns whether to try again after `error`, having waited for `events` if need be.
 pub(crate) async fn may_retry(
     driver: &Handle,
@@ -99,9 +111,8 @@ pub(crate) async fn read_to_end(
     mut read: impl AsyncFnMut(Slice<Vec<u8>>, usize) -> BufResult<usize, Slice<Vec<u8>>>,
 ) -> BufResult<usize, Vec<u8>> {
     let begin = buf.len();
-    if buf.try_reserve(expected.saturating_add(PROBE_BYTES)).is_err() {
-        return (Err(io::ErrorKind::OutOfMemory.into()), buf);
-    }
+    let room = expected.saturating_add(PROBE_BYTES);
+    buf_try!(buf.try_reserve(room).map_err(io::Error::from), buf);
     loop {
         let end = buf.len();
         let done = end - begin;
@@ -111,17 +122,13 @@ pub(crate) async fn read_to_end(
             Some(left) if left > 0 => left.min(CHUNK_BYTES_MAX),
             _ => done.clamp(CHUNK_BYTES, CHUNK_BYTES_MAX),
         };
-        if buf.try_reserve(chunk).is_err() {
-            return (Err(io::ErrorKind::OutOfMemory.into()), buf);
-        }
+        buf_try!(buf.try_reserve(chunk).map_err(io::Error::from), buf);
         buf.resize(end + chunk, 0);
         let (result, slice) = read(buf.slice(end..), done).await;
         buf = slice.into_inner();
         buf.truncate(end + result.as_ref().map_or(0, |&count| count));
-        match result {
-            Ok(0) => return (Ok(done), buf),
-            Ok(_) => {}
-            Err(error) => return (Err(error), buf),
+        if buf_try!(result, buf) == 0 {
+            return (Ok(done), buf);
         }
     }
 }

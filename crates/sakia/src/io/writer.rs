@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
-use sakia_driver::{BufResult, IoBuf, Slice};
+use sakia_driver::{BufResult, IoBuf, Slice, wake_all};
 
 use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
 use crate::error::copy_error;
@@ -248,6 +248,36 @@ impl State {
         self.waiting = 0;
         self.queue.clear();
         self.spare.clear();
+    }
+
+    /// Counts an error that nobody was told, and will not be.
+    fn count_loss(&mut self) {
+        let untold = self.error.as_mut().filter(|failure| !failure.is_told);
+        if let Some(failure) = untold {
+            failure.is_told = true;
+            UNREPORTED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes `count` written bytes off the front of `batch`. Answers their number, which is no more than
+    /// there were.
+    fn advance(&mut self, batch: &mut Vec<Slice<Block>>, count: usize) -> usize {
+        let mut left = count;
+        let mut full = 0;
+        while let Some(slice) = batch.get(full).filter(|slice| slice.bytes_len() <= left) {
+            left -= slice.bytes_len();
+            full += 1;
+        }
+        for slice in batch.drain(..full) {
+            self.recycle(slice.into_inner());
+        }
+        match batch.first_mut() {
+            Some(first) => {
+                first.advance(left);
+                count
+            }
+            None => count - left,
+        }
     }
 }
 
@@ -515,17 +545,6 @@ impl<W> fmt::Debug for Writer<W> {
     }
 }
 
-impl State {
-    /// Counts an error that nobody was told, and will not be.
-    fn count_loss(&mut self) {
-        let untold = self.error.as_mut().filter(|failure| !failure.is_told);
-        if let Some(failure) = untold {
-            failure.is_told = true;
-            UNREPORTED.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
 fn canceled() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
 }
@@ -536,9 +555,7 @@ fn release(mut state: RefMut<'_, State>, unused: Option<Waker>) {
     let pump = state.pump_waker();
     drop(state);
     drop(unused);
-    if let Some(pump) = pump {
-        pump.wake();
-    }
+    wake_all(pump);
 }
 
 /// A file that is written from `offset` on.
@@ -589,9 +606,7 @@ impl Drop for Ended {
         let (writer, pump) = (state.writer.take(), state.pump.take());
         drop(state);
         drop(pump);
-        if let Some(writer) = writer {
-            writer.wake();
-        }
+        wake_all(writer);
     }
 }
 
@@ -627,9 +642,7 @@ where
             }
         }
         let writer = shared.borrow_mut().writer.take();
-        if let Some(writer) = writer {
-            writer.wake();
-        }
+        wake_all(writer);
     }
 }
 
@@ -695,31 +708,6 @@ async fn write_batch<S: AsyncWrite>(
         // Room is told of at once.
         let writer = state.writer.take_if(|_| !batch.is_empty());
         drop(state);
-        if let Some(writer) = writer {
-            writer.wake();
-        }
-    }
-}
-
-impl State {
-    /// Takes `count` written bytes off the front of `batch`. Answers their number, which is no more than
-    /// there were.
-    fn advance(&mut self, batch: &mut Vec<Slice<Block>>, count: usize) -> usize {
-        let mut left = count;
-        let mut full = 0;
-        while let Some(slice) = batch.get(full).filter(|slice| slice.bytes_len() <= left) {
-            left -= slice.bytes_len();
-            full += 1;
-        }
-        for slice in batch.drain(..full) {
-            self.recycle(slice.into_inner());
-        }
-        match batch.first_mut() {
-            Some(first) => {
-                first.advance(left);
-                count
-            }
-            None => count - left,
-        }
+        wake_all(writer);
     }
 }

@@ -132,47 +132,35 @@ impl<T: Resolve + ?Sized> Resolve for &T {
     }
 }
 
-/// Types that are one address.
-macro_rules! one {
-    ($($type:ty),*) => {$(
+/// What values of these types are looked up by.
+macro_rules! targets {
+    ($($type:ty: |$value:ident| $target:expr;)*) => {$(
         impl Resolve for $type {
             fn target(&self) -> Target<'_> {
-                Target::One((*self).into())
+                let $value = self;
+                $target
             }
         }
     )*};
 }
 
-one!(SocketAddr, SocketAddrV4, SocketAddrV6);
-one!((IpAddr, u16), (Ipv4Addr, u16), (Ipv6Addr, u16));
-
-impl Resolve for [SocketAddr] {
-    fn target(&self) -> Target<'_> {
-        Target::Many(self)
-    }
+targets! {
+    SocketAddr: |address| Target::One(*address);
+    SocketAddrV4: |address| Target::One((*address).into());
+    SocketAddrV6: |address| Target::One((*address).into());
+    (IpAddr, u16): |address| Target::One((*address).into());
+    (Ipv4Addr, u16): |address| Target::One((*address).into());
+    (Ipv6Addr, u16): |address| Target::One((*address).into());
+    [SocketAddr]: |addresses| Target::Many(addresses);
+    Vec<SocketAddr>: |addresses| Target::Many(addresses);
+    (&str, u16): |host| Target::Host(host.0, host.1);
+    (String, u16): |host| Target::Host(&host.0, host.1);
+    String: |text| text.as_str().target();
 }
 
 impl<const N: usize> Resolve for [SocketAddr; N] {
     fn target(&self) -> Target<'_> {
         Target::Many(self)
-    }
-}
-
-impl Resolve for Vec<SocketAddr> {
-    fn target(&self) -> Target<'_> {
-        Target::Many(self)
-    }
-}
-
-impl Resolve for (&str, u16) {
-    fn target(&self) -> Target<'_> {
-        Target::Host(self.0, self.1)
-    }
-}
-
-impl Resolve for (String, u16) {
-    fn target(&self) -> Target<'_> {
-        Target::Host(&self.0, self.1)
     }
 }
 
@@ -186,12 +174,6 @@ impl Resolve for str {
             Some((host, port)) => Target::Host(host, port),
             None => Target::Invalid(self),
         }
-    }
-}
-
-impl Resolve for String {
-    fn target(&self) -> Target<'_> {
-        self.as_str().target()
     }
 }
 

@@ -24,7 +24,7 @@ use sakia_driver::PollEvents;
 
 use crate::blocking::{BlockingHandle, spawn_blocking};
 use crate::executor::current;
-use crate::io::{PipeReader, PipeWriter, Readiness};
+use crate::io::{PipeReader, PipeWriter, Stream};
 use crate::signal::SignalKind;
 
 pub use std::process::{ExitStatus, Output, Stdio};
@@ -229,7 +229,7 @@ pub struct Child {
 /// How the end of a child is noticed. None of the ways reaps it.
 enum Watch {
     /// Its pidfd is readable then.
-    Pidfd(Readiness),
+    Pidfd(Stream),
     /// A thread waits, from the first time somebody does.
     Thread(Option<BlockingHandle<()>>),
 }
@@ -237,7 +237,7 @@ enum Watch {
 impl Watch {
     fn new(pid: Pid) -> Self {
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Self::Pidfd(Readiness::new(pidfd)),
+            Ok(pidfd) => Self::Pidfd(Stream::new(pidfd)),
             // An old kernel, a filter, no descriptors left: whatever it is, a thread needs none.
             Err(_) => Self::Thread(None),
         }
@@ -246,7 +246,7 @@ impl Watch {
     /// Waits until the child may have ended.
     async fn ended(&mut self, pid: Pid) -> io::Result<()> {
         match self {
-            Self::Pidfd(readiness) => readiness.ready(PollEvents::READABLE).await,
+            Self::Pidfd(pidfd) => pidfd.ready(PollEvents::READABLE).await,
             Self::Thread(waiting) => {
                 let handle = waiting.get_or_insert_with(|| spawn_blocking(move || block_on(pid)));
                 let result = handle.await.map_err(|error| io::Error::other(error.to_string()));

@@ -269,8 +269,9 @@ impl<'a> Test<'a> {
     {
         let handle = kernel.handle();
         let runtime = self.runtime.clone().build_simulated(kernel).map_err(Cause::Kernel)?;
-        let (watch, local) = runtime.watched().expect("the runtime is on the simulated kernel");
-        watch.set_time_limit(self.time_limit);
+        let watch = runtime.watch.as_ref().expect("the runtime is on the simulated kernel");
+        let local = &runtime.local;
+        watch.time_limit.set(self.time_limit);
         let outcome = watch.block_on(local, async { body(handle.clone()).await })?;
         if let Some(error) = outcome.into_error() {
             return Err(Cause::Error(error));

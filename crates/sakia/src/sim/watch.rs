@@ -54,7 +54,7 @@ impl Owner {
 pub(crate) struct Watch {
     kernel: SimHandle,
     /// When a run is given up.
-    time_limit: Cell<Duration>,
+    pub(super) time_limit: Cell<Duration>,
     seen: RefCell<Seen>,
 }
 
@@ -73,11 +73,6 @@ impl Watch {
     pub(crate) fn new(kernel: SimHandle) -> Self {
         let time_limit = Cell::new(Duration::MAX);
         Self { kernel, time_limit, seen: RefCell::default() }
-    }
-
-    /// Gives up runs that are not done at this time.
-    pub(super) fn set_time_limit(&self, limit: Duration) {
-        self.time_limit.set(limit);
     }
 
     /// Runs `future` and all tasks until it is done.

@@ -1,7 +1,7 @@
 //! Tasks of which the first to end comes first.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
@@ -38,12 +38,7 @@ enum Member<T> {
     Runs(JoinHandle<T>),
     /// It was told to end; this resolves when its future is gone.
     Ends(Pin<Box<dyn Future<Output = Result<T, JoinError>>>>),
-    /// It had ended when it was told to.
-    Ended(Option<Result<T, JoinError>>),
 }
-
-/// Nothing in it is pinned in place: an outcome is only moved out.
-impl<T> Unpin for Member<T> {}
 
 impl<T> Future for Member<T> {
     type Output = Result<T, JoinError>;
@@ -52,7 +47,6 @@ impl<T> Future for Member<T> {
         match &mut *self {
             Self::Runs(handle) => Pin::new(handle).poll(cx),
             Self::Ends(end) => end.as_mut().poll(cx),
-            Self::Ended(outcome) => Poll::Ready(outcome.take().expect("polled after its end")),
         }
     }
 }
@@ -152,7 +146,7 @@ impl<T: 'static> Member<T> {
         let mut end = Box::pin(async move { handle.cancel().await.unwrap_or_else(canceled) });
         // The first poll cancels; who waits for the end is told by the polls after it.
         match end.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Self::Ended(Some(outcome)),
+            Poll::Ready(outcome) => Self::Ends(Box::pin(ready(outcome))),
             Poll::Pending => Self::Ends(end),
         }
     }

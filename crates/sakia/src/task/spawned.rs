@@ -78,10 +78,8 @@ where
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) if output.is_none() && failure.is_none() => return Poll::Pending,
                 Poll::Ready(None) => {
-                    return Poll::Ready(match failure.take() {
-                        Some(error) => Err(error),
-                        None => Ok(output.take().expect("the body ended well")),
-                    });
+                    let value = || Ok(output.take().expect("the body ended well"));
+                    return Poll::Ready(failure.take().map_or_else(value, Err));
                 }
                 Poll::Ready(Some(Ok(()))) => {}
                 Poll::Ready(Some(Err(error))) => {

@@ -12,7 +12,7 @@ use crate::executor::current;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     /// Since the clock's zero.
-    since: Duration,
+    pub(super) since: Duration,
 }
 
 /// The present, on the clock of the runtime that the caller runs in. Short for [`Instant::now`].
@@ -29,15 +29,7 @@ impl Instant {
     /// # Panics
     /// Outside of a runtime.
     pub fn now() -> Self {
-        Self::from_clock(current().now())
-    }
-
-    pub(super) fn from_clock(since: Duration) -> Self {
-        Self { since }
-    }
-
-    pub(super) fn to_clock(self) -> Duration {
-        self.since
+        Self { since: current().now() }
     }
 
     /// The time since this moment; zero if it is to come.
@@ -60,17 +52,17 @@ impl Instant {
 
     /// The moment `duration` later, if the clock can show it.
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
-        self.since.checked_add(duration).map(Self::from_clock)
+        self.since.checked_add(duration).map(|since| Self { since })
     }
 
     /// The moment `duration` earlier, if the clock can show it.
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
-        self.since.checked_sub(duration).map(Self::from_clock)
+        self.since.checked_sub(duration).map(|since| Self { since })
     }
 
     /// The moment `duration` later, or the last that there is.
     pub(super) fn saturating_add(self, duration: Duration) -> Self {
-        Self::from_clock(self.since.saturating_add(duration))
+        Self { since: self.since.saturating_add(duration) }
     }
 }
 

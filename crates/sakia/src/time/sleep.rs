@@ -86,20 +86,20 @@ impl Sleep {
         if is_endless(deadline) {
             self.timer = None;
         } else if let Some(Timer { timers, key }) = &self.timer {
-            timers.reset(*key, deadline.to_clock());
+            timers.reset(*key, deadline.since);
         }
     }
 
     /// The first poll, and the first on another runtime thread.
     fn start(&mut self, local: &Local, cx: &Context<'_>) -> Poll<()> {
         self.timer = None;
-        if self.deadline.to_clock() <= local.now() {
+        if self.deadline.since <= local.now() {
             self.is_over = true;
             return Poll::Ready(());
         }
         if !is_endless(self.deadline) {
             let timers = Rc::clone(&local.timers);
-            let key = timers.insert(self.deadline.to_clock(), cx.waker().clone());
+            let key = timers.insert(self.deadline.since, cx.waker().clone());
             self.timer = Some(Timer { timers, key });
         }
         Poll::Pending
@@ -108,7 +108,7 @@ impl Sleep {
 
 /// Whether nobody lives to see it.
 fn is_endless(deadline: Instant) -> bool {
-    deadline.to_clock() == Duration::MAX
+    deadline.since == Duration::MAX
 }
 
 impl Future for Sleep {

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::now::{At, BYTES_MAX};
 use crate::engine::request::{Attempt, Call, Request};
 use crate::fs;
-use crate::io::transfer::repeated;
+use crate::io::transfer::{buf_try, repeated};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
@@ -153,10 +153,9 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
 
     async fn run(self, _thread: usize) -> Self::Output {
         let Self { file, buf, offset, .. } = self;
-        match check(Some(offset)).and_then(|()| fs::File::lent(file)) {
-            Ok(file) => file.read_explained(buf, offset).await,
-            Err(error) => (Err(error), buf),
-        }
+        buf_try!(check(Some(offset)), buf);
+        let file = buf_try!(fs::File::lent(file), buf);
+        file.read_explained(buf, offset).await
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
@@ -243,10 +242,7 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, buf, at, done } = self;
         let _moving = file.inner.begin_elsewhere(at);
-        let (file, offset) = match file.inner.at_on_thread(further(at, done), thread) {
-            Ok(known) => known,
-            Err(error) => return (Err(error), buf),
-        };
+        let (file, offset) = buf_try!(file.inner.at_on_thread(further(at, done), thread), buf);
         let (result, rest) = file.write_explained(buf.slice(done..), offset).await;
         (total_of(done, result), rest.into_inner())
     }
@@ -308,10 +304,8 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
 
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, bufs, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.read_vectored_at(bufs, offset).await,
-            Err(error) => (Err(error), bufs),
-        }
+        let file = buf_try!(file.inner.on_thread(thread), bufs);
+        file.read_vectored_at(bufs, offset).await
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
@@ -349,13 +343,10 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
         let parts = Self::parts(&self.bufs);
         let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
         let inner = &self.file.inner;
-        match is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten() {
-            Some(result) => {
-                self.file.inner.count_now();
-                Attempt::Done((result, self.bufs))
-            }
-            None => Attempt::Waits(self),
-        }
+        let now = is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten();
+        let Some(result) = now else { return Attempt::Waits(self) };
+        self.file.inner.count_now();
+        Attempt::Done((result, self.bufs))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
@@ -368,10 +359,8 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
 
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, bufs, offset } = self;
-        match file.inner.on_thread(thread) {
-            Ok(file) => file.write_vectored_explained(bufs, offset).await,
-            Err(error) => (Err(error), bufs),
-        }
+        let file = buf_try!(file.inner.on_thread(thread), bufs);
+        file.write_vectored_explained(bufs, offset).await
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
@@ -428,10 +417,8 @@ impl<T: IoBuf + Send> Call for WriteDurableAt<T> {
 
     async fn run(self, thread: usize) -> Self::Output {
         let Self { file, buf, offset } = self;
-        match file.inner.at_on_thread(Some(offset), thread) {
-            Ok((file, offset)) => file.write_durable_explained(buf, offset).await,
-            Err(error) => (Err(error), buf),
-        }
+        let (file, offset) = buf_try!(file.inner.at_on_thread(Some(offset), thread), buf);
+        file.write_durable_explained(buf, offset).await
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
