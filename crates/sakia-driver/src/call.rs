@@ -39,6 +39,8 @@ pub enum Call {
         group: u16,
         /// `MSG_*`.
         flags: u32,
+        /// Each buffer is for a message, with these rooms in front of its bytes.
+        message: Option<MessageRooms>,
     },
     /// Opens a path.
     Open(Open),
@@ -200,6 +202,32 @@ pub struct SocketCall {
 impl SocketCall {
     pub(crate) fn on(verb: Verb, raw: i32, args: [usize; 2], flags: u32) -> Call {
         Call::Socket(Self { raw, verb, args, flags })
+    }
+}
+
+/// The rooms at the front of a provided buffer that a message is received into, behind a header of four
+/// numbers (`struct io_uring_recvmsg_out`): the length of the address, that of the control messages, that of
+/// the message, and `MSG_*` flags. The message's bytes follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageRooms {
+    /// Bytes for the sender's address.
+    pub name: u32,
+    /// Bytes for control messages.
+    pub control: u32,
+}
+
+impl MessageRooms {
+    /// Where the address begins.
+    pub(crate) const NAME_AT: usize = 4 * size_of::<u32>();
+
+    /// Where the control messages begin.
+    pub(crate) const fn control_at(self) -> usize {
+        Self::NAME_AT + self.name as usize
+    }
+
+    /// Where the message's bytes begin.
+    pub(crate) const fn payload_at(self) -> usize {
+        self.control_at() + self.control as usize
     }
 }
 

@@ -96,7 +96,7 @@ pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake, Takes};
 pub use buf::{BufResult, BufResultExt, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};
-pub use connection::{Connection, Incoming, RecvBuf};
+pub use connection::{Connection, Datagram, DatagramOptions, DatagramReceiver, Incoming, RecvBuf};
 pub use core::{Attention, Wait};
 pub use counters::{Counters, KindCounters, OpKind};
 pub use driver::{Drained, Driver};

@@ -561,6 +561,15 @@ impl Sqe {
         Self::new(Opcode::RECVMSG, fd, address(message), 1, 0).op_flags(flags)
     }
 
+    /// Receives a message whenever there is one, each time to a buffer that the kernel picks from `group`,
+    /// with the `MSG_*` flags. The `struct msghdr` at `message` says how much room the address and the
+    /// control messages have in each buffer. Since 6.0.
+    #[doc(alias = "io_uring_prep_recvmsg_multishot")]
+    pub fn recvmsg_multishot<T>(fd: i32, message: *mut T, group: u16, flags: u32) -> Self {
+        let ioprio = sys::IORING_RECV_MULTISHOT as u16;
+        Self { ioprio, ..Self::recvmsg(fd, message, flags) }.buffer_group(group)
+    }
+
     /// Ends one or both directions of a connection: one of `SHUT_*`. Since 5.11.
     #[doc(alias = "io_uring_prep_shutdown")]
     pub const fn shutdown(fd: i32, how: u32) -> Self {

@@ -55,6 +55,11 @@ impl RecvBuf {
         self.begin += count as u32;
     }
 
+    /// Keeps the first `count` bytes; all if there are fewer.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.end = self.begin + self.len().min(count) as u32;
+    }
+
     fn start(&self) -> *const u8 {
         match &self.memory {
             Memory::Owned(bytes) => bytes.as_ptr(),

@@ -12,9 +12,9 @@ use crate::ops::ReceivedControl;
 use crate::pool::Size;
 
 /// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
-const BYTES_MAX: usize = 256 << 10;
+pub(super) const BYTES_MAX: usize = 256 << 10;
 /// Buffers that may.
-const BUFS_MAX: usize = 32;
+pub(super) const BUFS_MAX: usize = 32;
 /// Receives in a row that would have fitted the smaller size, after which that is used.
 const SMALL_MAX: u8 = 64;
 

@@ -7,6 +7,7 @@
 //! What was received for nobody is kept: bytes that arrive for a dropped receive go to the next one.
 
 mod buf;
+mod datagrams;
 mod inbox;
 mod incoming;
 mod multishot;
@@ -19,6 +20,7 @@ use std::io;
 use std::rc::Rc;
 
 pub use self::buf::RecvBuf;
+pub use self::datagrams::{Datagram, DatagramOptions, DatagramReceiver};
 use self::inbox::Inbox;
 pub use self::incoming::Incoming;
 use self::permits::Permits;

@@ -347,7 +347,7 @@ unsafe impl Operation for MultiRecv {
     }
 
     fn call(&mut self) -> Call {
-        Call::RecvMany { raw: self.fd.raw(), group: self.size.group(), flags: 0 }
+        Call::RecvMany { raw: self.fd.raw(), group: self.size.group(), flags: 0, message: None }
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {

@@ -9,15 +9,17 @@
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
+use std::ptr;
+
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_MORE};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_ring::CqeFlags;
+use sakia_ring::{CqeFlags, IoVec};
 
 use super::transfer::Try;
-use crate::call::{Call, failed};
+use crate::call::{Call, MessageRooms, failed, word};
 use crate::groups::Groups;
-use crate::sys::{DONT_WAIT, abi, register, retry, syscall};
+use crate::sys::{DONT_WAIT, Message, abi, register, retry, syscall};
 
 /// Completions of one operation each time that it is looked after.
 const SHOTS_MAX: usize = 32;
@@ -52,8 +54,11 @@ pub(super) unsafe fn shoot(
             unsafe { call.accept_all(is_own, post) }
         }
         // SAFETY: the caller's promise.
-        Call::RecvMany { raw, group, flags } => unsafe {
-            receive(groups, raw, group, flags, room, post)
+        Call::RecvMany { raw, group, flags, message } => unsafe {
+            match message {
+                None => receive(groups, raw, group, flags, room, post),
+                Some(rooms) => receive_messages(groups, rooms, raw, group, flags, room, post),
+            }
         },
         _ => unreachable!("{call:?} has one completion"),
     }
@@ -91,6 +96,59 @@ unsafe fn receive(
                 }
             }
         }
+    }
+    Try::WouldBlock
+}
+
+/// The same for messages, which are taken until there is none: nothing else tells that.
+///
+/// # Safety
+///
+/// - The buffers in the group are lent, and so is the descriptor.
+unsafe fn receive_messages(
+    groups: &mut Groups,
+    rooms: MessageRooms,
+    raw: i32,
+    group: u16,
+    flags: u32,
+    room: usize,
+    mut post: impl FnMut(i32, CqeFlags),
+) -> Try {
+    for _ in 0..room {
+        let Some(buffer) = groups.oldest(group) else {
+            // SAFETY: the caller's promise.
+            return match unsafe { without_buffer(raw) } {
+                Try::Done(0) => Try::Done(failed(Errno::NOBUFS)), // an empty one
+                tried => tried,
+            };
+        };
+        let Some(payload) = (buffer.len as usize).checked_sub(rooms.payload_at()) else {
+            return Try::Done(failed(Errno::FAULT));
+        };
+        let at = |offset: usize| {
+            ptr::with_exposed_provenance_mut::<u8>(buffer.addr as usize).wrapping_add(offset)
+        };
+        let mut part = IoVec { base: at(rooms.payload_at()), len: payload };
+        let name = (at(MessageRooms::NAME_AT), rooms.name);
+        let mut message = Message::new(name, &raw mut part);
+        (message.control, message.control_len) = (at(rooms.control_at()), rooms.control as usize);
+        let header = word(&raw mut message);
+        let args = [register(raw), header, (flags | DONT_WAIT) as usize, 0, 0, 0];
+        // SAFETY: the message and its part outlive the call. They name the buffer, which is in the group, so
+        // it is lent: the caller's promise; and its rooms lie within it, as was looked at just above.
+        let count = match retry(|| unsafe { syscall(abi::__NR_recvmsg, args) }) {
+            Err(Errno::AGAIN) => return Try::WouldBlock,
+            Err(errno) => return Try::Done(failed(errno)),
+            Ok(count) => count,
+        };
+        let facts = [message.name_len, message.control_len as u32, count as u32, message.flags];
+        // SAFETY: the header lies at the front of the buffer, which is lent; it leaves the group before a
+        // completion names it.
+        unsafe { at(0).cast::<[u32; 4]>().write_unaligned(facts) };
+        groups.take_oldest(group);
+        let number = u32::from(buffer.id) << IORING_CQE_BUFFER_SHIFT;
+        let flags = CqeFlags(number | IORING_CQE_F_BUFFER | IORING_CQE_F_MORE);
+        post((rooms.payload_at() + count) as i32, flags);
     }
     Try::WouldBlock
 }

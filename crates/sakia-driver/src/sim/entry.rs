@@ -17,10 +17,11 @@ use sakia_ring::{Opcode, Sqe, sqe_flags};
 
 use super::memory::read_plain;
 use crate::call::{
-    Buffers, Call, Direction, Function, Open, SocketCall, System, Transfer, Verb, Victims,
+    Buffers, Call, Direction, Function, MessageRooms, Open, SocketCall, System, Transfer, Verb,
+    Victims,
 };
 use crate::queue::Queued;
-use crate::sys::{DONT_WAIT, OpenHow, register};
+use crate::sys::{DONT_WAIT, Message, OpenHow, register};
 
 /// `IORING_ASYNC_CANCEL_*` that name a victim.
 const CANCEL_KINDS: u32 =
@@ -136,7 +137,8 @@ impl Name {
                 Verb::RecvMessage => Opcode::RECVMSG,
             },
             Call::AcceptMany(_) => Opcode::ACCEPT,
-            Call::RecvMany { .. } => Opcode::RECV,
+            Call::RecvMany { message: None, .. } => Opcode::RECV,
+            Call::RecvMany { .. } => Opcode::RECVMSG,
             Call::Open(Open { resolve: None, .. }) => Opcode::OPENAT,
             Call::Open(_) => Opcode::OPENAT2,
             Call::Close { .. } => Opcode::CLOSE,
@@ -242,7 +244,8 @@ impl std::fmt::Display for Name {
 ///
 /// - The memory that the entry names is lent.
 pub(crate) unsafe fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result<Call, Errno> {
-    let selects = if sqe.opcode == Opcode::RECV { sqe_flags::BUFFER_SELECT } else { 0 };
+    let receives = matches!(sqe.opcode, Opcode::RECV | Opcode::RECVMSG);
+    let selects = if receives { sqe_flags::BUFFER_SELECT } else { 0 };
     if sqe.flags & !(sqe_flags::ASYNC | selects) != 0 || sqe.personality != 0 {
         return Err(Errno::INVAL);
     }
@@ -306,7 +309,8 @@ pub(crate) unsafe fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result
             Ok(Call::Poll { raw: fd, events: if is_big { flags.rotate_left(16) } else { flags } })
         }
         Opcode::ASYNC_CANCEL => decode_cancel(sqe),
-        _ => decode_socket(sqe),
+        // SAFETY: the caller's promise.
+        _ => unsafe { decode_socket(sqe) },
     }
 }
 
@@ -352,7 +356,10 @@ fn decode_cancel(sqe: &Sqe) -> Result<Call, Errno> {
     Ok(Call::Cancel { victims, all: flags & of_all != 0 })
 }
 
-fn decode_socket(sqe: &Sqe) -> Result<Call, Errno> {
+/// # Safety
+///
+/// - The memory that the entry names can be read.
+unsafe fn decode_socket(sqe: &Sqe) -> Result<Call, Errno> {
     let Sqe { fd: raw, addr, off, len, op_flags: flags, ioprio, .. } = *sqe;
     let (verb, second, known) = match sqe.opcode {
         Opcode::ACCEPT => (Verb::Accept, off, ACCEPT_MULTISHOT),
@@ -360,16 +367,16 @@ fn decode_socket(sqe: &Sqe) -> Result<Call, Errno> {
         Opcode::SEND => (Verb::Send, len.into(), POLL_FIRST),
         Opcode::RECV => (Verb::Recv, len.into(), RECV_MULTISHOT | POLL_FIRST),
         Opcode::SENDMSG => (Verb::SendMessage, 0, POLL_FIRST),
-        Opcode::RECVMSG => (Verb::RecvMessage, 0, POLL_FIRST),
+        Opcode::RECVMSG => (Verb::RecvMessage, 0, RECV_MULTISHOT | POLL_FIRST),
         _ => return Err(Errno::INVAL),
     };
     let is_multishot = match verb {
         Verb::Accept => ioprio & ACCEPT_MULTISHOT != 0,
-        Verb::Recv => ioprio & RECV_MULTISHOT != 0,
+        Verb::Recv | Verb::RecvMessage => ioprio & RECV_MULTISHOT != 0,
         _ => false,
     };
     let selects = sqe.flags & sqe_flags::BUFFER_SELECT != 0;
-    if ioprio & !known != 0 || selects != (is_multishot && verb == Verb::Recv) {
+    if ioprio & !known != 0 || selects != (is_multishot && verb != Verb::Accept) {
         return Err(Errno::INVAL);
     }
     let args = [addr as usize, second as usize];
@@ -377,13 +384,22 @@ fn decode_socket(sqe: &Sqe) -> Result<Call, Errno> {
     if !is_multishot {
         return Ok(Call::Socket(call));
     }
-    if addr != 0 || off != 0 || len != 0 || sqe.file_index != 0 {
+    let mut message = None;
+    if verb == Verb::RecvMessage {
+        // SAFETY: the caller's promise; the address is that of a `struct msghdr`.
+        let rooms: Message = unsafe { read_plain(addr) }?;
+        let (name, control) = (rooms.name_len, rooms.control_len as u32);
+        message = Some(MessageRooms { name, control });
+    } else if addr != 0 || len != 0 {
+        return Err(Errno::INVAL);
+    }
+    if off != 0 || sqe.file_index != 0 {
         return Err(Errno::INVAL);
     }
     match verb {
         Verb::Accept => Ok(Call::AcceptMany(call)),
         _ if flags & REFUSED_MULTISHOT != 0 => Err(Errno::INVAL),
-        _ => Ok(Call::RecvMany { raw, group: sqe.buf_index, flags }),
+        _ => Ok(Call::RecvMany { raw, group: sqe.buf_index, flags, message }),
     }
 }
 

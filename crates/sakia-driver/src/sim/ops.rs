@@ -154,7 +154,7 @@ impl Request {
     /// The group whose buffers it takes.
     pub(super) fn group(&self) -> Option<u16> {
         match self.kind {
-            Kind::Socket(SocketOp::RecvMultishot { group }) => Some(group),
+            Kind::Socket(SocketOp::RecvMultishot { group, .. }) => Some(group),
             _ => None,
         }
     }

@@ -17,6 +17,7 @@ mod messages;
 mod names;
 mod pipes;
 mod plain;
+mod receivers;
 mod room;
 mod sockets;
 mod splice;
@@ -196,6 +197,14 @@ cases! {
         a_socket_of_datagrams_gets_a_peer
         a_datagram_to_nobody_is_refused
         a_dropped_receive_leaves_the_datagram;
+    receivers:
+        a_receiver_brings_datagrams_whole_and_in_order
+        a_dropped_receive_of_a_receiver_loses_no_datagram
+        a_receiver_tells_what_it_cut
+        a_receiver_holds_back_a_bounded_number
+        a_receiver_tells_an_error_once_and_goes_on
+        descriptors_come_to_a_receiver_once
+        a_close_ends_a_receiver;
     messages:
         a_descriptor_is_passed_and_used
         a_socket_is_passed_and_goes_on
@@ -273,5 +282,5 @@ fn every_case_with_plain_calls() {
 
 #[test]
 fn the_suite_has_the_size_it_had() {
-    assert_eq!(CASES.len(), 169, "a case was added or lost: say so here");
+    assert_eq!(CASES.len(), 176, "a case was added or lost: say so here");
 }

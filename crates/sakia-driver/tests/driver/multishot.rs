@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, RecvBuf, Wait};
+use sakia_driver::{DatagramOptions, Driver, RecvBuf, Wait};
 use sakia_ring::{CqeFlags, Opcode, Sqe};
 
 use crate::hosts::rigged;
@@ -371,4 +371,111 @@ fn what_comes_for_nobody_is_the_next_ones() {
         panic!("it was lost")
     };
     assert_eq!((result.unwrap(), &bytes[..5]), (5, &b"abcde"[..]));
+}
+
+/// A buffer with a datagram, its header as the kernel says it.
+fn message(facts: [u32; 4], name: &[u8], control: &[u8], bytes: &[u8]) -> Vec<u8> {
+    const NAME: usize = 110;
+    let mut all: Vec<u8> = facts.iter().flat_map(|its| its.to_ne_bytes()).collect();
+    all.extend(name);
+    all.resize(16 + NAME, 0);
+    all.extend(control);
+    all.resize(16 + NAME + CONTROL, 0);
+    all.extend(bytes);
+    all
+}
+
+/// Room for control messages.
+const CONTROL: usize = 64;
+
+/// The control message that brings descriptors with these numbers.
+fn rights(numbers: &[i32]) -> Vec<u8> {
+    let content: Vec<u8> = numbers.iter().flat_map(|raw| raw.to_ne_bytes()).collect();
+    let len = size_of::<libc::cmsghdr>() + content.len();
+    let kind = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()].concat();
+    [&len.to_ne_bytes()[..], &kind, &content].concat()
+}
+
+#[test]
+fn lengths_of_a_datagram_are_cut_to_its_buffer() {
+    let (driver, stage) = scripted(8, 16);
+    stage.state().cancels = Cancels::Work;
+    let options = DatagramOptions { control_bytes: CONTROL, ..Default::default() };
+    let receiver = driver.datagrams(stage.open(&driver, PIPE), options);
+    assert!(poll(pin!(receiver.recv())).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    let entry = stage.in_flight(Opcode::RECVMSG)[0];
+    assert_eq!(entry.ioprio, MULTISHOT[0]);
+    let bring = |facts, control: &[u8], bytes: &[u8], res: Option<i32>| {
+        let all = message(facts, &[1; 110], control, bytes);
+        let id = stage.fill_any(entry.buf_index, &all);
+        stage.post(entry.user_data, res.unwrap_or(all.len() as i32), named_with_more(id));
+        driver.turn(Wait::Poll).unwrap();
+        poll(pin!(receiver.recv()))
+    };
+    // What was left in a buffer is none of a datagram's, however much it looks like descriptors.
+    let Poll::Ready(Ok(datagram)) = bring([0, 0, 3, 0], &rights(&[11]), b"one, two", None) else {
+        panic!("it has come")
+    };
+    assert_eq!((&datagram.bytes[..], datagram.control.descriptors.len()), (&b"one"[..], 0));
+    assert!(datagram.from.is_unnamed());
+    // More than there is.
+    let lie = [u32::MAX; 4];
+    let Poll::Ready(Ok(datagram)) = bring(lie, &rights(&[12]), b"two", None) else {
+        panic!("it has come")
+    };
+    assert_eq!((&datagram.bytes[..], datagram.control.descriptors.len()), (&b"two"[..], 1));
+    assert_eq!(datagram.from.as_bytes(), [1; 110]);
+    assert!(datagram.is_truncated && datagram.control.is_truncated);
+    drop(datagram);
+    // Too short for a header and its rooms, and longer than the buffer.
+    for res in [0, 15, 16 + 110 + CONTROL as i32 - 1] {
+        assert!(bring(lie, &rights(&[13]), b"", Some(res)).is_pending());
+    }
+    let Poll::Ready(Ok(datagram)) = bring([0, 0, u32::MAX, 0], &[], b"", Some(i32::MAX)) else {
+        panic!("it has come")
+    };
+    assert_eq!(datagram.bytes.len(), 2048 - 16 - 110 - CONTROL);
+    // What nobody takes is closed with the receiver.
+    let control = rights(&[14, 15]);
+    let id = stage.fill_any(entry.buf_index, &message([0, 24, 0, 0], &[], &control, &[]));
+    stage.post(entry.user_data, 16 + 110 + CONTROL as i32, named_with_more(id));
+    driver.turn(Wait::Poll).unwrap();
+    assert!(!stage.state().closed.contains(&14));
+    drop(receiver);
+    for _ in 0..4 {
+        driver.turn(Wait::Poll).unwrap();
+    }
+    let mut closed = stage.state().closed.clone();
+    closed.sort_unstable();
+    assert_eq!(closed, [PIPE, 12, 14, 15]);
+    assert_eq!((driver.in_flight(), driver.live_operations()), (0, 0));
+}
+
+#[test]
+fn a_datagram_that_comes_for_nobody_is_the_next_ones() {
+    let (driver, stage) = scripted(8, 16);
+    stage.state().cancels = Cancels::Fail;
+    // No buffer of the driver is that large, so each is received alone.
+    let options = DatagramOptions { datagram_bytes_max: 200_000, ..Default::default() };
+    let receiver = driver.datagrams(stage.open(&driver, PIPE), options);
+    // An empty one, and an error.
+    for res in [0, -Errno::CONNREFUSED.raw_os_error()] {
+        let mut recv = Box::pin(receiver.recv());
+        assert!(poll(recv.as_mut()).is_pending());
+        driver.turn(Wait::Poll).unwrap();
+        drop(recv);
+        driver.turn(Wait::Poll).unwrap();
+        assert_eq!(stage.complete(Opcode::RECVMSG, res).ioprio & MULTISHOT[0], 0);
+        driver.turn(Wait::Poll).unwrap();
+        let Poll::Ready(result) = poll(pin!(receiver.recv())) else { panic!("it was lost") };
+        let told = result.map(|datagram| datagram.bytes.len());
+        assert_eq!(
+            told.map_err(|error| error.raw_os_error()),
+            match res {
+                0 => Ok(0),
+                _ => Err(Some(-res)),
+            }
+        );
+    }
 }

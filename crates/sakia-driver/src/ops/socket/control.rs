@@ -315,12 +315,25 @@ impl ReceivedControl {
         })
     }
 
+    /// As [`of`](Self::of), of a copy of these bytes.
+    ///
+    /// # Safety
+    ///
+    /// - The driver's kernel says that it has written all of them for one receive that ended well, and no
+    ///   other `ReceivedControl` was made of what it wrote.
+    pub(crate) unsafe fn copied(bytes: &[u8], is_truncated: bool, owner: &Rc<dyn Owner>) -> Self {
+        let mut copy = ControlBytes::NONE;
+        copy.extend(bytes.iter().copied());
+        // SAFETY: the caller's promise: all is the kernel's.
+        unsafe { Self::of(copy, is_truncated, owner) }
+    }
+
     /// Takes what a receive has brought, and its descriptors for the driver.
     ///
     /// # Safety
     ///
-    /// - The bytes were zeros. Since then only the driver's kernel has written to them, for one receive that
-    ///   ended well, and no other `ReceivedControl` was made of them.
+    /// - The bytes were zeros, or none is left of before. Only the driver's kernel has written to them, for
+    ///   one receive that ended well, and no other `ReceivedControl` was made of them.
     pub(super) unsafe fn of(
         bytes: ControlBytes,
         is_truncated: bool,

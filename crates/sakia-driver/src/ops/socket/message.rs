@@ -16,15 +16,15 @@ use crate::ops::{filled, transfer_len};
 use crate::sys::Message;
 
 /// `MSG_TRUNC`: the datagram was longer than the buffer. Asked for, it has its whole length told.
-const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
+pub(crate) const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
 /// `MSG_CTRUNC`: there was no room for some control message.
-const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits();
+pub(crate) const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits();
 /// `MSG_CMSG_CLOEXEC`: descriptors that come are not inherited by programs that the process starts.
-const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
+pub(crate) const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
 /// The flags of receives of messages.
 const MESSAGE_FLAGS: u32 = RECV_FLAGS | TRUNCATED;
 /// The most room for control messages; no kernel fills that much.
-const CONTROL_BYTES_MAX: usize = 65_536;
+pub(crate) const CONTROL_BYTES_MAX: usize = 65_536;
 
 /// See [`Handle::send_to`].
 #[derive(Debug)]

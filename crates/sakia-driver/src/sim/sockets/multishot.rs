@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::SocketId;
 use super::op::receive;
+use crate::call::MessageRooms;
 use crate::sim::kernel::Kernel;
 use crate::sim::memory::Lent;
 use crate::sim::ops::{Outcome, note_data};
@@ -57,5 +58,40 @@ impl Kernel {
         unsafe { Lent::from(buffer).fill(&received.bytes) };
         note_data(self, "  received {} bytes {x}", &received.bytes);
         Outcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
+    }
+
+    /// Receives one message into the oldest buffer of the group, behind these rooms.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers in the group are lent.
+    pub(super) unsafe fn receive_next_message(
+        &mut self,
+        id: SocketId,
+        group: u16,
+        rooms: MessageRooms,
+    ) -> Outcome {
+        let Some(buffer) = self.groups.oldest(group) else {
+            return match receive(self, id, 1, 1, true) {
+                Ok(None) => Outcome::WouldBlock,
+                Ok(Some(_)) => Err(Errno::NOBUFS).into(),
+                Err(errno) => Err(errno).into(),
+            };
+        };
+        let Some(room) = (buffer.len as usize).checked_sub(rooms.payload_at()) else {
+            return Err(Errno::FAULT).into();
+        };
+        let received = match receive(self, id, room, room, false) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Outcome::WouldBlock,
+            Err(errno) => return Err(errno).into(),
+        };
+        self.has_changed = true;
+        note_data(self, "  received {} bytes {x}", &received.bytes);
+        let all = received.into_buffer(self, rooms);
+        self.groups.take_oldest(group);
+        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        unsafe { Lent::from(buffer).fill(&all) };
+        Outcome::Shot { res: all.len() as i32, buffer: Some(buffer.id) }
     }
 }

@@ -10,7 +10,7 @@ use super::{Role, SocketId, Transport};
 use crate::address::{Domain, SocketAddress};
 use crate::address::{ShutdownHow, SocketType};
 use crate::buf::MAX_RW_BYTES;
-use crate::call::{Call, Function, SocketCall, System, Verb};
+use crate::call::{Call, Function, MessageRooms, SocketCall, System, Verb};
 use crate::sim::kernel::{Kernel, Object, OpenFile, Passed};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
 use crate::sim::ops::{Kind, Outcome, Request, note_data};
@@ -71,6 +71,8 @@ pub(in super::super) enum SocketOp {
     /// Receives whenever there is something, into buffers of this group.
     RecvMultishot {
         group: u16,
+        /// Messages, with these rooms in front.
+        message: Option<MessageRooms>,
     },
 }
 
@@ -132,11 +134,15 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
             (raw as i32, op)
         }
         Call::AcceptMany(SocketCall { raw, .. }) => (raw, SocketOp::AcceptMultishot),
-        Call::RecvMany { flags: 1.., .. } => return Err(Errno::OPNOTSUPP),
+        Call::RecvMany { flags, .. } if flags & !CLOSE_ON_EXEC != 0 => {
+            return Err(Errno::OPNOTSUPP);
+        }
         Call::RecvMany { group, .. } if !kernel.groups.contains(group) => {
             return Err(Errno::NOBUFS);
         }
-        Call::RecvMany { raw, group, .. } => (raw, SocketOp::RecvMultishot { group }),
+        Call::RecvMany { raw, group, message, .. } => {
+            (raw, SocketOp::RecvMultishot { group, message })
+        }
         Call::Socket(call) => {
             let [addr, second] = call.args.map(|word| word as u64);
             let op = match call.verb {
@@ -316,8 +322,12 @@ impl SocketOp {
                 Self::AcceptMultishot => return kernel.accept_next(id),
                 // SAFETY: a buffer is in its group from when it was provided, which lends it, until a
                 // completion names it.
-                Self::RecvMultishot { group } => unsafe {
+                Self::RecvMultishot { group, message: None } => unsafe {
                     return kernel.receive_next(id, *group, len_max);
+                },
+                // SAFETY: as above.
+                &Self::RecvMultishot { group, message: Some(rooms) } => unsafe {
+                    return kernel.receive_next_message(id, group, rooms);
                 },
                 _ => {}
             }
@@ -462,6 +472,22 @@ pub(super) struct Received {
 }
 
 impl Received {
+    /// What a multishot receive puts into a provided buffer: the header, the address and the control messages
+    /// in their rooms, and the bytes.
+    pub(super) fn into_buffer(self, kernel: &mut Kernel, rooms: MessageRooms) -> Vec<u8> {
+        let room = rooms.control as usize;
+        let (messages, flags) = tell_files(kernel, self.files, self.truncated.is_some(), room);
+        let name = self.from.as_bytes();
+        let facts = [name.len(), messages.len(), self.bytes.len(), flags.bits() as usize];
+        let mut all: Vec<u8> = facts.iter().flat_map(|&its| (its as u32).to_ne_bytes()).collect();
+        all.extend(&name[..name.len().min(rooms.name as usize)]);
+        all.resize(rooms.control_at(), 0);
+        all.extend(messages);
+        all.resize(rooms.payload_at(), 0);
+        all.extend(self.bytes);
+        all
+    }
+
     /// Hands it over. Returns the number of bytes.
     ///
     /// # Safety
@@ -471,17 +497,8 @@ impl Received {
         // SAFETY: the caller's promise, here and below.
         unsafe { lent.fill(&self.bytes) };
         let Some(Tells { buffers, room, control, of_all }) = tells else { return self.bytes.len() };
-        let sent = self.files.len();
-        let numbers = kernel.take_over(self.files, control);
-        let mut flags = ReturnFlags::empty();
-        flags.set(ReturnFlags::TRUNC, self.truncated.is_some());
-        flags.set(ReturnFlags::CTRUNC, numbers.len() < sent);
-        let mut messages = Vec::new();
-        if !numbers.is_empty() {
-            let numbers: Vec<u8> = numbers.into_iter().flat_map(i32::to_ne_bytes).collect();
-            ControlMessage::rights(&numbers).put(&mut messages);
-            messages.truncate(control); // of the padding
-        }
+        let is_truncated = self.truncated.is_some();
+        let (messages, flags) = tell_files(kernel, self.files, is_truncated, control);
         let flags_at = buffers + room + 4;
         // SAFETY: as above.
         unsafe {
@@ -492,6 +509,28 @@ impl Received {
         }
         self.truncated.filter(|_| of_all).unwrap_or(self.bytes.len())
     }
+}
+
+/// Gives files numbers, as far as there is room for in so many bytes. Returns the control messages that tell
+/// them, and the flags.
+fn tell_files(
+    kernel: &mut Kernel,
+    files: Vec<Rc<OpenFile>>,
+    is_truncated: bool,
+    room: usize,
+) -> (Vec<u8>, ReturnFlags) {
+    let sent = files.len();
+    let numbers = kernel.take_over(files, room);
+    let mut flags = ReturnFlags::empty();
+    flags.set(ReturnFlags::TRUNC, is_truncated);
+    flags.set(ReturnFlags::CTRUNC, numbers.len() < sent);
+    let mut messages = Vec::new();
+    if !numbers.is_empty() {
+        let numbers: Vec<u8> = numbers.into_iter().flat_map(i32::to_ne_bytes).collect();
+        ControlMessage::rights(&numbers).put(&mut messages);
+        messages.truncate(room); // of the padding
+    }
+    (messages, flags)
 }
 
 /// Takes a datagram, or at most `len_max` bytes of a stream, for which there is `room`. `None` when it has to

@@ -1,0 +1,319 @@
+//! Receiving datagrams one after the other, so that none is lost.
+//!
+//! One receive is in flight: the one that goes on by itself, into buffers of the pool, or a single one. A
+//! buffer that the first fills begins with a header and rooms for the sender's address and control messages
+//! ([`MessageRooms`]). The lengths in the header are the kernel's, and are cut to the rooms. Of the room for
+//! control messages no more is read than the kernel says that it has written: behind that may lie bytes of an
+//! earlier datagram or stream, which may look like descriptors.
+//!
+//! A datagram here owns the descriptors that came with it, also while nobody has taken it.
+//!
+//! Source: `io_uring_prep_recvmsg_multishot(3)`.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+
+use rustix::io::Errno;
+use sakia_ring::Sqe;
+
+use super::RecvBuf;
+use super::inbox::{BUFS_MAX, BYTES_MAX};
+use super::multishot::Multishot;
+use super::permits::{Permit, Permits, WithPermit};
+use crate::address::{AddressRoom, SocketAddress};
+use crate::buf::BufResult;
+use crate::call::{Call, MessageRooms};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::operation::{Completion, Delivered, Operation};
+use crate::ops::{
+    CLOSE_ON_EXEC, CONTROL_BYTES_MAX, CONTROL_TRUNCATED, Received, ReceivedControl, RecvMessage,
+    TRUNCATED, acts_on,
+};
+use crate::pool::{Pool, Size};
+use crate::sys::{Message, array};
+
+/// The most room for a datagram. Only those within the machine may be larger, where its administrator lets
+/// sockets have as much.
+const DATAGRAM_BYTES_MAX: usize = 1 << 20;
+
+/// A datagram that was received.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Datagram {
+    /// Its bytes, of which there may be none.
+    pub bytes: RecvBuf,
+    /// Who sent it: [unnamed](SocketAddress::is_unnamed) if the socket has no address.
+    pub from: SocketAddress,
+    /// It was longer than the room for it, and the rest is lost.
+    pub is_truncated: bool,
+    /// The control messages that came with it, if [asked for](DatagramOptions::control_bytes). Dropping them
+    /// closes the descriptors that were not taken out.
+    pub control: ReceivedControl,
+}
+
+/// What a [`DatagramReceiver`] has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many as
+    /// a packet of an Ethernet by default; 65535 takes whatever comes from a network, also what `UDP_GRO`
+    /// gathers. At most 1 MiB.
+    pub datagram_bytes_max: usize,
+    /// Room for control messages, see [`Handle::recv_message`]. None by default.
+    pub control_bytes: usize,
+}
+
+impl Default for DatagramOptions {
+    fn default() -> Self {
+        Self { datagram_bytes_max: 1500, control_bytes: 0 }
+    }
+}
+
+/// The datagrams that come to a socket. Dropping it loses those that nobody has taken.
+///
+/// One task at a time receives: of two that wait, the first may never be told.
+pub struct DatagramReceiver {
+    fd: Fd,
+    driver: Handle,
+    inner: Rc<Inner>,
+    rooms: MessageRooms,
+    /// Of what size its buffers are; `None` if no buffer of the pool is large enough.
+    size: Option<Size>,
+    /// Bytes of room for each datagram.
+    room: usize,
+}
+
+/// What came and was not taken yet.
+#[derive(Default)]
+struct Inner {
+    receives: Permits,
+    datagrams: RefCell<VecDeque<Datagram>>,
+    /// Bytes of all of them.
+    bytes: Cell<usize>,
+    /// Why a receive has ended, to be told once.
+    error: Cell<Option<io::Error>>,
+    /// The receive that brings them.
+    multishot: Multishot,
+}
+
+impl fmt::Debug for DatagramReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramReceiver").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+impl Drop for DatagramReceiver {
+    fn drop(&mut self) {
+        self.inner.multishot.cancel(&self.driver);
+    }
+}
+
+impl Handle {
+    /// The datagrams that come to `fd`, a socket on which no receive is in flight.
+    ///
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    #[doc(alias = "io_uring_prep_recvmsg_multishot")]
+    pub fn datagrams(&self, fd: Fd, options: DatagramOptions) -> DatagramReceiver {
+        self.check(&fd);
+        let control = options.control_bytes.min(CONTROL_BYTES_MAX) as u32;
+        let rooms = MessageRooms { name: AddressRoom::BYTES, control };
+        let wanted = options.datagram_bytes_max.clamp(1, DATAGRAM_BYTES_MAX) + rooms.payload_at();
+        let size = Size::ALL.into_iter().find(|size| size.bytes() as usize >= wanted);
+        let bytes = size.map_or(wanted, |size| size.bytes() as usize);
+        let room = bytes - rooms.payload_at();
+        DatagramReceiver { fd, driver: self.clone(), inner: Rc::default(), rooms, size, room }
+    }
+}
+
+impl DatagramReceiver {
+    /// The socket.
+    pub fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
+    /// Receives one datagram, in memory that the driver brings. Dropping the future loses none: one that
+    /// comes for it goes to the next call.
+    ///
+    /// From the first call on the kernel receives without being asked again, as long as fewer than 256 KiB
+    /// and 32 datagrams wait here. Further ones stay in the queue of the socket.
+    ///
+    /// # Errors
+    /// As [`Handle::recv_message`]. `ECONNREFUSED`: nobody took a datagram that was sent before, if the
+    /// socket is connected. The next call goes on.
+    ///
+    /// # Kernel
+    /// 6.0 to receive several with one entry; before that as [`Handle::recv_message`]. Source:
+    /// `io_uring_prep_recvmsg_multishot(3)`.
+    pub async fn recv(&self) -> io::Result<Datagram> {
+        let inner = &self.inner;
+        let multishot = &inner.multishot;
+        let permit = Permit::take(inner, |inner| &inner.receives).await;
+        loop {
+            if let Some(datagram) = inner.pop() {
+                return Ok(datagram);
+            }
+            if let Some(error) = inner.error.take() {
+                return Err(error);
+            }
+            if self.fd.is_closing() {
+                return Err(Errno::CANCELED.into());
+            }
+            if !multishot.is_armed() && (multishot.is_single() || !self.arm()) {
+                return self.receive_alone(permit).await;
+            }
+            let is_ready = || !inner.datagrams.borrow().is_empty();
+            poll_fn(|cx| multishot.poll_ready(is_ready(), cx)).await;
+        }
+    }
+
+    /// Receives one into memory of its own. What comes for nobody stays here.
+    async fn receive_alone(&self, permit: Permit<Inner>) -> io::Result<Datagram> {
+        let (buf, control) = (Vec::with_capacity(self.room), self.rooms.control as usize);
+        let recv = RecvMessage::new(&self.driver, &self.fd, buf, control, 0);
+        let keep = |inner: &Inner, result| match datagram(result) {
+            Ok(datagram) => inner.push(datagram),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::CANCELED) => {}
+            Err(error) => inner.error.set(Some(error)),
+        };
+        datagram(self.driver.start(WithPermit::new(recv, permit, keep)).await)
+    }
+
+    /// Starts the receive that goes on by itself. False when that cannot be.
+    fn arm(&self) -> bool {
+        let offered = self.size.and_then(|size| {
+            let pool = self.driver.shared.core.borrow_mut().offer(size)?;
+            Some((size, pool))
+        });
+        let Some((size, pool)) = offered else { return false };
+        let (fd, inner, rooms) = (self.fd.clone(), Rc::clone(&self.inner), self.rooms);
+        let message = UnsafeCell::new(Message::EMPTY);
+        let recv = MultiRecvMessage { fd, inner, pool, size, rooms, message };
+        self.inner.multishot.start(&self.driver, recv);
+        true
+    }
+}
+
+/// What a single receive has brought.
+fn datagram(result: BufResult<(Received, ReceivedControl), Vec<u8>>) -> io::Result<Datagram> {
+    let (result, mut buf) = result;
+    let (Received { len, from, is_truncated, .. }, control) = result?;
+    buf.truncate(len);
+    buf.shrink_to_fit(); // it may be kept for long
+    Ok(Datagram { bytes: RecvBuf::owned(buf), from, is_truncated, control })
+}
+
+impl Inner {
+    fn push(&self, datagram: Datagram) {
+        self.bytes.set(self.bytes.get() + datagram.bytes.len());
+        self.datagrams.borrow_mut().push_back(datagram);
+    }
+
+    fn pop(&self) -> Option<Datagram> {
+        let datagram = self.datagrams.borrow_mut().pop_front()?;
+        self.bytes.set(self.bytes.get() - datagram.bytes.len());
+        Some(datagram)
+    }
+
+    /// Whether further ones are to stay with the kernel now.
+    fn is_full(&self) -> bool {
+        self.bytes.get() >= BYTES_MAX || self.datagrams.borrow().len() >= BUFS_MAX
+    }
+}
+
+/// A receive that goes on by itself, into buffers of the pool. See [`DatagramReceiver::recv`].
+struct MultiRecvMessage {
+    fd: Fd,
+    inner: Rc<Inner>,
+    pool: Rc<Pool>,
+    size: Size,
+    rooms: MessageRooms,
+    /// Tells the kernel the rooms; filled when the entry is made. The kernel has it as long as the entry, so
+    /// nothing else looks at it.
+    message: UnsafeCell<Message>,
+}
+
+impl MultiRecvMessage {
+    /// The datagram that a completion brought. `None` if it makes no sense.
+    fn datagram(&self, completion: Completion) -> Option<Datagram> {
+        let id = completion.flags.buffer_id()?;
+        let len = u32::try_from(completion.res).unwrap_or(0);
+        let mut bytes = RecvBuf::pooled(&self.pool, self.size, id, len)?;
+        let rooms = self.rooms;
+        if bytes.len() < rooms.payload_at() {
+            return None;
+        }
+        let field = |at| u32::from_ne_bytes(array(&bytes, at));
+        let [name_len, control_len, len, flags] = [0, 4, 8, 12].map(field);
+        let name = &bytes[MessageRooms::NAME_AT..][..name_len.min(rooms.name) as usize];
+        let from = SocketAddress::from_bytes(name);
+        let control = &bytes[rooms.control_at()..][..control_len.min(rooms.control) as usize];
+        // SAFETY: the completion says that a receive of this operation ended well, and the kernel says in the
+        // header that it has written so many bytes of control messages for it. The buffer was the kernel's
+        // until now and is the `RecvBuf`'s from now on, so this happens once for each completion.
+        let control = unsafe {
+            ReceivedControl::copied(control, flags & CONTROL_TRUNCATED != 0, self.fd.owner())
+        };
+        bytes.advance(rooms.payload_at());
+        bytes.truncate(len as usize);
+        Some(Datagram { bytes, from, is_truncated: flags & TRUNCATED != 0, control })
+    }
+}
+
+// SAFETY: the entry names the message, which is part of the value, has no pointers, and which nothing else
+// looks at while the value stays where it is; a group of buffers that lie in the pool, which the value keeps;
+// and the descriptor, which the value keeps open. `deliver` reaches none but the buffer that the completion
+// names.
+unsafe impl Operation for MultiRecvMessage {
+    type Output = ();
+    const KIND: OpKind = OpKind::Recv;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        let MessageRooms { name, control } = self.rooms;
+        let control_len = control as usize;
+        *self.message.get_mut() = Message { name_len: name, control_len, ..Message::EMPTY };
+        let (raw, group) = (self.fd.raw(), self.size.group());
+        Some(Sqe::recvmsg_multishot(raw, self.message.get(), group, CLOSE_ON_EXEC))
+    }
+
+    fn call(&mut self) -> Call {
+        let (raw, group, message) = (self.fd.raw(), self.size.group(), Some(self.rooms));
+        Call::RecvMany { raw, group, flags: CLOSE_ON_EXEC, message }
+    }
+
+    fn deliver(&self, completion: Completion) -> Delivered {
+        let Some(datagram) = self.datagram(completion) else { return Delivered::default() };
+        self.inner.push(datagram);
+        self.inner.multishot.deliver(self.inner.is_full())
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        let (result, waiter) = self.inner.multishot.end(completion);
+        // An empty one is the last, too.
+        if let Some(datagram) = self.datagram(completion) {
+            self.inner.push(datagram);
+        }
+        match result {
+            Ok(_) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
+                self.pool.grow(self.size);
+            }
+            Err(error) => self.inner.error.set(Some(error)),
+        }
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+
+    fn lose(&self) -> Option<Waker> {
+        self.inner.multishot.lose()
+    }
+
+    acts_on!(Waiting, fd);
+}

@@ -1,0 +1,206 @@
+//! Datagrams received one after the other: none is lost, and what came with one is its own.
+
+use std::pin::pin;
+
+use rustix::io::Errno;
+use sakia_driver::{
+    ControlMessages, DatagramOptions, Domain, Driver, Fd, SocketAddress, SocketType,
+};
+
+use crate::connections::{poll, run};
+use crate::datagrams::bound;
+use crate::sockets::DOMAINS;
+use crate::stage::{Stage, errno, settle, turn_until, wait};
+
+/// Room for a few descriptors.
+const CONTROL: usize = 64;
+
+fn send(driver: &Driver, near: &Fd, to: &SocketAddress, bytes: &[u8]) {
+    let (result, _) = wait(driver, driver.send_to(near, bytes.to_vec(), to, 0));
+    assert_eq!(result.unwrap(), bytes.len());
+}
+
+pub fn a_receiver_brings_datagrams_whole_and_in_order(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, from) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let receiver = driver.datagrams(far, DatagramOptions::default());
+        for round in 0..3 {
+            if round == 1 {
+                assert!(poll(pin!(receiver.recv())).is_pending());
+                settle(&driver);
+            }
+            // More than one turn may bring, and empty ones between them.
+            let messages: Vec<Vec<u8>> =
+                (0..8).map(|at: u8| vec![at; 100 * usize::from(at % 4)]).collect();
+            for message in &messages {
+                send(&driver, &near, &to, message);
+            }
+            for message in &messages {
+                let datagram = run(&driver, receiver.recv()).unwrap();
+                assert_eq!(&datagram.bytes[..], message);
+                assert_eq!((datagram.from, datagram.is_truncated), (from, false));
+                assert_eq!(datagram.control.descriptors.len(), 0);
+            }
+        }
+    }
+}
+
+pub fn a_dropped_receive_of_a_receiver_loses_no_datagram(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, _) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        // With buffers of the driver, and without.
+        for datagram_bytes_max in [1, 200_000] {
+            let options = DatagramOptions { datagram_bytes_max, ..Default::default() };
+            let receiver = driver.datagrams(far.clone(), options);
+            for round in 0..12_u8 {
+                let mut recv = Box::pin(receiver.recv());
+                assert!(poll(recv.as_mut()).is_pending());
+                if round % 2 == 0 {
+                    settle(&driver);
+                }
+                send(&driver, &near, &to, &[round]);
+                if round % 3 == 0 {
+                    settle(&driver);
+                }
+                drop(recv);
+                assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], [round]);
+            }
+            drop(receiver);
+            turn_until(&driver, || driver.in_flight() == 0);
+        }
+    }
+}
+
+pub fn a_receiver_tells_what_it_cut(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, _) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let cases = [(1500, 1500), (1500, 4000), (30_000, 30_000), (usize::MAX, 4000)];
+        for (datagram_bytes_max, len) in cases {
+            let options = DatagramOptions { datagram_bytes_max, ..Default::default() };
+            let receiver = driver.datagrams(far.clone(), options);
+            let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            send(&driver, &near, &to, &bytes);
+            send(&driver, &near, &to, b"next");
+            let datagram = run(&driver, receiver.recv()).unwrap();
+            assert_eq!(datagram.is_truncated, len > datagram_bytes_max, "{len}");
+            assert!(datagram.bytes.len() >= datagram_bytes_max.min(len));
+            assert_eq!(datagram.bytes[..], bytes[..datagram.bytes.len()]);
+            assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"next");
+            drop((receiver, datagram));
+            turn_until(&driver, || driver.in_flight() == 0);
+        }
+    }
+}
+
+pub fn a_receiver_holds_back_a_bounded_number(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, _) = bound(stage, &driver, Domain::UNIX);
+    let (far, to) = bound(stage, &driver, Domain::UNIX);
+    let receiver = driver.datagrams(far, DatagramOptions::default());
+    assert!(poll(pin!(receiver.recv())).is_pending());
+    settle(&driver);
+    // Those within the machine wait for room, and so none is lost.
+    let mut sent = 0_u32;
+    loop {
+        let mut send = driver.send_to(&near, vec![sent as u8; 100], &to, 0);
+        settle(&driver);
+        let Some((result, _)) = send.try_take() else { break drop(send) };
+        result.unwrap();
+        sent += 1;
+        assert!(sent < 100_000, "it receives without bound");
+    }
+    settle(&driver);
+    for at in 0..sent {
+        assert_eq!(run(&driver, receiver.recv()).unwrap().bytes[..], [at as u8; 100]);
+    }
+}
+
+pub fn a_receiver_tells_an_error_once_and_goes_on(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, from) = bound(stage, &driver, Domain::INET);
+    let (far, to) = bound(stage, &driver, Domain::INET);
+    wait(&driver, driver.connect(&near, &to)).unwrap();
+    wait(&driver, driver.close(far)).unwrap();
+    let receiver = driver.datagrams(near.clone(), DatagramOptions::default());
+    for _ in 0..3 {
+        let mut recv = Box::pin(receiver.recv());
+        assert!(poll(recv.as_mut()).is_pending());
+        settle(&driver);
+        wait(&driver, driver.send(&near, "x", 0)).0.unwrap();
+        assert_eq!(errno(run(&driver, recv)), Errno::CONNREFUSED);
+    }
+    let far = stage.socket(&driver, Domain::INET, SocketType::DATAGRAM);
+    wait(&driver, driver.bind(&far, &to)).unwrap();
+    send(&driver, &far, &from, b"here");
+    assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"here");
+}
+
+pub fn descriptors_come_to_a_receiver_once(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, _) = bound(stage, &driver, Domain::UNIX);
+    let (far, to) = bound(stage, &driver, Domain::UNIX);
+    let fd = stage.file(&driver, "passed", b"content");
+    let identity = stage.identify(&fd);
+    let copies = stage.copies(&identity);
+    let pass = |bytes: &'static str, count: usize| {
+        let control = (0..count).fold(ControlMessages::new(), |all, _| all.descriptor(&fd));
+        let sent = driver.send_message(&near, bytes, &to, control, 0);
+        assert_eq!(wait(&driver, sent).0.unwrap(), bytes.len());
+    };
+    for datagram_bytes_max in [1500, 200_000] {
+        let options = DatagramOptions { datagram_bytes_max, control_bytes: CONTROL };
+        let receiver = driver.datagrams(far.clone(), options);
+        // The same buffers are used again and again: what was in one is nobody else's.
+        for round in 0..100 {
+            let count = [2, 0, 1, 0][round % 4];
+            pass("datagram", count);
+            let mut datagram = run(&driver, receiver.recv()).unwrap();
+            assert_eq!(&datagram.bytes[..], b"datagram");
+            assert_eq!(datagram.control.descriptors.len(), count);
+            assert!(!datagram.control.is_truncated);
+            if let Some(fd) = datagram.control.descriptors.pop() {
+                turn_until(&driver, || stage.copies(&identity) == copies + count);
+                let (result, buf) = wait(&driver, driver.read(&fd, vec![0; 16], 0));
+                assert_eq!(&buf[..result.unwrap()], b"content");
+            }
+        }
+        turn_until(&driver, || stage.copies(&identity) == copies);
+        // More than there is room for.
+        pass("many", 20);
+        let datagram = run(&driver, receiver.recv()).unwrap();
+        assert!(datagram.control.is_truncated && datagram.control.descriptors.len() < 20);
+        drop(datagram);
+        turn_until(&driver, || stage.copies(&identity) == copies);
+        // For nobody: taken by no call, by a dropped one, and left in the socket's queue.
+        assert!(poll(pin!(receiver.recv())).is_pending()); // and is dropped
+        pass("one", 1);
+        pass("two", 2);
+        settle(&driver);
+        drop(receiver);
+        settle(&driver);
+        let receiver = driver.datagrams(far.clone(), DatagramOptions::default());
+        pass("last", 1);
+        while &run(&driver, receiver.recv()).unwrap().bytes[..] != b"last" {}
+        drop(receiver);
+        turn_until(&driver, || stage.copies(&identity) == copies);
+    }
+}
+
+pub fn a_close_ends_a_receiver(stage: &Stage) {
+    let driver = stage.driver();
+    let (far, _) = bound(stage, &driver, Domain::UNIX);
+    let receiver = driver.datagrams(far.clone(), DatagramOptions::default());
+    let mut recv = Box::pin(receiver.recv());
+    assert!(poll(recv.as_mut()).is_pending());
+    settle(&driver);
+    let closing = driver.close(far);
+    assert_eq!(errno(run(&driver, recv)), Errno::CANCELED);
+    drop(receiver);
+    wait(&driver, closing).unwrap();
+}
