@@ -65,6 +65,60 @@ pub(super) fn len_and_sender<A: Address>(received: driver::Received) -> io::Resu
     Ok((received.len, A::of(&received.from)?))
 }
 
+/// The methods that receive and tell addresses, of which only the type `SocketAddr` differs.
+macro_rules! receivers {
+    () => {
+        /// As [`recv`](Self::recv). Resolves to the number of bytes and the sender; a socket within the
+        /// machine may have no address.
+        ///
+        /// # Errors
+        /// As [`recv`](Self::recv).
+        ///
+        /// # Kernel
+        /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
+        pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+            let (result, buf) = self.inner.recv_from(buf).await;
+            (result.and_then($crate::net::datagram::len_and_sender), buf)
+        }
+
+        /// As [`recv`](Self::recv), but leaves the datagram to the next receive.
+        ///
+        /// # Errors
+        /// As [`recv`](Self::recv).
+        pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
+            let (result, buf) = self.inner.peek_from(buf).await;
+            (result.map(|received| received.len), buf)
+        }
+
+        /// As [`recv_from`](Self::recv_from), but leaves the datagram to the next receive.
+        ///
+        /// # Errors
+        /// As [`recv`](Self::recv).
+        pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
+            let (result, buf) = self.inner.peek_from(buf).await;
+            (result.and_then($crate::net::datagram::len_and_sender), buf)
+        }
+
+        /// The socket's own address, by a plain call.
+        ///
+        /// # Errors
+        /// As `getsockname(2)`.
+        pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+            $crate::net::Address::of(&self.inner.local_address()?)
+        }
+
+        /// The address of the [peer](Self::connect), by a plain call.
+        ///
+        /// # Errors
+        /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
+        pub fn peer_addr(&self) -> std::io::Result<SocketAddr> {
+            $crate::net::Address::of(&self.inner.peer_address()?)
+        }
+    };
+}
+
+pub(super) use receivers;
+
 /// The socket.
 pub(super) struct Datagrams {
     fd: Fd,
@@ -272,7 +326,7 @@ impl Datagrams {
             }
         }
         loop {
-            // What a peek brings is still there.
+            // A peeked datagram is still in the kernel's queue.
             let kept = (!is_peek).then_some(&self.kept);
             let (result, back) = Receiving::new(start(buf), kept).await;
             match result {

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::{AddressFamily, sockopt};
 use sakia_driver::{BufResult, ControlMessages, IoBuf, IoBufMut, ReceivedControl, SocketAddress};
 
-use super::datagram::{Datagrams, Received, len_and_sender};
+use super::datagram::{Datagrams, Received, receivers};
 use super::lookup::{ToSocketAddrs, resolve_first};
 use super::options::first_of;
 use super::sockopt::{self as options, Told, option, tune};
-use super::{Address, Result, UdpOptions};
+use super::{Result, UdpOptions};
 
 /// A socket for datagrams of the network. Dropping it closes it.
 ///
@@ -177,35 +177,7 @@ impl UdpSocket {
         (result.map(|received| received.len), buf)
     }
 
-    /// As [`recv`](UdpSocket::recv). Resolves to the number of bytes and the sender.
-    ///
-    /// # Errors
-    /// As [`recv`](UdpSocket::recv).
-    ///
-    /// # Kernel
-    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
-    pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
-        let (result, buf) = self.inner.recv_from(buf).await;
-        (result.and_then(len_and_sender), buf)
-    }
-
-    /// As [`recv`](UdpSocket::recv), but leaves the datagram to the next receive.
-    ///
-    /// # Errors
-    /// As [`recv`](UdpSocket::recv).
-    pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
-        let (result, buf) = self.inner.peek_from(buf).await;
-        (result.map(|received| received.len), buf)
-    }
-
-    /// As [`recv_from`](UdpSocket::recv_from), but leaves the datagram to the next receive.
-    ///
-    /// # Errors
-    /// As [`recv`](UdpSocket::recv).
-    pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
-        let (result, buf) = self.inner.peek_from(buf).await;
-        (result.and_then(len_and_sender), buf)
-    }
+    receivers!();
 
     /// As [`recv_from`](UdpSocket::recv_from), with the control messages that come with the datagram, for
     /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be told to
@@ -248,22 +220,6 @@ impl UdpSocket {
     ) -> BufResult<Vec<Received<SocketAddr>>, Vec<T>> {
         let (result, bufs) = self.inner.recv_batch(bufs).await;
         (result.and_then(|all| all.into_iter().map(Received::of).collect()), bufs)
-    }
-
-    /// The socket's own address, by a plain call.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        SocketAddr::of(&self.inner.local_address()?)
-    }
-
-    /// The address of the [peer](UdpSocket::connect), by a plain call.
-    ///
-    /// # Errors
-    /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        SocketAddr::of(&self.inner.peer_address()?)
     }
 
     /// Takes over a socket that `std` made, whether it blocks or not.

@@ -10,11 +10,11 @@ use sakia_driver::{
     BufResult, ControlMessages, Domain, IoBuf, IoBufMut, ReceivedControl, SocketAddress, SocketType,
 };
 
-use super::datagram::{Datagrams, Received, len_and_sender};
+use super::datagram::{Datagrams, Received, receivers};
 use super::listener::object;
 use super::sockopt::{option, take_error};
 use super::unix::own_address;
-use super::{Address, Error, Result};
+use super::{Error, Result};
 use crate::error::Context;
 use crate::executor::current;
 
@@ -256,36 +256,7 @@ impl UnixDatagram {
         (result.map(|received| received.len), buf)
     }
 
-    /// As [`recv`](UnixDatagram::recv). Resolves to the number of bytes and the sender, which may have no
-    /// address.
-    ///
-    /// # Errors
-    /// As [`recv`](UnixDatagram::recv).
-    ///
-    /// # Kernel
-    /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
-    pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
-        let (result, buf) = self.inner.recv_from(buf).await;
-        (result.and_then(len_and_sender), buf)
-    }
-
-    /// As [`recv`](UnixDatagram::recv), but leaves the datagram to the next receive.
-    ///
-    /// # Errors
-    /// As [`recv`](UnixDatagram::recv).
-    pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
-        let (result, buf) = self.inner.peek_from(buf).await;
-        (result.map(|received| received.len), buf)
-    }
-
-    /// As [`recv_from`](UnixDatagram::recv_from), but leaves the datagram to the next receive.
-    ///
-    /// # Errors
-    /// As [`recv`](UnixDatagram::recv).
-    pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
-        let (result, buf) = self.inner.peek_from(buf).await;
-        (result.and_then(len_and_sender), buf)
-    }
+    receivers!();
 
     /// As [`recv_from`](UnixDatagram::recv_from), with the descriptors and other control messages that come
     /// with the datagram, for which there are `control_bytes` bytes of room.
@@ -309,22 +280,6 @@ impl UnixDatagram {
     ) -> BufResult<(Received<SocketAddr>, ReceivedControl), T> {
         let (result, buf) = self.inner.recv_message(buf, control_bytes).await;
         (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
-    }
-
-    /// The socket's own address, by a plain call.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        SocketAddr::of(&self.inner.local_address()?)
-    }
-
-    /// The address of the [peer](UnixDatagram::connect), by a plain call.
-    ///
-    /// # Errors
-    /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        SocketAddr::of(&self.inner.peer_address()?)
     }
 
     /// Sets whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of
