@@ -185,7 +185,7 @@ pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
                 }
             }
         }
-        // What was given up may have found room in the end.
+        // The dropped send may have found room in the end.
         assert!((sent..=sent + 1).contains(&received), "{received} of {sent}");
         assert_eq!(errno(near.try_send(&[IoSlice::new(b"x")])), Errno::PIPE);
     }

@@ -413,7 +413,7 @@ fn lengths_of_a_datagram_are_cut_to_its_buffer() {
         driver.turn(Wait::Poll).unwrap();
         poll(pin!(receiver.recv()))
     };
-    // What was left in a buffer is none of a datagram's, however much it looks like descriptors.
+    // Old bytes in a buffer are not taken for a datagram's descriptors.
     let Poll::Ready(Ok(datagram)) = bring([0, 0, 3, 0], &rights(&[11]), b"one, two", None) else {
         panic!("it has come")
     };
@@ -436,7 +436,7 @@ fn lengths_of_a_datagram_are_cut_to_its_buffer() {
         panic!("it has come")
     };
     assert_eq!(datagram.bytes.len(), 2048 - 16 - 110 - CONTROL);
-    // What nobody takes is closed with the receiver.
+    // Descriptors of datagrams that are never taken are closed with the receiver.
     let control = rights(&[14, 15]);
     let id = stage.fill_any(entry.buf_index, &message([0, 24, 0, 0], &[], &control, &[]));
     stage.post(entry.user_data, 16 + 110 + CONTROL as i32, named_with_more(id));

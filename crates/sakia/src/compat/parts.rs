@@ -83,7 +83,7 @@ pub trait Writable {
                         break;
                     }
                 }
-                // What was taken before is told first; an error comes again.
+                // Bytes that were taken before are told first; an error comes again.
                 _ if done > 0 => break,
                 first => return first,
             }

@@ -315,7 +315,7 @@ macro_rules! stream {
             }
         }
 
-        /// To be sent to another process. What was received ahead stays here.
+        /// To be sent to another process. Bytes that were received ahead stay here.
         impl AsRef<sakia_driver::Fd> for $stream {
             fn as_ref(&self) -> &sakia_driver::Fd {
                 self.socket.fd()

@@ -405,7 +405,7 @@ fn code_for_tokio_runs_without_buffers() {
             io::Result::Ok(())
         });
         let echoing = spawn(async move {
-            // What was begun before ends first.
+            // The earlier operation ends first.
             let first = far.recv().await?;
             far.write_all(first).await.value()?;
             let (mut reader, mut writer) = tokio::io::split(Compat::unbuffered(far));

@@ -319,7 +319,7 @@ async fn the_peer_is_gone() {
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     let ((count, control), _) = server.recv_message(vec![0; 9], 100).await.both().unwrap();
     assert!(count == 0 && control.descriptors.is_empty());
-    // What it had not read is a reset.
+    // Unread bytes at the close are a reset for the peer.
     let (client, mut server) = pair();
     server.write_all("unread").await.value().unwrap();
     client.close().await.unwrap();
@@ -453,7 +453,7 @@ async fn a_descriptor_is_owned_once() {
     let fd = fd.into_owned().unwrap_err();
     drop(other);
     let owned = fd.into_owned().unwrap();
-    // What was taken out stays when the rest goes.
+    // Descriptors that were taken out stay open when the rest is dropped.
     drop((control, near, far));
     sakia::yield_now().await;
     StdFile::from(owned).write_all(b"open").unwrap();
