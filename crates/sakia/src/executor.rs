@@ -122,13 +122,24 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
 /// all types of tasks.
 #[inline(never)]
 fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    if is_current(remote) {
-        CURRENT.with(|current| {
-            let current = current.borrow();
-            let local = current.as_ref().expect("set together with the inbox's address");
-            local.queue.borrow_mut().push_back(runnable);
-        });
-    } else if let Err(runnable) = remote.send(runnable, false) {
+    // Not dropped if this panics: it would be dropped on the wrong thread, or while it runs.
+    let mut runnable = Some(ManuallyDrop::new(runnable));
+    CURRENT.with(|current| {
+        if let Some(local) = &**current.borrow()
+            && Arc::ptr_eq(&local.remote, remote)
+            && let Some(runnable) = runnable.take()
+        {
+            local.queue.borrow_mut().push_back(ManuallyDrop::into_inner(runnable));
+        }
+    });
+    if let Some(runnable) = runnable {
+        send_to_its_thread(remote, ManuallyDrop::into_inner(runnable));
+    }
+}
+
+#[cold]
+fn send_to_its_thread(remote: &Arc<Remote>, runnable: Runnable) {
+    if let Err(runnable) = remote.send(runnable, false) {
         // The runtime is gone, and with it the only thread on which the task's future may be dropped.
         std::mem::forget(runnable);
     }
