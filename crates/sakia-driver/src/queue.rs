@@ -136,6 +136,9 @@ impl<T: Queued> Queue<T> {
 
     /// Moves completions that overflowed back, as far as there is room. Returns how many.
     pub(crate) fn flush_overflow(&mut self) -> u32 {
+        if !self.is_overflowing() {
+            return 0; // nearly always
+        }
         let count = self.free().min(self.overflow.len() as u32);
         self.ready.extend(self.overflow.drain(..count as usize));
         count
