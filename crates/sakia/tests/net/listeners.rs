@@ -2,6 +2,9 @@
 
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sakia::net::{ListenOptions, TcpListener, TcpStream};
 use sakia::{Runtime, spawn_on};
@@ -113,17 +116,23 @@ fn a_listener_per_thread_on_one_port() {
         let first = options.bind("127.0.0.1:0").await.unwrap();
         let address = first.local_addr().unwrap();
         let token = sakia::CancellationToken::new();
+        let bound = Arc::new(AtomicUsize::new(0));
         let servers: Vec<_> = (0..2)
             .map(|thread| {
-                let stop = token.clone();
+                let (stop, bound) = (token.clone(), Arc::clone(&bound));
                 spawn_on(thread, move || async move {
                     let listener = options.bind(address).await.unwrap();
+                    bound.fetch_add(1, Ordering::Release);
                     let options =
                         sakia::net::ServeOptions::new().stop(async move { stop.canceled().await });
                     sakia::net::serve(listener, options, |stream, _| echo(stream)).await.unwrap()
                 })
             })
             .collect();
+        // Until both listen, all connections would be one's.
+        while bound.load(Ordering::Acquire) < 2 {
+            sakia::time::sleep(Duration::from_millis(1)).await;
+        }
         // The listener of here would get its share, and serve nobody.
         drop(first);
         let mut served = 0;
