@@ -22,8 +22,8 @@ use crate::tidy::{File, Tree, test_files};
 const TOOLS: [&str; 6] =
     ["peers", "sakia-bench", "sakia-bench-support", "sakia-cli", "sakia-testkit", "xtask"];
 /// What belongs to no group.
-const OTHERS: [&str; 6] =
-    ["bench/loom", "fuzz", "sakia-check", "sakia-macros", SIMULATED_KERNEL, KNOWN_BUGS];
+const OTHERS: [&str; 7] =
+    ["bench/loom", "examples", "fuzz", "sakia-check", "sakia-macros", SIMULATED_KERNEL, KNOWN_BUGS];
 const SIMULATED_KERNEL: &str = "simulated kernel";
 const KNOWN_BUGS: &str = "known bugs";
 
@@ -136,6 +136,7 @@ fn unit<'a>(path: &'a str, paths: &BTreeSet<String>) -> Option<(String, &'a str)
         ("xtask", "src/mutants/table.rs") => KNOWN_BUGS,
         ("xtask", _) if inner.starts_with("src/mutants/") && inner.ends_with(".toml") => KNOWN_BUGS,
         _ if folder.starts_with("bench/peers") => "peers",
+        _ if folder.starts_with("examples/") => "examples",
         _ => folder.strip_prefix("crates/").unwrap_or(folder),
     };
     Some((unit.to_owned(), inner))
@@ -238,11 +239,15 @@ mod tests {
             ("bench/peers/Cargo.toml", ""),
             ("bench/peers/a/Cargo.toml", ""),
             ("bench/peers/a/src/main.rs", "fn f() {}\n"),
+            ("examples/Cargo.toml", ""),
+            ("examples/a/Cargo.toml", ""),
+            ("examples/a/src/main.rs", "fn f() {}\n"),
         ];
         let expected = [
             (Group::Product, "sakia-driver".into(), [1, 0, 0]),
             (Group::Tools, "peers".into(), [1, 0, 0]),
             (Group::Tools, "xtask".into(), [1, 0, 0]),
+            (Group::Other, "examples".into(), [1, 0, 0]),
             (Group::Other, KNOWN_BUGS.into(), [5, 0, 0]),
             (Group::Other, SIMULATED_KERNEL.into(), [2, 2, 0]),
         ];

@@ -1,0 +1,201 @@
+//! What the tests of the examples share: programs that are started and ended, files and their sums.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes of a long transfer: some, or as many as `SAKIA_TEST_TRANSFER_BYTES` says.
+pub fn transfer_bytes() -> u64 {
+    env::var("SAKIA_TEST_TRANSFER_BYTES")
+        .map_or(5_000_000, |bytes| bytes.parse().expect("a number"))
+}
+
+/// A server that runs as a process. It is killed when dropped.
+pub struct Server {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+    output: Option<JoinHandle<io::Result<String>>>,
+    errors: Option<JoinHandle<io::Result<String>>>,
+}
+
+/// What a server said that was asked to end.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed after its address.
+    pub output: String,
+    /// What it printed to its standard error.
+    pub errors: String,
+}
+
+impl Server {
+    /// Starts a program, and waits for its address.
+    ///
+    /// # Panics
+    /// When it does not print one.
+    pub fn start<A: AsRef<OsStr>>(
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program is there");
+        let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let mut errors = child.stderr.take().expect("it is a pipe");
+        let errors = thread::spawn(move || io::read_to_string(&mut errors));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a pipe can be read");
+        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
+            panic!("not an address: {line:?}, {:?}", errors.join());
+        };
+        let address = address.parse().expect("it has an address");
+        let output = thread::spawn(move || io::read_to_string(output));
+        Self { child, address, output: Some(output), errors: Some(errors) }
+    }
+
+    /// Asks it to end, as a service manager does.
+    ///
+    /// # Panics
+    /// When it has ended already.
+    pub fn terminate(&self) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a process has a small number"));
+        kill(pid, Signal::SIGTERM).expect("it runs");
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Panics
+    /// When what it printed is no text.
+    pub fn wait(mut self) -> Ended {
+        let status = self.child.wait().expect("it is our child");
+        let [output, errors] = [self.output.take(), self.errors.take()].map(|text| {
+            let text =
+                text.expect("it is waited for once").join().expect("a reader does not panic");
+            text.expect("it prints text")
+        });
+        Ended { status, output, errors }
+    }
+
+    /// Asks it to end, and waits for that.
+    ///
+    /// # Panics
+    /// When it does not end well.
+    pub fn stop(self) -> Ended {
+        self.terminate();
+        let ended = self.wait();
+        assert!(ended.status.success(), "{ended:?}");
+        ended
+    }
+
+    /// The most memory that it has had.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn memory_bytes_max(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).map(str::trim);
+        let kibibytes = kibibytes.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+        kibibytes.expect("the kernel tells") << 10
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A folder for a test. It is removed when dropped.
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Makes an empty one.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("sakia-{name}-{}", std::process::id()));
+        fs::create_dir(&path).expect("it is new");
+        Self { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a file of `len` bytes, which depend on `seed`, and returns their sum.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn fill(&self, name: &str, len: u64, seed: u64) -> u128 {
+        let mut file = File::create(self.path.join(name)).expect("a file can be made");
+        let (mut sum, mut contents) = (Sum::default(), Contents { seed }.take(len));
+        let mut bytes = vec![0; 1 << 20];
+        loop {
+            let count = contents.read(&mut bytes).expect("contents are made here");
+            if count == 0 {
+                return sum.value();
+            }
+            sum.add(&bytes[..count]);
+            file.write_all(&bytes[..count]).expect("a file can be written");
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).ok();
+    }
+}
+
+/// Bytes without end, which do not repeat.
+pub struct Contents {
+    /// What they depend on.
+    pub seed: u64,
+}
+
+impl Read for Contents {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        for word in buf.chunks_mut(8) {
+            // The generator `splitmix64`.
+            self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word.copy_from_slice(&(mixed ^ mixed >> 31).to_le_bytes()[..word.len()]);
+        }
+        Ok(buf.len())
+    }
+}
+
+/// A sum of bytes, by which contents are compared.
+#[derive(Default)]
+pub struct Sum(Xxh3Default);
+
+impl Sum {
+    /// Adds the next bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The sum of all of them.
+    pub fn value(&self) -> u128 {
+        self.0.digest128()
+    }
+}

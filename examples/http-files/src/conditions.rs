@@ -1,0 +1,140 @@
+//! What a request wants of a file: all of it, a part, or only news.
+//!
+//! Ranges and conditions as RFC 9110 has them, in sections 13 and 14. It allows a server to ignore ranges,
+//! and several at once are ignored here.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::HeaderMap;
+use hyper::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE};
+
+/// What tells the states of a file apart.
+pub struct Version {
+    /// The entity tag.
+    pub tag: String,
+    /// When it was modified.
+    pub modified: SystemTime,
+}
+
+/// What is to be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The whole file.
+    All,
+    /// These bytes of it, at least one.
+    Part(Range<u64>),
+    /// Bytes that it does not have.
+    Nothing,
+    /// Nothing, since the client has this version.
+    Unchanged,
+}
+
+impl Version {
+    /// The version of a file with this size and time.
+    pub fn new(size: u64, modified: SystemTime) -> Self {
+        let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { tag: format!("\"{:x}-{size:x}\"", since.as_nanos()), modified }
+    }
+
+    /// What a request with these headers wants of a file with `size` bytes.
+    pub fn asked(&self, headers: &HeaderMap, size: u64) -> Asked {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_known = match (text(IF_NONE_MATCH), text(IF_MODIFIED_SINCE)) {
+            (Some(tags), _) => tags.split(',').any(|tag| self.is_named(tag.trim())),
+            (None, Some(date)) => httpdate::parse_http_date(date).is_ok_and(|date| {
+                // A date has whole seconds.
+                self.modified < date + Duration::from_secs(1)
+            }),
+            (None, None) => false,
+        };
+        if is_known {
+            return Asked::Unchanged;
+        }
+        // A part of another version is of no use.
+        if text(IF_RANGE).is_some_and(|tag| tag != self.tag) {
+            return Asked::All;
+        }
+        match text(RANGE).and_then(|range| parse(range, size)) {
+            None => Asked::All,
+            Some(range) if range.is_empty() => Asked::Nothing,
+            Some(range) => Asked::Part(range),
+        }
+    }
+
+    fn is_named(&self, tag: &str) -> bool {
+        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == self.tag
+    }
+}
+
+/// The one range that is asked for, without bytes if the file has none of them. `None` if it is to be
+/// ignored.
+fn parse(text: &str, size: u64) -> Option<Range<u64>> {
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        // What is too large for a number is beyond the end of any file.
+        is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+    };
+    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Some(first..last.saturating_add(1).min(size)),
+        (Some(first), None) if last.is_empty() => Some(first..size),
+        (None, Some(count)) if first.is_empty() => Some(size.saturating_sub(count)..size),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(headers: &[(&'static str, &str)], size: u64) -> Asked {
+        let headers =
+            headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let modified = UNIX_EPOCH + Duration::from_millis(1_500);
+        Version::new(size, modified).asked(&headers.collect(), size)
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_standard() {
+        let of = |range| asked(&[("range", range)], 10);
+        assert_eq!(of("bytes=0-0"), Asked::Part(0..1));
+        assert_eq!(of("bytes=2-4"), Asked::Part(2..5));
+        assert_eq!(of("bytes=9-"), Asked::Part(9..10));
+        assert_eq!(of("bytes=0-99999999999999999999"), Asked::Part(0..10));
+        assert_eq!(of("bytes=-3"), Asked::Part(7..10));
+        assert_eq!(of("bytes=-30"), Asked::Part(0..10));
+        for without_bytes in ["bytes=10-", "bytes=10-11", "bytes=-0", "bytes=99999999999999999999-"]
+        {
+            assert_eq!(of(without_bytes), Asked::Nothing, "{without_bytes}");
+        }
+        for ignored in
+            ["", "bytes=", "bytes=-", "bytes=4-2", "bytes=1-2,4-5", "bytes=+1-2", "lines=1-2"]
+        {
+            assert_eq!(of(ignored), Asked::All, "{ignored}");
+        }
+        assert_eq!(asked(&[("range", "bytes=0-")], 0), Asked::Nothing);
+        assert_eq!(asked(&[("range", "bytes=-1")], 0), Asked::Nothing);
+    }
+
+    #[test]
+    fn known_versions_are_not_sent_again() {
+        let tag = "\"59682f00-a\"";
+        let of = |name, value| asked(&[(name, value), ("range", "bytes=1-1")], 10);
+        assert_eq!(of("if-none-match", tag), Asked::Unchanged);
+        assert_eq!(of("if-none-match", "\"other\", W/\"59682f00-a\""), Asked::Unchanged);
+        assert_eq!(of("if-none-match", "*"), Asked::Unchanged);
+        assert_eq!(of("if-none-match", "\"other\""), Asked::Part(1..2));
+        assert_eq!(of("if-modified-since", "Thu, 01 Jan 1970 00:00:01 GMT"), Asked::Unchanged);
+        assert_eq!(of("if-modified-since", "Thu, 01 Jan 1970 00:00:00 GMT"), Asked::Part(1..2));
+        assert_eq!(of("if-modified-since", "yesterday"), Asked::Part(1..2));
+        assert_eq!(of("if-range", tag), Asked::Part(1..2));
+        assert_eq!(of("if-range", "\"other\""), Asked::All);
+        // The tag counts, and not the date.
+        let both = [
+            ("if-none-match", "\"other\""),
+            ("if-modified-since", "Fri, 01 Jan 2100 00:00:00 GMT"),
+        ];
+        assert_eq!(asked(&both, 10), Asked::All);
+    }
+}

@@ -1,0 +1,156 @@
+//! The files of a folder as answers to requests.
+//!
+//! A request opens its file, asks once for its size and time, and reads what it sends in large pieces, the
+//! next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
+//! file, and a small file is one read.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::stream::try_unfold;
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::{Body, Frame};
+use hyper::header::{
+    ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue,
+    LAST_MODIFIED,
+};
+use hyper::http::response::Builder;
+use hyper::{Method, Request, Response, StatusCode};
+use percent_encoding::percent_decode_str;
+use sakia::fs::{Dir, File};
+use sakia::io::{BufResultExt, IoBufMut};
+
+use crate::conditions::{Asked, Version};
+
+/// The most that is read, and handed to hyper, at a time.
+const PIECE_BYTES: u64 = 256 << 10;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A folder whose files are sent.
+pub struct Site {
+    folder: Dir,
+}
+
+impl Site {
+    /// Opens the folder.
+    pub async fn open(folder: &Path) -> sakia::Result<Self> {
+        Ok(Self { folder: Dir::open(folder).await? })
+    }
+
+    /// Answers a request; what goes wrong is an answer, too.
+    pub async fn answer<B>(
+        &self,
+        request: &Request<B>,
+    ) -> Response<impl Body<Data = Bytes, Error = BoxError> + use<B>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(
+                Response::builder().header(ALLOW, "GET, HEAD"),
+                StatusCode::METHOD_NOT_ALLOWED,
+            );
+        }
+        self.file(request).await.unwrap_or_else(|error| {
+            let status = status_of(&error);
+            if status.is_server_error() {
+                eprintln!("{} {}: {error}", request.method(), request.uri().path());
+            }
+            text(Response::builder(), status)
+        })
+    }
+
+    /// Answers with a file, or with the part of it that is asked for.
+    async fn file<B>(
+        &self,
+        request: &Request<B>,
+    ) -> io::Result<Response<FileBody<impl Pieces + use<B>>>> {
+        let path = request.uri().path();
+        let name: Vec<u8> = percent_decode_str(path.strip_prefix('/').unwrap_or(path)).collect();
+        // The kernel refuses what leads out of the folder, by `..` or by links.
+        let file = self.folder.open_file(OsStr::from_bytes(&name)).await?;
+        let metadata = file.metadata().await?;
+        if !metadata.is_file() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let size = metadata.len();
+        let version = Version::new(size, metadata.modified()?);
+        let mut head = Response::builder()
+            .header(ACCEPT_RANGES, "bytes")
+            .header(ETAG, &version.tag)
+            .header(LAST_MODIFIED, httpdate::fmt_http_date(version.modified));
+        let range = match version.asked(request.headers(), size) {
+            Asked::All => 0..size,
+            Asked::Part(range) => {
+                let part = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+                head = head.status(StatusCode::PARTIAL_CONTENT).header(CONTENT_RANGE, part);
+                range
+            }
+            Asked::Nothing => {
+                let head = head.header(CONTENT_RANGE, format!("bytes */{size}"));
+                return Ok(text(head, StatusCode::RANGE_NOT_SATISFIABLE));
+            }
+            Asked::Unchanged => {
+                return Ok(finish(head.status(StatusCode::NOT_MODIFIED), Full::default()));
+            }
+        };
+        let kind = mime_guess::from_path(Path::new(OsStr::from_bytes(&name))).first_raw();
+        if let Some(kind) = kind {
+            head = head.header(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        head = head.header(CONTENT_LENGTH, range.end - range.start);
+        if request.method() == Method::HEAD {
+            return Ok(finish(head, Full::default()));
+        }
+        let body = Either::Right(StreamBody::new(pieces(file, range)));
+        Ok(head.body(body).expect("all headers are made here"))
+    }
+}
+
+/// What is sent: a few bytes in memory, or a part of a file.
+type FileBody<S> = Either<Full<Bytes>, StreamBody<S>>;
+
+/// Pieces of a body, as hyper wants them.
+trait Pieces: Stream<Item = io::Result<Frame<Bytes>>> {}
+
+impl<S: Stream<Item = io::Result<Frame<Bytes>>>> Pieces for S {}
+
+/// The bytes of a range, a piece at a time. Their number was promised, so a file that ends before is an
+/// error, and breaks off the connection or the stream: the client learns that something is missing.
+fn pieces(file: File, range: Range<u64>) -> impl Pieces {
+    try_unfold((file, range), async |(file, range)| {
+        let len = PIECE_BYTES.min(range.end - range.start);
+        if len == 0 {
+            return Ok(None);
+        }
+        let room = Vec::with_capacity(len as usize).room(len as usize);
+        let piece = file.read_exact_at(room, range.start).await.buffer()?.into_inner();
+        let rest = range.start + len..range.end;
+        Ok(Some((Frame::data(Bytes::from(piece)), (file, rest))))
+    })
+}
+
+/// An answer without a file: its status, in words too.
+fn text<S>(head: Builder, status: StatusCode) -> Response<FileBody<S>> {
+    finish(head.status(status), Full::from(format!("{status}\n")))
+}
+
+fn finish<S>(head: Builder, body: Full<Bytes>) -> Response<FileBody<S>> {
+    head.body(Either::Left(body)).expect("all headers are made here")
+}
+
+/// The status that tells of an error.
+fn status_of(error: &io::Error) -> StatusCode {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => StatusCode::NOT_FOUND,
+        ErrorKind::InvalidInput | ErrorKind::InvalidFilename => StatusCode::BAD_REQUEST,
+        // `EXDEV`: out of the folder.
+        ErrorKind::PermissionDenied | ErrorKind::CrossesDevices => StatusCode::FORBIDDEN,
+        ErrorKind::ResourceBusy => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
