@@ -5,7 +5,7 @@
 //! All of it is on one thread, where quinn would also run on several: so it wants everything to be `Send`.
 //! [`SendWrapper`] says so of what belongs to the thread, and panics where another one touches it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
@@ -40,7 +40,12 @@ impl Runtime for SakiaRuntime {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Rc::new(Async::new(socket)?);
         let wait = RefCell::new(Wait::new(Rc::clone(&io), Direction::Read));
-        Ok(Arc::new(Socket { state, io: SendWrapper::new(io), wait: SendWrapper::new(wait) }))
+        Ok(Arc::new(Socket {
+            state,
+            io: SendWrapper::new(io),
+            is_full: SendWrapper::new(Cell::new(false)),
+            wait: SendWrapper::new(wait),
+        }))
     }
 }
 
@@ -67,6 +72,8 @@ type Io = Rc<Async<UdpSocket>>;
 struct Socket {
     state: UdpSocketState,
     io: SendWrapper<Io>,
+    /// The last send found no room, and none has been waited for since.
+    is_full: SendWrapper<Cell<bool>>,
     /// The wait for datagrams.
     wait: SendWrapper<RefCell<Wait>>,
 }
@@ -74,11 +81,15 @@ struct Socket {
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         let wait = Wait::new(Rc::clone(&self.io), Direction::Write);
-        Box::pin(Writable(SendWrapper::new(wait)))
+        Box::pin(Writable { socket: self, wait: SendWrapper::new(wait) })
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.state.send(self.io.get_ref().into(), transmit)
+        let result = self.state.send(self.io.get_ref().into(), transmit);
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            self.is_full.set(true);
+        }
+        result
     }
 
     fn poll_recv(
@@ -124,11 +135,19 @@ impl fmt::Debug for Socket {
 }
 
 /// Waits until there is room to send.
-struct Writable(SendWrapper<Wait>);
+struct Writable {
+    socket: Arc<Socket>,
+    wait: SendWrapper<Wait>,
+}
 
 impl UdpPoller for Writable {
+    /// quinn asks before each send, so this waits only after one that found no room.
     fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll(cx)
+        if self.socket.is_full.get() {
+            ready!(self.wait.poll(cx))?;
+            self.socket.is_full.set(false);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
