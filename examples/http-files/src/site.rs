@@ -28,8 +28,10 @@ use sakia::io::{BufResultExt, IoBufMut};
 
 use crate::conditions::{Asked, Version};
 
-/// The most that is read, and handed to hyper, at a time.
-const PIECE_BYTES: u64 = 256 << 10;
+/// The most that is read, and handed to hyper, at a time. What is cached is read so without a wait, and is
+/// still in the processor's cache when it is sent. Pieces of 256 KiB cost more: each is new memory for the
+/// process, and a wait.
+const PIECE_BYTES: u64 = 64 << 10;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
