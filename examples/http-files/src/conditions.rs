@@ -9,11 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::HeaderMap;
 use hyper::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE};
 
+/// The last second that has a date in HTTP, the end of the year 9999. The first is that of Unix.
+const DATE_MAX: Duration = Duration::from_secs(253_402_300_799);
+
 /// What tells the states of a file apart.
 pub struct Version {
     /// The entity tag.
     pub tag: String,
-    /// When it was modified.
+    /// When it was modified, as far as HTTP has a date for it.
     pub modified: SystemTime,
 }
 
@@ -33,8 +36,8 @@ pub enum Asked {
 impl Version {
     /// The version of a file with this size and time.
     pub fn new(size: u64, modified: SystemTime) -> Self {
-        let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { tag: format!("\"{:x}-{size:x}\"", since.as_nanos()), modified }
+        let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default().min(DATE_MAX);
+        Self { tag: format!("\"{:x}-{size:x}\"", since.as_nanos()), modified: UNIX_EPOCH + since }
     }
 
     /// What a request with these headers wants of a file with `size` bytes.
@@ -115,6 +118,14 @@ mod tests {
         }
         assert_eq!(asked(&[("range", "bytes=0-")], 0), Asked::Nothing);
         assert_eq!(asked(&[("range", "bytes=-1")], 0), Asked::Nothing);
+    }
+
+    #[test]
+    fn all_times_have_dates() {
+        let date = |time| httpdate::fmt_http_date(Version::new(1, time).modified);
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert_eq!(date(UNIX_EPOCH - day), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(date(UNIX_EPOCH + 4_000_000 * day), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]

@@ -58,7 +58,7 @@ enum Role {
 
 /// The name in the certificate.
 const NAME: &str = "localhost";
-/// How long a client may take for its part of the handshake.
+/// How long a client may take for the handshake, and to receive any of what is sent back.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long connections may go on after the signal.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -100,6 +100,8 @@ async fn identity(path: &Path) -> Result<Arc<ServerConfig>> {
 
 /// Sends everything back, until the client says that there is no more.
 async fn echo(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<()> {
+    // The kernel breaks off a connection whose peer takes nothing for so long.
+    stream.set_user_timeout(Some(PATIENCE))?;
     // Without buffers in between: TLS has its own, and writes whole records.
     let handshake = acceptor.accept(Compat::unbuffered(stream));
     let mut stream = timeout(PATIENCE, handshake).await.map_err(io::Error::from)??;
