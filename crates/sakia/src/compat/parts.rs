@@ -1,5 +1,6 @@
 //! What the ecosystems' traits have in common, so that each of them is written once.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, SeekFrom};
 use std::task::{Context, Poll, ready};
 
@@ -24,18 +25,25 @@ pub trait Target {
     /// Copies bytes, for which there is room.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Lets `fill` write to its room, or to a part of it, and say how many bytes it wrote.
+    /// Lets `fill` write to its room, or to a part of it, and say how many bytes it wrote. `fill` is a plain
+    /// call: it fills no other target.
     fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
-        let mut scratch = [0; SCRATCH_BYTES];
-        let room = self.room().min(SCRATCH_BYTES);
-        let count = fill(&mut scratch[..room])?;
-        self.put(&scratch[..count]);
-        Ok(count)
+        SCRATCH.with_borrow_mut(|scratch| {
+            let room = self.room().min(SCRATCH_BYTES);
+            let count = fill(&mut scratch[..room])?;
+            self.put(&scratch[..count]);
+            Ok(count)
+        })
     }
 }
 
 /// Bytes that are read at a time where there is only room that is not initialized.
 const SCRATCH_BYTES: usize = 8 << 10;
+
+thread_local! {
+    /// Memory for them, zeroed once: zeroing it for each read would take longer than the rest of a short one.
+    static SCRATCH: RefCell<[u8; SCRATCH_BYTES]> = const { RefCell::new([0; SCRATCH_BYTES]) };
+}
 
 impl Target for &mut [u8] {
     fn room(&self) -> usize {
