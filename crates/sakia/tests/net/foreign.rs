@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -21,6 +23,7 @@ on_each_backend! {
     code_for_futures
     http_by_hyper
     http_by_hyper_without_buffers
+    reads_for_hyper_bring_what_came
     what_a_write_took_is_sent
     a_write_that_is_given_up_has_sent_nothing
     what_the_stream_had_begun_ends_first
@@ -96,6 +99,28 @@ async fn http(
     drop((sender, response));
     connection.await.unwrap().unwrap();
     serving.await.unwrap().unwrap();
+}
+
+/// Memory of the thread is between the kernel and hyper's: no other connection's bytes may come along.
+async fn reads_for_hyper_bring_what_came() {
+    async fn read(stream: impl hyper::rt::Read, room: usize) -> Vec<u8> {
+        let mut stream = pin!(stream);
+        let mut memory = vec![MaybeUninit::uninit(); room];
+        let mut buf = hyper::rt::ReadBuf::uninit(&mut memory);
+        poll_fn(|cx| stream.as_mut().poll_read(cx, buf.unfilled())).await.unwrap();
+        buf.filled().to_vec()
+    }
+
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let (other_near, mut other_far) = UnixStream::pair().unwrap();
+    let (mut near, mut other_near) = (Compat::unbuffered(near), Compat::unbuffered(other_near));
+    far.write_all(bytes(5000)).await.value().unwrap();
+    other_far.write_all("few").await.value().unwrap();
+    assert_eq!(read(&mut near, 4000).await, bytes(5000)[..4000]);
+    assert_eq!(read(&mut other_near, 4000).await, b"few");
+    assert_eq!(read(&mut near, 100_000).await, bytes(5000)[4000..]);
+    drop(other_far);
+    assert_eq!(read(&mut other_near, 4000).await, b"");
 }
 
 /// Polls once, for what must not wait.
