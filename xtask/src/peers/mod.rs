@@ -36,8 +36,10 @@ pub(crate) enum Experiment {
     Engine(files::Options),
     /// Time copies of trees by cp, Sakia and other copiers, which are installed from crates.io
     Copy(copy::Options),
-    /// Measure servers that send back what they receive by TCP connections
+    /// Measure servers that send back what they receive by TCP connections or as datagrams
     Net(net::Options),
+    /// Measure servers of HTTP and of the Redis protocol (needs wrk and redis-benchmark)
+    Servers(net::Options),
 }
 
 /// Runs an experiment on all programs and prints a table per operation.
@@ -49,7 +51,8 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
         Experiment::Files(options) => files::run(&folder, &suites.files, options),
         Experiment::Engine(options) => files::run(&folder, &suites.engine, options),
         Experiment::Copy(options) => copy::run(root, &suites.copy, options),
-        Experiment::Net(options) => net::run(&folder, &suites.net, options),
+        Experiment::Net(options) => net::run(&folder, &suites.net, ("net", 15), options),
+        Experiment::Servers(options) => net::run(&folder, &suites.servers, ("servers", 9), options),
     }
 }
 

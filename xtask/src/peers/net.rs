@@ -1,4 +1,4 @@
-//! `cargo xtask peers net`: servers that send back what they receive, by the clock.
+//! `cargo xtask peers net` and `servers`: servers that send back what they receive, and real ones, by the clock.
 //!
 //! What is measured is the server. The load is one program for all of them, which starts the server in a
 //! network namespace and on a processor of its own, where that is permitted.
@@ -39,6 +39,7 @@ const SECONDS_MAX: &str = "60";
 pub(super) fn run(
     folder: &Path,
     suite: &'static Suite,
+    (name, rounds): (&'static str, usize),
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
     let bench = Bench::new(folder, suite, PROFILE, &options.suite)?;
@@ -49,7 +50,7 @@ pub(super) fn run(
         bench.experiments.iter().for_each(|one| print!("{}", servers.count(one, &bench)));
         return Ok(ExitCode::SUCCESS);
     }
-    let title = Title::of_network(servers.place()?, options.suite.rounds(15));
+    let title = Title::of_network(name, servers.place()?, options.suite.rounds(rounds));
     Ok(bench.run(&options.suite, &title, &servers))
 }
 
@@ -69,8 +70,15 @@ impl Servers<'_> {
 
     fn of(&self, experiment: &Experiment, variant: &str, server: &Path, ops: u64) -> Command {
         let mut command = Command::new("timeout");
-        command.arg(SECONDS_MAX).arg(self.load).arg("echo").args(experiment.arguments.split(' '));
-        command.arg(format!("ops={ops}")).arg(format!("variant={variant}"));
+        command.arg(SECONDS_MAX).arg(self.load).args(experiment.arguments.split(' '));
+        match experiment.seconds {
+            None => command.arg(format!("ops={ops}")),
+            Some(seconds) => {
+                let seconds = seconds[usize::from(self.options.suite.quick)];
+                command.arg(format!("seconds={seconds}"))
+            }
+        };
+        command.arg(format!("variant={variant}"));
         command.arg(format!("congestion={}", self.options.congestion));
         command.arg(format!("server={}", server.display()));
         command

@@ -32,14 +32,16 @@ pub(super) struct Row {
 }
 
 impl Cell {
-    /// Refuses the rows of peers that did not do what most did.
+    /// Refuses the rows of peers that did not do what most did, as much of it unless it `is_timed`.
     pub(super) fn new(
         name: &'static str,
         title: &'static str,
         bases: Bases,
         mut rows: Vec<Row>,
+        is_timed: bool,
     ) -> Self {
-        let done = |run: &Run| (run.ops, run.check);
+        // In a given time they do as much as they can.
+        let done = |run: &Run| (if is_timed { 0 } else { run.ops }, run.check);
         let all: Vec<(u64, u64)> =
             rows.iter().filter_map(|row| row.runs.as_ref().ok()).flatten().map(done).collect();
         let count = |work: &(u64, u64)| all.iter().filter(|other| *other == work).count();
@@ -64,10 +66,11 @@ impl Cell {
         row.runs.as_deref().ok()
     }
 
-    /// The ratio of one peer's values to another's, round by round.
+    /// The ratio of one peer's values of an operation to another's, round by round.
     fn ratio(&self, of: &[Run], to: &str, value: fn(&Run) -> u64) -> Option<Ratio> {
         let base = self.runs_of(to)?;
-        Ratio::of(of.iter().zip(base).map(|(run, base)| (value(run) as f64, value(base) as f64)))
+        let each = |run: &Run| value(run) as f64 / run.ops as f64;
+        Ratio::of(of.iter().zip(base).map(|(run, base)| (each(run), each(base))))
     }
 
     /// Rows with runs by processor time, least first, then those without.
@@ -106,9 +109,9 @@ impl Title {
     }
 
     /// Of experiments on connections, which are made where the load says.
-    pub(super) fn of_network(place: String, runs: usize) -> Self {
+    pub(super) fn of_network(experiment: &'static str, place: String, runs: usize) -> Self {
         let facts = json!({"network": place});
-        Self::new("net", (place, facts), runs)
+        Self::new(experiment, (place, facts), runs)
     }
 
     fn new(experiment: &'static str, place: (String, Value), runs: usize) -> Self {
@@ -322,7 +325,16 @@ mod tests {
         let fast = row("std", &[run(1_000_000, 7), run(2_000_000, 7)]);
         let wrong = row("wrong", &[run(1_000, 7), run(1_000, 8)]);
         let absent = Row { peer: "absent", runs: Err(anyhow::anyhow!("does not build")) };
-        Cell::new("cell", "title", ["std", "sakia"], vec![slow, wrong, absent, fast])
+        Cell::new("cell", "title", ["std", "sakia"], vec![slow, wrong, absent, fast], false)
+    }
+
+    #[test]
+    fn what_is_done_in_a_time_is_compared_by_operation() {
+        let twice = Run { ops: 2000, ..run(1_000_000, 7) };
+        let rows = || vec![row("std", &[run(1_000_000, 7)]), row("twice", &[twice])];
+        let text = |is_timed| as_tables(&Cell::new("cell", "", ["std", "sakia"], rows(), is_timed));
+        assert!(text(true).contains("0.50 (0.50..0.50) | 0.50 (0.50..0.50)"), "{}", text(true));
+        assert!(text(false).contains("did other work"), "{}", text(false));
     }
 
     #[test]

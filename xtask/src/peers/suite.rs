@@ -51,6 +51,7 @@ pub(super) struct Suites {
     pub(super) files: Suite,
     pub(super) engine: Suite,
     pub(super) net: Suite,
+    pub(super) servers: Suite,
     pub(super) copy: copy::Copies,
 }
 
@@ -85,6 +86,8 @@ pub(super) struct Experiment {
     /// Operations of all tasks together, in full and quickly.
     #[serde(default)]
     pub(super) ops: [u64; 2],
+    /// Seconds of a load that has no number of operations, in full and quickly.
+    pub(super) seconds: Option<[u64; 2]>,
     /// What distinguishes it, in JSON, if that is not its name.
     #[serde(default)]
     pub(super) params: Value,
@@ -265,7 +268,8 @@ impl Bench {
                 }
             }
         }
-        Cell::new(&experiment.name, &experiment.title, self.bases, rows)
+        let is_timed = experiment.seconds.is_some();
+        Cell::new(&experiment.name, &experiment.title, self.bases, rows, is_timed)
     }
 
     /// Measures all cells and prints them.
@@ -295,8 +299,8 @@ mod tests {
 
     #[test]
     fn data_names_what_there_is() {
-        let Suites { tasks, files, engine, net, .. } = suites().unwrap();
-        for suite in [tasks, files, engine, net] {
+        let Suites { tasks, files, engine, net, servers, .. } = suites().unwrap();
+        for suite in [tasks, files, engine, net, servers] {
             let has = |base: &String| suite.peers.iter().any(|peer| peer.name == *base);
             assert!(suite.bases.iter().all(has), "{:?}", suite.bases);
             for names in suite.peers.iter().filter_map(|peer| match &peer.cells {
@@ -306,7 +310,11 @@ mod tests {
                 assert!(chosen(&suite.experiments, names, |one| &one.name).is_ok(), "{names:?}");
             }
         }
-        let sized = files.experiments.iter().chain(&engine.experiments).chain(&net.experiments);
-        assert!(sized.flat_map(|experiment| experiment.ops).all(|ops| ops > 0));
+        for suite in [files, engine, net, servers] {
+            for experiment in &suite.experiments {
+                let sizes = experiment.seconds.unwrap_or(experiment.ops);
+                assert!(sizes.iter().all(|size| *size > 0), "{}", experiment.name);
+            }
+        }
     }
 }

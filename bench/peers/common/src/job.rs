@@ -24,6 +24,14 @@ pub enum Cell {
     Spawn,
     /// A server sends back what comes by TCP connections.
     Echo,
+    /// A server sends each datagram back.
+    Udp,
+    /// An HTTP server sends a few bytes.
+    Http,
+    /// An HTTP server sends a file.
+    Body,
+    /// A server of the Redis protocol.
+    Redis,
 }
 
 /// The arguments of a program: the cell's name, then `key=value` for what differs from the usual.
@@ -53,6 +61,10 @@ pub struct Job {
     pub connections: u64,
     /// Messages of a connection that are under way at a time.
     pub window: u64,
+    /// How long a load goes on that has no number of operations.
+    pub seconds: u64,
+    /// The command that a load repeats.
+    pub command: String,
     /// The congestion control of both sides.
     pub congestion: String,
     /// The server's program; what the load is told.
@@ -66,22 +78,39 @@ impl Cell {
     pub fn is_of_tasks(self) -> bool {
         matches!(self, Self::Yield | Self::Spawn)
     }
+
+    /// Whether it is about a server, which its load starts.
+    pub fn is_of_servers(self) -> bool {
+        matches!(self, Self::Echo | Self::Udp | Self::Http | Self::Body | Self::Redis)
+    }
+
+    /// Its name among the arguments.
+    pub fn name(self) -> &'static str {
+        let has = |(_, cell): &&(&str, Self)| *cell == self;
+        CELLS.iter().find(has).expect("each cell has a name").0
+    }
 }
+
+const CELLS: [(&str, Cell); 11] = [
+    ("sum", Cell::Sum),
+    ("randread", Cell::RandRead),
+    ("smallfiles", Cell::SmallFiles),
+    ("write", Cell::Write),
+    ("yield", Cell::Yield),
+    ("spawn", Cell::Spawn),
+    ("echo", Cell::Echo),
+    ("udp", Cell::Udp),
+    ("http", Cell::Http),
+    ("body", Cell::Body),
+    ("redis", Cell::Redis),
+];
 
 impl FromStr for Cell {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match text {
-            "sum" => Self::Sum,
-            "randread" => Self::RandRead,
-            "smallfiles" => Self::SmallFiles,
-            "write" => Self::Write,
-            "yield" => Self::Yield,
-            "spawn" => Self::Spawn,
-            "echo" => Self::Echo,
-            other => return Err(format!("no cell {other}")),
-        })
+        let found = CELLS.iter().find(|(name, _)| *name == text);
+        found.map(|(_, cell)| *cell).ok_or_else(|| format!("no cell {text}"))
     }
 }
 
@@ -104,6 +133,8 @@ impl Job {
             seed: 0,
             connections: 1,
             window: 1,
+            seconds: 1,
+            command: String::new(),
             congestion: "reno".into(),
             server: PathBuf::new(),
             control: None,
@@ -123,6 +154,8 @@ impl Job {
                 "seed" => job.seed = number()?,
                 "connections" => job.connections = number()?.max(1),
                 "window" => job.window = number()?.max(1),
+                "seconds" => job.seconds = number()?.max(1),
+                "command" => job.command = value.to_owned(),
                 "congestion" => job.congestion = value.to_owned(),
                 "server" => job.server = PathBuf::from(value),
                 "control" => {

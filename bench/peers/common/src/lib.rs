@@ -33,6 +33,9 @@ pub trait Runtime: Sized + 'static {
 pub fn main<P: Peer + Files + Net>() -> ExitCode {
     job::run(|job| match job.cell {
         Cell::Echo => net::run(job, |job, door| P::block_on(job, P::serve(job.clone(), door))),
+        Cell::Udp => {
+            net::run(job, |job, door| P::block_on(job, P::serve_datagrams(job.clone(), door)));
+        }
         _ if job.cell.is_of_tasks() => tasks::run::<P>(job),
         _ => files::run::<P>(job),
     })
@@ -41,7 +44,7 @@ pub fn main<P: Peer + Files + Net>() -> ExitCode {
 /// As [`main`], for a program that has experiments on files only.
 pub fn main_files<P: Files>() -> ExitCode {
     job::run(|job| {
-        if job.cell == Cell::Echo || job.cell.is_of_tasks() {
+        if job.cell.is_of_servers() || job.cell.is_of_tasks() {
             fail("run", "it has files only");
         }
         files::run::<P>(job);

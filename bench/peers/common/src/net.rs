@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::future::Future;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process;
 use std::thread;
 
@@ -19,6 +19,8 @@ use crate::{Gate, Job, Runtime, Tally, fail};
 
 /// Memory that a connection receives into.
 pub const BUFFER_BYTES: usize = 16 << 10;
+/// Memory for a datagram: more than any load here sends.
+pub const DATAGRAM_BYTES: usize = 2048;
 
 /// A runtime that has TCP.
 pub trait Net: Runtime {
@@ -27,6 +29,15 @@ pub trait Net: Runtime {
     /// # Errors
     /// Those of listening and accepting. A connection that fails is seen by the load.
     fn serve(job: Job, door: Door) -> impl Future<Output = io::Result<()>> + 'static;
+
+    /// Sends each datagram back to its sender, until the process ends.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    fn serve_datagrams(job: Job, door: Door) -> impl Future<Output = io::Result<()>> + 'static {
+        let _ = (job, door);
+        async { fail("run", "it has no datagrams here") }
+    }
 }
 
 /// Where connections come in.
@@ -45,6 +56,17 @@ impl Door {
         let port = listener.local_addr()?.port();
         self.open(port);
         Ok(listener)
+    }
+
+    /// A socket for datagrams.
+    ///
+    /// # Errors
+    /// As `bind(2)`.
+    pub fn bind_datagrams(self) -> io::Result<UdpSocket> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = socket.local_addr()?.port();
+        self.open(port);
+        Ok(socket)
     }
 
     fn bind(&self) -> io::Result<TcpListener> {

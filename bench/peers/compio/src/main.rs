@@ -12,10 +12,10 @@ use compio::BufResult;
 use compio::driver::ProactorBuilder;
 use compio::fs::{File, OpenOptions};
 use compio::io::{AsyncRead, AsyncReadAt, AsyncWriteAt, AsyncWriteExt};
-use compio::net::{TcpListener, TcpStream};
+use compio::net::{TcpListener, TcpStream, UdpSocket};
 use compio::runtime::RuntimeBuilder;
 use peers_common::block::aligned;
-use peers_common::net::BUFFER_BYTES;
+use peers_common::net::{BUFFER_BYTES, DATAGRAM_BYTES};
 use peers_common::{
     Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task, buffers, joined,
 };
@@ -78,6 +78,19 @@ impl Net for Compio {
         loop {
             let (stream, _) = listener.accept().await?;
             compio::runtime::spawn(echo(stream)).detach();
+        }
+    }
+
+    async fn serve_datagrams(_: Job, door: Door) -> io::Result<()> {
+        let socket = UdpSocket::from_std(door.bind_datagrams()?)?;
+        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        loop {
+            buffer.clear();
+            let BufResult(result, read) = socket.recv_from(buffer).await;
+            let (_, from) = result?;
+            let BufResult(result, written) = socket.send_to(read, from).await;
+            result?;
+            buffer = written;
         }
     }
 }

@@ -1,13 +1,18 @@
 //! Starts a server in a network namespace and on a processor of its own, loads it from another processor,
-//! and prints what the server measured, with the sum of what came back as the check.
+//! and prints what the server measured, with a check of what came back.
 
+mod program;
+
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, ensure};
-use peers_common::{Job, fail};
-use sakia_bench::net::load::{self, Messages, Report, Work};
+use peers_common::{Cell, Job, fail};
+use sakia_bench::net::load::{self, Messages, Session, Work};
 use sakia_bench::net::{Order, Place};
 use serde_json::Value;
+
+use self::program::Program;
 
 /// Of all messages, those that come before what is measured, as one part of so many.
 const WARMUP_PART: u64 = 5;
@@ -25,6 +30,41 @@ fn run(job: &Job) -> anyhow::Result<Value> {
         return Ok(place.describe().into());
     }
     place.enter()?;
+    let mut server = None;
+    let start = |control: SocketAddr| {
+        let mut command = Command::new(&job.server);
+        command.arg(job.cell.name()).arg(format!("control={control}"));
+        command.arg(format!("ops={}", job.ops));
+        command.arg(format!("block={}", job.block));
+        command.arg(format!("variant={}", job.variant));
+        command.arg(format!("congestion={}", job.congestion));
+        server = Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?);
+        Ok(())
+    };
+    let loaded = match job.cell {
+        Cell::Echo => messages(job, place, Work::Messages, start),
+        Cell::Udp => messages(job, place, Work::Datagrams, start),
+        _ => program(job, &place, start),
+    };
+    let server = server.context("no server")?;
+    report(server, loaded)
+}
+
+/// What a load did.
+struct Loaded {
+    ops: u64,
+    check: u64,
+    /// Processor time that it took while the server was measured.
+    cpu_ns: u64,
+}
+
+/// Has messages sent back.
+fn messages(
+    job: &Job,
+    place: Place,
+    work: fn(Messages) -> Work,
+    start: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
+) -> anyhow::Result<Loaded> {
     let requests = job.ops / job.connections;
     let messages = Messages {
         connections: job.connections as usize,
@@ -33,23 +73,27 @@ fn run(job: &Job) -> anyhow::Result<Value> {
         warmup: requests.div_ceil(WARMUP_PART),
         requests,
     };
-    let order = Order { place, work: Work::Messages(messages), spin: false };
-    let mut server = None;
-    let loaded = load::run(&order, |control| {
-        let mut command = Command::new(&job.server);
-        command.arg("echo").arg(format!("control={control}"));
-        command.arg(format!("ops={}", requests * job.connections));
-        command.arg(format!("variant={}", job.variant));
-        command.arg(format!("congestion={}", job.congestion));
-        server = Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?);
-        Ok(())
-    });
-    let server = server.context("no server")?;
-    report(server, loaded)
+    let order = Order { place, work: work(messages), spin: false };
+    let report = load::run(&order, start)?;
+    let ops = requests * job.connections;
+    Ok(Loaded { ops, check: report.sum, cpu_ns: report.cpu_ns })
+}
+
+/// Has a program load the server.
+fn program(
+    job: &Job,
+    place: &Place,
+    start: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
+) -> anyhow::Result<Loaded> {
+    let session = Session::begin(place, start)?;
+    let program = Program::new(job, session.server)?;
+    program.warm_up()?;
+    let (ops, cpu_ns) = session.measured(|| program.run())?;
+    Ok(Loaded { ops, check: program.check, cpu_ns })
 }
 
 /// What the server says, completed by what the load found.
-fn report(mut server: Child, loaded: anyhow::Result<Report>) -> anyhow::Result<Value> {
+fn report(mut server: Child, loaded: anyhow::Result<Loaded>) -> anyhow::Result<Value> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -61,7 +105,8 @@ fn report(mut server: Child, loaded: anyhow::Result<Report>) -> anyhow::Result<V
     let output = server.wait_with_output().context("server")?;
     ensure!(output.status.success(), "server: {}", output.status);
     let mut run: Value = serde_json::from_slice(&output.stdout).context("server")?;
-    run["check"] = loaded.sum.into();
+    run["ops"] = loaded.ops.into();
+    run["check"] = loaded.check.into();
     // What the load took is not others'.
     let foreign = run["foreign_ns"].as_u64().context("server")?;
     run["foreign_ns"] = foreign.saturating_sub(loaded.cpu_ns).into();

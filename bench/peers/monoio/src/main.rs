@@ -14,10 +14,11 @@ use std::rc::Rc;
 use monoio::buf::SliceMut;
 use monoio::fs::{File, OpenOptions};
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+use monoio::net::udp::UdpSocket;
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
 use peers_common::block::{PAGE, aligned_offset};
-use peers_common::net::BUFFER_BYTES;
+use peers_common::net::{BUFFER_BYTES, DATAGRAM_BYTES};
 use peers_common::{Access, Door, Files, Job, Moved, Net, Peer, Runtime, Tally, Task};
 
 struct Monoio;
@@ -94,6 +95,21 @@ impl Net for Monoio {
         loop {
             let (stream, _) = listener.accept().await?;
             monoio::spawn(echo(stream));
+        }
+    }
+
+    async fn serve_datagrams(job: Job, door: Door) -> io::Result<()> {
+        let socket = door.bind_datagrams()?;
+        socket.set_nonblocking(job.variant == "legacy")?;
+        let socket = UdpSocket::from_std(socket)?;
+        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        loop {
+            let result;
+            (result, buffer) = socket.recv_from(buffer).await;
+            let (_, from) = result?;
+            let result;
+            (result, buffer) = socket.send_to(buffer, from).await;
+            result?;
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The experiments on Sakia.
 //!
 //! A runtime per thread, as it is by default: each operation takes the ring or the plain call by
-//! Sakia's own rules. On connections there is a variant `poll`: on epoll.
+//! Sakia's own rules. On connections and datagrams there is a variant `poll`: on epoll; on datagrams
+//! `single`: one after the other, where otherwise all that have come go back together.
 
 mod files;
 mod net;

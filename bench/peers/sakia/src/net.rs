@@ -2,9 +2,10 @@
 
 use std::io;
 
-use peers_common::net::Attendant;
+use peers_common::net::{Attendant, DATAGRAM_BYTES};
 use peers_common::{Door, Job, Net};
-use sakia::net::{TcpListener, TcpStream};
+use sakia::io::BufResultExt;
+use sakia::net::{TcpListener, TcpStream, UdpSocket};
 
 use crate::Sakia;
 
@@ -21,6 +22,36 @@ impl Net for Sakia {
             let (stream, _) = listener.accept().await?;
             sakia::spawn(echo(stream)).detach();
         }
+    }
+
+    async fn serve_datagrams(job: Job, door: Door) -> io::Result<()> {
+        let socket = UdpSocket::from_std(door.bind_datagrams()?)?;
+        if job.variant != "single" {
+            return echo_batches(&socket).await;
+        }
+        let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+        loop {
+            let ((_, from), received) = socket.recv_from(buffer).await.both()?;
+            buffer = socket.send_to(received, from).await.buffer()?;
+            buffer.clear();
+        }
+    }
+}
+
+/// All that has come goes back together.
+async fn echo_batches(socket: &UdpSocket) -> io::Result<()> {
+    let mut buffers: Vec<_> = (0..32).map(|_| Vec::with_capacity(DATAGRAM_BYTES)).collect();
+    loop {
+        let (received, mut filled) = socket.recv_batch(buffers).await.both()?;
+        let rest = filled.split_off(received.len());
+        let messages = filled.into_iter().zip(received.iter().map(|datagram| datagram.from));
+        buffers = Vec::with_capacity(rest.len() + received.len());
+        for sent in socket.send_batch(messages.collect()).await {
+            let mut buffer = sent.buffer()?;
+            buffer.clear();
+            buffers.push(buffer);
+        }
+        buffers.extend(rest);
     }
 }
 

@@ -27,7 +27,7 @@ use peers_common::block::{self, aligned, marks, sum_bytes};
 use peers_common::files::{
     WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
 };
-use peers_common::net::{self, BUFFER_BYTES};
+use peers_common::net::{self, BUFFER_BYTES, DATAGRAM_BYTES};
 use peers_common::{Cell, Door, Gate, Job, Tally, fail};
 
 fn main() -> ExitCode {
@@ -40,8 +40,10 @@ fn main() -> ExitCode {
 }
 
 fn run(job: Job) {
-    if job.cell == Cell::Echo {
-        return net::run(job, |_, door| serve(door));
+    match job.cell {
+        Cell::Echo => return net::run(job, |_, door| serve(door)),
+        Cell::Udp => return net::run(job, |_, door| serve_datagrams(door)),
+        _ => {}
     }
     let (threads, tasks) =
         if job.direct { (job.tasks_total(), 1) } else { (job.threads, job.tasks) };
@@ -55,6 +57,15 @@ fn serve(door: Door) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         thread::spawn(move || echo(stream));
+    }
+}
+
+fn serve_datagrams(door: Door) -> io::Result<()> {
+    let socket = door.bind_datagrams()?;
+    let mut buffer = [0; DATAGRAM_BYTES];
+    loop {
+        let (count, from) = socket.recv_from(&mut buffer)?;
+        socket.send_to(&buffer[..count], from)?;
     }
 }
 

@@ -26,13 +26,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peers_common::block::{aligned, sum_bytes};
-use peers_common::net::BUFFER_BYTES;
+use peers_common::net::{BUFFER_BYTES, DATAGRAM_BYTES};
 use peers_common::{
     Access, Door, Files, Job, Moved, Net, Peer, PerTask, Tally, Task, buffers, fail, joined,
 };
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
@@ -177,6 +177,17 @@ impl Net for Tokio {
         loop {
             let (stream, _) = listener.accept().await?;
             tokio::spawn(echo(stream));
+        }
+    }
+
+    async fn serve_datagrams(_: Job, door: Door) -> io::Result<()> {
+        let socket = door.bind_datagrams()?;
+        socket.set_nonblocking(true)?;
+        let socket = UdpSocket::from_std(socket)?;
+        let mut buffer = [0; DATAGRAM_BYTES];
+        loop {
+            let (count, from) = socket.recv_from(&mut buffer).await?;
+            socket.send_to(&buffer[..count], from).await?;
         }
     }
 }

@@ -127,55 +127,90 @@ pub fn run(
     order: &Order,
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
-    if let Some([_, processor]) = order.place.processors {
-        keep_to(&[processor])?;
-    }
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
-    announce(listener.local_addr().context("control")?)?;
-    // A server that cannot even begin never comes.
-    let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
-    let mut waited = [PollFd::new(&listener, PollFlags::IN)];
-    let ready = poll(&mut waited, Some(&patience)).context("control")?;
-    ensure!(ready > 0, "the server has not come within {PATIENCE_S} s");
-    let (control, _) = listener.accept().context("control")?;
-    let mut port = [0; 2];
-    (&control).read_exact(&mut port).context("the server ended early")?;
-    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes(port)));
-    // Says a word, and waits until the server has said it too.
-    let say = |word: u8| {
-        let mut answer = [0];
-        let said = (&control).write_all(&[word]).and_then(|()| (&control).read_exact(&mut answer));
-        said.context("the server ended early")?;
-        ensure!(answer == [word], "the server answered {answer:?}");
-        Ok(())
-    };
-    // Has the server measure something; returns the processor time that the load took for it.
-    let measured = |load: &mut dyn FnMut() -> anyhow::Result<()>| {
-        say(BEGIN)?;
-        let begin = Usage::of_process()?;
-        load()?;
-        let cpu_ns = Usage::of_process()?.since(begin).cpu_ns;
-        say(END)?;
-        anyhow::Ok(cpu_ns)
-    };
+    let session = Session::begin(&order.place, announce)?;
+    let server = session.server;
     match order.work {
         Work::Messages(messages) => {
             let mut load = MessageLoad::connect(messages, server, order)?;
             load.exchange(messages.warmup)?;
-            let cpu_ns = measured(&mut || load.exchange(messages.requests))?;
+            let ((), cpu_ns) = session.measured(|| load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })
         }
         Work::Datagrams(messages) => {
             let mut load = DatagramLoad::new(messages, server)?;
             load.exchange(messages.warmup)?;
-            let cpu_ns = measured(&mut || load.exchange(messages.requests))?;
+            let ((), cpu_ns) = session.measured(|| load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })
         }
         Work::Stream(bytes) => {
             let stream = connect(server, &order.place)?;
-            let cpu_ns = measured(&mut || send_stream(&stream, bytes).context("stream"))?;
+            let ((), cpu_ns) =
+                session.measured(|| send_stream(&stream, bytes).context("stream"))?;
             Ok(Report { sum: 0, cpu_ns })
         }
+    }
+}
+
+/// A server that waits for its load.
+#[derive(Debug)]
+pub struct Session {
+    control: TcpStream,
+    /// Where the server listens.
+    pub server: SocketAddr,
+}
+
+impl Session {
+    /// Brings this process to the load's processor, and waits for a server. `announce` is told where control
+    /// is expected, before anyone waits for it.
+    ///
+    /// # Errors
+    /// No server came.
+    pub fn begin(
+        place: &Place,
+        announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        if let Some([_, processor]) = place.processors {
+            keep_to(&[processor])?;
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
+        announce(listener.local_addr().context("control")?)?;
+        // A server that cannot even begin never comes.
+        let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
+        let mut waited = [PollFd::new(&listener, PollFlags::IN)];
+        let ready = poll(&mut waited, Some(&patience)).context("control")?;
+        ensure!(ready > 0, "the server has not come within {PATIENCE_S} s");
+        let (control, _) = listener.accept().context("control")?;
+        let mut port = [0; 2];
+        (&control).read_exact(&mut port).context("the server ended early")?;
+        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes(port)));
+        Ok(Self { control, server })
+    }
+
+    /// Has the server measure while the load works. Returns the load's result, and the processor time that
+    /// this process and its children took for it.
+    ///
+    /// # Errors
+    /// Those of the load; or the server ended early.
+    pub fn measured<T>(
+        &self,
+        load: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<(T, u64)> {
+        self.say(BEGIN)?;
+        let begin = (Usage::of_process()?, Usage::of_children()?);
+        let result = load()?;
+        let cpu_ns = Usage::of_process()?.since(begin.0).cpu_ns;
+        let children_ns = Usage::of_children()?.since(begin.1).cpu_ns;
+        self.say(END)?;
+        Ok((result, cpu_ns + children_ns))
+    }
+
+    /// Says a word, and waits until the server has said it too.
+    fn say(&self, word: u8) -> anyhow::Result<()> {
+        let (mut control, mut answer) = (&self.control, [0]);
+        let said = control.write_all(&[word]).and_then(|()| control.read_exact(&mut answer));
+        said.context("the server ended early")?;
+        ensure!(answer == [word], "the server answered {answer:?}");
+        Ok(())
     }
 }
 

@@ -1,0 +1,70 @@
+//! Servers of HTTP and of the Redis protocol: the same code on Sakia and on tokio. Variants:
+//!
+//! - `sakia`: a runtime as it is by default. `poll`: on epoll.
+//! - `tokio`: the current-thread runtime as it is by default. `servedir`: the same, and files by `ServeDir` of
+//!   tower-http instead of a loop of reads of 64 KiB by `tokio::fs`.
+
+mod on_sakia;
+mod on_tokio;
+
+use std::convert::Infallible;
+use std::env;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::{self, ExitCode};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response};
+use peers_common::{Cell, Job, fail, net};
+
+/// What the HTTP server sends.
+const TEXT: &[u8] = b"Hello, world!";
+/// Bytes of the database: more than the load has.
+const DATABASE_BYTES: usize = 64 << 20;
+
+fn main() -> ExitCode {
+    peers_common::main_with(|job| {
+        let serve = match job.variant.as_str() {
+            "sakia" | "poll" => on_sakia::run,
+            "tokio" | "servedir" => on_tokio::run,
+            other => fail("variant", other),
+        };
+        net::run(job, serve);
+    })
+}
+
+/// The service of plain text.
+async fn text<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(TEXT))))
+}
+
+/// Makes the folder with the file that is sent, whose bytes are in memory then.
+fn folder(job: &Job) -> io::Result<PathBuf> {
+    let folder = env::temp_dir().join("sakia-peers-servers");
+    fs::create_dir_all(&folder)?;
+    let bytes: Vec<u8> = (0..job.block).map(|place| (place % 251) as u8).collect();
+    // Whoever reads it reads a whole one.
+    let unfinished = folder.join(format!("unfinished-{}", process::id()));
+    fs::write(&unfinished, bytes)?;
+    fs::rename(unfinished, folder.join("file"))?;
+    Ok(folder)
+}
+
+/// Which server; others are not here.
+fn cell(job: &Job) -> Server {
+    match job.cell {
+        Cell::Http => Server::Text,
+        Cell::Body => Server::Files(folder(job).unwrap_or_else(|error| fail("folder", error))),
+        Cell::Redis => Server::Redis,
+        other => fail("run", format_args!("no {} here", other.name())),
+    }
+}
+
+/// A server.
+enum Server {
+    Text,
+    Files(PathBuf),
+    Redis,
+}
