@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The timers are the runtime's: what is generic takes one.
     let sleep_until =
         |at: Instant| sakia::time::sleep(at.saturating_duration_since(Instant::now()));
-    let _expiring = sakia::spawn(remove_expired(Arc::clone(&database), sleep_until));
+    sakia::spawn(remove_expired(Arc::clone(&database), sleep_until)).detach();
 
     let stop = shutdown.clone();
     let options = ServeOptions::new()
