@@ -86,4 +86,7 @@ mod guide {
     #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
     #[doc = include_str!("../../../docs/guide/other-libraries.md")]
     mod other_libraries {}
+    #[cfg(feature = "tokio")]
+    #[doc = include_str!("../../../docs/guide/porting.md")]
+    mod porting {}
 }

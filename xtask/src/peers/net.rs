@@ -1,4 +1,5 @@
-//! `cargo xtask peers net` and `servers`: servers that send back what they receive, and real ones, by the clock.
+//! `cargo xtask peers net` and `servers`: servers that send back what they receive, and real ones, by the
+//! clock.
 //!
 //! What is measured is the server. The load is one program for all of them, which starts the server in a
 //! network namespace and on a processor of its own, where that is permitted.

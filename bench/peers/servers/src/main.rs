@@ -1,8 +1,8 @@
 //! Servers of HTTP and of the Redis protocol: the same code on Sakia and on tokio. Variants:
 //!
 //! - `sakia`: a runtime as it is by default. `poll`: on epoll.
-//! - `tokio`: the current-thread runtime as it is by default. `servedir`: the same, and files by `ServeDir` of
-//!   tower-http instead of a loop of reads of 64 KiB by `tokio::fs`.
+//! - `tokio`: the current-thread runtime as it is by default. `servedir`: the same, and files by `ServeDir`
+//!   of tower-http instead of a loop of reads of 64 KiB by `tokio::fs`.
 
 mod on_sakia;
 mod on_tokio;
