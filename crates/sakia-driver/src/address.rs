@@ -56,6 +56,17 @@ impl SocketType {
     pub const SEQUENCED: Self = Self(5);
 }
 
+/// The process at the other end of a socket within the machine, as it was when they were connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its number; 0 if it has none here, being outside of this process's namespace.
+    pub process: u32,
+    /// Its effective user.
+    pub user: u32,
+    /// Its effective group.
+    pub group: u32,
+}
+
 /// Which directions of a connection end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {

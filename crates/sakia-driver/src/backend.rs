@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
-use crate::address::SocketAddress;
+use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::mounts::RemoteMounts;
@@ -51,7 +51,7 @@ pub enum Takes {
 /// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all;
 /// - what an entry that opens, accepts or makes a socket completes with is the number of a new descriptor,
 ///   which nobody else has; so are the numbers in control messages (`SCM_RIGHTS`, `SCM_PIDFD`) that it writes
-///   for an entry that receives a message;
+///   for an entry that receives a message, and those that its [`Descriptors::socket_pair`] answers with;
 /// - if it [says so](Backend::fills_what_it_reports), what it reports as read was written.
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
@@ -485,6 +485,27 @@ pub trait Descriptors {
     /// # Errors
     /// As `getpeername(2)`. `EOPNOTSUPP`: there are no sockets.
     unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Makes two sockets within the machine that are connected with each other, and not inherited by programs
+    /// that the process starts. They are the caller's.
+    ///
+    /// # Errors
+    /// As `socketpair(2)`. `EOPNOTSUPP`: there are no sockets.
+    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// The credentials of the process that a socket is connected with, as `SO_PEERCRED` tells them.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`. `EOPNOTSUPP`: there are no sockets.
+    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
         Err(Errno::OPNOTSUPP.into())
     }
 

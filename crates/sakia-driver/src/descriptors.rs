@@ -2,15 +2,15 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
 
-use crate::address::{AddressRoom, SocketAddress};
+use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::sys::signals::with_lane_mask;
@@ -104,6 +104,19 @@ impl Descriptors for KernelDescriptors {
     unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
         // SAFETY: the caller's duties are the same.
         unsafe { address_by(abi::__NR_getpeername, raw) }
+    }
+
+    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
+        let kind = rustix::net::SocketType::from_raw(kind.0);
+        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+        let (one, other) = rustix::net::socketpair(family, kind, flags, None)?;
+        Ok([one.into_raw_fd(), other.into_raw_fd()])
+    }
+
+    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
+        // SAFETY: the caller's duties are the same.
+        let [process, user, group] = unsafe { sys::peer_credentials(raw) }?;
+        Ok(Credentials { process, user, group })
     }
 
     unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -90,7 +90,7 @@ mod uring;
 mod wakers;
 mod whole;
 
-pub use address::{Domain, ShutdownHow, SocketAddress, SocketType};
+pub use address::{Credentials, Domain, ShutdownHow, SocketAddress, SocketType};
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};

@@ -17,7 +17,7 @@ use super::log::{code, nanos};
 use super::machine::{Event, Flight, Machine, Stage};
 use super::names;
 use super::tree::{InodeId, Place};
-use crate::address::SocketAddress;
+use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 
 /// An operation under way in a simulated kernel. From [`SimHandle::flights`].
@@ -167,9 +167,10 @@ impl SimHandle {
     /// When the table of descriptors is full.
     pub fn socket_pair(&self) -> (i32, i32) {
         let mut machine = self.machine_mut();
-        let ends = machine.kernel.socket_pair().expect("there is room for two descriptors");
-        machine.kernel.note("test: sockets {} {}", &[ends.0.into(), ends.1.into()]);
-        ends
+        let ends = machine.kernel.socket_pair(SocketType::STREAM);
+        let [one, other] = ends.expect("there is room for two descriptors");
+        machine.kernel.note("test: sockets {} {}", &[one.into(), other.into()]);
+        (one, other)
     }
 
     /// Connects a new stream to an address as somebody else would, without waiting. Returns its
@@ -410,6 +411,20 @@ impl Descriptors for SimHandle {
         let machine = self.machine();
         let (id, _) = machine.kernel.socket_of(raw)?;
         Ok(machine.kernel.sockets.peer_address(id)?)
+    }
+
+    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
+        let mut machine = self.machine_mut();
+        let ends = machine.kernel.socket_pair(kind);
+        let first = ends.map(|[one, _]| one as usize);
+        machine.kernel.note("socket pair: {}", &[code(first)]);
+        Ok(ends?)
+    }
+
+    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
+        let machine = self.machine();
+        let (id, _) = machine.kernel.socket_of(raw)?;
+        Ok(machine.kernel.sockets.peer_credentials(id))
     }
 
     unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {

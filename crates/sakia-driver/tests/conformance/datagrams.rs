@@ -179,3 +179,29 @@ pub fn a_dropped_receive_leaves_the_datagram(stage: &Stage) {
         assert_eq!(&buf[..result.unwrap().len], b"kept");
     }
 }
+
+pub fn a_pair_exchanges_datagrams(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, far) = driver.socket_pair(SocketType::DATAGRAM).unwrap();
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        let recv = driver.recv_from(to, vec![0; 2], 0);
+        for message in ["one", "", "two"] {
+            assert_eq!(wait(&driver, driver.send(from, message, 0)).0.unwrap(), message.len());
+        }
+        let (result, buf) = wait(&driver, recv);
+        let received = result.unwrap();
+        assert_eq!((&buf[..received.len], received.is_truncated), (&b"on"[..], true));
+        assert!(received.from.is_unnamed());
+        for message in [&b""[..], b"two"] {
+            let (result, buf) = wait(&driver, driver.recv(to, vec![0; 8], 0));
+            assert_eq!(&buf[..result.unwrap()], message);
+        }
+    }
+    let (alone, _) = bound(stage, &driver, Domain::UNIX);
+    wait(&driver, driver.close(far)).unwrap();
+    for expected in [Errno::CONNREFUSED, Errno::NOTCONN] {
+        assert_eq!(errno(wait(&driver, driver.send(&near, "x", 0)).0), expected);
+    }
+    let address = driver.local_address(&alone).unwrap();
+    assert_eq!(wait(&driver, driver.send_to(&near, "x", &address, 0)).0.unwrap(), 1);
+}

@@ -576,6 +576,39 @@ pub fn both_versions_of_the_internet_work(stage: &Stage) {
     assert_eq!(receive(&driver, &near, 3), b"six");
 }
 
+pub fn a_pair_of_streams_is_connected(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, far) = driver.socket_pair(SocketType::STREAM).unwrap();
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        assert!(driver.local_address(from).unwrap().is_unnamed());
+        assert!(driver.peer_address(from).unwrap().is_unnamed());
+        send_all(&driver, from, b"hello");
+        assert_eq!(receive(&driver, to, 5), b"hello");
+    }
+    let recv = driver.recv(&near, vec![0; 8], 0);
+    drop(far);
+    assert_eq!(wait(&driver, recv).0.unwrap(), 0);
+    assert_eq!(errno(driver.socket_pair(SocketType(4))), Errno::SOCKTNOSUPPORT);
+}
+
+pub fn a_peer_tells_its_credentials(stage: &Stage) {
+    let driver = stage.driver();
+    let expected = stage.credentials();
+    let (near, far) = connected(stage, &driver, Domain::UNIX);
+    let pairs = [SocketType::STREAM, SocketType::DATAGRAM].map(|kind| driver.socket_pair(kind));
+    let [(one, other), (third, fourth)] = pairs.map(Result::unwrap);
+    for fd in [&near, &far, &one, &other, &third, &fourth] {
+        assert_eq!(driver.peer_credentials(fd).unwrap(), expected);
+    }
+    let alone = stage.socket(&driver, Domain::UNIX, SocketType::STREAM);
+    let (inet, _far) = connected(stage, &driver, Domain::INET);
+    for fd in [&alone, &inet] {
+        assert_eq!(errno(driver.peer_credentials(fd)), Errno::NOTCONN);
+    }
+    let (pipe, _writer) = stage.pipe(&driver);
+    assert_eq!(errno(driver.peer_credentials(&pipe)), Errno::NOTSOCK);
+}
+
 pub fn operations_on_sockets_are_counted(stage: &Stage) {
     let driver = stage.driver();
     let (near, far) = connected(stage, &driver, Domain::INET);

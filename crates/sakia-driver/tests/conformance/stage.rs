@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{Mode, OFlags};
 use sakia_driver::sim::{Sim, SimHandle};
 use sakia_driver::{
-    Auto, Bypass, Domain, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy, SocketAddress,
-    SocketType, Wait,
+    Auto, Bypass, Credentials, Domain, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy,
+    SocketAddress, SocketType, Wait,
 };
 use sakia_ring::Ring;
 
@@ -176,6 +176,16 @@ impl Stage {
         let number = NEXT_NAME.fetch_add(1, Ordering::Relaxed);
         let name = format!("sakia-conformance-{}-{number}", std::process::id());
         SocketAddress::abstract_name(name).unwrap()
+    }
+
+    /// What a socket tells of a peer that this process has.
+    pub fn credentials(&self) -> Credentials {
+        if self.kind == Kind::Sim {
+            return Credentials { process: 1, user: 0, group: 0 };
+        }
+        let [user, group] =
+            [rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()];
+        Credentials { process: std::process::id(), user, group }
     }
 
     /// The address of version 6 by which the machine reaches itself, if it has one.

@@ -11,8 +11,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use sakia_driver::{
-    BufResult, ControlMessages, Domain, Fd, Handle, IoBuf, IoBufMut, ReceivedControl, RecvBuf,
-    SocketAddress, SocketType,
+    BufResult, ControlMessages, Credentials, Domain, Fd, Handle, IoBuf, IoBufMut, ReceivedControl,
+    RecvBuf, SocketAddress, SocketType,
 };
 
 use super::listener::private::Accepts;
@@ -124,23 +124,24 @@ impl UnixStream {
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
     ///
     /// # Panics
-    /// Outside of a runtime, and on a simulated kernel.
+    /// Outside of a runtime.
     #[doc(alias = "socketpair")]
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (one, other) = std::os::unix::net::UnixStream::pair()?;
-        Ok((Self::from_std(one)?, Self::from_std(other)?))
+        let driver = current().driver.handle().clone();
+        let (one, other) = driver.socket_pair(SocketType::STREAM)?;
+        let stream = |fd| Self::of(Socket::new(driver.connection(fd)));
+        Ok((stream(one), stream(other)))
     }
 
     /// Returns who has connected: the process at the other end, as it was then.
     ///
     /// # Errors
-    /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    /// As `getsockopt(2)`.
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_cred(&self) -> io::Result<UCred> {
-        let rustix::net::UCred { pid, uid, gid } =
-            option(self.socket.fd(), sockopt::socket_peercred)?;
-        let pid = Some(pid.as_raw_nonzero().get());
-        Ok(UCred { pid, uid: uid.as_raw(), gid: gid.as_raw() })
+        let driver = self.socket.connection().driver();
+        let Credentials { process, user, group } = driver.peer_credentials(self.socket.fd())?;
+        Ok(UCred::new(process, user, group))
     }
 
     /// Sets whether received messages tell who sent them. See [`UCred::of`].
@@ -393,8 +394,12 @@ impl UCred {
         let bytes: [u8; 12] = message.bytes.try_into().ok()?;
         let [pid, uid, gid] = [0, 4, 8]
             .map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
-        // 0 stands for a process that has no number here.
-        Some(Self { pid: i32::try_from(pid).ok().filter(|&pid| pid > 0), uid, gid })
+        Some(Self::new(pid, uid, gid))
+    }
+
+    /// Takes the kernel's numbers. 0 stands for a process that has none here.
+    fn new(pid: u32, uid: u32, gid: u32) -> Self {
+        Self { pid: i32::try_from(pid).ok().filter(|&pid| pid > 0), uid, gid }
     }
 
     /// Returns the number of the process; `None` if it has none in this process' name space.

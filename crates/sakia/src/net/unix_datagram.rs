@@ -112,11 +112,13 @@ impl UnixDatagram {
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
     ///
     /// # Panics
-    /// Outside of a runtime, and on a simulated kernel.
+    /// Outside of a runtime.
     #[doc(alias = "socketpair")]
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (one, other) = std::os::unix::net::UnixDatagram::pair()?;
-        Ok((Self::from_std(one)?, Self::from_std(other)?))
+        let driver = current().driver.handle().clone();
+        let (one, other) = driver.socket_pair(SocketType::DATAGRAM)?;
+        let socket = |fd| Self { inner: Datagrams::new(fd, driver.clone()) };
+        Ok((socket(one), socket(other)))
     }
 
     /// Makes the socket at `path` the peer: [`send`](UnixDatagram::send) sends to it, and datagrams of others

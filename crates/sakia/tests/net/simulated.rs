@@ -11,7 +11,7 @@ use sakia::fs::File;
 use sakia::io::BufResultExt;
 use sakia::net::{
     ConnectOptions, ControlMessage, ControlMessages, Keepalive, ListenOptions, ServeOptions,
-    TcpListener, TcpStream, UnixListener, UnixStream, lookup_host, serve,
+    TcpListener, TcpStream, UnixDatagram, UnixListener, UnixStream, lookup_host, serve,
 };
 use sakia::sim::{FaultKind, Test};
 use sakia::time::sleep;
@@ -332,7 +332,8 @@ fn unix_sockets_fail_as_they_do_elsewhere() {
         let error = UnixListener::bind("/socket").await.unwrap_err();
         assert_eq!((error.kind(), error.path()), (ErrorKind::AddrInUse, Some("/socket".as_ref())));
         let client = UnixStream::connect("/socket").await?;
-        assert_eq!(client.peer_cred().unwrap_err().raw_os_error(), Some(95));
+        let credentials = client.peer_cred()?;
+        assert_eq!((credentials.pid(), credentials.uid(), credentials.gid()), (Some(1), 0, 0));
         listener.close().await?;
         let nobody = SocketAddr::from_abstract_name("nobody")?;
         let error = UnixStream::connect_addr(&nobody).await.unwrap_err();
@@ -342,6 +343,29 @@ fn unix_sockets_fail_as_they_do_elsewhere() {
         );
         let long = "x".repeat(108);
         assert_eq!(UnixStream::connect(&long).await.unwrap_err().raw_os_error(), Some(36));
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn pairs_are_connected() {
+    awkward().run(async |_| {
+        let (mut near, mut far) = UnixStream::pair()?;
+        assert_eq!(near.peer_cred()?, far.peer_cred()?);
+        near.write_all(bytes(60)).await.value()?;
+        near.shutdown(Shutdown::Write).await?;
+        assert_eq!(far.read_to_end(Vec::new()).await.both()?.1, bytes(60));
+        let (one, other) = UnixDatagram::pair()?;
+        for message in ["first", "", "third"] {
+            assert_eq!(one.send(message).await.value()?, message.len());
+        }
+        for message in ["first", "", "third"] {
+            let ((len, from), buf) = other.recv_from(vec![0; 8]).await.both()?;
+            assert_eq!((&buf[..len], from.is_unnamed()), (message.as_bytes(), true));
+        }
+        one.close().await?;
+        let error = other.send("x").await.value().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         io::Result::Ok(())
     });
 }

@@ -275,12 +275,12 @@ impl Kernel {
         Ok(raw)
     }
 
-    /// `socketpair(2)` of streams within the machine.
+    /// `socketpair(2)` within the machine.
     ///
     /// # Errors
-    /// `EMFILE`.
-    pub(in super::super) fn socket_pair(&mut self) -> Result<(i32, i32), Errno> {
-        let make = |kernel: &mut Self| kernel.socket(Domain::UNIX, SocketType::STREAM, 0);
+    /// As `socket(2)`.
+    pub(in super::super) fn socket_pair(&mut self, kind: SocketType) -> Result<[i32; 2], Errno> {
+        let make = |kernel: &mut Self| kernel.socket(Domain::UNIX, kind, 0);
         let first = self.sockets.next_id();
         let first_raw = make(self)?;
         let second = self.sockets.next_id();
@@ -293,7 +293,7 @@ impl Kernel {
         };
         self.sockets.get_mut(first).role = Role::Connected(second);
         self.sockets.get_mut(second).role = Role::Connected(first);
-        Ok((first_raw, second_raw))
+        Ok([first_raw, second_raw])
     }
 
     /// A new stream, connected to an address without waiting: its descriptor.

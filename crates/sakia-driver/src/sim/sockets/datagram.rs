@@ -61,11 +61,16 @@ impl Sockets {
         bytes: &[u8],
         to: Option<SocketAddress>,
     ) -> Result<bool, Errno> {
-        let way = self.way(id, bytes.len(), to)?;
+        let is_unix = self.get(id).domain == Domain::UNIX;
+        let way = self.way(id, bytes.len(), to);
+        if is_unix && to.is_none() && matches!(way, Err(Errno::CONNREFUSED)) {
+            // Its peer is gone, which it is told once.
+            self.get_mut(id).role = Role::Idle;
+        }
+        let way = way?;
         if let Some(errno) = self.get_mut(id).error.take() {
             return Err(errno);
         }
-        let is_unix = self.get(id).domain == Domain::UNIX;
         if !is_unix {
             self.take_port(id)?;
         }
@@ -102,20 +107,25 @@ impl Sockets {
         if socket.sends_ended {
             return Err(Errno::PIPE);
         }
+        let len_max = if is_unix { self.capacity } else { NETWORK_BYTES_MAX };
+        let is_too_long = datagram_bytes(len) > len_max;
         let to = match (to, &socket.role) {
             (Some(to), _) => to,
             (None, Role::Directed(to)) => *to,
+            (None, Role::Connected(_)) if is_too_long => return Err(Errno::MSGSIZE),
+            (None, Role::Connected(peer)) if self.is_gone(*peer) => return Err(Errno::CONNREFUSED),
+            (None, Role::Connected(peer)) => return Ok(Way::To(*peer)),
             (None, _) if is_unix => return Err(Errno::NOTCONN),
             (None, _) => return Err(Errno::DESTADDRREQ),
         };
         self.check_domain(id, &to)?;
-        let len_max = if is_unix { self.capacity } else { NETWORK_BYTES_MAX };
-        if datagram_bytes(len) > len_max {
+        if is_too_long {
             return Err(Errno::MSGSIZE);
         }
         let from = socket.local;
         let takes = |target: SocketId| match &self.get(target).role {
             Role::Directed(peer) => *peer == from,
+            Role::Connected(peer) => *peer == id,
             _ => true,
         };
         match self.find(socket.domain, Transport::Datagram, &to) {

@@ -30,7 +30,7 @@ pub(super) use self::datagram::Fate;
 use self::datagram::{Datagram, datagram_bytes};
 pub(super) use self::op::{SocketOp, prepare};
 use super::kernel::{OpenFile, poll};
-use crate::address::{Domain, SocketAddress};
+use crate::address::{Credentials, Domain, SocketAddress};
 use crate::address::{ShutdownHow, SocketType};
 
 /// Names a socket.
@@ -97,7 +97,7 @@ enum Role {
         /// Connections that nobody has accepted yet, oldest first.
         waiting: VecDeque<SocketId>,
     },
-    /// One end of a stream.
+    /// One end of a stream, or of a pair that exchanges datagrams.
     Connected(SocketId),
     /// Datagrams go to this address and are taken from there only.
     Directed(SocketAddress),
@@ -191,6 +191,19 @@ impl Sockets {
         }
     }
 
+    /// The credentials that `SO_PEERCRED` tells. There is one process, with number 1, of user and group 0.
+    pub(super) fn peer_credentials(&self, id: SocketId) -> Credentials {
+        let socket = self.get(id);
+        let is_known = match socket.role {
+            Role::Connected(_) | Role::Listening { .. } => socket.domain == Domain::UNIX,
+            Role::Idle | Role::Directed(_) => false,
+        };
+        match is_known {
+            true => Credentials { process: 1, user: 0, group: 0 },
+            false => Credentials { process: 0, user: u32::MAX, group: u32::MAX },
+        }
+    }
+
     /// `shutdown(2)`.
     ///
     /// # Errors
@@ -215,7 +228,7 @@ impl Sockets {
         let socket = self.get(id);
         match (&socket.role, socket.transport) {
             (Role::Listening { waiting, .. }, _) => when(!waiting.is_empty(), poll::READABLE),
-            (Role::Connected(_), _) => {
+            (Role::Connected(_), Transport::Stream) => {
                 let (ended, peer_ended) = (socket.sends_ended, self.has_input_ended(id));
                 let is_broken = self.is_reset(id);
                 let is_alone = socket.domain == Domain::UNIX && self.has_lost_peer(id);

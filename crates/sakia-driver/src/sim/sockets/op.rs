@@ -621,8 +621,11 @@ impl Kernel {
         }
         let named = |name| self.sockets.find(socket.domain, Transport::Datagram, &name);
         let (to, units) = match (to, &socket.role) {
-            (_, Role::Connected(peer)) => (Some(*peer), len),
+            (_, Role::Connected(peer)) if socket.transport == Transport::Stream => {
+                (Some(*peer), len)
+            }
             (Some(name), _) | (None, &Role::Directed(name)) => (named(name), 1),
+            (None, Role::Connected(peer)) => (Some(*peer), 1),
             _ => (None, 0),
         };
         let Some(to) = to.filter(|_| units > 0) else { return };

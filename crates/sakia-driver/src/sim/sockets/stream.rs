@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Holder, Role, SocketId, Sockets};
+use super::{Holder, Role, SocketId, Sockets, Transport};
 use crate::address::Domain;
 
 /// What a stream has for somebody who sends.
@@ -19,8 +19,9 @@ enum Room {
 impl Sockets {
     /// The other end of a stream.
     fn peer(&self, id: SocketId) -> Option<SocketId> {
-        match self.get(id).role {
-            Role::Connected(peer) => Some(peer),
+        let socket = self.get(id);
+        match socket.role {
+            Role::Connected(peer) if socket.transport == Transport::Stream => Some(peer),
             _ => None,
         }
     }
