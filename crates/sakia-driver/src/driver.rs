@@ -1,6 +1,6 @@
 //! The driver itself: turns, and the end.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -213,10 +213,10 @@ impl Driver {
             std::mem::forget(self.handle.clone());
             return Drained { leaked: u64::from(shared.core.borrow().in_flight) };
         }
-        let mut panic = None;
-        let mut settle = || {
+        let panic = OnceCell::new();
+        let settle = || {
             while let Err(payload) = catch_unwind(AssertUnwindSafe(|| shared.settle())) {
-                panic.get_or_insert(payload);
+                panic.set(payload).ok();
             }
         };
         // Slots may stay in use by handles, or for ever. Whatever happens here, they stay valid.
@@ -238,11 +238,14 @@ impl Driver {
             }
             // Nobody asks for them any more, and with some the turn would not sleep.
             core.outbox.tokens.clear();
-            let turn = core.turn(Wait::For(left.min(ask_again - now)));
+            let wait = Wait::For(left.min(ask_again - now));
+            let turn = catch_unwind(AssertUnwindSafe(|| core.turn(wait)));
             drop(core);
             settle();
-            if turn.is_err() {
-                break;
+            match turn {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => break,
+                Err(payload) => drop(panic.set(payload)),
             }
         }
         let mut core = shared.core.borrow_mut();
@@ -256,7 +259,7 @@ impl Driver {
         drop((arena, pool));
         drop(kept); // the driver is still there
         settle();
-        if let Some(payload) = panic
+        if let Some(payload) = panic.into_inner()
             && !std::thread::panicking()
         {
             resume_unwind(payload);

@@ -3,7 +3,10 @@
 //! Invariant: a completion for a key that is not in flight changes nothing but a counter.
 
 use std::collections::VecDeque;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::slice;
 use std::task::Waker;
 
 use sakia_ring::Cqe;
@@ -41,16 +44,34 @@ impl Outbox {
     }
 }
 
+/// Completions that were copied out and are still to be dispatched.
+struct Undispatched<'a> {
+    core: &'a mut Core,
+    completions: slice::Iter<'a, Cqe>,
+}
+
+/// Only where a panic ends the loop that dispatches them.
+impl Drop for Undispatched<'_> {
+    // So that the loop has both fields in registers.
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.core.dispatch_after_panic(self.completions.as_slice());
+    }
+}
+
 impl Core {
     /// Copies completions out and dispatches them. Returns how many.
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
-        let mut batch = std::mem::take(&mut self.batch);
+        let mut batch = mem::take(&mut self.batch);
         loop {
             let count = self.backend.reap(&mut batch);
-            for &cqe in &batch[..count] {
-                self.dispatch(cqe);
+            let completions = batch[..count].iter();
+            let mut undispatched = Undispatched { core: self, completions };
+            for &cqe in undispatched.completions.by_ref() {
+                undispatched.core.dispatch(cqe);
             }
+            mem::forget(undispatched); // none is left
             total += count as u32;
             if count < BATCH {
                 break;
@@ -63,6 +84,19 @@ impl Core {
         self.batch = batch;
         self.counters.completions += u64::from(total);
         total
+    }
+
+    /// Dispatches what is left when one of the completions brought a panic: no other operation loses its own
+    /// by that.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_after_panic(&mut self, completions: &[Cqe]) {
+        self.batch = Box::new([Cqe::default(); BATCH]);
+        self.want_turn();
+        for &cqe in completions {
+            // The first panic goes on, the others are those of operations with the same fault.
+            drop(catch_unwind(AssertUnwindSafe(|| self.dispatch(cqe))));
+        }
     }
 
     #[inline(always)]
@@ -155,7 +189,7 @@ impl Core {
         }
         header.state = State::Done;
         if !matches!(header.notify, Notify::Token(Notify::NONE)) {
-            self.outbox.tell(std::mem::replace(&mut header.notify, Notify::none()));
+            self.outbox.tell(mem::replace(&mut header.notify, Notify::none()));
         }
     }
 

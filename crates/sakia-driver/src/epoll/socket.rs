@@ -2,7 +2,8 @@
 //!
 //! A send or a receive is tried with `MSG_DONTWAIT`. An accept and a connect have no such flag, and go by
 //! the mode of the socket, which belongs to all who share it:
-//! - In non-blocking mode they are tried as they are.
+//! - In non-blocking mode they are tried as they are. A connect within the machine for which there is no room
+//!   then says so (`EAGAIN`), as the kernel does.
 //! - A socket that this backend made is put into that mode for the moment of the call. Who was given a
 //!   copy of its descriptor might see that; a socket on which nothing was sent yet has little for them.
 //! - Any other is left as it is: an accept waits until epoll says that there is a connection, and a
@@ -88,7 +89,10 @@ impl SocketCall {
         let fails_at_once =
             || self.verb == Verb::Accept && sockopt::socket_acceptconn(fd) != Ok(true);
         if mode.contains(OFlags::NONBLOCK) {
-            return Ok(retry(call));
+            return match retry(call) {
+                Err(Errno::AGAIN) if self.verb == Verb::Connect => Err(refused(Errno::AGAIN)),
+                result => Ok(result),
+            };
         }
         if is_own {
             rustix::fs::fcntl_setfl(fd, mode | OFlags::NONBLOCK).map_err(refused)?;

@@ -5,14 +5,16 @@ use std::future::Future;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Context;
+use std::time::Duration;
 
 use sakia_driver::call::Call;
 use sakia_driver::{
-    Class, Completion, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Wait,
+    Class, Completion, Delivered, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Wait,
 };
-use sakia_ring::Sqe;
+use sakia_ring::{Opcode, Sqe};
 use sakia_testkit::drop_probe::DropProbe;
 
+use crate::scripted::{Cancels, MORE, PIPE, scripted};
 use crate::support::{
     Buf, DropCounter, Hooks, counting_waker, drain, driver, finish, panic_of, panicking, pipe,
     poll_with, waker, write_all,
@@ -252,6 +254,63 @@ fn in_disposal() {
     nop.try_take().unwrap().unwrap();
     counter.assert_each_dropped_once();
     assert_usable(&driver);
+}
+
+/// What goes on, and panics whenever it does.
+struct Bursting(#[expect(dead_code, reason = "its drop reports")] DropProbe);
+
+// SAFETY: the entry names no memory, and its descriptor is a number that means nothing.
+unsafe impl Operation for Bursting {
+    type Output = ();
+    const KIND: OpKind = OpKind::Nop;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::fsync(PIPE, false))
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Nop
+    }
+
+    fn deliver(&self, _: Completion) -> Delivered {
+        panicking("deliver")();
+        Delivered::default()
+    }
+
+    fn complete(self, _: Completion) {}
+}
+
+/// The completions behind the one that panics are not lost, nor those of later turns.
+#[test]
+fn in_the_middle_of_completions() {
+    let (driver, stage) = scripted(16, 32);
+    let fd = stage.open(&driver, PIPE);
+    let (counter, bufs) = (DropCounter::new(), DropCounter::new());
+    let bursting = driver.start(Bursting(counter.probe()));
+    driver.turn(Wait::Poll).unwrap();
+    let entry = stage.in_flight(Opcode::FSYNC)[0];
+    for _ in 0..2 {
+        let mut read = driver.read(&fd, Buf::new(8, &bufs), 0);
+        driver.turn(Wait::Poll).unwrap();
+        stage.post(entry.user_data, 0, MORE);
+        stage.complete_read(b"behind");
+        stage.post(entry.user_data, 0, MORE);
+        assert_eq!(panic_of(|| driver.turn(Wait::Poll)), "deliver");
+        assert_eq!(read.try_take().expect("its completion has come").0.unwrap(), 6);
+    }
+    // The end of the driver brings a last one.
+    stage.state().cancels = Cancels::Work;
+    drop(bursting);
+    stage.post(entry.user_data, 0, MORE);
+    let before = stage.state().now;
+    assert_eq!(panic_of(|| driver.shutdown(Duration::from_secs(3600))), "deliver");
+    assert!(stage.state().now - before < Duration::from_secs(1), "it waits in vain");
+    counter.assert_each_dropped_once();
+    bufs.assert_each_dropped_once();
 }
 
 #[test]

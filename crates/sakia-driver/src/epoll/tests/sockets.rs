@@ -103,6 +103,25 @@ fn a_listener_in_non_blocking_mode_needs_no_thread() {
 }
 
 #[test]
+fn a_connect_that_must_not_wait_needs_no_thread() {
+    let driver = driver();
+    let (listener, to) = foreign_listener(AddressFamily::UNIX, 0);
+    let address = address_of(&driver, &adopt(&driver, listener.try_clone().unwrap()));
+    let first = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    connect(&first, &to).unwrap();
+    let fd = finish(&driver, driver.socket(Domain::UNIX, crate::SocketType::STREAM, 0)).unwrap();
+    rustix::fs::fcntl_setfl(&fd, OFlags::RDWR | OFlags::NONBLOCK).unwrap();
+    for _ in 0..3 {
+        let error = finish(&driver, driver.connect(&fd, &address)).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::AGAIN));
+    }
+    assert_eq!(threads(&driver), 0);
+    accept(&listener).unwrap();
+    finish(&driver, driver.connect(&fd, &address)).unwrap();
+    assert_eq!(threads(&driver), 0);
+}
+
+#[test]
 fn sockets_made_here_keep_their_mode_and_need_no_thread() {
     for rules in [false, true] {
         let driver = driver();
