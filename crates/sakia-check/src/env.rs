@@ -9,8 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use sakia_driver::sim::{Sim, SimBuf, SimHandle};
-use sakia_driver::{Driver, Fd, IoBufMut};
+use sakia_driver::{Driver, Fd, IoBufMut, SocketAddress};
 
 use crate::program::Config;
 
@@ -18,6 +19,8 @@ use crate::program::Config;
 pub(crate) const FILES: [(&str, usize); 4] = [("d0", 0), ("d1", 100), ("d2", 300), ("d3", 4096)];
 /// The directory of names without contents.
 pub(crate) const NAMES: &str = "n";
+/// What is sent through a pipe to see where it leads.
+const MARK: [u8; 1] = [0x5a];
 /// The first descriptor of a simulated kernel.
 const DESCRIPTOR_FIRST: usize = 3;
 
@@ -36,6 +39,12 @@ pub(crate) trait Env {
     fn buffer(&self, bytes: Vec<u8>) -> Self::Buf;
     /// A pipe's ends; `None` when there are no descriptors left.
     fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>>;
+    /// Writes a mark to a pipe, which is empty. False when that cannot be.
+    fn mark(&self, writer: &Fd) -> bool;
+    /// Whether there is a mark in a pipe, which is taken out.
+    fn is_marked(&self, reader: &Fd) -> bool;
+    /// The name of a socket of a program: a path or an abstract name.
+    fn socket(&self, number: u64, has_path: bool) -> SocketAddress;
     /// A path to what a program names.
     fn path(&self, name: &str) -> CString;
     /// The bytes of a file.
@@ -76,6 +85,21 @@ impl Env for Simulated {
         }
         let (reader, writer) = self.kernel.pipe();
         Ok(Some((driver.adopt_simulated(reader), driver.adopt_simulated(writer))))
+    }
+
+    fn mark(&self, writer: &Fd) -> bool {
+        self.kernel.write_pipe(writer.raw(), &MARK).is_ok()
+    }
+
+    fn is_marked(&self, reader: &Fd) -> bool {
+        self.kernel.read_pipe(reader.raw(), 1).is_ok_and(|bytes| bytes == MARK)
+    }
+
+    fn socket(&self, number: u64, has_path: bool) -> SocketAddress {
+        let name = format!("socket-{number}");
+        let address =
+            if has_path { SocketAddress::unix(name) } else { SocketAddress::abstract_name(name) };
+        address.expect("it is short")
     }
 
     fn path(&self, name: &str) -> CString {
@@ -122,6 +146,29 @@ impl Env for Real {
     fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         Ok(Some((driver.adopt(reader), driver.adopt(writer))))
+    }
+
+    fn mark(&self, writer: &Fd) -> bool {
+        rustix::io::write(writer, &MARK).is_ok()
+    }
+
+    fn is_marked(&self, reader: &Fd) -> bool {
+        let mut ready = [PollFd::new(reader, PollFlags::IN)];
+        let is_there = rustix::event::poll(&mut ready, Some(&Timespec::default())) == Ok(1);
+        let mut byte = [0];
+        is_there && rustix::io::read(reader, &mut byte) == Ok(1) && byte == MARK
+    }
+
+    fn socket(&self, number: u64, has_path: bool) -> SocketAddress {
+        let name = format!("socket-{number}");
+        // Programs run side by side, each in a folder of its own.
+        let path = self.folder.join(name);
+        let address = if has_path {
+            SocketAddress::unix(path)
+        } else {
+            SocketAddress::abstract_name(path.as_os_str().as_bytes())
+        };
+        address.expect("the folder for temporary files has a short path")
     }
 
     fn path(&self, name: &str) -> CString {

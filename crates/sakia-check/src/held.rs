@@ -1,8 +1,8 @@
 //! Operations that a program holds.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Fd, Op, Operation, PollEvents, Received};
+use sakia_driver::{Fd, Op, Operation, PollEvents, ReceivedControl, SocketAddress};
 
+use crate::mailbox::Receipt;
 use crate::names::Kind;
 
 /// How an operation ended, whatever its type.
@@ -25,10 +26,25 @@ pub(crate) enum Output {
     Opened(io::Result<Fd>),
     /// With a kind and a size in bytes.
     Asked(io::Result<(Kind, u64)>),
-    /// With a datagram, and the buffer's bytes.
-    Message(io::Result<Received>, Vec<u8>),
+    /// With a number of bytes, the buffer's bytes and what came with them.
+    Message(io::Result<usize>, Vec<u8>, ReceivedControl),
+    /// With datagrams.
+    Datagrams(io::Result<Vec<Arrival>>),
+    /// With results of several sends, and their buffers' bytes.
+    Sent(Vec<(io::Result<usize>, Vec<u8>)>),
     /// With what is ready.
     Ready(io::Result<PollEvents>),
+}
+
+/// A datagram that came.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Its bytes, how much room there was for them, and what was told of its length.
+    pub(crate) receipt: Receipt,
+    /// Its sender, if that was told.
+    pub(crate) from: Option<SocketAddress>,
+    /// What came with it, if that was asked for.
+    pub(crate) control: Option<ReceivedControl>,
 }
 
 impl Output {
@@ -39,7 +55,9 @@ impl Output {
             Self::Bytes(result, _) => result.as_ref().err(),
             Self::Opened(result) => result.as_ref().err(),
             Self::Asked(result) => result.as_ref().err(),
-            Self::Message(result, _) => result.as_ref().err(),
+            Self::Message(result, ..) => result.as_ref().err(),
+            Self::Datagrams(result) => result.as_ref().err(),
+            Self::Sent(results) => results.iter().find_map(|(result, _)| result.as_ref().err()),
             Self::Ready(result) => result.as_ref().err(),
         }
     }
@@ -118,7 +136,10 @@ impl Pending for Driven {
 
     /// To give it up is all that can be done.
     fn cancel(&mut self) {
+        // Its destructors may wake others, and would be cut off by a panic.
+        let may_panic = MAY_PANIC.replace(false);
         self.future = None;
+        MAY_PANIC.set(may_panic);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -150,9 +171,24 @@ type Hook = Rc<dyn Fn()>;
 thread_local! {
     /// Called by each waker of this thread: it uses the driver, as tasks do that are woken.
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    /// Wakers of this thread may panic now.
+    static MAY_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets every waker of this thread call `hook`, and some of them panic, until the value is dropped.
+/// Calls what may call wakers, some of which panic. `None` when one of them did.
+pub(crate) fn survive_wakers<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let could_panic = MAY_PANIC.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    MAY_PANIC.set(could_panic);
+    match result {
+        Ok(value) => Some(value),
+        Err(payload) if payload.is::<WakerPanic>() => None,
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// Lets every waker of this thread call `hook`, and some of them panic where that is
+/// [survived](survive_wakers), until the value is dropped.
 pub(crate) fn hook_wakers(hook: Hook) -> impl Drop {
     struct Unhook;
     impl Drop for Unhook {
@@ -165,7 +201,7 @@ pub(crate) fn hook_wakers(hook: Hook) -> impl Drop {
 }
 
 /// What a waker panics with.
-pub(crate) struct WakerPanic;
+struct WakerPanic;
 
 /// Raised when an operation is done.
 #[derive(Debug, Default)]
@@ -189,7 +225,7 @@ impl Wake for Flag {
         self.raise();
         let Some(hook) = HOOK.with_borrow(Clone::clone) else { return };
         hook();
-        if self.panics {
+        if self.panics && MAY_PANIC.get() {
             std::panic::resume_unwind(Box::new(WakerPanic));
         }
     }

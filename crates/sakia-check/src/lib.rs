@@ -5,7 +5,8 @@
 //! from a seed, or on this machine. The models say which outcomes are possible:
 //! - [`bytes`]: the contents of files, while writes are under way or were given up;
 //! - [`names`]: directories and links, in every order that is possible;
-//! - [`stream`]: what comes out of a pipe.
+//! - [`stream`]: what comes out of a pipe or a connection;
+//! - [`mailbox`]: which datagrams a socket receives.
 //!
 //! Beside the outcome a run checks that every operation ends, that notice of it is given, that no buffer
 //! is freed while the kernel may use it, that no descriptor, slot or entry is left at the end; and
@@ -21,6 +22,7 @@
 pub mod bytes;
 mod env;
 mod held;
+pub mod mailbox;
 pub mod names;
 pub mod program;
 pub mod run;

@@ -45,6 +45,9 @@ pub struct Config {
     pub descriptors_max: u32,
     /// See [`SimBuilder::pipe_bytes`].
     pub pipe_bytes: usize,
+    /// See [`SimBuilder::socket_bytes`].
+    #[serde(default = "usual_socket_bytes")]
+    pub socket_bytes: usize,
     /// See [`SimBuilder::plain_calls`].
     pub plain_calls: bool,
     /// See [`SimBuilder::refuses_to_wait`].
@@ -53,6 +56,51 @@ pub struct Config {
     pub rules: bool,
     /// Faults by name, with their probability in 65536.
     pub faults: Vec<(String, u16)>,
+}
+
+/// The room of a socket where programs do not say another, in bytes.
+fn usual_socket_bytes() -> usize {
+    131_072
+}
+
+/// Where sockets are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// On the network.
+    #[default]
+    Network,
+    /// Within the machine, at a path.
+    Path,
+    /// Within the machine, under an abstract name.
+    Name,
+    /// Within the machine, made as a pair.
+    Pair,
+}
+
+/// How a socket for datagrams is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Owner {
+    /// By operations of the driver, one for each datagram.
+    #[default]
+    Operations,
+    /// By a receiver of the driver, and operations that send.
+    Receiver,
+    /// As a socket of the runtime.
+    Runtime,
+}
+
+/// How a datagram is sent or received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Form {
+    /// Its bytes alone. Sent so, it goes to the peer of a connected socket.
+    Bytes,
+    /// With an address.
+    #[default]
+    Addressed,
+    /// With control messages, too.
+    Message,
+    /// Several at once, as far as the socket can do that.
+    Batch,
 }
 
 /// How a read or write names its memory.
@@ -123,14 +171,50 @@ pub enum Step {
     Poll { pipe: u8, end: End },
     /// Parts with an end of a pipe.
     ClosePipe { pipe: u8, end: End, parting: Parting },
-    /// Makes a connection, whose two directions are used like pipes: a listener, a connect, an accept.
-    Connection,
-    /// Makes two sockets for datagrams.
-    Datagrams,
-    /// Sends a datagram from one to the other.
-    SendTo { pair: u8, len: u16 },
-    /// Receives one.
-    ReceiveFrom { pair: u8, len: u16 },
+    /// Makes a connection, whose two directions are used like pipes: by a listener, a connect and an accept,
+    /// or as a pair.
+    Connection { place: Place },
+    /// Sends on a connection within the machine, with so many descriptors.
+    SendWith { pipe: u8, len: u16, descriptors: u8 },
+    /// Receives on it, with room for so many. One that `gives_up` is dropped a turn later.
+    ReceiveWith {
+        pipe: u8,
+        len: u16,
+        descriptors: u8,
+        #[serde(default)]
+        gives_up: bool,
+    },
+    /// Makes a listener within the machine.
+    Listen { place: Place, backlog: u8 },
+    /// Connects to a listener.
+    Connect { listener: u8 },
+    /// Accepts a connection, which is used like pipes when both of its ends are there.
+    Accept { listener: u8 },
+    /// Drops a listener.
+    CloseListener { listener: u8 },
+    /// Makes two sockets for datagrams, the first of which receives: by several receives at a time if it
+    /// `is_shared`, else by one after the other.
+    Datagrams { place: Place, owner: Owner, is_connected: bool, is_shared: bool },
+    /// Sends a datagram from the second to the first, within the machine with so many descriptors.
+    SendTo {
+        pair: u8,
+        len: u16,
+        #[serde(default)]
+        form: Form,
+        #[serde(default)]
+        descriptors: u8,
+    },
+    /// Receives one, or several in a batch. One that `gives_up` is dropped a turn later.
+    ReceiveFrom {
+        pair: u8,
+        len: u16,
+        #[serde(default)]
+        form: Form,
+        #[serde(default)]
+        gives_up: bool,
+    },
+    /// Looks at the next one.
+    PeekAt { pair: u8, len: u16 },
     /// Drops the socket that receives.
     CloseDatagrams { pair: u8 },
     /// Does nothing, through the queue.
@@ -185,6 +269,9 @@ impl Config {
             busy_on_overflow: rng.u8(0..4) == 0,
             descriptors_max: if rng.u8(0..4) == 0 { rng.u32(8..16) } else { 1024 },
             pipe_bytes: if rng.bool() { rng.usize(1..64) } else { 65_536 },
+            // Drawn apart from the rest, so that the other choices of a seed stay as they were.
+            socket_bytes: [usual_socket_bytes(), usual_socket_bytes(), 2000, 400]
+                [Rng::with_seed(seed ^ 0x050c_4e75).usize(0..4)],
             plain_calls: rng.u8(0..4) != 0,
             refuses_to_wait: rng.u8(0..4) != 0,
             rules: rng.u8(0..4) != 0,
@@ -194,7 +281,9 @@ impl Config {
 
     /// A kernel without faults, for a driver on a real one.
     pub fn real() -> Self {
-        Self { faults: Vec::new(), rules: true, plain_calls: true, ..Self::random(0) }
+        // A datagram takes much more than its bytes there.
+        let socket_bytes = 10_000;
+        Self { faults: Vec::new(), rules: true, plain_calls: true, socket_bytes, ..Self::random(0) }
     }
 
     /// The probability of a fault, in 65536.
@@ -218,6 +307,7 @@ impl Config {
             .busy_on_overflow(self.busy_on_overflow)
             .descriptors_max(self.descriptors_max)
             .pipe_bytes(self.pipe_bytes)
+            .socket_bytes(self.socket_bytes)
             .plain_calls(self.plain_calls)
             .refuses_to_wait(self.refuses_to_wait)
             .keep_log(keep_log);
@@ -268,7 +358,11 @@ impl Program {
         let longest = [8, 40, STEPS_MAX][rng.usize(0..3)];
         let count = rng.usize(1..=longest);
         // What there is little of in one program there is more of in another.
-        let weights: [u16; 5] = std::array::from_fn(|_| [0, 1, 4, 16][rng.usize(0..4)]);
+        let mut weights: [u16; 6] = std::array::from_fn(|_| [0, 1, 4, 16][rng.usize(0..4)]);
+        if seed % 6 == 1 {
+            // On sockets, and what befalls their operations.
+            weights = [0, 0, 0, 8, 12, 24];
+        }
         let steps = (0..count).map(|_| random_step(&mut rng, &weights)).collect();
         Self { config: Config::random(seed), steps }
     }
@@ -279,7 +373,7 @@ impl Program {
         let (words, _) = bytes.as_chunks();
         let mut words = words.iter().map(|&word| u64::from_le_bytes(word));
         let config = Config::random(words.next().unwrap_or(0));
-        let step = |word| random_step(&mut Rng::with_seed(word), &[2; 5]);
+        let step = |word| random_step(&mut Rng::with_seed(word), &[2; 6]);
         Self { config, steps: words.take(STEPS_MAX).map(step).collect() }
     }
 
@@ -311,8 +405,8 @@ impl Program {
     }
 }
 
-/// A step. The weights are for files, names, pipes, time, and what befalls operations.
-fn random_step(rng: &mut Rng, weights: &[u16; 5]) -> Step {
+/// A step. The weights are for files, names, pipes, time, what befalls operations, and sockets.
+fn random_step(rng: &mut Rng, weights: &[u16; 6]) -> Step {
     let sum: u16 = weights.iter().map(|weight| weight + 1).sum();
     let mut number = rng.u16(0..sum);
     let mut group = 0;
@@ -325,7 +419,8 @@ fn random_step(rng: &mut Rng, weights: &[u16; 5]) -> Step {
         1 => name_step(rng),
         2 => pipe_step(rng),
         3 => time_step(rng),
-        _ => op_step(rng),
+        4 => op_step(rng),
+        _ => socket_step(rng),
     }
 }
 
@@ -389,17 +484,69 @@ fn name_step(rng: &mut Rng) -> Step {
 fn pipe_step(rng: &mut Rng) -> Step {
     let (pipe, len) = (rng.u8(..), len(rng));
     let end = if rng.bool() { End::Read } else { End::Write };
-    match rng.u8(0..22) {
+    match rng.u8(0..18) {
         0..2 => Step::Pipe,
         3..7 => Step::Send { pipe, len, memory: memory(rng) },
         7..12 => Step::Receive { pipe, len, memory: memory(rng) },
         12..15 => Step::Poll { pipe, end },
-        2 | 15..17 => Step::Connection,
-        17 => Step::Datagrams,
-        18 => Step::SendTo { pair: pipe, len },
-        19 => Step::ReceiveFrom { pair: pipe, len },
-        20 if rng.u8(0..4) == 0 => Step::CloseDatagrams { pair: pipe },
+        2 | 15 => Step::Connection { place: place(rng) },
         _ => Step::ClosePipe { pipe, end, parting: parting(rng) },
+    }
+}
+
+fn place(rng: &mut Rng) -> Place {
+    [Place::Network, Place::Network, Place::Path, Place::Name, Place::Pair][rng.usize(0..5)]
+}
+
+fn form(rng: &mut Rng) -> Form {
+    [Form::Bytes, Form::Addressed, Form::Message, Form::Batch][rng.usize(0..4)]
+}
+
+fn datagrams(rng: &mut Rng) -> Step {
+    Step::Datagrams {
+        place: place(rng),
+        owner: [Owner::Operations, Owner::Receiver, Owner::Runtime][rng.usize(0..3)],
+        is_connected: rng.bool(),
+        is_shared: rng.u8(0..3) == 0,
+    }
+}
+
+fn socket_step(rng: &mut Rng) -> Step {
+    // Much befalls the first ones, and something all.
+    let pair = if rng.u8(0..3) == 0 { rng.u8(..) } else { 0 };
+    let descriptors = rng.u8(0..4);
+    let (pipe, listener) = (pair, pair);
+    match rng.u8(0..50) {
+        0..3 => datagrams(rng),
+        3..14 => {
+            // Some are too long for any way.
+            let is_huge = rng.u8(0..24) == 0;
+            let len = if is_huge { rng.u16(65_508..=u16::MAX) } else { len(rng) };
+            let descriptors = if rng.bool() { descriptors } else { 0 };
+            Step::SendTo { pair, len, form: form(rng), descriptors }
+        }
+        14..23 => {
+            let gives_up = rng.u8(0..3) == 0;
+            Step::ReceiveFrom { pair, len: len(rng), form: form(rng), gives_up }
+        }
+        23..26 => Step::PeekAt { pair, len: len(rng) },
+        26 if rng.u8(0..4) == 0 => Step::CloseDatagrams { pair },
+        26..29 => {
+            Step::Connection { place: [Place::Path, Place::Name, Place::Pair][rng.usize(0..3)] }
+        }
+        29..33 => Step::SendWith { pipe, len: len(rng), descriptors },
+        33..37 => {
+            let gives_up = rng.u8(0..3) == 0;
+            Step::ReceiveWith { pipe, len: len(rng), descriptors, gives_up }
+        }
+        37..39 => Step::Listen {
+            place: [Place::Path, Place::Name][rng.usize(0..2)],
+            backlog: rng.u8(0..3),
+        },
+        39..44 => Step::Connect { listener },
+        44..48 => Step::Accept { listener },
+        48 if rng.u8(0..4) == 0 => Step::CloseListener { listener },
+        48..=u8::MAX => op_step(rng),
     }
 }
 

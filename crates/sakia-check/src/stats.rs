@@ -35,6 +35,94 @@ pub enum Fate {
     Ended,
 }
 
+/// What is worth to happen, but follows from no step for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// A datagram without bytes came.
+    DatagramEmpty,
+    /// A datagram came that was longer than its room.
+    DatagramCut,
+    /// A datagram was too long to be sent.
+    DatagramTooLong,
+    /// One send made several datagrams.
+    DatagramSegments,
+    /// A datagram came twice.
+    DatagramRepeated,
+    /// A datagram came before another that was sent earlier.
+    DatagramOvertakes,
+    /// A send of a datagram was refused, since its receiver was gone.
+    DatagramRefused,
+    /// Datagrams were sent that did not come.
+    DatagramMissing,
+    /// A batch brought several.
+    BatchOfSeveral,
+    /// A peek showed a datagram.
+    Peeked,
+    /// A receive was dropped, and what it may have brought came for a later one.
+    KeptForLater,
+    /// A receiver of the driver brought a datagram.
+    ReceiverBrings,
+    /// A descriptor came with a message.
+    DescriptorPassed,
+    /// There was no room for a descriptor.
+    DescriptorCut,
+    /// A connection was made by way of a listener within the machine.
+    Accepted,
+    /// A connect found the queue of a listener full, and was done later.
+    ConnectWaited,
+}
+
+impl Outcome {
+    /// Every one.
+    pub const ALL: [Self; 16] = [
+        Self::DatagramEmpty,
+        Self::DatagramCut,
+        Self::DatagramTooLong,
+        Self::DatagramSegments,
+        Self::DatagramRepeated,
+        Self::DatagramOvertakes,
+        Self::DatagramRefused,
+        Self::DatagramMissing,
+        Self::BatchOfSeveral,
+        Self::Peeked,
+        Self::KeptForLater,
+        Self::ReceiverBrings,
+        Self::DescriptorPassed,
+        Self::DescriptorCut,
+        Self::Accepted,
+        Self::ConnectWaited,
+    ];
+}
+
+/// The kinds of operations of programs.
+const OPERATIONS: [&str; 24] = [
+    "accept",
+    "allocate",
+    "close",
+    "connect",
+    "datagram peek",
+    "datagram receive",
+    "datagram send",
+    "message receive",
+    "message send",
+    "name",
+    "nop",
+    "open",
+    "pipe read",
+    "pipe write",
+    "poll",
+    "read",
+    "receiver receive",
+    "socket peek",
+    "socket receive",
+    "socket send",
+    "statx",
+    "sync",
+    "truncate",
+    "write",
+];
+
 /// Counts of a number of programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
@@ -46,6 +134,8 @@ pub struct Stats {
     pub operations: BTreeMap<&'static str, u64>,
     /// Faults that took effect, by kind.
     pub faults: BTreeMap<String, u64>,
+    /// What came of them, as far as it is worth a count.
+    pub outcomes: BTreeMap<Outcome, u64>,
     /// How often what befell an operation of a kind at which moment: `read/under_way/dropped`.
     pub fates: BTreeMap<String, u64>,
     /// Results that were errors, by the name of the operation's kind and the errno.
@@ -74,6 +164,23 @@ impl Stats {
         *self.fates.entry(key).or_default() += 1;
     }
 
+    /// Counts something worth a count.
+    pub fn outcome(&mut self, outcome: Outcome) {
+        *self.outcomes.entry(outcome).or_default() += 1;
+    }
+
+    /// The names of all that never happened: faults, kinds of operations, outcomes.
+    pub fn never(&self) -> Vec<String> {
+        let faults = self.faults.iter().filter(|&(_, &count)| count == 0);
+        let operations = OPERATIONS.iter().filter(|&kind| !self.operations.contains_key(kind));
+        let outcomes = Outcome::ALL.iter().filter(|outcome| !self.outcomes.contains_key(outcome));
+        faults
+            .map(|(name, _)| name.clone())
+            .chain(operations.map(|&kind| kind.to_owned()))
+            .chain(outcomes.map(text))
+            .collect()
+    }
+
     /// Adds the counts of others.
     pub fn add(&mut self, other: Self) {
         self.programs += other.programs;
@@ -83,6 +190,7 @@ impl Stats {
         add(&mut self.lengths, other.lengths);
         add(&mut self.operations, other.operations);
         add(&mut self.faults, other.faults);
+        add(&mut self.outcomes, other.outcomes);
         add(&mut self.fates, other.fates);
         add(&mut self.errors, other.errors);
     }
@@ -120,6 +228,10 @@ impl fmt::Display for Stats {
         writeln!(f, "operations:")?;
         for (name, count) in &self.operations {
             writeln!(f, "  {name:<24} {count:>9}")?;
+        }
+        writeln!(f, "outcomes:")?;
+        for (outcome, count) in &self.outcomes {
+            writeln!(f, "  {:<24} {count:>9}", text(outcome))?;
         }
         writeln!(f, "what befell them, and when:")?;
         for (name, count) in &self.fates {

@@ -1,31 +1,35 @@
 //! Runs a program and holds its outcome against the models.
 
+mod datagrams;
 mod files;
 mod names;
 mod pipes;
+mod probes;
 mod sockets;
 mod transfers;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{Arena, Auto, Bypass, Driver, Handle, OpKind, Policy, Rules, Wait};
+use sakia_driver::{
+    Arena, Auto, Bypass, Driver, Fd, Handle, OpKind, Policy, ReceivedControl, Rules, Wait,
+};
 use sakia_ring::Ring;
 
 use crate::env::{Env, Real, Simulated};
-use crate::held::{Held, Output, Pending, WakerPanic, hook_wakers};
+use crate::held::{Held, Output, Pending, hook_wakers, survive_wakers};
 use crate::names::Worlds;
-use crate::program::{Config, Program, Step};
+use crate::program::{Config, Form, Program, Step};
 use crate::stats::{Fate, Moment, Stats};
 
+use self::datagrams::{DatagramModel, DatagramRole};
 use self::files::{FileModel, FileRole, OpenFile};
 use self::names::NameRole;
 use self::pipes::{PipeModel, PipeRole};
-use self::sockets::{DatagramModel, DatagramRole};
+use self::sockets::{ListenerModel, ListenerRole};
 
 /// What a program did wrong, or rather what was done wrong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,7 @@ pub(crate) enum Role {
     Name(NameRole),
     Pipe(PipeRole),
     Datagram(DatagramRole),
+    Listener(ListenerRole),
     /// The close of something.
     Close,
 }
@@ -58,6 +63,7 @@ impl Role {
             Self::Name(_) => "name",
             Self::Pipe(role) => role.kind(),
             Self::Datagram(role) => role.kind(),
+            Self::Listener(role) => role.kind(),
             Self::Close => "close",
         }
     }
@@ -65,7 +71,7 @@ impl Role {
     /// Whether it may wait for ever. A close waits for whoever uses its descriptor, and a result that was
     /// not taken is a user.
     fn may_wait(&self) -> bool {
-        matches!(self, Self::Pipe(_) | Self::Datagram(_) | Self::Close)
+        matches!(self, Self::Pipe(_) | Self::Datagram(_) | Self::Listener(_) | Self::Close)
     }
 }
 
@@ -91,6 +97,13 @@ pub(crate) struct Runner<'a, E: Env> {
     open: Vec<OpenFile>,
     pipes: Vec<PipeModel>,
     datagrams: Vec<DatagramModel>,
+    listeners: Vec<ListenerModel>,
+    /// Sockets that were given an address.
+    sockets: u64,
+    /// The other ends of the pipes that messages pass on.
+    probes: Vec<Fd>,
+    /// What came with messages.
+    kept: Vec<ReceivedControl>,
     worlds: Worlds,
     /// Operations on names that were given up and may not be over.
     names_given_up: Vec<u64>,
@@ -197,6 +210,10 @@ fn run<E: Env>(
         open: Vec::new(),
         pipes: Vec::new(),
         datagrams: Vec::new(),
+        listeners: Vec::new(),
+        sockets: 0,
+        probes: Vec::new(),
+        kept: Vec::new(),
         worlds: Worlds::default(),
         names_given_up: Vec::new(),
         held: Vec::new(),
@@ -283,10 +300,31 @@ impl<E: Env> Runner<'_, E> {
             Step::Receive { pipe, len, memory } => self.receive(pipe, len, memory),
             Step::Poll { pipe, end } => self.poll_pipe(pipe, end),
             Step::ClosePipe { pipe, end, parting } => self.close_pipe(pipe, end, parting),
-            Step::Connection => self.make_connection()?,
-            Step::Datagrams => self.make_datagrams()?,
-            Step::SendTo { pair, len } => self.send_datagram(pair, len),
-            Step::ReceiveFrom { pair, len } => self.receive_datagram(pair, len),
+            Step::Connection { place } => self.make_connection(place)?,
+            Step::SendWith { pipe, len, descriptors } => self.send_with(pipe, len, descriptors)?,
+            Step::ReceiveWith { pipe, len, descriptors, gives_up } => {
+                let held = self.held.len();
+                self.receive_with(pipe, len, descriptors);
+                self.give_up_from(held, gives_up)?;
+            }
+            Step::Listen { place, backlog } => self.listen(place, backlog)?,
+            Step::Connect { listener } => self.connect(listener)?,
+            Step::Accept { listener } => self.accept(listener),
+            Step::CloseListener { listener } => self.close_listener(listener),
+            Step::Datagrams { place, owner, is_connected, is_shared } => {
+                self.make_datagrams(place, owner, is_connected, is_shared)?;
+            }
+            Step::SendTo { pair, len, form, descriptors } => {
+                self.send_datagram(pair, len, form, descriptors)?;
+            }
+            Step::ReceiveFrom { pair, len, form, gives_up } => {
+                let held = self.held.len();
+                self.receive_datagram(pair, len, form, false);
+                self.give_up_from(held, gives_up)?;
+            }
+            Step::PeekAt { pair, len } => {
+                self.receive_datagram(pair, len, Form::Addressed, true);
+            }
             Step::CloseDatagrams { pair } => self.close_datagrams(pair),
             Step::Nop => {
                 let op = crate::held::pending(self.driver.nop(), Output::Done);
@@ -441,6 +479,9 @@ impl<E: Env> Runner<'_, E> {
         let Some(index) = pick(number, self.held.len()) else { return };
         let held = &mut self.held[index];
         self.stats.fate(held.role.kind(), Self::moment(held), Fate::Canceled);
+        if let Role::Datagram(role) = &held.role {
+            self.datagrams[role.pair()].note_canceled(role);
+        }
         // What is not pushed yet is canceled, and its waker called, at once.
         survive_wakers(|| held.pending.cancel());
         held.is_canceled = true;
@@ -454,6 +495,21 @@ impl<E: Env> Runner<'_, E> {
         drop(held.pending);
     }
 
+    /// Drops an operation that is the last of so many and one, and was just started, when it was asked for
+    /// once and is not done, a turn later.
+    fn give_up_from(&mut self, index: usize, gives_up: bool) -> Check {
+        if !gives_up || self.held.len() == index {
+            return Ok(());
+        }
+        if let Some(output) = self.held[index].ask() {
+            let held = self.held.swap_remove(index);
+            return self.take(held, output);
+        }
+        self.turn(Wait::Poll)?;
+        self.drop_op(index);
+        Ok(())
+    }
+
     fn forget_op(&mut self, number: usize) {
         let Some(index) = pick(number, self.held.len()) else { return };
         match &self.held[index].role {
@@ -461,7 +517,9 @@ impl<E: Env> Runner<'_, E> {
             Role::Name(_) => return,
             Role::File(role) => self.files[role.file()].is_spoiled = true,
             Role::Pipe(role) => self.pipes[role.pipe()].is_spoiled = true,
-            Role::Datagram(_) | Role::Nop | Role::Close => {}
+            Role::Datagram(role) => self.datagrams[role.pair()].forget(role),
+            Role::Listener(role) => self.listeners[role.listener()].give_up(role),
+            Role::Nop | Role::Close => {}
         }
         let held = self.held.swap_remove(index);
         self.stats.fate(held.role.kind(), Self::moment(&held), Fate::Forgotten);
@@ -474,7 +532,9 @@ impl<E: Env> Runner<'_, E> {
             Role::Name(_) => self.names_given_up.push(id),
             Role::File(role) => self.files[role.file()].give_up(id),
             Role::Pipe(role) => self.pipes[role.pipe()].give_up(&role),
-            Role::Datagram(_) | Role::Nop | Role::Close => {}
+            Role::Datagram(role) => self.datagrams[role.pair()].give_up(&role),
+            Role::Listener(role) => self.listeners[role.listener()].give_up(&role),
+            Role::Nop | Role::Close => {}
         }
     }
 
@@ -506,6 +566,7 @@ impl<E: Env> Runner<'_, E> {
             Role::Name(role) => self.end_name(held.id, role, held.is_canceled, output),
             Role::Pipe(role) => self.end_pipe(role, held.is_canceled, output),
             Role::Datagram(role) => self.end_datagram(role, held.is_canceled, output),
+            Role::Listener(role) => self.end_listener(role, held.is_canceled, output),
         };
         result.map_err(|wrong| format!("{kind} #{} ended with {}: {wrong}", held.id, short(&what)))
     }
@@ -546,30 +607,20 @@ impl<E: Env> Runner<'_, E> {
 
     /// Parts with everything in good order and waits for all operations.
     fn finish(&mut self) -> Check {
-        self.open.clear();
-        for pipe in &mut self.pipes {
-            pipe.part_with_ends();
-        }
-        self.datagrams.iter_mut().for_each(DatagramModel::part_with_ends);
+        self.drain_datagrams()?;
+        self.part_with_all();
         let mut turns = 0;
         while !self.held.is_empty()
             || self.driver.live_operations() as usize != self.forgotten.len()
         {
-            let mut index = 0;
-            while index < self.held.len() {
-                // Close what is read and written only by what is held: all but polls end by that.
-                match self.held[index].ask() {
-                    Some(output) => {
-                        let held = self.held.swap_remove(index);
-                        self.take(held, output)?;
-                    }
-                    None => index += 1,
-                }
-            }
+            self.take_done()?;
+            // What was taken may have made connections.
+            self.part_with_all();
             if turns == TURNS_TRIED {
                 // What holds both ends of its pipe by itself waits for ever.
-                let waits =
-                    |held: &&mut Held<Role>| matches!(held.role, Role::Pipe(_) | Role::Datagram(_));
+                let waits = |held: &&mut Held<Role>| {
+                    matches!(held.role, Role::Pipe(_) | Role::Datagram(_) | Role::Listener(_))
+                };
                 self.held.iter_mut().filter(waits).for_each(|held| {
                     survive_wakers(|| held.pending.cancel());
                     held.is_canceled = true;
@@ -597,6 +648,30 @@ impl<E: Env> Runner<'_, E> {
         self.check_names()
     }
 
+    /// Drops what operations are made on: all but polls end by that.
+    fn part_with_all(&mut self) {
+        self.open.clear();
+        self.kept.clear();
+        self.pipes.iter_mut().for_each(PipeModel::part_with_ends);
+        self.datagrams.iter_mut().for_each(DatagramModel::part_with_ends);
+        self.listeners.iter_mut().for_each(ListenerModel::part_with_ends);
+    }
+
+    /// Takes the results of all operations that are noticed to be done.
+    fn take_done(&mut self) -> Check {
+        let mut index = 0;
+        while index < self.held.len() {
+            match self.held[index].ask() {
+                Some(output) => {
+                    let held = self.held.swap_remove(index);
+                    self.take(held, output)?;
+                }
+                None => index += 1,
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the driver, then looks at what the program still holds.
     fn end(mut self) -> Result<Ended, String> {
         for held in &self.held {
@@ -605,22 +680,26 @@ impl<E: Env> Runner<'_, E> {
         let handle = self.driver.handle().clone();
         // Half of the programs let go of their files first.
         if self.config.seed % 8 < 4 {
-            self.open.clear();
-            self.pipes.clear();
-            self.datagrams.clear();
+            self.part_with_all();
         }
-        let Self { driver, arena, open, pipes, datagrams, held, forgotten, excused, .. } = self;
+        let Self { driver, arena, open, pipes, datagrams, listeners, .. } = self;
+        let Self { probes, kept, held, forgotten, excused, .. } = self;
         let leaked = driver.shutdown(Duration::from_secs(1)).leaked;
-        drop((open, pipes, datagrams, arena));
+        drop((open, pipes, datagrams, listeners, probes, kept, arena));
         // Results from before the end are kept; what they are was not looked at in order. A result that
-        // is taken may be what a close waits for, one that was forgotten is waited for in vain.
+        // is taken may be what a close waits for; one that was forgotten is waited for in vain.
         let mut held = held;
         let mut count = usize::MAX;
         while held.len() < count {
             count = held.len();
             held.retain_mut(Held::is_left_waiting);
         }
-        held.retain(|held| forgotten.is_empty() || !matches!(held.role, Role::Close));
+        let may_wait = |role: &Role| match role {
+            // Of several that use one socket the others wait for it.
+            Role::Listener(_) | Role::Datagram(_) | Role::Close => !forgotten.is_empty(),
+            _ => false,
+        };
+        held.retain(|held| !may_wait(&held.role));
         if let Some(held) = held.first() {
             let kind = held.role.kind();
             return Err(format!("{kind} #{} waits although its driver has ended", held.id));
@@ -635,15 +714,6 @@ impl<E: Env> Runner<'_, E> {
 /// The one of `count` objects that a number stands for, if there is any.
 fn pick(number: usize, count: usize) -> Option<usize> {
     (count > 0).then(|| number % count)
-}
-
-/// Calls what may call wakers. `None` when one of them panicked.
-fn survive_wakers<T>(f: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(value) => Some(value),
-        Err(payload) if payload.is::<WakerPanic>() => None,
-        Err(payload) => resume_unwind(payload),
-    }
 }
 
 /// The beginning of a text that may be long.

@@ -2,7 +2,10 @@
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{CURRENT_POSITION, Fd, PollEvents, ShutdownHow};
+use sakia_driver::{
+    CURRENT_POSITION, ControlMessage, Fd, PollEvents, Received, ReceivedControl, ShutdownHow,
+    SocketAddress,
+};
 
 use super::files::{known_errors, text};
 use super::transfers::brought;
@@ -10,11 +13,32 @@ use super::{BLOCK_BYTES, Check, Role, Runner, pick};
 use crate::env::Env;
 use crate::held::{Output, Pending, pending};
 use crate::program::{End, Memory, Parting};
-use crate::stats::Fate;
+use crate::stats::{Fate, Outcome};
 use crate::stream::Stream;
 
-/// Starts a receive that loses nothing when dropped: into so many bytes of its own, or of whatever has come.
-pub(super) type Receiver = Box<dyn Fn(Option<usize>) -> Box<dyn Pending>>;
+/// Starts a receive that loses nothing when dropped.
+pub(super) type Receiver = Box<dyn Fn(Ask) -> Box<dyn Pending>>;
+
+/// What a receive asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    /// Whatever has come, in memory that the driver brings.
+    Whatever,
+    /// Up to so many bytes.
+    Room(usize),
+    /// The same, and control messages, for which there are so many bytes.
+    Message(usize, usize),
+}
+
+/// What bytes go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    Pipe,
+    /// One direction of a connection.
+    Network,
+    /// The same, within the machine.
+    Unix,
+}
 
 /// More than comes at a time.
 const PIECE_MAX: usize = 1 << 20;
@@ -36,8 +60,13 @@ pub(crate) struct PipeModel {
     /// The end was closed, not only dropped: what is under way there is canceled.
     is_reader_closed: bool,
     is_writer_closed: bool,
-    /// It is one direction of a connection.
-    is_socket: bool,
+    kind: StreamKind,
+    /// Descriptors that were sent along.
+    passed: Vec<Passed>,
+    /// A receive may have brought bytes and closed the descriptors that came with them.
+    closes_passed: bool,
+    /// How many of these have come or will not.
+    passed_over: usize,
     /// Nothing can be said about it any more.
     pub(crate) is_spoiled: bool,
 }
@@ -51,6 +80,14 @@ enum Activity {
     GivenUp,
 }
 
+/// Descriptors that a write sends along.
+struct Passed {
+    segment: usize,
+    numbers: Vec<usize>,
+    /// Some of its bytes were sent, and so were they.
+    is_sent: bool,
+}
+
 impl Activity {
     fn settle(&mut self) {
         if *self == Self::GivenUp {
@@ -61,14 +98,16 @@ impl Activity {
 
 /// What an operation on a pipe is to do.
 pub(crate) enum PipeRole {
-    Send { pipe: usize, segment: usize, bytes: Vec<u8> },
-    Receive { pipe: usize, len: usize },
+    Send { pipe: usize, segment: usize, bytes: Vec<u8>, is_message: bool },
+    Receive { pipe: usize, len: usize, is_message: bool },
     Poll { pipe: usize, end: End },
 }
 
 impl PipeRole {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
+            Self::Send { is_message: true, .. } => "message send",
+            Self::Receive { is_message: true, .. } => "message receive",
             Self::Send { .. } => "pipe write",
             Self::Receive { .. } => "pipe read",
             Self::Poll { .. } => "poll",
@@ -98,6 +137,7 @@ impl PipeModel {
             // The next one may begin at once, and finds all that this one leaves.
             PipeRole::Receive { .. } if self.loses_nothing => self.receiving = Activity::None,
             PipeRole::Receive { len, .. } => {
+                self.closes_passed = true;
                 self.receiving = Activity::GivenUp;
                 self.lost_max = len;
             }
@@ -131,7 +171,11 @@ impl PipeModel {
     /// With what operations on a connection may fail: its other side, or the network, has ended it.
     fn errors_of_connection(&self, is_reset: bool) -> &'static [Errno] {
         let is_ended = self.reader.is_none() || self.writer.is_none() || is_reset;
-        if self.is_socket && is_ended { &[Errno::PIPE, Errno::CONNRESET] } else { &[] }
+        if self.is_socket() && is_ended { &[Errno::PIPE, Errno::CONNRESET] } else { &[] }
+    }
+
+    fn is_socket(&self) -> bool {
+        self.kind != StreamKind::Pipe
     }
 
     fn is_closed(&self, end: End) -> bool {
@@ -146,7 +190,7 @@ impl<E: Env> Runner<'_, E> {
     pub(super) fn make_pipe(&mut self) -> Check {
         let ends = self.env.pipe(&self.driver).map_err(|error| format!("no pipe: {error}"))?;
         if let Some((reader, writer)) = ends {
-            self.add_stream(reader, None, writer, false);
+            self.add_stream(reader, None, writer, StreamKind::Pipe);
         }
         Ok(())
     }
@@ -157,7 +201,7 @@ impl<E: Env> Runner<'_, E> {
         reader: Fd,
         receiver: Option<Receiver>,
         writer: Fd,
-        is_socket: bool,
+        kind: StreamKind,
     ) {
         self.pipes.push(PipeModel {
             reader: Some(reader),
@@ -170,9 +214,12 @@ impl<E: Env> Runner<'_, E> {
             lost_max: 0,
             is_reader_closed: false,
             is_writer_closed: false,
-            is_socket,
+            kind,
+            passed: Vec::new(),
+            closes_passed: false,
+            passed_over: 0,
             // Bytes that were sent are lost when the connection is reset.
-            is_spoiled: is_socket && self.has(FaultKind::Reset),
+            is_spoiled: kind != StreamKind::Pipe && self.has(FaultKind::Reset),
         });
     }
 
@@ -186,7 +233,7 @@ impl<E: Env> Runner<'_, E> {
         if self.pipes[pipe].sending != Activity::None {
             return;
         }
-        let is_socket = self.pipes[pipe].is_socket;
+        let is_socket = self.pipes[pipe].is_socket();
         let block = self.block(memory).filter(|_| !is_socket);
         let len = if block.is_some() { BLOCK_BYTES } else { usize::from(len) };
         let bytes = text(self.started + 1, len);
@@ -198,7 +245,94 @@ impl<E: Env> Runner<'_, E> {
         } else {
             self.start_write(&fd, CURRENT_POSITION, bytes.clone(), memory, block)
         };
-        self.hold(Role::Pipe(PipeRole::Send { pipe, segment, bytes }), op);
+        self.hold(Role::Pipe(PipeRole::Send { pipe, segment, bytes, is_message: false }), op);
+    }
+
+    /// Sends bytes and descriptors.
+    pub(super) fn send_with(&mut self, number: u8, len: u16, descriptors: u8) -> Check {
+        let Some(pipe) = self.pick_unix(number) else { return Ok(()) };
+        let Some(fd) = self.pipes[pipe].writer.clone() else { return Ok(()) };
+        if self.pipes[pipe].sending != Activity::None {
+            return Ok(());
+        }
+        let bytes = text(self.started + 1, len.into());
+        let (control, numbers) = self.probes(descriptors)?;
+        let its = &mut self.pipes[pipe];
+        let segment = its.stream.begin(bytes.clone());
+        if !numbers.is_empty() && !bytes.is_empty() {
+            its.passed.push(Passed { segment, numbers, is_sent: false });
+        }
+        its.sending = Activity::Held;
+        let (buf, to) = (self.env.buffer(bytes.clone()), SocketAddress::UNNAMED);
+        let op = pending(self.driver.send_message(&fd, buf, &to, control, 0), |(result, buf)| {
+            Output::Bytes(result, buf.to_vec())
+        });
+        let is_message = true;
+        self.hold(Role::Pipe(PipeRole::Send { pipe, segment, bytes, is_message }), op);
+        Ok(())
+    }
+
+    /// Receives bytes and descriptors.
+    pub(super) fn receive_with(&mut self, number: u8, len: u16, descriptors: u8) {
+        let Some(pipe) = self.pick_unix(number) else { return };
+        let Some(fd) = self.pipes[pipe].reader.clone() else { return };
+        if self.pipes[pipe].receiving != Activity::None {
+            return;
+        }
+        let (len, is_capacity) = (usize::from(len), self.fills_capacity());
+        let control_bytes = ControlMessage::space(4 * usize::from(descriptors));
+        let op = if let Some(receiver) = &self.pipes[pipe].receiver {
+            receiver(Ask::Message(len, control_bytes))
+        } else {
+            let op = self.driver.recv_message(&fd, self.room(len), control_bytes, 0);
+            pending(op, move |(result, buf): (std::io::Result<(Received, _)>, E::Buf)| match result
+            {
+                Ok((received, _)) if is_capacity && buf.len() != received.len => {
+                    Output::Bytes(Ok(usize::MAX), buf.to_vec())
+                }
+                Ok((received, control)) => Output::Message(Ok(received.len), buf.to_vec(), control),
+                Err(error) => Output::Bytes(Err(error), buf.to_vec()),
+            })
+        };
+        self.pipes[pipe].receiving = Activity::Held;
+        self.hold(Role::Pipe(PipeRole::Receive { pipe, len, is_message: true }), op);
+    }
+
+    /// The stream within the machine that a number stands for.
+    fn pick_unix(&self, number: u8) -> Option<usize> {
+        let is_unix = |pipe: &&usize| self.pipes[**pipe].kind == StreamKind::Unix;
+        let pipes: Vec<usize> = (0..self.pipes.len()).collect();
+        let streams: Vec<&usize> = pipes.iter().filter(is_unix).collect();
+        pick(number.into(), streams.len()).map(|index| *streams[index])
+    }
+
+    /// Descriptors came: those of one write, and of a later one than those that came before.
+    fn take_passed(&mut self, pipe: usize, control: ReceivedControl) -> Check {
+        if control.is_truncated {
+            self.stats.outcome(Outcome::DescriptorCut);
+        }
+        let numbers = self.numbers(&control.descriptors)?;
+        let its = &mut self.pipes[pipe];
+        its.closes_passed |= control.is_truncated;
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let is_it = |passed: &Passed| match control.is_truncated {
+            true => passed.numbers.starts_with(&numbers),
+            false => passed.numbers == numbers,
+        };
+        let waiting = &its.passed[its.passed_over..];
+        let Some(index) = waiting.iter().position(is_it) else {
+            return Err(format!("descriptors {numbers:?} come out of turn"));
+        };
+        if !its.closes_passed && waiting[..index].iter().any(|passed| passed.is_sent) {
+            return Err(format!("descriptors {numbers:?} come, and those before did not"));
+        }
+        its.passed_over += index + 1;
+        if self.config.seed.is_multiple_of(2) {
+            self.kept.push(control);
+        }
+        Ok(())
     }
 
     pub(super) fn receive(&mut self, number: u8, len: u16, memory: Memory) {
@@ -207,10 +341,13 @@ impl<E: Env> Runner<'_, E> {
         if self.pipes[pipe].receiving != Activity::None {
             return;
         }
+        self.pipes[pipe].closes_passed = true;
         let (len, op) = if let Some(receiver) = &self.pipes[pipe].receiver {
-            let len = Some(usize::from(len)).filter(|_| memory == Memory::Vector);
-            (len.unwrap_or(PIECE_MAX), receiver(len))
-        } else if self.pipes[pipe].is_socket {
+            match memory {
+                Memory::Vector => (len.into(), receiver(Ask::Room(len.into()))),
+                Memory::Buffer | Memory::Fixed => (PIECE_MAX, receiver(Ask::Whatever)),
+            }
+        } else if self.pipes[pipe].is_socket() {
             let is_capacity = self.fills_capacity();
             let op = self.driver.recv(&fd, self.room(len.into()), 0);
             let read = move |(result, buf): (_, E::Buf)| brought(is_capacity, result, buf.to_vec());
@@ -219,7 +356,7 @@ impl<E: Env> Runner<'_, E> {
             self.start_read(&fd, CURRENT_POSITION, len.into(), memory)
         };
         self.pipes[pipe].receiving = Activity::Held;
-        self.hold(Role::Pipe(PipeRole::Receive { pipe, len }), op);
+        self.hold(Role::Pipe(PipeRole::Receive { pipe, len, is_message: false }), op);
     }
 
     pub(super) fn poll_pipe(&mut self, number: u8, end: End) {
@@ -244,7 +381,7 @@ impl<E: Env> Runner<'_, E> {
             End::Write => its.writer.take(),
         };
         let Some(fd) = fd else { return };
-        if parting == Parting::Drop || its.is_socket && end == End::Read {
+        if parting == Parting::Drop || its.is_socket() && end == End::Read {
             return;
         }
         match end {
@@ -258,7 +395,7 @@ impl<E: Env> Runner<'_, E> {
                 self.stats.fate(role.kind(), Self::moment(held), Fate::Closed);
             }
         }
-        let op = if self.pipes[pipe].is_socket {
+        let op = if self.pipes[pipe].is_socket() {
             pending(self.driver.shutdown_socket(&fd, ShutdownHow::Sends), Output::Done)
         } else {
             pending(self.driver.close(fd), Output::Done)
@@ -270,6 +407,15 @@ impl<E: Env> Runner<'_, E> {
     pub(super) fn end_pipe(&mut self, role: PipeRole, is_canceled: bool, output: Output) -> Check {
         let pipe = role.pipe();
         let is_spoiled = self.pipes[pipe].is_spoiled;
+        let output = match output {
+            Output::Message(result, bytes, control) => {
+                if !is_spoiled {
+                    self.take_passed(pipe, control)?;
+                }
+                Output::Bytes(result, bytes)
+            }
+            output => output,
+        };
         let mut known = known_errors(self.pipes[pipe].is_closed(role.end())).to_vec();
         known.extend(self.pipes[pipe].errors_of_connection(self.has(FaultKind::Reset)));
         match (role, output) {
@@ -285,6 +431,9 @@ impl<E: Env> Runner<'_, E> {
                 }
                 let count = *result.as_ref().unwrap_or(&0);
                 let has_reader = its.reader.is_some();
+                for passed in its.passed.iter_mut().filter(|passed| passed.segment == segment) {
+                    passed.is_sent = count > 0;
+                }
                 let ended = its.stream.sent(segment, count);
                 match result {
                     Ok(count) if count > bytes.len() || count == 0 && !bytes.is_empty() => {

@@ -1,62 +1,106 @@
-//! Sockets: connections, which are two streams, and datagrams, which come whole or not at all.
+//! Sockets, and connections, which are two streams.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
-use sakia_driver::{Domain, Driver, Fd, Op, Operation, Received, SocketAddress, SocketType};
+use sakia_driver::{Domain, Driver, Fd, Incoming, Op, Operation, SocketAddress, SocketType};
 
-use super::files::text;
-use super::pipes::Receiver;
+use super::pipes::{Ask, Receiver, StreamKind};
 use super::transfers::brought;
 use super::{Check, Role, Runner, pick};
 use crate::env::Env;
-use crate::held::{Output, driven, pending};
+use crate::held::{Output, Pending, driven, pending};
+use crate::program::Place;
+use crate::stats::Outcome;
 
-/// Connections that wait to be accepted at most.
+/// Connections that wait to be accepted at most, where the program does not say it.
 const BACKLOG: u32 = 4;
 
-/// The bytes by which a datagram is known.
-const TELLING: usize = 16;
-
-/// Two sockets for datagrams: one sends to the other.
-#[derive(Debug)]
-pub(crate) struct DatagramModel {
-    sender: Option<Fd>,
-    receiver: Option<Fd>,
+/// A listener within the machine, and who connects to it.
+pub(crate) struct ListenerModel {
+    fd: Option<Fd>,
+    /// What accepts, in place of single operations.
+    incoming: Option<Rc<Incoming>>,
     address: SocketAddress,
-    sent: Vec<Sent>,
+    backlog: usize,
+    clients: Vec<Client>,
+    /// Accepts that may have taken a connection that the program does not get.
+    given_up: usize,
 }
 
-/// A datagram that was sent, or is about to be.
-#[derive(Debug)]
-struct Sent {
-    bytes: Vec<u8>,
-    /// How often it came.
-    count: u32,
+/// A socket that connects to a listener.
+struct Client {
+    /// None once the program has given it up.
+    fd: Option<Fd>,
+    name: SocketAddress,
+    state: ClientState,
+    server: Option<Fd>,
+    was_accepted: bool,
+    /// The queue was full when it began.
+    waits: bool,
 }
 
-/// What an operation on datagrams is to do.
-pub(crate) enum DatagramRole {
-    Send { pair: usize, index: usize },
-    Receive { pair: usize, len: usize },
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientState {
+    Connecting,
+    Connected,
+    /// Its connect was canceled or given up, and may have been done.
+    Unknown,
+    Failed,
 }
 
-impl DatagramRole {
+/// What an operation on a listener is to do.
+pub(crate) enum ListenerRole {
+    Connect { listener: usize, client: usize },
+    Accept { listener: usize, keeps: bool },
+}
+
+impl ListenerRole {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Send { .. } => "datagram send",
-            Self::Receive { .. } => "datagram receive",
+            Self::Connect { .. } => "connect",
+            Self::Accept { .. } => "accept",
+        }
+    }
+
+    pub(crate) fn listener(&self) -> usize {
+        match *self {
+            Self::Connect { listener, .. } | Self::Accept { listener, .. } => listener,
         }
     }
 }
 
-impl DatagramModel {
-    /// Drops both sockets.
+impl ListenerModel {
+    /// Drops the listener, and what was not connected.
     pub(crate) fn part_with_ends(&mut self) {
-        self.sender = None;
-        self.receiver = None;
+        self.fd = None;
+        self.incoming = None;
+        for client in &mut self.clients {
+            (client.fd, client.server) = (None, None);
+        }
+    }
+
+    /// The program does not want to know how an operation ends.
+    pub(crate) fn give_up(&mut self, role: &ListenerRole) {
+        match *role {
+            ListenerRole::Connect { client, .. } => {
+                let client = &mut self.clients[client];
+                (client.fd, client.server) = (None, None);
+                client.state = ClientState::Unknown;
+            }
+            ListenerRole::Accept { keeps: true, .. } => {}
+            ListenerRole::Accept { .. } => self.given_up += 1,
+        }
+    }
+
+    /// How many are connected for certain, and were not accepted as far as the program knows.
+    fn waiting(&self) -> usize {
+        let is_waiting =
+            |client: &&Client| client.state == ClientState::Connected && !client.was_accepted;
+        self.clients.iter().filter(is_waiting).count()
     }
 }
 
@@ -67,7 +111,10 @@ fn any_port() -> SocketAddress {
 
 impl<E: Env> Runner<'_, E> {
     /// Starts an operation and takes turns until it is done. `None` when it failed, or never ends.
-    fn done<O, T>(&mut self, start: impl FnOnce(&Driver) -> Op<O>) -> Result<Option<T>, String>
+    pub(super) fn done<O, T>(
+        &mut self,
+        start: impl FnOnce(&Driver) -> Op<O>,
+    ) -> Result<Option<T>, String>
     where
         O: Operation<Output = io::Result<T>>,
     {
@@ -77,11 +124,23 @@ impl<E: Env> Runner<'_, E> {
     }
 
     /// A socket with an address, or nothing where something fails.
-    fn bound(&mut self, kind: SocketType) -> Result<Option<(Fd, SocketAddress)>, String> {
-        let Some(fd) = self.done(|driver| driver.socket(Domain::INET, kind, 0))? else {
+    pub(super) fn bound(
+        &mut self,
+        place: Place,
+        kind: SocketType,
+    ) -> Result<Option<(Fd, SocketAddress)>, String> {
+        let is_network = place == Place::Network;
+        let domain = if is_network { Domain::INET } else { Domain::UNIX };
+        let Some(fd) = self.done(|driver| driver.socket(domain, kind, 0))? else {
             return Ok(None);
         };
-        if self.done(|driver| driver.bind(&fd, &any_port()))?.is_none() {
+        self.sockets += 1;
+        let address = if is_network {
+            any_port()
+        } else {
+            self.env.socket(self.sockets, place == Place::Path)
+        };
+        if self.done(|driver| driver.bind(&fd, &address))?.is_none() {
             return Ok(None);
         }
         let address = self.driver.local_address(&fd).ok();
@@ -89,24 +148,25 @@ impl<E: Env> Runner<'_, E> {
     }
 
     /// Makes a connection, whose directions are two more pipes.
-    pub(super) fn make_connection(&mut self) -> Check {
-        let Some((listener, address)) = self.bound(SocketType::STREAM)? else { return Ok(()) };
+    pub(super) fn make_connection(&mut self, place: Place) -> Check {
+        let keeps = !self.started.is_multiple_of(3);
+        if place == Place::Pair {
+            if let Ok((one, other)) = self.driver.socket_pair(SocketType::STREAM) {
+                self.add_connection(one, other, keeps, true);
+            }
+            return Ok(());
+        }
+        let is_network = place == Place::Network;
+        let kind = SocketType::STREAM;
+        let Some((listener, address)) = self.bound(place, kind)? else { return Ok(()) };
         if self.done(|driver| driver.listen(&listener, BACKLOG))?.is_none() {
             return Ok(());
         }
-        let kind = SocketType::STREAM;
-        let Some(client) = self.done(|driver| driver.socket(Domain::INET, kind, 0))? else {
+        let domain = if is_network { Domain::INET } else { Domain::UNIX };
+        let Some(client) = self.done(|driver| driver.socket(domain, kind, 0))? else {
             return Ok(());
         };
-        let keeps = !self.started.is_multiple_of(3);
-        let incoming = self.driver.incoming(listener.clone());
-        let mut accept = if keeps {
-            driven(async move { Output::Opened(incoming.accept().await) })
-        } else {
-            pending(self.driver.accept(&listener), |accepted| {
-                Output::Opened(accepted.map(|(server, _)| server))
-            })
-        };
+        let mut accept = self.accept_on(&listener, keeps.then(|| self.incoming(&listener)));
         let is_early = accept.try_take();
         if self.done(|driver| driver.connect(&client, &address))?.is_none() {
             return Ok(());
@@ -123,25 +183,52 @@ impl<E: Env> Runner<'_, E> {
         if peer.is_some_and(|peer| peer != name) {
             return Err(format!("{peer:?} was accepted, and {name:?} has connected"));
         }
+        self.add_connection(client, server, keeps, !is_network);
+        Ok(())
+    }
+
+    fn incoming(&self, listener: &Fd) -> Rc<Incoming> {
+        Rc::new(self.driver.incoming(listener.clone()))
+    }
+
+    fn accept_on(&self, listener: &Fd, incoming: Option<Rc<Incoming>>) -> Box<dyn Pending> {
+        match incoming {
+            Some(incoming) => driven(async move { Output::Opened(incoming.accept().await) }),
+            None => pending(self.driver.accept(listener), |accepted| {
+                Output::Opened(accepted.map(|(server, _)| server))
+            }),
+        }
+    }
+
+    /// The two directions of a connection become pipes.
+    fn add_connection(&mut self, client: Fd, server: Fd, keeps: bool, is_unix: bool) {
         for (reader, writer) in [(client.clone(), server.clone()), (server, client)] {
             let receiver = keeps.then(|| self.receiver(&reader));
-            self.add_stream(reader, receiver, writer, true);
+            let kind = if is_unix { StreamKind::Unix } else { StreamKind::Network };
+            self.add_stream(reader, receiver, writer, kind);
         }
-        Ok(())
     }
 
     /// What receives on a connection, and keeps what comes for nobody.
     fn receiver(&self, fd: &Fd) -> Receiver {
         let connection = self.driver.connection(fd.clone());
-        Box::new(move |len| {
+        Box::new(move |ask| {
             let connection = connection.clone();
             driven(async move {
-                match len {
-                    Some(len) => {
+                match ask {
+                    Ask::Room(len) => {
                         let (result, buf) = connection.read(Vec::with_capacity(len)).await;
                         brought(true, result, buf)
                     }
-                    None => match connection.recv().await {
+                    Ask::Message(len, control_bytes) => {
+                        let buf = Vec::with_capacity(len);
+                        let (result, buf) = connection.recv_message(buf, control_bytes).await;
+                        match result {
+                            Ok((len, control)) => Output::Message(Ok(len), buf, control),
+                            Err(error) => Output::Bytes(Err(error), buf),
+                        }
+                    }
+                    Ask::Whatever => match connection.recv().await {
                         Ok(buf) => Output::Bytes(Ok(buf.len()), buf.to_vec()),
                         Err(error) => Output::Bytes(Err(error), Vec::new()),
                     },
@@ -150,100 +237,180 @@ impl<E: Env> Runner<'_, E> {
         })
     }
 
-    /// Makes two sockets for datagrams.
-    pub(super) fn make_datagrams(&mut self) -> Check {
-        let Some((receiver, address)) = self.bound(SocketType::DATAGRAM)? else { return Ok(()) };
-        let Some((sender, _)) = self.bound(SocketType::DATAGRAM)? else { return Ok(()) };
-        let (sender, receiver, sent) = (Some(sender), Some(receiver), Vec::new());
-        self.datagrams.push(DatagramModel { sender, receiver, address, sent });
+    // Listeners within the machine.
+
+    pub(super) fn listen(&mut self, place: Place, backlog: u8) -> Check {
+        let Some((fd, address)) = self.bound(place, SocketType::STREAM)? else { return Ok(()) };
+        if self.done(|driver| driver.listen(&fd, backlog.into()))?.is_none() {
+            return Ok(());
+        }
+        let incoming = self.started.is_multiple_of(3).then(|| self.incoming(&fd));
+        let (backlog, clients) = (backlog.into(), Vec::new());
+        let fd = Some(fd);
+        let model = ListenerModel { fd, incoming, address, backlog, clients, given_up: 0 };
+        self.listeners.push(model);
         Ok(())
     }
 
-    fn pick_pair(&self, number: u8) -> Option<usize> {
-        pick(number.into(), self.datagrams.len())
+    fn pick_listener(&self, number: u8) -> Option<usize> {
+        pick(number.into(), self.listeners.len())
     }
 
-    pub(super) fn send_datagram(&mut self, number: u8, len: u16) {
-        let Some(pair) = self.pick_pair(number) else { return };
-        let bytes = text(self.started + 1, len.into());
-        let its = &mut self.datagrams[pair];
-        let Some(sender) = &its.sender else { return };
-        let buf = self.env.buffer(bytes.clone());
-        let op = self.driver.send_to(sender, buf, &its.address, 0);
-        let index = its.sent.len();
-        its.sent.push(Sent { bytes, count: 0 });
-        let op = pending(op, |(result, buf)| Output::Bytes(result, buf.to_vec()));
-        self.hold(Role::Datagram(DatagramRole::Send { pair, index }), op);
-    }
-
-    pub(super) fn receive_datagram(&mut self, number: u8, len: u16) {
-        let Some(pair) = self.pick_pair(number) else { return };
-        let Some(receiver) = &self.datagrams[pair].receiver else { return };
-        let len = usize::from(len);
-        let is_capacity = self.fills_capacity();
-        let op = self.driver.recv_from(receiver, self.room(len), 0);
-        let op = pending(op, move |(result, buf)| {
-            let came = result.as_ref().map_or(0, |received| received.len);
-            let is_wrong = is_capacity && buf.len() != came;
-            // Then it is one that cannot be.
-            if is_wrong { Output::Done(Ok(())) } else { Output::Message(result, buf.to_vec()) }
+    pub(super) fn connect(&mut self, number: u8) -> Check {
+        let Some(listener) = self.pick_listener(number) else { return Ok(()) };
+        // With a name of its own, by which it is known when it is accepted.
+        let bound = self.bound(Place::Name, SocketType::STREAM)?;
+        let Some((fd, name)) = bound else { return Ok(()) };
+        let its = &mut self.listeners[listener];
+        let waits = its.fd.is_some() && its.waiting() > its.backlog;
+        let op = pending(self.driver.connect(&fd, &its.address), Output::Done);
+        its.clients.push(Client {
+            fd: Some(fd),
+            name,
+            state: ClientState::Connecting,
+            server: None,
+            was_accepted: false,
+            waits,
         });
-        self.hold(Role::Datagram(DatagramRole::Receive { pair, len }), op);
+        let client = its.clients.len() - 1;
+        self.hold(Role::Listener(ListenerRole::Connect { listener, client }), op);
+        Ok(())
     }
 
-    pub(super) fn close_datagrams(&mut self, number: u8) {
-        let Some(pair) = self.pick_pair(number) else { return };
-        self.datagrams[pair].receiver = None;
+    pub(super) fn accept(&mut self, number: u8) {
+        let Some(listener) = self.pick_listener(number) else { return };
+        let its = &self.listeners[listener];
+        let Some(fd) = &its.fd else { return };
+        let keeps = its.incoming.is_some();
+        let op = self.accept_on(fd, its.incoming.clone());
+        self.hold(Role::Listener(ListenerRole::Accept { listener, keeps }), op);
     }
 
-    /// An operation on datagrams ended.
-    pub(super) fn end_datagram(
+    pub(super) fn close_listener(&mut self, number: u8) {
+        let Some(listener) = self.pick_listener(number) else { return };
+        let its = &mut self.listeners[listener];
+        (its.fd, its.incoming) = (None, None);
+    }
+
+    /// An operation on a listener ended.
+    pub(super) fn end_listener(
         &mut self,
-        role: DatagramRole,
+        role: ListenerRole,
         is_canceled: bool,
         output: Output,
     ) -> Check {
+        let listener = role.listener();
         match (role, output) {
-            (DatagramRole::Send { pair, index }, Output::Bytes(result, _)) => {
-                let len = self.datagrams[pair].sent[index].bytes.len();
-                match result {
-                    Ok(count) if count == len => Ok(()),
-                    Ok(count) => Err(format!("{count} of {len} bytes")),
-                    Err(error) => {
-                        // The peer may be gone, and a long one not fit.
-                        let known = [Errno::CONNREFUSED, Errno::MSGSIZE];
-                        self.excuse(&error, is_canceled, &known)
-                    }
-                }
+            (role, Output::Bytes(Err(_), _)) if is_canceled => {
+                self.listeners[listener].give_up(&role);
+                Ok(())
             }
-            (DatagramRole::Receive { pair, len }, Output::Message(result, bytes)) => match result {
-                Ok(_) if len == 0 => Err("without room it was not refused".to_owned()),
-                Err(error) if len == 0 => self.excuse(&error, is_canceled, &[Errno::INVAL]),
-                Ok(Received { len: count, .. }) if count > len => {
-                    Err("more than there is room for".to_owned())
+            (ListenerRole::Connect { client, .. }, Output::Done(Ok(()))) => {
+                let its = &mut self.listeners[listener];
+                its.clients[client].state = ClientState::Connected;
+                if its.clients[client].waits {
+                    self.stats.outcome(Outcome::ConnectWaited);
                 }
-                Ok(received) => {
-                    let comes_again = self.has(FaultKind::DatagramDuplicated);
-                    let bytes = &bytes[..received.len];
-                    // A transfer that is cut short is one with less room.
-                    let is_short = received.is_truncated && self.has(FaultKind::ShortTransfer);
-                    let len = if is_short { bytes.len() } else { len };
-                    let is_it = |sent: &&mut Sent| {
-                        let is_truncated = sent.bytes.len() > len;
-                        (sent.count == 0 || comes_again)
-                            && sent.bytes[..sent.bytes.len().min(len)] == *bytes
-                            && received.is_truncated == is_truncated
-                    };
-                    match self.datagrams[pair].sent.iter_mut().find(is_it) {
-                        // A few bytes do not tell which it was.
-                        Some(sent) => sent.count += u32::from(bytes.len() >= TELLING),
-                        None => return Err("nobody sent that".to_owned()),
-                    }
+                self.join(listener, client);
+                self.check_queue(listener)
+            }
+            // A worker of the kernel that waits for room is canceled by a signal.
+            (role @ ListenerRole::Connect { .. }, Output::Done(Err(error)))
+                if is_canceled && Errno::from_io_error(&error) == Some(Errno::INTR) =>
+            {
+                self.listeners[listener].give_up(&role);
+                Ok(())
+            }
+            (ListenerRole::Connect { client, .. }, Output::Done(Err(error))) => {
+                let its = &mut self.listeners[listener];
+                let was_accepted = its.clients[client].was_accepted;
+                its.clients[client].state = ClientState::Failed;
+                its.clients[client].server = None;
+                if was_accepted {
+                    return Err("it was accepted, and failed".to_owned());
+                }
+                // Whoever waited to be accepted when the listener went is turned away.
+                let is_gone = its.fd.is_none();
+                let known = [Errno::CONNREFUSED, Errno::CONNRESET];
+                let is_known =
+                    is_gone && Errno::from_io_error(&error).is_some_and(|its| known.contains(&its));
+                if !is_known && self.is_made_up(&error) {
+                    self.excused += 1;
+                    return Ok(());
+                }
+                self.excuse(&error, is_canceled, if is_gone { &known } else { &[] })
+            }
+            (ListenerRole::Accept { .. }, Output::Opened(result)) => match result {
+                Ok(server) => self.accepted(listener, server),
+                Err(error) if self.is_made_up(&error) => {
+                    self.excused += 1;
                     Ok(())
                 }
-                Err(error) => self.excuse(&error, is_canceled, &[Errno::CONNREFUSED]),
+                Err(error) => {
+                    let known = self.errors_of_full_table();
+                    self.excuse(&error, is_canceled, known)
+                }
             },
             _ => Err("no result of its kind".to_owned()),
         }
+    }
+
+    /// Whether it is an error of a network, which is not there, and was made up.
+    fn is_made_up(&self, error: &io::Error) -> bool {
+        let of_networks = [
+            Errno::CONNREFUSED,
+            Errno::CONNABORTED,
+            Errno::TIMEDOUT,
+            Errno::NETUNREACH,
+            Errno::HOSTUNREACH,
+            Errno::ADDRNOTAVAIL,
+        ];
+        let errno = Errno::from_io_error(error);
+        self.has(FaultKind::Errno) && errno.is_some_and(|errno| of_networks.contains(&errno))
+    }
+
+    fn accepted(&mut self, listener: usize, server: Fd) -> Check {
+        let Ok(peer) = self.driver.peer_address(&server) else { return Ok(()) };
+        let its = &mut self.listeners[listener];
+        let client = its.clients.iter().position(|client| client.name == peer);
+        let Some(client) = client else { return Err(format!("{peer:?} has not connected")) };
+        let found = &mut its.clients[client];
+        if found.was_accepted || found.state == ClientState::Failed {
+            return Err(format!("{peer:?} is {:?}, and was accepted", found.state));
+        }
+        found.was_accepted = true;
+        if found.state != ClientState::Unknown {
+            found.server = Some(server);
+        }
+        self.stats.outcome(Outcome::Accepted);
+        self.join(listener, client);
+        Ok(())
+    }
+
+    /// Makes pipes of a connection whose ends are both there.
+    fn join(&mut self, listener: usize, client: usize) {
+        let found = &mut self.listeners[listener].clients[client];
+        if found.state != ClientState::Connected || found.server.is_none() {
+            return;
+        }
+        let (Some(client), Some(server)) = (found.fd.take(), found.server.take()) else { return };
+        let keeps = !self.started.is_multiple_of(3);
+        self.add_connection(client, server, keeps, true);
+    }
+
+    /// No more connections wait than there is room for.
+    fn check_queue(&self, listener: usize) -> Check {
+        let its = &self.listeners[listener];
+        let is_accept = |role: &Role| match role {
+            Role::Listener(ListenerRole::Accept { listener: of, .. }) => *of == listener,
+            _ => false,
+        };
+        let accepting = self.held.iter().filter(|held| is_accept(&held.role)).count();
+        // As on Linux, one more than was asked for.
+        let room = its.backlog + 1 + accepting + its.given_up;
+        if its.incoming.is_none() && its.fd.is_some() && its.waiting() > room {
+            return Err(format!("{} wait where there is room for {room}", its.waiting()));
+        }
+        Ok(())
     }
 }

@@ -509,6 +509,15 @@ impl UdpSocket {
 ///
 /// # Panics
 /// On a simulated kernel.
+#[cfg(feature = "sim")]
+impl UdpSocket {
+    /// A socket of a driver that no runtime has, for checks that drive it themselves.
+    #[doc(hidden)]
+    pub fn of_driver(fd: sakia_driver::Fd, driver: sakia_driver::Handle) -> Self {
+        Self { inner: Datagrams::new(fd, driver) }
+    }
+}
+
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.fd().as_fd()

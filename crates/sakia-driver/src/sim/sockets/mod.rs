@@ -7,10 +7,10 @@
 //! What is sent is at once in the peer's queue, so that of the buffers of both ends there is one, of
 //! [`socket_bytes`](super::SimBuilder::socket_bytes).
 //!
-//! Not there: options, `SO_REUSEADDR` among them; ports that stay taken for a while after their
-//! connections; addresses beyond the loopback network; packets in sequence; control messages other than
-//! descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system: one can be
-//! bound again once its socket is gone. A socket that is on its way to itself is never gone.
+//! Not there: options, `SO_REUSEADDR` among them, but for `SO_PEERCRED`; ports that stay taken for a while
+//! after their connections; addresses beyond the loopback network; packets in sequence; control messages
+//! other than descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system:
+//! one can be bound again once its socket is gone. A socket that is on its way to itself is never gone.
 //!
 //! Sources: `socket(7)`, `unix(7)`, `tcp(7)`, `udp(7)`, and the system calls of these names.
 
