@@ -16,6 +16,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec, Sqe};
 use crate::counters::OpKind;
 pub use crate::sys::Direction;
 pub use crate::sys::open::Open;
+use crate::sys::send_file::send_file;
 use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, abi, register, retry};
 
@@ -360,6 +361,9 @@ functions! {
     Readlinkat = __NR_readlinkat: path;
     /// `renameat2(2)`.
     Renameat = __NR_renameat2: once path;
+    /// `sendfile(2)` to a socket, as far as that has room; see [`send_file`](crate::sys::send_file). The fifth
+    /// argument is not the kernel's: it says whether the socket's mode may be changed for the call.
+    Sendfile = __NR_sendfile: writes;
     /// `shutdown(2)`.
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.
@@ -414,6 +418,8 @@ impl System {
         // SAFETY: the arguments name memory and descriptors that are lent, by the caller's promise.
         let call = || unsafe { sys::syscall(function as u32, args) };
         let result = match function.properties() {
+            // SAFETY: as above.
+            _ if function == Function::Sendfile => unsafe { send_file(args) },
             Properties { once: true, .. } => call(),
             Properties { writes: true, .. } => without_sigpipe(|| retry(call)),
             _ => retry(call),

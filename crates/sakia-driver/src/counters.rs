@@ -158,6 +158,8 @@ op_kinds! {
     List "list";
     /// Copying within the kernel.
     Copy "copy";
+    /// Sending a file within the kernel.
+    SendFile "send_file";
     /// Permissions, owners, times, and extended attributes.
     Attribute "attribute";
     /// Locking a file, and unlocking.

@@ -52,6 +52,8 @@ struct Inner {
     flags: Cell<Option<u32>>,
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
+    /// It is a socket that the driver has made.
+    is_own_socket: Cell<bool>,
     /// Whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
     /// The mounted file system, found out together with the kind.
@@ -155,6 +157,7 @@ impl Fd {
                 size: Cell::new(None),
                 flags: Cell::new(None),
                 is_nonblock_added: Cell::new(false),
+                is_own_socket: Cell::new(false),
                 cache_hint: CacheHint::new(),
                 mount: OnceCell::new(),
                 closer: Cell::new(None),
@@ -192,7 +195,13 @@ impl Fd {
         // SAFETY: the caller's duties are the same.
         let fd = unsafe { Self::opened(raw, owner, 0, false) };
         fd.inner.kind.set(Some(FileKind::Waiting));
+        fd.inner.is_own_socket.set(true);
         fd
+    }
+
+    /// Returns whether it is a socket that the driver has made, whose mode may be changed for a moment.
+    pub(crate) fn is_own_socket(&self) -> bool {
+        self.inner.is_own_socket.get()
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -338,6 +347,24 @@ impl Fd {
             (CallMode::NonBlocking, Attempt::Unsupported) => {
                 mount.learn(direction, Support::No);
                 Retry::Call(CallMode::Blocking)
+            }
+            (CallMode::Blocking, Attempt::Unsupported) => Retry::InQueue,
+        }
+    }
+
+    /// Classifies the result of a plain call that reads from the page cache, and in
+    /// [`NonBlocking`](CallMode::NonBlocking) mode is made only if all bytes are there. Learns from it.
+    pub(crate) fn classify_cached(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        match (mode, attempt) {
+            (CallMode::NonBlocking, Attempt::Done(_)) => {
+                self.inner.cache_hint.hit();
+                Retry::No
+            }
+            (_, Attempt::Done(_)) => Retry::No,
+            (CallMode::NonBlocking, Attempt::Unsupported) => Retry::Call(CallMode::Blocking),
+            (_, Attempt::WouldBlock) => {
+                self.inner.cache_hint.missed();
+                Retry::InQueue
             }
             (CallMode::Blocking, Attempt::Unsupported) => Retry::InQueue,
         }

@@ -13,6 +13,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec};
 
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::policy::{Attempt, CallMode};
+use crate::sys::send_file::{is_cached, send_file};
 use crate::sys::{self, OpenHow, abi, retry};
 
 const O_CREAT: u64 = abi::O_CREAT as u64;
@@ -52,6 +53,15 @@ unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
             Call::Open(open) => self::open(open),
             Call::Close { raw } => done(rustix::io::try_close(raw)),
             Call::System(System { function: Function::Statx, args }) => statx(args),
+            Call::System(System { function: Function::Sendfile, args })
+                if mode == CallMode::NonBlocking =>
+            {
+                match is_cached(args) {
+                    Some(true) => Attempt::Done(outcome(send_file(args))),
+                    Some(false) => Attempt::WouldBlock,
+                    None => Attempt::Unsupported,
+                }
+            }
             Call::System(system) if mode == CallMode::Blocking => {
                 Attempt::Done(outcome(system.run()))
             }

@@ -21,6 +21,7 @@
 //! Any thread may call these. Sources: the manual page of each call, `asm/unistd.h`.
 
 pub(crate) mod open;
+pub(crate) mod send_file;
 pub(crate) mod signals;
 
 use std::mem::MaybeUninit;

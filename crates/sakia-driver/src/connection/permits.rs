@@ -16,6 +16,7 @@ use crate::call::Call;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::operation::{Class, Completion, Operation};
+use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::wakers::wake_all;
 
 /// Busy with an operation, or free.
@@ -164,6 +165,19 @@ where
 
     fn descriptor(&self) -> Option<&Fd> {
         self.operation.descriptor()
+    }
+
+    #[inline(always)]
+    fn route(&self, rules: &Rules) -> Route {
+        self.operation.route(rules)
+    }
+
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.operation.classify(mode, attempt)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.operation.mount()
     }
 }
 

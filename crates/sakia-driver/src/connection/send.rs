@@ -8,6 +8,8 @@ use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
 use crate::address::SocketAddress;
 use crate::buf::{BufResult, IoBuf};
+use crate::fd::Fd;
+use crate::ops::send_file::SendFile;
 use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{ControlMessages, SendMessage, SocketSend, SocketSendVectored};
 
@@ -61,6 +63,39 @@ impl Connection {
         let permit = self.send_permit().await;
         let send =
             SendMessage::new(self.driver(), self.fd(), buf, SocketAddress::UNNAMED, control, 0);
+        self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
+    }
+
+    /// Sends up to `len` bytes of `file`, from byte `offset` on, without their passing through this process:
+    /// as many as there is room for now, and at most [`SEND_FILE_BYTES_MAX`](crate::SEND_FILE_BYTES_MAX). A
+    /// pipe has no offsets; its next bytes are sent, if there are any.
+    ///
+    /// Resolves to the number of bytes sent, which may be fewer than asked; 0 means that the file ends there,
+    /// or that `len` is 0. Where the page cache has the bytes this thread makes the call, else a thread of a
+    /// lane does; that one does not wait for the peer. A dropped future does not stop it.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: there is no room, or the pipe is empty. [Poll](crate::Handle::poll) both, and try again.
+    /// - `EPIPE`: the connection was ended, here or there; no signal is raised. `ECONNRESET`: the peer broke
+    ///   it off.
+    /// - `EINVAL`: the kernel does not send such a file (many of `/proc`, directories), or no file has such
+    ///   an offset. `EBADF`: it is not open to read. `EIO`: reading it failed.
+    /// - `EOPNOTSUPP`: the socket was not made by the driver and is in blocking mode, in which it is left, or
+    ///   the backend does not perform it.
+    /// - `ECANCELED`: the driver has ended. Otherwise as `sendfile(2)`.
+    ///
+    /// # Panics
+    /// When the file belongs to another driver.
+    ///
+    /// # Kernel
+    /// 2.6.33. Not given to the ring, which has no such entry. The page cache is asked since 6.5
+    /// (`cachestat(2)`), by the file's owner or one who may write to it; else the calls are timed. Source:
+    /// `sendfile(2)`.
+    #[doc(alias = "sendfile")]
+    pub async fn send_file(&self, file: &Fd, offset: u64, len: usize) -> io::Result<usize> {
+        self.driver().check(file);
+        let permit = self.send_permit().await;
+        let send = SendFile::new(self.fd().clone(), file.clone(), offset, len);
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 

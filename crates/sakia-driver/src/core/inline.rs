@@ -116,7 +116,9 @@ impl Ways {
 #[inline(always)]
 fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     match kind {
-        OpKind::Read | OpKind::Write | OpKind::List => u32::try_from(res).unwrap_or(0),
+        OpKind::Read | OpKind::Write | OpKind::List | OpKind::SendFile => {
+            u32::try_from(res).unwrap_or(0)
+        }
         _ => 0,
     }
 }

@@ -86,8 +86,9 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::Statx, Rule::NOW),
     // The same work on the same thread either way.
     (OpKind::Close, Rule::NOW),
-    // No ring has it.
+    // No ring has them.
     (OpKind::List, Rule::NOW),
+    (OpKind::SendFile, Rule::NOW),
     // Some advice is handed to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
     // Short, and needs nobody else.

@@ -626,6 +626,7 @@ fn len(call: &Call) -> u64 {
         Call::Socket(SocketCall { verb: Verb::Send | Verb::Recv, args, .. }) => args[1] as u64,
         Call::CopyFileRange { len, .. } => (*len).into(),
         Call::System(System { function: Function::Getdents, args }) => args[2] as u64,
+        Call::System(System { function: Function::Sendfile, args }) => args[3] as u64,
         _ => 1,
     }
 }
@@ -680,6 +681,7 @@ fn errnos(call: &Call) -> &'static [Errno] {
             F::Fsetxattr | F::Fgetxattr => &[Errno::IO, Errno::NOSPC, Errno::NOMEM],
             F::Fchmod | F::Fchmodat | F::Fchmodat2 => &[Errno::IO, Errno::ROFS],
             F::Fchown | F::Fchownat | F::Utimensat => &[Errno::IO, Errno::ROFS],
+            F::Sendfile => &[Errno::IO, Errno::NOMEM, Errno::INTR, Errno::AGAIN],
             F::Socket => &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM],
             F::Bind | F::Listen => &[Errno::ADDRINUSE, Errno::NOMEM, Errno::ACCESS],
             _ => &[],

@@ -46,12 +46,14 @@ pub(super) enum FileOp {
         to_offset: u64,
         len: usize,
     },
-    /// To `to`, without waiting; without an offset at the file's own position.
+    /// To `to`, without waiting; without an offset at the file's own position. Either is a pipe, unless the
+    /// call sends a file to a socket.
     Splice {
         from_offset: Option<u64>,
         to: Rc<OpenFile>,
         to_offset: Option<u64>,
         len: usize,
+        sends: bool,
     },
     Syncfs,
     /// `None` gives the lock up.
@@ -98,7 +100,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
             (from, FileOp::Copy { from_offset, to, to_offset, len })
         }
         Call::System(System { function, args }) => {
-            let [raw, first, second, third, fourth, fifth] = args;
+            let [mut raw, first, second, third, fourth, fifth] = args;
             let fill = |addr: usize, len| Lent::to_fill(vec![Segment::new(addr as u64, len)]);
             // SAFETY: the caller's promise; the first argument is the address of a name where this is called.
             let name = || unsafe { read_xattr_name(first as u64) };
@@ -154,7 +156,19 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                         to: Rc::clone(kernel.file(second as i32)?),
                         to_offset: offset(third)?,
                         len: fourth.min(MAX_RW_BYTES),
+                        sends: false,
                     }
+                }
+                Function::Sendfile => {
+                    let to = Rc::clone(kernel.file(raw as i32)?);
+                    raw = first;
+                    let is_pipe =
+                        matches!(kernel.file(first as i32)?.object, Object::PipeReader(_));
+                    // SAFETY: the caller's promise; it is that of an offset.
+                    let offset = unsafe { read_plain(second as u64) }?;
+                    let from_offset = (!is_pipe).then_some(offset);
+                    let len = third.min(MAX_RW_BYTES);
+                    FileOp::Splice { from_offset, to, to_offset: None, len, sends: true }
                 }
                 // It promises nothing, and so does nothing.
                 Function::SyncFileRange => {
@@ -240,9 +254,9 @@ impl FileOp {
                 let ends = [(&**file, *from_offset), (&**to, *to_offset)];
                 copy(kernel, ends, (*len).min(len_max)).into()
             }
-            Self::Splice { from_offset, to, to_offset, len } => {
+            Self::Splice { from_offset, to, to_offset, len, sends } => {
                 let ends = [(&**file, *from_offset), (&**to, *to_offset)];
-                splice(kernel, ends, (*len).min(len_max)).into()
+                splice(kernel, ends, (*len).min(len_max), *sends).into()
             }
             Self::Lock { is_exclusive, nowait } => {
                 match (kernel.lock(file, *is_exclusive), *nowait) {
@@ -420,6 +434,7 @@ fn splice(
     kernel: &mut Kernel,
     ends: [(&OpenFile, Option<u64>); 2],
     len: usize,
+    sends: bool,
 ) -> Result<usize, Errno> {
     let [(from, from_offset), (to, to_offset)] = ends;
     if len == 0 {
@@ -434,6 +449,7 @@ fn splice(
         }
         (Object::PipeReader(_), _) if to.appends => return Err(Errno::INVAL),
         (Object::PipeReader(_), _) | (_, Object::PipeWriter(_)) => {}
+        (Object::File(_), Object::Socket(_)) if sends => {}
         _ => return Err(Errno::INVAL),
     }
     let (from_begin, to_begin) = (splice_begin(from, from_offset)?, splice_begin(to, to_offset)?);

@@ -15,7 +15,7 @@ use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 /// Both ends of a new connection.
-fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection, Connection) {
+pub fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection, Connection) {
     let (near, far) = connected(stage, driver, domain);
     (driver.connection(near), driver.connection(far))
 }
@@ -59,7 +59,7 @@ fn send_all(driver: &Driver, connection: &Connection, bytes: &[u8]) {
 }
 
 /// The bytes with these numbers of a stream in which each can be told from its neighbors.
-fn pattern(from: usize, len: usize) -> Vec<u8> {
+pub fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect()
 }
 

@@ -19,6 +19,7 @@ mod pipes;
 mod plain;
 mod receivers;
 mod room;
+mod send_file;
 mod sockets;
 mod splice;
 mod stage;
@@ -139,6 +140,17 @@ cases! {
         a_close_ends_a_splice
         the_end_of_the_driver_ends_a_splice
         a_splice_is_refused_where_it_makes_no_sense;
+    send_file:
+        a_range_of_a_file_is_sent
+        much_of_a_file_is_sent_piece_by_piece
+        a_full_stream_refuses_a_file
+        a_stream_that_sends_a_file_keeps_its_mode
+        a_stream_of_others_is_sent_to_as_it_is
+        a_pipe_is_sent_on_a_stream
+        a_file_is_not_sent_where_that_makes_no_sense
+        a_dropped_send_of_a_file_is_sent_before_the_next
+        no_file_is_sent_after_the_end
+        a_file_is_sent_in_place_if_it_is_cached;
     sockets:
         a_stream_carries_bytes_both_ways
         what_is_sent_in_turn_arrives_in_order

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -200,20 +201,28 @@ fn no_operation_believes_a_count() {
     check("copy", 10, |driver, fd| driver.copy_file_range(fd, 0, fd, 0, 10), |count| count);
 }
 
-/// The same of a splice, which is a future around its calls.
+/// The same of futures around calls.
 #[test]
-fn no_splice_believes_a_count() {
+fn no_splice_and_no_send_of_a_file_believes_a_count() {
     let (driver, stage) = scripted(4, 8);
     let fd = stage.open(&driver, FILE);
+    let connection = driver.connection(fd.clone());
     for (res, expected) in [(0, 0), (9, 9), (10, 10), (11, 10), (i32::MAX, 10)] {
-        let mut splice = driver.splice(&fd, 0, &fd, 0, 10, SpliceFlags::default());
-        driver.turn(Wait::Poll).unwrap();
-        let sqe = stage.state().in_flight.pop().expect("it was pushed");
-        stage.post(sqe.user_data, res, CqeFlags(0));
-        driver.turn(Wait::Poll).unwrap();
-        match Pin::new(&mut splice).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => assert_eq!(result.unwrap(), expected, "{res}"),
-            Poll::Pending => panic!("it is done"),
+        let splice = driver.splice(&fd, 0, &fd, 0, 10, SpliceFlags::default());
+        let sending = connection.send_file(&fd, 0, 10);
+        let futures: [Pin<Box<dyn Future<Output = io::Result<usize>>>>; 2] =
+            [Box::pin(splice), Box::pin(sending)];
+        for mut future in futures {
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(future.as_mut().poll(&mut cx).is_pending());
+            driver.turn(Wait::Poll).unwrap();
+            let sqe = stage.state().in_flight.pop().expect("it was pushed");
+            stage.post(sqe.user_data, res, CqeFlags(0));
+            driver.turn(Wait::Poll).unwrap();
+            match future.as_mut().poll(&mut cx) {
+                Poll::Ready(result) => assert_eq!(result.unwrap(), expected, "{res}"),
+                Poll::Pending => panic!("it is done"),
+            }
         }
     }
 }

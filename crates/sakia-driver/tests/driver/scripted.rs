@@ -225,7 +225,9 @@ fn entry(request: &Request) -> Sqe {
                 OpKind::Advise => Opcode::FADVISE,
                 OpKind::Attribute => Opcode::FGETXATTR,
                 // No entry asks for them.
-                OpKind::List | OpKind::Readlink | OpKind::Copy => Opcode(u8::MAX),
+                OpKind::List | OpKind::Readlink | OpKind::Copy | OpKind::SendFile => {
+                    Opcode(u8::MAX)
+                }
                 _ => panic!("{request:?}"),
             };
             Sqe::new(opcode, -1, 0, 0, 0)

@@ -120,13 +120,19 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
         Poll::Ready(result) => refused(result.map(|_| ())),
         Poll::Pending => panic!("it is refused at once"),
     }
+    let connection = driver.connection(fd.clone());
+    let mut sending = std::pin::pin!(connection.send_file(fd, 0, 1));
+    match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => refused(result.map(|_| ())),
+        Poll::Pending => panic!("it is refused at once"),
+    }
     refused(done(driver.syncfs(fd)));
     refused(done(driver.flock(fd, 1)));
     refused(done(driver.statfs(fd)).map(|_| ()));
     // One that nobody waits for.
     drop(driver.flock(fd, 1));
     let after = driver.counters();
-    assert_eq!((after.started - before.started, after.finished - before.finished), (16, 16));
+    assert_eq!((after.started - before.started, after.finished - before.finished), (17, 17));
     assert_eq!((after.pushed - before.pushed, after.of(OpKind::Lock).submitted), (0, 0));
     assert_eq!((driver.live_operations(), driver.in_flight()), (0, 0));
 }

@@ -1,0 +1,77 @@
+//! Sending a file's bytes on a stream within the kernel.
+//!
+//! No ring has an entry for this, and its splices are a worker's each. So it is a plain call, which goes one
+//! of two ways:
+//! - On this thread, if the page cache has all of the bytes, as far as `cachestat(2)` tells; where that is
+//!   not there, as calls that are timed.
+//! - On a thread of a lane otherwise: reading the file may wait for its device.
+//!
+//! Neither waits for the peer: the socket is in non-blocking mode during the call. `EAGAIN` says that it is
+//! full; the caller polls it, which occupies no thread.
+//!
+//! Source: `sendfile(2)`, `cachestat(2)`, `fs/splice.c`.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::call::{Call, Function, System, word};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::operation::{Completion, Operation};
+use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
+use crate::sys::{Direction, register};
+
+/// The most bytes of a file that are sent by one call. A call takes some ten microseconds for each 64 KiB,
+/// and all of them on this thread.
+pub const SEND_FILE_BYTES_MAX: usize = 256 << 10;
+
+/// One call. See [`Connection::send_file`](crate::Connection::send_file), which has a permit for it: of two at
+/// a time each would change the socket's mode under the other.
+#[derive(Debug)]
+pub(crate) struct SendFile {
+    socket: Fd,
+    file: Fd,
+    offset: u64,
+    len: usize,
+}
+
+impl SendFile {
+    pub(crate) fn new(socket: Fd, file: Fd, offset: u64, len: usize) -> Self {
+        Self { socket, file, offset, len: len.min(SEND_FILE_BYTES_MAX) }
+    }
+}
+
+// SAFETY: the call names two descriptors that the value keeps open, and its offset, which nothing else looks
+// at before the completion.
+unsafe impl Operation for SendFile {
+    type Output = io::Result<usize>;
+    const KIND: OpKind = OpKind::SendFile;
+
+    fn call(&mut self) -> Call {
+        let Self { socket, file, offset, len } = self;
+        let may_change_mode = usize::from(socket.is_own_socket());
+        let args = [register(file.raw()), word(&raw mut *offset), *len, may_change_mode];
+        System::on(Function::Sendfile, socket.raw(), args)
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.count(self.len)
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        match self.file.route(Direction::Read, rules.of(Self::KIND), self.len as u32) {
+            Route::Now(_) => Route::Now(CallMode::NonBlocking),
+            route => route,
+        }
+    }
+
+    fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
+        self.file.classify_cached(mode, attempt)
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.file.mount()
+    }
+
+    acts_on!(Bounded, socket);
+}

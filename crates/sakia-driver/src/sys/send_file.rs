@@ -1,0 +1,190 @@
+//! `sendfile(2)` to a socket, without waiting for its peer.
+//!
+//! The call goes by the socket's mode, which belongs to all who share it:
+//! - In non-blocking mode it is made as it is.
+//! - A socket that the driver made is put into that mode for the call. Others who were given a copy of its
+//!   descriptor might see that.
+//! - Any other in blocking mode is left as it is, and the call is refused with `EOPNOTSUPP`.
+//!
+//! The kernel sends a file by way of a pipe of its own. What is a pipe itself it refuses, and it is spliced.
+//!
+//! Source: `sendfile(2)`, `splice(2)`, `cachestat(2)`.
+
+use std::ptr;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::signals::without_sigpipe;
+use super::{abi, borrow, retry, syscall};
+
+/// Sends bytes of a file to a socket, as many as it has room for. The arguments are those of `sendfile(2)`,
+/// and whether the socket's mode may be changed.
+///
+/// # Errors
+/// - `EAGAIN`: there is no room, or nothing in the pipe that is sent.
+/// - `EOPNOTSUPP`: the socket is in blocking mode, and that may not be changed. Otherwise as `sendfile(2)`.
+///
+/// # Safety
+///
+/// - Both descriptors are lent, and so is the offset, which is the call's alone.
+pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
+    let [socket, file, offset, len, may_change_mode, _] = args;
+    // SAFETY: the caller's promise.
+    let fd = unsafe { borrow(socket as i32) }?;
+    // SAFETY: the call touches the offset and no other memory of ours, by the caller's promise.
+    let send = || match unsafe { syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0]) } {
+        Err(Errno::INVAL | Errno::SPIPE) => {
+            let flags = abi::SPLICE_F_NONBLOCK as usize;
+            // SAFETY: the call touches no memory of ours.
+            unsafe { syscall(abi::__NR_splice, [file, 0, socket, 0, len, flags]) }
+        }
+        result => result,
+    };
+    let send = || without_sigpipe(|| retry(send));
+    let mode = fcntl_getfl(fd)?;
+    if mode.contains(OFlags::NONBLOCK) {
+        return send();
+    }
+    if may_change_mode == 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    fcntl_setfl(fd, mode | OFlags::NONBLOCK)?;
+    let result = send();
+    let restored = fcntl_setfl(fd, mode);
+    debug_assert!(restored.is_ok(), "a mode that was there can be set: {restored:?}");
+    result
+}
+
+/// Returns whether the page cache has all bytes that such a call would read; `None` where the kernel does not
+/// tell: before Linux 6.5, and about files of others that the caller may not write to.
+///
+/// # Safety
+///
+/// - As [`send_file`].
+pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
+    let [_, file, offset, len, ..] = args;
+    if cfg!(not(target_arch = "x86_64")) {
+        return None; // the kernel answers in pages, whose size may be any
+    }
+    const PAGE_BYTES: u64 = 4096;
+    // SAFETY: the caller's promise: it is that of an offset, which no call is changing now.
+    let offset = unsafe { ptr::with_exposed_provenance::<u64>(offset).read() };
+    let end = offset.checked_add(len as u64).filter(|&end| i64::try_from(end).is_ok());
+    // Without any bytes, or where no file has any, the call ends at once.
+    let Some(last) = end.filter(|_| len > 0).map(|end| (end - 1) / PAGE_BYTES) else {
+        return Some(true);
+    };
+    let range = abi::cachestat_range { off: offset, len: len as u64 };
+    let mut found = abi::cachestat {
+        nr_cache: 0,
+        nr_dirty: 0,
+        nr_writeback: 0,
+        nr_evicted: 0,
+        nr_recently_evicted: 0,
+    };
+    let (range, result) = (&raw const range as usize, &raw mut found as usize);
+    // SAFETY: the kernel reads the range and fills the result, both of which outlive the call.
+    unsafe { syscall(abi::__NR_cachestat, [file, range, result, 0, 0, 0]) }.ok()?;
+    Some(found.nr_cache > last - offset / PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::call::word;
+    use crate::sys::{self, register};
+
+    /// A file in memory, and a stream.
+    fn file_and_stream() -> (File, UnixStream, UnixStream) {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::memfd_create("file", flags).unwrap());
+        file.write_all(&[b'x'; 10_000]).unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        (file, near, far)
+    }
+
+    fn args(to: &UnixStream, file: &File, offset: &mut u64, len: usize) -> [usize; 6] {
+        let (to, file) = (register(to.as_raw_fd()), register(file.as_raw_fd()));
+        [to, file, word(&raw mut *offset), len, 1, 0]
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_peer_that_is_gone_raises_no_signal() {
+        const SIGPIPE: sys::SignalSet = 1 << 12;
+        let send = || {
+            let (file, near, far) = file_and_stream();
+            drop(far);
+            sys::signal_mask(sys::MaskChange::Block, SIGPIPE).unwrap();
+            let mut offset = 0;
+            // SAFETY: the descriptors and the offset are this function's.
+            let result = unsafe { send_file(args(&near, &file, &mut offset, 10)) };
+            (result, sys::signals_pending().unwrap() & SIGPIPE)
+        };
+        // On a thread of its own, whose mask it changes.
+        assert_eq!(std::thread::spawn(send).join().unwrap(), (Err(Errno::PIPE), 0));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_mode_is_changed_for_the_call_alone() {
+        let (file, near, _far) = file_and_stream();
+        let send = |may_change: usize| {
+            let mut offset = 0;
+            let mut args = args(&near, &file, &mut offset, 10_000);
+            args[4] = may_change;
+            // SAFETY: the descriptors and the offset are this function's.
+            unsafe { send_file(args) }
+        };
+        let mode = || fcntl_getfl(&near).unwrap();
+        assert_eq!(send(0), Err(Errno::OPNOTSUPP));
+        // It does not wait for room.
+        let full = (0..10_000).find_map(|_| send(1).err());
+        assert_eq!(full, Some(Errno::AGAIN));
+        assert!(!mode().contains(OFlags::NONBLOCK));
+        near.set_nonblocking(true).unwrap();
+        assert_eq!((send(0), send(1)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
+        assert!(mode().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn what_the_cache_has_is_told() {
+        let (file, near, _far) = file_and_stream();
+        let ask = |mut offset: u64, len| {
+            // SAFETY: the descriptors and the offset are this function's.
+            unsafe { is_cached(args(&near, &file, &mut offset, len)) }
+        };
+        if ask(0, 1).is_none() {
+            assert!(std::env::var_os("SAKIA_DENY_SKIPS").is_none(), "skips are denied");
+            return eprintln!("SKIP: this kernel does not tell what its cache has");
+        }
+        for (offset, len, expected) in [
+            (0, 10_000, true),
+            (4095, 2, true),
+            (8192, 4096, true),
+            (8192, 4097, false),
+            (0, 20_000, false),
+            (12_288, 1, false),
+            (1 << 40, 1, false),
+            (1 << 40, 0, true),
+            // The call fails at once.
+            (u64::MAX, 1, true),
+            (i64::MAX as u64, usize::MAX, true),
+        ] {
+            assert_eq!(ask(offset, len), Some(expected), "{offset} {len}");
+        }
+        let nothing = OwnedFd::from(near.try_clone().unwrap());
+        let mut offset = 0;
+        let mut args = args(&near, &file, &mut offset, 1);
+        args[1] = register(nothing.as_raw_fd());
+        // SAFETY: as above.
+        assert_ne!(unsafe { is_cached(args) }, Some(true), "a socket has no pages");
+    }
+}
