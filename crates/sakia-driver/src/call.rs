@@ -361,8 +361,8 @@ functions! {
     Readlinkat = __NR_readlinkat: path;
     /// `renameat2(2)`.
     Renameat = __NR_renameat2: once path;
-    /// `sendfile(2)` to a socket, as far as that has room; see [`send_file`](crate::sys::send_file). The fifth
-    /// argument is not the kernel's: it says whether the socket's mode may be changed for the call.
+    /// `sendfile(2)` to a socket, as far as that has room. The fifth argument is not the kernel's: it says
+    /// whether the socket's mode may be changed for the call.
     Sendfile = __NR_sendfile: writes;
     /// `shutdown(2)`.
     Shutdown = __NR_shutdown: short;

@@ -1,10 +1,12 @@
 //! Files as what readers and writers are made of.
 
 use std::io;
+use std::ops::Range;
 
-use sakia_driver::{BufResult, CURRENT_POSITION, IoBuf, IoBufMut, Op, Read};
+use sakia_driver::{BufResult, CURRENT_POSITION, Fd, IoBuf, IoBufMut, Op, Read};
 
 use super::File;
+use crate::io::file_range::FileRange;
 use crate::io::source::write_first;
 use crate::io::{AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level};
 
@@ -29,6 +31,18 @@ impl AsyncReadAt for File {
     /// With direct I/O what every device at hand can do: a page.
     fn read_alignment(&self) -> usize {
         if self.direct.is_some() { 4096 } else { 1 }
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(&self.fd)
+    }
+}
+
+impl File {
+    /// A range of the file, to be sent.
+    pub(crate) fn range(&self, bytes: Range<u64>) -> FileRange {
+        let (fd, alignment) = (self.fd.clone(), self.read_alignment());
+        FileRange { fd, alignment, at: bytes.start, end: bytes.end }
     }
 }
 

@@ -3,10 +3,14 @@
 //! Blocks that a reader has filled are handed to the writer as they are, and others come back for them, so
 //! the bytes are not copied within the process. What fills less than half a block is copied: it would
 //! keep more memory than it has bytes.
+//!
+//! Where a file is read and the kernel can send it, to a stream, its bytes do not come to the process at all:
+//! the writer gets ranges of it.
 
 use std::future::poll_fn;
 use std::io;
 
+use super::file_range::FileRange;
 use super::reader::Reader;
 use super::source::{Level, Source};
 use super::writer::Writer;
@@ -15,7 +19,12 @@ use super::writer::Writer;
 /// Resolves to the number of bytes copied.
 ///
 /// Reading and writing overlap, as far as the reader reads ahead and the writer's bound allows. The writer
-/// is not closed. Dropping the future leaves what was taken from the reader with the writer, where it
+/// is not closed. Much of a file is sent to a stream by the kernel, as
+/// [`send_file`](crate::net::TcpStream::send_file) does it: the bytes that the file has when they leave. If
+/// it becomes shorter between being read and being sent, writing fails with
+/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+///
+/// Dropping the future leaves what was taken from the reader with the writer, where it
 /// [counts](Writer::accepted); another copy goes on from there.
 ///
 /// # Errors
@@ -43,7 +52,12 @@ use super::writer::Writer;
 /// ```
 pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<u64> {
     let before = reader.consumed();
+    let mut may_send = writer.file_bytes_max() > 0;
     loop {
+        if may_send && reader.buffered().is_empty() {
+            may_send = false;
+            send_file(reader, writer).await?;
+        }
         let bytes = reader.fill().await?;
         if bytes.is_empty() {
             break;
@@ -61,6 +75,26 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
     }
     writer.flush(Level::Accepted).await?;
     Ok(reader.consumed() - before)
+}
+
+/// Has the writer send what `reader` has left, if that is much of a file: as many bytes as it has now.
+async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<()> {
+    /// Fewer are written sooner than the kernel is asked for the size.
+    const BYTES_MIN: u64 = 64 << 10;
+    let Some(mut rest) = reader.file().filter(|file| !file.is_stream()) else { return Ok(()) };
+    rest.end = rest.file_size().await?.unwrap_or(0);
+    if rest.len() < BYTES_MIN {
+        return Ok(());
+    }
+    while rest.len() > 0 {
+        let len = rest.len().min(writer.file_bytes_max() as u64);
+        poll_fn(|cx| writer.poll_room(cx, len as usize)).await?;
+        let part = FileRange { end: rest.at + len, ..rest.clone() };
+        reader.consume_file(&part);
+        rest.at = part.end;
+        writer.put_file(part);
+    }
+    Ok(())
 }
 
 /// Copies both ways between two peers, each a reader and a writer, until both have ended. Resolves to the

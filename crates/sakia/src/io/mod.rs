@@ -11,6 +11,7 @@
 //! operations end with `ECANCELED`.
 
 mod copy;
+pub(crate) mod file_range;
 mod offload;
 mod pipe;
 mod reader;

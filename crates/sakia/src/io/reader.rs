@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 
+use super::file_range::FileRange;
 use super::offload::Offloaded;
 use super::source::{AsyncRead, AsyncReadAt, Block, Positional, Source, Streamed};
 
@@ -546,6 +547,17 @@ impl<S: Source> Reader<S> {
             left -= step as u64;
         }
         Ok(count - left)
+    }
+
+    /// The file from the next byte on, if the source is one and no bytes of it are here.
+    pub(crate) fn file(&self) -> Option<FileRange> {
+        if self.buffered().is_empty() { self.source.file() } else { None }
+    }
+
+    /// Consumes the bytes of the [file](Self::file) before this one.
+    pub(crate) fn consume_file(&mut self, range: &FileRange) {
+        self.source.go_on_at(range.end);
+        self.consumed += range.len();
     }
 
     /// Whether the next bytes are a block, or a large part of one.

@@ -18,7 +18,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use sakia_driver::{AlignedBuf, BufResult, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+
+use super::file_range::FileRange;
 
 /// Memory that is read into, and written from.
 pub(crate) type Block = AlignedBuf;
@@ -76,6 +78,12 @@ pub trait AsyncReadAt {
     fn read_alignment(&self) -> usize {
         1
     }
+
+    /// The file, if that is what is read: the kernel may send it.
+    #[doc(hidden)]
+    fn descriptor(&self) -> Option<&Fd> {
+        None
+    }
 }
 
 /// What is written in order: pipes, standard output, sockets, and what is built on them.
@@ -107,6 +115,16 @@ pub trait AsyncWrite {
     /// As the type says.
     fn sync(&mut self) -> impl Future<Output = io::Result<Level>> {
         async { Ok(Level::Accepted) }
+    }
+
+    /// Whether [`send_range`](AsyncWrite::send_range) may be called.
+    #[doc(hidden)]
+    const SENDS_FILES: bool = false;
+
+    /// Sends a range of a file. Resolves to the number of bytes sent, too: fewer if it ends before.
+    #[doc(hidden)]
+    fn send_range(&mut self, _: FileRange) -> impl Future<Output = BufResult<(), u64>> {
+        async { (Err(io::ErrorKind::Unsupported.into()), 0) }
     }
 
     /// Tells the other side that no more comes, and gives up the object.
@@ -192,6 +210,10 @@ macro_rules! shared {
             fn read_alignment(&self) -> usize {
                 F::read_alignment(self)
             }
+
+            fn descriptor(&self) -> Option<&Fd> {
+                F::descriptor(self)
+            }
         }
 
         /// Closing it leaves the object to those who share it.
@@ -228,7 +250,7 @@ pub trait Source: private::Blocks {}
 impl<S: private::Blocks> Source for S {}
 
 pub(crate) mod private {
-    use super::{Block, Context, Poll, Range, io};
+    use super::{Block, Context, FileRange, Poll, Range, io};
 
     /// A block and its bytes, or the end.
     pub type Next = io::Result<Option<(Block, Range<usize>)>>;
@@ -240,6 +262,14 @@ pub(crate) mod private {
         ///
         /// When it waits, it has taken `spent`.
         fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next>;
+
+        /// The file from the first byte on that was not given out, if the blocks are of one.
+        fn file(&self) -> Option<FileRange> {
+            None
+        }
+
+        /// Leaves out all bytes before this one of the file.
+        fn go_on_at(&mut self, _: u64) {}
     }
 }
 
@@ -571,6 +601,18 @@ impl<F: AsyncReadAt> Ahead<F> {
 }
 
 impl<F: AsyncReadAt> private::Blocks for Positional<F> {
+    fn file(&self) -> Option<FileRange> {
+        let fd = self.file.descriptor()?.clone();
+        let first = self.gap.as_ref().map(|gap| gap.start);
+        let first = first.or_else(|| self.queue.front().map(|ahead| ahead.offset));
+        let at = first.unwrap_or(self.next);
+        Some(FileRange { fd, alignment: self.alignment, at, end: u64::MAX })
+    }
+
+    fn go_on_at(&mut self, offset: u64) {
+        self.seek(offset);
+    }
+
     fn poll_block(
         &mut self,
         cx: &mut Context<'_>,

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use sakia_driver::{BufResult, IoBuf, Slice, wake_all};
 
+use super::file_range::FileRange;
 use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
 use crate::error::copy_error;
 use crate::executor::spawn;
@@ -28,6 +29,8 @@ use crate::join::JoinHandle;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes that may wait, unless told otherwise.
 const BOUND_BYTES: usize = 4 * BLOCK_BYTES;
+/// The most bytes of a file that wait as one.
+const FILE_BYTES_MAX: usize = sakia_driver::SEND_FILE_BYTES_MAX;
 /// The most blocks in one operation.
 const BATCH: usize = 64;
 
@@ -88,6 +91,8 @@ struct State {
     block_bytes: usize,
     bound_bytes: usize,
     gathers: Gathers,
+    /// See [`AsyncWrite::SENDS_FILES`].
+    sends_files: bool,
     /// Bytes to be written, oldest first. The last block may have room.
     queue: VecDeque<Part>,
     /// Blocks not in use.
@@ -140,10 +145,12 @@ enum End {
     Give,
 }
 
-/// Bytes of a block.
-struct Part {
-    block: Block,
-    range: Range<usize>,
+/// Bytes to be written.
+enum Part {
+    /// Of a block.
+    Bytes { block: Block, range: Range<usize> },
+    /// Of a file, which the sink sends.
+    File(FileRange),
 }
 
 /// An error that can be told more than once.
@@ -197,16 +204,18 @@ impl State {
         self.waiting += bytes.len();
         self.accepted += bytes.len() as u64;
         while !bytes.is_empty() {
-            let has_room = |part: &&mut Part| part.range.end < part.block.len();
-            let Some(part) = self.queue.back_mut().filter(has_room) else {
-                let block = self.block(self.block_bytes);
-                self.queue.push_back(Part { block, range: 0..0 });
-                continue;
+            let (block, range) = match self.queue.back_mut() {
+                Some(Part::Bytes { block, range }) if range.end < block.len() => (block, range),
+                _ => {
+                    let block = self.block(self.block_bytes);
+                    self.queue.push_back(Part::Bytes { block, range: 0..0 });
+                    continue;
+                }
             };
-            let room = &mut part.block[part.range.end..];
+            let room = &mut block[range.end..];
             let count = room.len().min(bytes.len());
             room[..count].copy_from_slice(&bytes[..count]);
-            part.range.end += count;
+            range.end += count;
             bytes = &bytes[count..];
         }
     }
@@ -218,10 +227,14 @@ impl State {
 
     /// Whether the pump has something to write.
     fn is_writable(&self) -> bool {
-        let Some(first) = self.queue.front() else { return false };
+        let is_whole = match self.queue.front() {
+            Some(Part::Bytes { block, range }) => range.end == block.len(),
+            Some(Part::File(_)) => true,
+            None => return false,
+        };
         self.gathers == Gathers::Turn
             || self.queue.len() > 1
-            || first.range.end == first.block.len()
+            || is_whole
             || self.written < self.flush_to
             || self.end != End::No
             || self.room() == 0
@@ -295,7 +308,7 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     /// Outside of a runtime.
     #[track_caller]
     pub fn new(sink: W) -> Self {
-        Self::start(Gathers::Turn, |ended| pump(sink, |sink| sink, ended))
+        Self::start(Gathers::Turn, W::SENDS_FILES, |ended| pump(sink, |sink| sink, ended))
     }
 }
 
@@ -307,7 +320,7 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     /// Outside of a runtime.
     #[track_caller]
     pub fn at(file: W, offset: u64) -> Self {
-        Self::start(Gathers::Block, |ended| {
+        Self::start(Gathers::Block, false, |ended| {
             pump(AtOffset { file, offset }, |sink| sink.file, ended)
         })
     }
@@ -315,7 +328,7 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
 
 impl<W: 'static> Writer<W> {
     #[track_caller]
-    fn start<F, P>(gathers: Gathers, pump: F) -> Self
+    fn start<F, P>(gathers: Gathers, sends_files: bool, pump: F) -> Self
     where
         F: FnOnce(Ended) -> P,
         P: Future<Output = Option<W>> + 'static,
@@ -324,6 +337,7 @@ impl<W: 'static> Writer<W> {
             block_bytes: BLOCK_BYTES,
             bound_bytes: BOUND_BYTES,
             gathers,
+            sends_files,
             queue: VecDeque::new(),
             spare: Vec::new(),
             waiting: 0,
@@ -515,10 +529,25 @@ impl<W> Writer<W> {
 
     /// Puts in bytes of a block, without copying them. There must be [room](Self::poll_room).
     pub(crate) fn put_block(&mut self, block: Block, range: Range<usize>) {
+        self.put_part(range.len(), Part::Bytes { block, range });
+    }
+
+    /// The most bytes of a file that can be put in; 0 if the sink does not send files.
+    pub(crate) fn file_bytes_max(&self) -> usize {
+        let state = self.shared.borrow();
+        if state.sends_files { state.bound_bytes.min(FILE_BYTES_MAX) } else { 0 }
+    }
+
+    /// Puts in [some](Self::file_bytes_max) bytes of a file. There must be [room](Self::poll_room).
+    pub(crate) fn put_file(&mut self, range: FileRange) {
+        self.put_part(range.len() as usize, Part::File(range));
+    }
+
+    fn put_part(&mut self, len: usize, part: Part) {
         let mut state = self.shared.borrow_mut();
-        state.waiting += range.len();
-        state.accepted += range.len() as u64;
-        state.queue.push_back(Part { block, range });
+        state.waiting += len;
+        state.accepted += len as u64;
+        state.queue.push_back(part);
         release(state, None);
     }
 }
@@ -671,11 +700,9 @@ async fn write_batch<S: AsyncWrite>(
     shared: &Rc<Shared>,
     batch: &mut Vec<Slice<Block>>,
 ) {
-    {
-        let mut state = shared.borrow_mut();
-        let count = state.queue.len().min(BATCH);
-        let parts = state.queue.drain(..count);
-        batch.extend(parts.map(|Part { block, range }| block.slice(range)));
+    let range = take_parts(&mut shared.borrow_mut().queue, batch);
+    if let Some(range) = range {
+        return send_file(sink, shared, range).await;
     }
     while !batch.is_empty() {
         let result = if batch.len() == 1 {
@@ -709,5 +736,37 @@ async fn write_batch<S: AsyncWrite>(
         let writer = state.writer.take_if(|_| !batch.is_empty());
         drop(state);
         wake_all(writer);
+    }
+}
+
+/// Takes the first parts out of the queue: to `batch`, or a range of a file.
+fn take_parts(queue: &mut VecDeque<Part>, batch: &mut Vec<Slice<Block>>) -> Option<FileRange> {
+    while batch.len() < BATCH {
+        match queue.pop_front()? {
+            Part::Bytes { block, range } => batch.push(block.slice(range)),
+            Part::File(range) if batch.is_empty() => return Some(range),
+            file @ Part::File(_) => {
+                queue.push_front(file);
+                break;
+            }
+        }
+    }
+    None
+}
+
+/// Has the sink send what is in the queue of a file.
+async fn send_file<S: AsyncWrite>(sink: &mut S, shared: &Rc<Shared>, range: FileRange) {
+    let len = range.len();
+    let (result, sent) = sink.send_range(range).await;
+    let mut state = shared.borrow_mut();
+    state.waiting -= sent as usize;
+    state.written += sent;
+    match result {
+        Ok(()) if sent < len => {
+            let error = "the file became shorter while it was sent";
+            state.fail(io::Error::new(io::ErrorKind::UnexpectedEof, error));
+        }
+        Ok(()) => {}
+        Err(error) => state.fail(error),
     }
 }

@@ -8,6 +8,7 @@
 //! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are a stream's directions, for two tasks, or for a
 //!   [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer); [`ReadHalf`] and [`WriteHalf`] borrow
 //!   it.
+//! - [`TcpStream::send_file`], and the same of the others, sends a file that is not read.
 //! - [`UdpSocket`] and [`UnixDatagram`] send and receive datagrams, one by one or in batches, and with
 //!   control messages. [`UdpOptions`] says how to bind.
 //! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
@@ -32,6 +33,7 @@ mod datagram;
 mod listener;
 mod lookup;
 mod options;
+mod send_file;
 mod serve;
 mod socket;
 mod sockopt;

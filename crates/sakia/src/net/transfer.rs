@@ -134,6 +134,72 @@ macro_rules! writers {
             let socket = self.socket();
             $crate::io::transfer::write_all(buf, |rest, _| socket.write_some(rest)).await
         }
+
+        /// Sends the bytes of `file` in `range`, `..` for all of it, without their passing through this
+        /// process where the kernel can do that. The file's position is neither used nor moved.
+        ///
+        /// Resolves to how that went, and to the number of bytes sent, on error too. They are fewer than
+        /// asked if the file ends before. Without an upper bound they are those up to the end that the file
+        /// had in the beginning. An empty range, also one that ends before it begins, sends nothing. A FIFO
+        /// has no offsets: its next bytes are sent, as many as the range is long.
+        ///
+        /// The bytes are those that the file has when the kernel takes them, or even later: it may send the
+        /// pages of its cache as they are, and again where a packet was lost. Do not change them before the
+        /// peer has them.
+        ///
+        /// Dropping the future stops it. Then at most 256 KiB more are sent than were when it was last
+        /// polled. Later writes follow them.
+        ///
+        /// # Waiting
+        /// Bytes in the page cache are sent by this thread, 256 KiB at a time, and others by a thread that
+        /// may wait for a device. A peer that does not read holds up the future, and no thread. For each call
+        /// the socket is in non-blocking mode, which a process that shares it might see.
+        ///
+        /// Some are read and written by pieces of 64 KiB instead: many files of `/proc`, parts of blocks with
+        /// direct I/O, and all files on a stream in blocking mode that `std` or another process has made,
+        /// as those of [`UnixStream::pair`](crate::net::UnixStream::pair) are. Its mode is left as it is.
+        ///
+        /// # Errors
+        /// - As [`write`](Self::write): `EPIPE` if the connection was ended, and raises no signal.
+        /// - As [`File::read_at`](crate::fs::File::read_at): `EINVAL` for an offset above `i64::MAX`,
+        ///   `EISDIR`, `EBADF` for a file not open to read, `EIO`.
+        ///
+        /// # Panics
+        /// When the file belongs to another runtime.
+        ///
+        /// # Kernel
+        /// 2.6.33; 6.5 to ask the page cache. Before, and for files of other users that this one may not
+        /// write to, calls are timed instead. Source: `sendfile(2)`, `cachestat(2)`.
+        ///
+        /// # Examples
+        /// ```
+        /// use sakia::fs::File;
+        /// use sakia::io::BufResultExt;
+        /// use sakia::net::{TcpListener, TcpStream};
+        ///
+        /// # fn main() -> std::io::Result<()> {
+        /// sakia::block_on(async {
+        ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+        ///     let mut client = TcpStream::connect(listener.local_addr()?).await?;
+        ///     let (mut server, _) = listener.accept().await?;
+        ///
+        ///     let program = File::open(std::env::current_exe()?).await?;
+        ///     let (result, sent) = server.send_file(&program, 1..4).await;
+        ///     result?;
+        ///     assert_eq!(sent, 3);
+        ///     assert_eq!(client.read_exact(vec![0; 3]).await.buffer()?, b"ELF");
+        ///     Ok(())
+        /// })
+        /// # }
+        /// ```
+        #[doc(alias = "sendfile")]
+        pub async fn send_file(
+            &mut self,
+            file: &$crate::fs::File,
+            range: impl std::ops::RangeBounds<u64>,
+        ) -> BufResult<(), u64> {
+            self.socket().send_file(file, range).await
+        }
     };
 }
 
@@ -178,6 +244,15 @@ macro_rules! async_writes {
 
         async fn write_vectored<T: IoBuf>(&mut self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
             self.socket().write_some_vectored(bufs).await
+        }
+
+        const SENDS_FILES: bool = true;
+
+        async fn send_range(
+            &mut self,
+            range: $crate::io::file_range::FileRange,
+        ) -> BufResult<(), u64> {
+            self.socket().send_range(range).await
         }
     };
 }

@@ -15,6 +15,7 @@ mod foreign;
 mod listeners;
 mod options;
 mod scenes;
+mod send_file;
 mod serving;
 #[cfg(feature = "sim")]
 mod simulated;

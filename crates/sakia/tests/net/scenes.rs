@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sakia::io::{BufResultExt, Writer};
+use sakia::fs::File;
+use sakia::io::{BufResultExt, Reader, Writer, copy};
 use sakia::net::{
     Activation, ServeError, ServeOptions, TcpListener, TcpStream, UnixListener, UnixStream, serve,
 };
 use sakia::{JoinSet, spawn};
-use sakia_driver::Policy;
+use sakia_driver::{OpKind, Policy};
 
 use crate::support::{
     as_scene, assert_echoes, assert_played, bytes, echo, runtime, scene_arguments, scene_policy,
@@ -286,4 +287,103 @@ fn sockets_of_another_process_are_left() {
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "web");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
+}
+
+/// The address to which the file at this path is sent, in a process that is traced.
+const SEND_TO: &str = "SAKIA_SEND_TO";
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn files_are_sent() {
+    let Some(policy) = scene_policy() else { return };
+    let Ok(what) = std::env::var(SEND_TO) else { return };
+    let (address, path) = what.split_once(' ').unwrap();
+    let runtime = runtime(policy);
+    runtime.block_on(async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let file = File::open(path).await.unwrap();
+        let len = file.len().await.unwrap();
+        assert_eq!(stream.send_file(&file, ..).await.buffer().unwrap(), len);
+        let mut reader = Reader::with_depth(file, 1 << 16, 1);
+        let mut writer = Writer::new(stream);
+        assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), len);
+        writer.close().await.unwrap();
+    });
+    // A copy looks once whether that was the end.
+    for (kind, most) in
+        [(OpKind::Read, 1), (OpKind::Write, 0), (OpKind::Send, 0), (OpKind::Recv, 0)]
+    {
+        let count = runtime.counters().of(kind);
+        assert!(count.submitted + count.inline <= most, "{}: {count:?}", kind.name());
+    }
+}
+
+/// The bytes that calls of these names moved, by the log of `strace`.
+fn bytes_moved(log: &str, names: &[&str]) -> u64 {
+    let is_named = |line: &&str| {
+        let call = line.split_once(' ').map_or("", |(_pid, call)| call.trim_start());
+        names.iter().any(|name| {
+            call.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
+                || call.contains(&format!("<... {name} resumed>"))
+        })
+    };
+    let count = |line: &str| line.rsplit_once("= ")?.1.trim().parse::<u64>().ok();
+    log.lines().filter(is_named).filter_map(count).sum()
+}
+
+/// No byte of a file that is sent passes through the process.
+#[test]
+fn a_sent_file_stays_in_the_kernel() {
+    const IN_THE_KERNEL: &[&str] = &["sendfile", "splice"];
+    const THROUGH_THE_PROCESS: &[&str] = &[
+        "read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg", "write",
+        "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg",
+    ];
+    let about = "a_sent_file_stays_in_the_kernel";
+    let can_trace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
+    if !can_trace.is_ok_and(|output| output.status.success()) {
+        return sakia_testkit::place::announce_skip(about, "strace is not here, or may not trace");
+    }
+    for (policy, len) in [Policy::Uring, Policy::Poll]
+        .into_iter()
+        .flat_map(|policy| [200 << 10, 1 << 30].map(|len| (policy, len)))
+    {
+        if policy == Policy::Uring && why_no_ring().is_some() {
+            sakia_testkit::place::announce_skip(about, "no ring");
+            continue;
+        }
+        let name =
+            |what| format!("{}/{what}-{len}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        let (path, log) = (name("sent"), name("trace"));
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("{} {path}", listener.local_addr().unwrap());
+        let receiving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            io::copy(&mut stream, &mut io::sink()).unwrap()
+        });
+        let mut command = Command::new("strace");
+        let traced = [IN_THE_KERNEL, THROUGH_THE_PROCESS].concat().join(",");
+        command.args([
+            "-f",
+            "--seccomp-bpf",
+            "-s",
+            "0",
+            "-o",
+            &log,
+            "-e",
+            &format!("trace={traced}"),
+        ]);
+        command.arg(std::env::current_exe().unwrap()).args(scene_arguments("files_are_sent"));
+        command.env(SEND_TO, to).stdout(Stdio::piped());
+        assert_played(&as_scene(&mut command, policy).output().unwrap());
+        assert_eq!(receiving.join().unwrap(), 2 * len);
+        let trace = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        assert_eq!(bytes_moved(&trace, IN_THE_KERNEL), 2 * len);
+        // Those of the process itself: its libraries, and what a test prints.
+        let own = bytes_moved(&trace, THROUGH_THE_PROCESS);
+        assert!(own < 100_000, "{own} bytes of {len}");
+    }
 }

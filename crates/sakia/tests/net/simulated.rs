@@ -443,3 +443,42 @@ fn code_for_tokio_runs_without_buffers() {
         echoing.await.unwrap()
     });
 }
+
+#[test]
+fn files_are_sent_whole() {
+    awkward().run(async |_| {
+        sakia::fs::write("file", bytes(3000)).await?;
+        let (mut client, mut server) = pair().await;
+        let sending = spawn(async move {
+            let file = File::open("file").await?;
+            let sent = server.send_file(&file, ..).await.buffer()?;
+            let part = server.send_file(&file, 2990..5000).await.buffer()?;
+            io::Result::Ok((sent, part))
+        });
+        let received = client.read_to_end(Vec::new()).await.buffer()?;
+        assert_eq!(sending.await.unwrap()?, (3000, 10));
+        assert!(received == [bytes(3000), bytes(3000)[2990..].to_vec()].concat());
+        io::Result::Ok(())
+    });
+}
+
+#[test]
+fn what_was_sent_of_a_file_is_counted_on_error() {
+    let test = Test::new().seeds(0..300).kernel(|kernel| kernel.fault(FaultKind::Errno, 1 << 13));
+    let summary = test.run(async |_| {
+        // What fails before is not what this is about.
+        let Ok(()) = sakia::fs::write("file", bytes(3000)).await else { return Ok(()) };
+        let Ok(file) = File::open("file").await else { return Ok(()) };
+        let Ok(listener) = TcpListener::bind("127.0.0.1:80").await else { return Ok(()) };
+        let Ok(mut client) = TcpStream::connect("127.0.0.1:80").await else { return Ok(()) };
+        let Ok((mut server, _)) = listener.accept().await else { return Ok(()) };
+        let (result, sent) = server.send_file(&file, 1..).await;
+        assert!(sent == 2999 || result.is_err());
+        let (result, received) = client.read_exact(vec![0; sent as usize]).await;
+        if result.is_ok() {
+            assert!(received == bytes(3000)[1..1 + sent as usize], "other bytes came");
+        }
+        io::Result::Ok(())
+    });
+    assert!(summary.injected(FaultKind::Errno) > 0);
+}

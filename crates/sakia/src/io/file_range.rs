@@ -1,0 +1,41 @@
+//! A range of a file, on its way to a sink that the kernel sends files to.
+
+use std::io;
+
+use rustix::fs::FileType;
+use sakia_driver::{Fd, FileKind};
+
+use super::transfer::uninterrupted;
+use crate::executor::current;
+
+/// A range of an open file.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    pub(crate) fd: Fd,
+    /// See [`AsyncReadAt::read_alignment`](super::AsyncReadAt::read_alignment).
+    pub(crate) alignment: usize,
+    /// The first byte.
+    pub(crate) at: u64,
+    /// The byte after the last.
+    pub(crate) end: u64,
+}
+
+impl FileRange {
+    /// How many bytes it has; none if it ends before it begins.
+    pub(crate) fn len(&self) -> u64 {
+        self.end.saturating_sub(self.at)
+    }
+
+    /// Returns whether offsets mean nothing: it is of a FIFO, a terminal or the like.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.fd.kind() == FileKind::Waiting
+    }
+
+    /// The size of the file; `None` if it is not one of bytes.
+    pub(crate) async fn file_size(&self) -> io::Result<Option<u64>> {
+        let driver = current().driver.handle().clone();
+        let stat = uninterrupted(async || driver.statx_fd(&self.fd).await).await?;
+        let is_regular = FileType::from_raw_mode(stat.mode.into()) == FileType::RegularFile;
+        Ok(is_regular.then_some(stat.size))
+    }
+}
