@@ -32,6 +32,7 @@ pub mod results;
 pub mod run;
 pub mod sched;
 mod scratch;
+pub mod send_file;
 pub mod tcp_sum;
 pub mod text;
 pub mod threads;

@@ -12,6 +12,7 @@ use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::AtHand;
 use sakia_bench::sched::{self, Sched};
+use sakia_bench::send_file::{self, SendFile};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
@@ -49,6 +50,7 @@ pub enum Which {
     TcpSum(tcp_sum::Options),
     Echo(echo::Options),
     Udp(udp::Options),
+    SendFile(send_file::Options),
     Threads(threads::Options),
     Sched(Box<sched::Options>),
     CopyTree(Box<copytree::Options>),
@@ -85,6 +87,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::TcpSum(tcp_sum) => Box::new(TcpSum::new(tcp_sum::Options { load, ..tcp_sum })?),
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
         Which::Udp(udp) => Box::new(Udp::new(udp::Options { load, ..udp })?),
+        Which::SendFile(files) => Box::new(SendFile::new(send_file::Options { load, ..files })?),
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),

@@ -54,6 +54,8 @@ pub enum Work {
     Datagrams(Messages),
     /// So many bytes by one connection.
     Stream(u64),
+    /// Messages of one connection that the load asks for by their number, twice: to warm up, and measured.
+    Answers(Messages),
 }
 
 /// Messages that come back.
@@ -76,7 +78,7 @@ impl Work {
     pub fn connections(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.connections,
-            Self::Datagrams(_) | Self::Stream(_) => 1,
+            Self::Datagrams(_) | Self::Stream(_) | Self::Answers(_) => 1,
         }
     }
 
@@ -87,6 +89,10 @@ impl Work {
                 let Messages { connections, warmup, requests, .. } = messages;
                 let all = |connection| (0..warmup + requests).map(move |n| mark(connection, n));
                 (0..connections).flat_map(all).fold(0, u64::wrapping_add)
+            }
+            Self::Answers(messages) => {
+                let one = Self::Stream(messages.message_bytes as u64).expected();
+                one.wrapping_mul(messages.warmup + messages.requests)
             }
             Self::Stream(bytes) => {
                 let pattern = pattern(PATTERN_BYTES);
@@ -101,6 +107,21 @@ impl Work {
 /// The number that a message begins with.
 pub(super) fn mark(connection: usize, number: u64) -> u64 {
     mix(((connection as u64) << 40) ^ number)
+}
+
+/// Writes the bytes of a stream.
+pub(crate) fn write_stream(mut to: impl Write, bytes: u64) -> io::Result<()> {
+    let pattern = pattern(PATTERN_BYTES);
+    let mut left = bytes;
+    for part in pattern.chunks(SEND_BYTES).cycle() {
+        let len = left.min(part.len() as u64);
+        if len == 0 {
+            break;
+        }
+        to.write_all(&part[..len as usize])?;
+        left -= len;
+    }
+    Ok(())
 }
 
 /// The bytes of messages behind their number, and of streams.
@@ -141,6 +162,17 @@ pub fn run(
             load.exchange(messages.warmup)?;
             let ((), cpu_ns) = session.measured(|| load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })
+        }
+        Work::Answers(Messages { message_bytes, warmup, requests, .. }) => {
+            let stream = connect(server, &order.place)?;
+            let mut buffer = vec![0; RECEIVE_BYTES];
+            let mut fetch = |count| fetch(&stream, count, message_bytes, &mut buffer);
+            let mut sum = fetch(warmup).context("answers")?;
+            let cpu_ns = measured(&mut || {
+                sum = sum.wrapping_add(fetch(requests).context("answers")?);
+                Ok(())
+            })?;
+            Ok(Report { sum, cpu_ns })
         }
         Work::Stream(bytes) => {
             let stream = connect(server, &order.place)?;
@@ -220,18 +252,26 @@ fn connect(server: SocketAddr, place: &Place) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-fn send_stream(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
-    let pattern = pattern(PATTERN_BYTES);
-    let mut left = bytes;
-    for part in pattern.chunks(SEND_BYTES).cycle() {
-        let len = left.min(part.len() as u64);
-        if len == 0 {
-            break;
-        }
-        stream.write_all(&part[..len as usize])?;
-        left -= len;
-    }
+fn send_stream(stream: &TcpStream, bytes: u64) -> io::Result<()> {
+    write_stream(stream, bytes)?;
     stream.shutdown(Shutdown::Write)
+}
+
+/// Asks for so many answers. Returns the sum of their bytes.
+fn fetch(mut stream: &TcpStream, count: u64, bytes: usize, buffer: &mut [u8]) -> io::Result<u64> {
+    stream.write_all(&count.to_be_bytes())?;
+    let (mut total, mut left) = (0u64, count * bytes as u64);
+    while left > 0 {
+        let room = left.min(buffer.len() as u64) as usize;
+        match stream.read(&mut buffer[..room])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                total = total.wrapping_add(sum(&buffer[..count]));
+                left -= count as u64;
+            }
+        }
+    }
+    Ok(total)
 }
 
 /// A connection with messages.

@@ -133,7 +133,7 @@ pub(super) fn done(
 ) -> anyhow::Result<Done> {
     let of_load = load.finish()?;
     let sum = match order.work {
-        Work::Messages(_) | Work::Datagrams(_) => of_load,
+        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => of_load,
         Work::Stream(_) => served,
     };
     Ok(Done { sum, counters })
@@ -183,7 +183,7 @@ pub(crate) fn serve_blocking(
             say(END)?;
             sum
         }
-        Work::Messages(_) | Work::Datagrams(_) => {
+        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => {
             meter.end()?;
             say(END)?;
             join()?
@@ -269,7 +269,7 @@ where
             control.write_all(vec![END]).await.0.context("control")?;
             (sum, counters)
         }
-        Work::Messages(_) | Work::Datagrams(_) => {
+        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => {
             let counters = end()?;
             control.write_all(vec![END]).await.0.context("control")?;
             (join().await?, counters)

@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sakia_bench::named::Named;
 use sakia_bench::net::{CONGESTION, load};
-use sakia_bench::{echo, file_sum, sched, tcp_sum, threads, udp};
+use sakia_bench::{echo, file_sum, sched, send_file, tcp_sum, threads, udp};
 
 use super::notes::{
-    ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, TCP_SUM_NOTES, THREADS_NOTES,
-    UDP_NOTES, bench_json_help,
+    ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, SEND_FILE_NOTES, TCP_SUM_NOTES,
+    THREADS_NOTES, UDP_NOTES, bench_json_help,
 };
 use super::{MEMORY_MAX, Surroundings, bytes, copytree};
 use crate::bench;
@@ -42,6 +42,7 @@ enum ExperimentArgs {
     TcpSum(TcpSumArgs),
     Echo(EchoArgs),
     Udp(UdpArgs),
+    SendFile(SendFileArgs),
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
     Copytree(copytree::CopytreeArgs),
@@ -223,6 +224,32 @@ struct UdpArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<udp::Variant>)]
     variants: Vec<udp::Variant>,
+}
+
+/// A server that sends a file of the page cache again and again
+///
+/// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
+/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. The
+/// load is another process, which receives the files, and adds up their bytes.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
+struct SendFileArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Bytes of the file
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "200K,1G")]
+    #[arg(value_parser = bytes(1, send_file::FILE_BYTES_MAX))]
+    size: Vec<u64>,
+
+    /// How often a run sends the file; as often as takes about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// What to measure: uring, poll, copy, blocking
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<send_file::Variant>)]
+    variants: Vec<send_file::Variant>,
 }
 
 /// The threads of a process during ten thousand reads of files that are not answered
@@ -407,6 +434,7 @@ pub(super) fn resolve(
         Of::TcpSum(args) => &args.common,
         Of::Echo(args) => &args.common,
         Of::Udp(args) => &args.common,
+        Of::SendFile(args) => &args.common,
         Of::Threads(args) => &args.common,
         Of::Sched(args) => &args.common,
         Of::Copytree(args) => &args.common,
@@ -417,6 +445,7 @@ pub(super) fn resolve(
         Of::TcpSum(args) => (tcp_sum::NAME, Which::TcpSum(resolve_tcp_sum(args)), 15),
         Of::Echo(args) => (echo::NAME, Which::Echo(resolve_echo(args)), 15),
         Of::Udp(args) => (udp::NAME, Which::Udp(resolve_udp(args)), 15),
+        Of::SendFile(args) => (send_file::NAME, Which::SendFile(resolve_send_file(args)), 15),
         Of::Threads(args) => (threads::NAME, Which::Threads(resolve_threads(args)), 3),
         Of::Sched(args) => (sched::NAME, Which::Sched(Box::new(resolve_sched(*args))), 9),
         Of::Copytree(args) => {
@@ -477,6 +506,17 @@ fn resolve_udp(args: UdpArgs) -> udp::Options {
     udp::Options {
         in_flight: args.in_flight,
         datagram_bytes: args.datagram.into_iter().map(|bytes| bytes as usize).collect(),
+        requests: args.requests,
+        quick: args.common.quick,
+        variants: Variant::in_order(&or(args.variants, &Variant::DEFAULT)),
+        load: None,
+    }
+}
+
+fn resolve_send_file(args: SendFileArgs) -> send_file::Options {
+    use send_file::Variant;
+    send_file::Options {
+        sizes: args.size,
         requests: args.requests,
         quick: args.common.quick,
         variants: Variant::in_order(&or(args.variants, &Variant::DEFAULT)),

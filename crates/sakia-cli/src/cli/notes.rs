@@ -59,6 +59,7 @@ pub(super) const FILE_SUM_NOTES: &str = "The params are size_bytes and block_byt
 pub(super) const TCP_SUM_NOTES: &str = "The params are size_bytes and block_bytes.";
 pub(super) const ECHO_NOTES: &str = "The params are connections and message_bytes.";
 pub(super) const UDP_NOTES: &str = "The params are in_flight and datagram_bytes.";
+pub(super) const SEND_FILE_NOTES: &str = "The params are file_bytes.";
 /// Of experiments on connections.
 pub(super) const NETWORK_NOTES: &str = "\
 The machine has one thing more, \"network\":{\"namespace\":…, \"congestion\":…, \"usual\":…, \

@@ -341,3 +341,31 @@ fn options_of_file_calls_that_contradict_each_other_are_named() {
     }
     assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "the files are removed");
 }
+
+#[test]
+fn files_are_sent_by_the_kernel() {
+    needs_ring!();
+    let args = ["bench", "send-file", "--runs", "1", "--size", "200K", "--requests", "5"];
+    let ended = run(sakia(args).arg("--json"));
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let results: Vec<_> = lines.iter().filter(|line| line["type"] == "result").collect();
+    let variants: Vec<_> = results.iter().map(|result| &result["variant"]).collect();
+    assert_eq!(variants, ["uring", "poll", "copy", "blocking"]);
+    for result in results {
+        assert_eq!(result["params"]["file_bytes"], 204_800);
+        assert!(result["cpu_ns"]["median"].is_u64());
+        let counters = &result["counters"];
+        if ["uring", "poll"].contains(&result["variant"].as_str().unwrap()) {
+            assert!(counters["send_file.inline"].as_u64() >= Some(5), "{counters}");
+        }
+        // The question comes by a receive.
+        let is_copied = counters["read.inline"].as_u64() > Some(0);
+        assert_eq!(is_copied, result["variant"] == "copy", "{counters}");
+    }
+    let ended = run(sakia(args).args(["--variants", "uring,blocking"]));
+    ended.assert_quiet_success();
+    for text in ["processor a byte", "calls in place", "uring/blocking"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}

@@ -89,7 +89,7 @@ fn usage_is_that_of_the_command() {
 }
 
 /// Every command.
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 15] = [
     &[],
     &["sum"],
     &["cp"],
@@ -101,6 +101,7 @@ const COMMANDS: [&[&str]; 14] = [
     &["bench", "tcp-sum"],
     &["bench", "echo"],
     &["bench", "udp"],
+    &["bench", "send-file"],
     &["bench", "threads"],
     &["bench", "sched"],
     &["bench", "copytree"],
@@ -148,6 +149,7 @@ fn help_has_the_notes_of_its_own_experiment() {
         ("tcp-sum", "block_bytes"),
         ("echo", "message_bytes"),
         ("udp", "datagram_bytes"),
+        ("send-file", "file_bytes"),
         ("threads", "place, reads and"),
         ("sched", "read_step_bytes"),
         ("copytree", "after_delete, article"),
@@ -161,7 +163,7 @@ fn help_has_the_notes_of_its_own_experiment() {
         }
         assert_eq!(
             text.contains("\"network\""),
-            ["echo", "tcp-sum", "udp"].contains(&name),
+            ["echo", "send-file", "tcp-sum", "udp"].contains(&name),
             "{name}"
         );
     }

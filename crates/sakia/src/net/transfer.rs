@@ -147,11 +147,11 @@ macro_rules! writers {
         /// pages of its cache as they are, and again where a packet was lost. Do not change them before the
         /// peer has them.
         ///
-        /// Dropping the future stops it. Then at most 256 KiB more are sent than were when it was last
+        /// Dropping the future stops it. Then at most 1 MiB more is sent than was when it was last
         /// polled. Later writes follow them.
         ///
         /// # Waiting
-        /// Bytes in the page cache are sent by this thread, 256 KiB at a time, and others by a thread that
+        /// Bytes in the page cache are sent by this thread, 1 MiB at a time, and others by a thread that
         /// may wait for a device. A peer that does not read holds up the future, and no thread. For each call
         /// the socket is in non-blocking mode, which a process that shares it might see.
         ///
