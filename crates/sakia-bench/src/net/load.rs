@@ -167,12 +167,9 @@ pub fn run(
             let stream = connect(server, &order.place)?;
             let mut buffer = vec![0; RECEIVE_BYTES];
             let mut fetch = |count| fetch(&stream, count, message_bytes, &mut buffer);
-            let mut sum = fetch(warmup).context("answers")?;
-            let cpu_ns = measured(&mut || {
-                sum = sum.wrapping_add(fetch(requests).context("answers")?);
-                Ok(())
-            })?;
-            Ok(Report { sum, cpu_ns })
+            let warm = fetch(warmup).context("answers")?;
+            let (sum, cpu_ns) = session.measured(|| fetch(requests).context("answers"))?;
+            Ok(Report { sum: warm.wrapping_add(sum), cpu_ns })
         }
         Work::Stream(bytes) => {
             let stream = connect(server, &order.place)?;
