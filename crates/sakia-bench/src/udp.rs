@@ -229,15 +229,14 @@ async fn echo(socket: sakia::net::UdpSocket, bytes: usize) -> io::Result<()> {
     loop {
         let (result, mut filled) = socket.recv_batch(bufs).await;
         let received = result?;
-        let unused = filled.split_off(received.len());
-        let answers = filled.into_iter().zip(received.iter().map(|its| its.from));
-        bufs = Vec::with_capacity(IN_FLIGHT_MAX);
-        for (result, mut buf) in socket.send_batch(answers.collect()).await {
+        let senders = received.iter().map(|its| its.from);
+        let answers = filled.drain(..received.len()).zip(senders).collect();
+        for (result, mut buf) in socket.send_batch(answers).await {
             result?;
             buf.clear();
-            bufs.push(buf);
+            filled.push(buf);
         }
-        bufs.extend(unused);
+        bufs = filled;
     }
 }
 

@@ -359,11 +359,15 @@ functions! {
     Mkdirat = __NR_mkdirat: once path;
     /// `readlinkat(2)`.
     Readlinkat = __NR_readlinkat: path;
+    /// `recvmmsg(2)`, whose flags say that it does not wait.
+    Recvmmsg = __NR_recvmmsg: ;
     /// `renameat2(2)`.
     Renameat = __NR_renameat2: once path;
     /// `sendfile(2)` to a socket, as far as that has room. The fifth argument is not the kernel's: it says
     /// whether the socket's mode may be changed for the call.
     Sendfile = __NR_sendfile: writes;
+    /// `sendmmsg(2)`, whose flags say that it does not wait.
+    Sendmmsg = __NR_sendmmsg: ;
     /// `shutdown(2)`.
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.

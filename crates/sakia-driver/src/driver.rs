@@ -1,6 +1,6 @@
 //! The driver itself: turns, and the end.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -65,7 +65,7 @@ impl Driver {
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
         let lent = RefCell::default();
-        let shared = Rc::new(Shared { core, descriptors, mounts, lent });
+        let shared = Rc::new(Shared { core, descriptors, mounts, lent, batch: Cell::default() });
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 

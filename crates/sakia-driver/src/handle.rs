@@ -1,6 +1,6 @@
 //! A driver as seen by whoever starts operations on it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Descriptors, FileFacts};
+use crate::batch::Scratch;
 use crate::core::{Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) mounts: Mounts,
     /// Descriptors that were lent, by number: each has one [`Fd`], as every other descriptor has.
     pub(crate) lent: RefCell<HashMap<i32, WeakFd>>,
+    /// Memory for batches of datagrams.
+    pub(crate) batch: Cell<Scratch>,
 }
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:

@@ -56,6 +56,7 @@ mod aligned;
 mod arena;
 mod auto;
 mod backend;
+mod batch;
 mod buf;
 pub mod call;
 mod connection;

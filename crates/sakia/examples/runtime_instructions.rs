@@ -8,14 +8,18 @@
 //! task waits for its connection, and the server's thread stops until all requests have arrived. So the
 //! count depends neither on the client's speed nor on the machine's load.
 //!
+//! Those of `datagrams` come in rounds, too, of so many at a time, from a plain socket of this thread, whose
+//! calls are counted along.
+//!
 //! Usage: `runtime_instructions DRIVER OPERATION COUNT`, with the driver `uring` or `poll`, and the operation
-//! `yield`, `spawn`, `read-at FILE`, `read FILE` or `echo CONNECTIONS`, whose argument comes last
+//! `yield`, `spawn`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT` or `echo CONNECTIONS`, whose argument
+//! comes last.
 
 use std::cell::Cell;
 use std::error::Error;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -55,6 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("spawn", []) => run(&runtime, spawns(count)),
         ("read-at", [file]) => run(&runtime, reads_at(count, file.into())),
         ("read", [file]) => run(&runtime, reads(count, file.into())),
+        ("datagrams", [in_flight]) => run(&runtime, datagrams(count, in_flight.parse()?)),
         ("echo", [connections]) => run(&runtime, echoes(count, connections.parse()?)),
         _ => return Err(format!("no operation {operation} with {} arguments", rest.len()).into()),
     }?;
@@ -162,6 +167,54 @@ async fn echo(mut stream: net::TcpStream, round: Rc<Round>) -> io::Result<()> {
         assert_eq!(bytes.len(), MESSAGE_BYTES);
         stream.write_all(bytes).await.value()?;
         round.left.set(round.left.get() - 1);
+        if round.left.get() == 0 {
+            round.end.wake();
+        }
+    }
+}
+
+/// Sends rounds of so many datagrams to a task that sends them back, until it has done so with `count`.
+async fn datagrams(count: usize, in_flight: usize) -> io::Result<usize> {
+    let server = net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    client.connect(server.local_addr()?)?;
+    let round = Rc::new(Round::default());
+    let serving = sakia::spawn(echo_datagrams(server, Rc::clone(&round)));
+    let mut message = [7; MESSAGE_BYTES];
+    let mut done = 0;
+    for _ in 0..count / in_flight {
+        sakia::yield_now().await; // the server waits in the kernel
+        round.left.set(in_flight);
+        for _ in 0..in_flight {
+            client.send(&message)?;
+        }
+        poll_fn(|context| {
+            round.end.register(context.waker());
+            if round.left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        for _ in 0..in_flight {
+            assert_eq!(client.recv(&mut message)?, MESSAGE_BYTES);
+        }
+        done += in_flight;
+    }
+    drop(serving);
+    Ok(done)
+}
+
+async fn echo_datagrams(socket: net::UdpSocket, round: Rc<Round>) -> io::Result<()> {
+    let mut bufs: Vec<_> = (0..64).map(|_| Vec::with_capacity(MESSAGE_BYTES)).collect();
+    loop {
+        let (received, mut filled) = socket.recv_batch(bufs).await.both()?;
+        let senders = received.iter().map(|its| its.from);
+        let answers = filled.drain(..received.len()).zip(senders).collect();
+        for sent in socket.send_batch(answers).await {
+            let (_, mut buf) = sent.both()?;
+            buf.clear();
+            filled.push(buf);
+        }
+        bufs = filled;
+        round.left.set(round.left.get() - received.len());
         if round.left.get() == 0 {
             round.end.wake();
         }

@@ -60,7 +60,10 @@ pub(super) const READ: Operation = Operation { name: "read", has_file: true, ..T
 /// Receives a message, and sends it back.
 pub(super) const ECHO: Operation = Operation { name: "echo", connections: Some(1), ..TASK };
 
-const OPERATIONS: [Operation; 8] = [
+/// Receives datagrams, and sends them back.
+const DATAGRAMS: Operation = Operation { name: "datagrams", ..ECHO };
+
+const OPERATIONS: [Operation; 11] = [
     Operation { name: "yield", ..TASK },
     Operation { name: "spawn", ..TASK },
     Operation { name: "read-at", has_file: true, ..TASK },
@@ -69,6 +72,9 @@ const OPERATIONS: [Operation; 8] = [
     Operation { name: "echo", connections: Some(64), ..TASK },
     Operation { name: "echo", connections: Some(1), driver: "poll", ..TASK },
     Operation { name: "echo", connections: Some(64), driver: "poll", ..TASK },
+    DATAGRAMS,
+    Operation { connections: Some(32), ..DATAGRAMS },
+    Operation { connections: Some(32), driver: "poll", ..DATAGRAMS },
 ];
 
 /// Prints a row per operation: the least of the counts, the median and the greatest.

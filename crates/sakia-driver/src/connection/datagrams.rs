@@ -2,9 +2,9 @@
 //!
 //! One receive is in flight: the one that goes on by itself, into buffers of the pool, or a single one. A
 //! buffer that the first fills begins with a header and rooms for the sender's address and control messages
-//! ([`MessageRooms`]). The lengths in the header are the kernel's, and are cut to the rooms. Of the room for
-//! control messages no more is read than the kernel says that it has written: behind that may lie bytes of an
-//! earlier datagram or stream, which may look like descriptors.
+//! ([`MessageRooms`]). The lengths in the header are the kernel's, and are cut to the rooms. Of the room
+//! for control messages no more is read than the kernel says that it has written: behind that may lie
+//! bytes of an earlier datagram or stream, which may look like descriptors.
 //!
 //! A datagram here owns the descriptors that came with it, also while nobody has taken it.
 //!
@@ -53,17 +53,37 @@ pub struct Datagram {
     pub from: SocketAddress,
     /// It was longer than the room for it, and the rest is lost.
     pub is_truncated: bool,
-    /// The control messages that came with it, if [asked for](DatagramOptions::control_bytes). Dropping them
-    /// closes the descriptors that were not taken out.
+    /// The control messages that came with it, if [asked for](DatagramOptions::control_bytes). Dropping
+    /// them closes the descriptors that were not taken out.
     pub control: ReceivedControl,
+}
+
+impl Datagram {
+    /// A datagram that was received in another way.
+    ///
+    /// # Panics
+    /// When it has more than 4 GiB.
+    pub fn new(
+        bytes: Vec<u8>,
+        from: SocketAddress,
+        is_truncated: bool,
+        control: ReceivedControl,
+    ) -> Self {
+        Self { bytes: RecvBuf::owned(bytes), from, is_truncated, control }
+    }
+
+    /// What receives bring once they were shut down.
+    fn end() -> Self {
+        Self::new(Vec::new(), SocketAddress::UNNAMED, false, ReceivedControl::default())
+    }
 }
 
 /// What a [`DatagramReceiver`] has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many as
-    /// a packet of an Ethernet by default; 65535 takes whatever comes from a network, also what `UDP_GRO`
-    /// gathers. At most 1 MiB.
+    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many
+    /// as a packet of an Ethernet by default; 65535 takes whatever comes from a network, also what
+    /// `UDP_GRO` gathers. At most 1 MiB.
     pub datagram_bytes_max: usize,
     /// Room for control messages, see [`Handle::recv_message`]. None by default.
     pub control_bytes: usize,
@@ -145,8 +165,9 @@ impl DatagramReceiver {
     /// and 32 datagrams wait here. Further ones stay in the queue of the socket.
     ///
     /// # Errors
-    /// As [`Handle::recv_message`]. `ECONNREFUSED`: nobody took a datagram that was sent before, if the
-    /// socket is connected. The next call goes on.
+    /// As [`Handle::recv_message`]; once receives are shut down, an empty one from an unnamed sender, see
+    /// [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: nobody took a datagram that
+    /// was sent before, if the socket is connected. The next call goes on.
     ///
     /// # Kernel
     /// 6.0 to receive several with one entry; before that as [`Handle::recv_message`]. Source:
@@ -170,6 +191,41 @@ impl DatagramReceiver {
             }
             let is_ready = || !inner.datagrams.borrow().is_empty();
             poll_fn(|cx| multishot.poll_ready(is_ready(), cx)).await;
+        }
+    }
+
+    /// Ends the receive that goes on by itself, and resolves to the first datagram that it brought and that
+    /// was not taken. `None`: there is no more, so that the next datagram is in the queue of the socket.
+    ///
+    /// # Errors
+    /// As [`recv`](DatagramReceiver::recv).
+    pub async fn take_ahead(&self) -> Option<io::Result<Datagram>> {
+        let inner = &self.inner;
+        let _permit = Permit::take(inner, |inner| &inner.receives).await;
+        if inner.multishot.is_armed() {
+            inner.multishot.pause(&self.driver);
+            poll_fn(|cx| inner.multishot.poll_ready(false, cx)).await;
+        }
+        inner.pop().map(Ok).or_else(|| inner.error.take().map(Err))
+    }
+
+    /// Returns whether no receive is under way, and nothing is left that one has brought.
+    pub fn is_idle(&self) -> bool {
+        let inner = &self.inner;
+        let is_busy = inner.receives.is_busy() || inner.multishot.is_armed();
+        let error = inner.error.take();
+        let has_error = error.is_some();
+        inner.error.set(error);
+        !is_busy && !has_error && inner.datagrams.borrow().is_empty()
+    }
+
+    /// From now on each call receives one datagram only, without a receive that goes on by itself: the
+    /// kernel does not tell that one when the socket's receives are [shut down](Handle::shutdown_socket).
+    pub fn receive_singly(&self) {
+        let multishot = &self.inner.multishot;
+        multishot.give_up();
+        if multishot.is_armed() {
+            multishot.pause(&self.driver);
         }
     }
 
@@ -206,7 +262,7 @@ fn datagram(result: BufResult<(Received, ReceivedControl), Vec<u8>>) -> io::Resu
     let (Received { len, from, is_truncated, .. }, control) = result?;
     buf.truncate(len);
     buf.shrink_to_fit(); // it may be kept for long
-    Ok(Datagram { bytes: RecvBuf::owned(buf), from, is_truncated, control })
+    Ok(Datagram::new(buf, from, is_truncated, control))
 }
 
 impl Inner {
@@ -234,8 +290,8 @@ struct MultiRecvMessage {
     pool: Rc<Pool>,
     size: Size,
     rooms: MessageRooms,
-    /// Tells the kernel the rooms; filled when the entry is made. The kernel has it as long as the entry, so
-    /// nothing else looks at it.
+    /// Tells the kernel the rooms; filled when the entry is made. The kernel has it as long as the entry,
+    /// so nothing else looks at it.
     message: UnsafeCell<Message>,
 }
 
@@ -254,9 +310,9 @@ impl MultiRecvMessage {
         let name = &bytes[MessageRooms::NAME_AT..][..name_len.min(rooms.name) as usize];
         let from = SocketAddress::from_bytes(name);
         let control = &bytes[rooms.control_at()..][..control_len.min(rooms.control) as usize];
-        // SAFETY: the completion says that a receive of this operation ended well, and the kernel says in the
-        // header that it has written so many bytes of control messages for it. The buffer was the kernel's
-        // until now and is the `RecvBuf`'s from now on, so this happens once for each completion.
+        // SAFETY: the completion says that a receive of this operation ended well, and the kernel says in
+        // the header that it has written so many bytes of control messages for it. The buffer was the
+        // kernel's until now and is the `RecvBuf`'s from now on, so this happens once for each completion.
         let control = unsafe {
             ReceivedControl::copied(control, flags & CONTROL_TRUNCATED != 0, self.fd.owner())
         };
@@ -267,9 +323,9 @@ impl MultiRecvMessage {
 }
 
 // SAFETY: the entry names the message, which is part of the value, has no pointers, and which nothing else
-// looks at while the value stays where it is; a group of buffers that lie in the pool, which the value keeps;
-// and the descriptor, which the value keeps open. `deliver` reaches none but the buffer that the completion
-// names.
+// looks at while the value stays where it is; a group of buffers that lie in the pool, which the value
+// keeps; and the descriptor, which the value keeps open. `deliver` reaches none but the buffer that the
+// completion names.
 unsafe impl Operation for MultiRecvMessage {
     type Output = ();
     const KIND: OpKind = OpKind::Recv;
@@ -296,15 +352,17 @@ unsafe impl Operation for MultiRecvMessage {
     fn complete(self, completion: Completion) -> Self::Output {
         let (result, waiter) = self.inner.multishot.end(completion);
         // An empty one is the last, too.
-        if let Some(datagram) = self.datagram(completion) {
-            self.inner.push(datagram);
-        }
+        let datagram = self.datagram(completion);
         match result {
+            Ok(Some(0)) if datagram.is_none() => self.inner.push(Datagram::end()),
             Ok(_) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
                 self.pool.grow(self.size);
             }
             Err(error) => self.inner.error.set(Some(error)),
+        }
+        if let Some(datagram) = datagram {
+            self.inner.push(datagram);
         }
         if let Some(waiter) = waiter {
             waiter.wake();

@@ -39,6 +39,11 @@ impl Multishot {
         driver.shared.settle_later();
     }
 
+    /// None is started any more.
+    pub(super) fn give_up(&self) {
+        self.is_single.set(true);
+    }
+
     /// Cancels the one in flight, if there is one.
     pub(super) fn cancel(&self, driver: &Handle) {
         if let Some(key) = self.armed.get() {

@@ -212,6 +212,16 @@ impl Core {
         attempt
     }
 
+    /// A plain call has done as much as `count` more of them.
+    pub(crate) fn spend_calls(&mut self, count: usize) {
+        (0..count).for_each(|_| self.inline.budget.spend(0));
+    }
+
+    /// Whether what a backend reports as read was written; see [`Backend::fills_what_it_reports`].
+    pub(crate) fn fills(&self) -> bool {
+        self.ways.fills
+    }
+
     /// The size of an open file, if the backend tells without waiting.
     ///
     /// # Safety

@@ -517,6 +517,26 @@ impl Machine {
                     self.finish(id, res);
                     was_fruitful = true;
                 }
+                // SAFETY: the request is not completed, so its descriptor is lent.
+                Try::WouldBlock if !took_some && unsafe { request.call.ends_receives(raw) } => {
+                    // What came before the end is received first.
+                    match self.attempt(&request, raw, class) {
+                        (Try::WouldBlock, false) => {
+                            // SAFETY: the request is not completed, so its memory is lent.
+                            unsafe { request.call.tell_end() };
+                            // To the next one, too, epoll has to tell it.
+                            self.registry.report_again(place);
+                            self.registry.leave(place, id);
+                            self.finish(id, 0);
+                        }
+                        (Try::Done(res), _) => {
+                            self.registry.leave(place, id);
+                            self.finish(id, res);
+                        }
+                        _ => return true,
+                    }
+                    was_fruitful = true;
+                }
                 Try::WouldBlock => return was_fruitful,
                 Try::Unable => {
                     if request.call.goes_on() {

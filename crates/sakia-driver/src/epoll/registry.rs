@@ -370,6 +370,11 @@ impl Registry {
         }
     }
 
+    /// Sees to it that epoll reports once more what is ready, as soon as an operation waits for it.
+    pub(super) fn report_again(&mut self, place: usize) {
+        self.watches[place].armed = EventFlags::empty();
+    }
+
     /// Sees to it that epoll does not go on reporting what it has reported, and what nobody wants. To be
     /// armed afterwards. An operation that has just ended may have a successor in a moment: what is left
     /// without waiters is let be until an event finds none.

@@ -4,9 +4,13 @@
 //! - An operation with one completion is tried here; one with any number of them as
 //!   [`multishot`](super::multishot) says.
 
-use super::transfer::{FileClass, Try, Ways};
+use std::ptr;
+
+use rustix::event::PollFlags;
+
+use super::transfer::{FileClass, Try, Ways, poll_now};
 use crate::call::{Call, SocketCall, Transfer, Verb};
-use crate::sys::{DONT_WAIT, Direction, abi};
+use crate::sys::{DONT_WAIT, Direction, Message, abi};
 
 impl Call {
     /// What it waits for.
@@ -34,6 +38,42 @@ impl Call {
     /// Whether it has any number of completions.
     pub(super) fn goes_on(&self) -> bool {
         matches!(self, Self::AcceptMany(_) | Self::RecvMany { .. })
+    }
+
+    /// Whether it receives from a socket whose receives were shut down, though a try says that it would wait:
+    /// so the kernel answers on a socket for datagrams, where `recv(2)` without `MSG_DONTWAIT` brings 0.
+    ///
+    /// # Safety
+    ///
+    /// - `raw` is the descriptor of this call, and lent.
+    #[cold]
+    pub(super) unsafe fn ends_receives(&self, raw: i32) -> bool {
+        let receives = match self {
+            Self::Socket(SocketCall { verb, .. }) => {
+                matches!(verb, Verb::Recv | Verb::RecvMessage)
+            }
+            _ => matches!(self, Self::RecvMany { .. }),
+        };
+        // SAFETY: the caller's promise.
+        let ready = || unsafe { poll_now(raw, PollFlags::RDHUP) };
+        receives && ready().is_ok_and(|ready| ready.contains(PollFlags::RDHUP))
+    }
+
+    /// Says in the message of a receive that nothing came, and from no one.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent.
+    pub(super) unsafe fn tell_end(&self) {
+        if let Self::Socket(SocketCall { verb: Verb::RecvMessage, args, .. }) = *self {
+            let message = ptr::with_exposed_provenance_mut::<Message>(args[0]);
+            // SAFETY: the call's first argument is the address of its message, which is lent.
+            unsafe {
+                (*message).name_len = 0;
+                (*message).control_len = 0;
+                (*message).flags = 0;
+            }
+        }
     }
 
     /// Tries on the calling thread what has one result. `is_own` says that this backend made what the

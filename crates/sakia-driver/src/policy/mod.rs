@@ -93,6 +93,9 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::Advise, Rule::NOW),
     // Short, and needs nobody else.
     (OpKind::Socket, Rule::NOW),
+    // Batches of datagrams, by a call for many. All else is done by the queue, whatever this says.
+    (OpKind::Recv, Rule::NOW),
+    (OpKind::Send, Rule::NOW),
 ];
 
 impl Default for Rules {

@@ -2,7 +2,9 @@
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_driver::{Domain, Driver, Fd, IoBufMut, SocketAddress, SocketType};
+use sakia_driver::{
+    Domain, Driver, Fd, IoBufMut, Received, ShutdownHow, SocketAddress, SocketType,
+};
 
 use crate::sockets::DOMAINS;
 use crate::sockets::connected;
@@ -204,4 +206,99 @@ pub fn a_pair_exchanges_datagrams(stage: &Stage) {
     }
     let address = driver.local_address(&alone).unwrap();
     assert_eq!(wait(&driver, driver.send_to(&near, "x", &address, 0)).0.unwrap(), 1);
+}
+
+/// Two sockets within the machine, and the address of the second, whose peer the first is.
+fn directed(stage: &Stage, driver: &Driver) -> (Fd, Fd, SocketAddress) {
+    let (near, _) = bound(stage, driver, Domain::UNIX);
+    let (far, to) = bound(stage, driver, Domain::UNIX);
+    wait(driver, driver.connect(&near, &to)).unwrap();
+    (near, far, to)
+}
+
+pub fn a_shutdown_ends_receives_of_datagrams(stage: &Stage) {
+    let driver = stage.driver();
+    let end = |result: std::io::Result<Received>| {
+        let received = result.unwrap();
+        assert!(received.from.is_unnamed(), "{received:?}");
+        assert_eq!((received.len, received.is_truncated), (0, false));
+    };
+    for how in [ShutdownHow::Receives, ShutdownHow::Both] {
+        let (near, far, _) = directed(stage, &driver);
+        let mut waits = driver.recv_from(&far, vec![0; 16], 0);
+        let with_control = driver.recv_message(&far, vec![0; 16], 64, 0);
+        settle(&driver);
+        assert!(waits.try_take().is_none());
+        wait(&driver, driver.shutdown_socket(&far, how)).unwrap();
+        end(wait(&driver, waits).0);
+        let (result, _) = wait(&driver, with_control);
+        let (received, control) = result.unwrap();
+        end(Ok(received));
+        assert!(control.descriptors.is_empty() && !control.is_truncated);
+        end(wait(&driver, driver.recv_from(&far, vec![0; 16], 0)).0);
+        assert_eq!(wait(&driver, driver.recv(&far, vec![0; 16], 0)).0.unwrap(), 0);
+        let at_once = driver.recv_from(&far, vec![0; 16], DONT_WAIT);
+        assert_eq!(errno(wait(&driver, at_once).0), Errno::AGAIN);
+        assert_eq!(errno(wait(&driver, driver.send(&near, "x", 0)).0), Errno::PIPE);
+    }
+    // What came before is received.
+    let (near, far, _) = directed(stage, &driver);
+    wait(&driver, driver.send(&near, "before", 0)).0.unwrap();
+    wait(&driver, driver.shutdown_socket(&far, ShutdownHow::Receives)).unwrap();
+    let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 16], 0));
+    assert_eq!(&buf[..result.unwrap().len], b"before");
+    end(wait(&driver, driver.recv_from(&far, vec![0; 16], 0)).0);
+    // It sends all the same.
+    let answer = driver.send_to(&far, "behind", &driver.local_address(&near).unwrap(), 0);
+    wait(&driver, answer).0.unwrap();
+}
+
+pub fn a_batch_is_moved_by_a_plain_call(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, from) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let messages: Vec<_> = ["one", "", "three"].map(|its| (its, to)).to_vec();
+        let mut bufs: Vec<Vec<u8>> = (0..4).map(|_| Vec::with_capacity(4)).collect();
+        let mut received = Vec::new();
+        let Some(sent) = driver.send_batch_now(&near, &messages) else {
+            assert!(!stage.bypasses() || near.is_simulated());
+            assert!(driver.recv_batch_now(&far, &mut bufs, &mut received).unwrap().is_none());
+            continue;
+        };
+        assert!(stage.bypasses());
+        assert_eq!(sent, 3);
+        assert!(driver.without_bypass().send_batch_now(&near, &messages).is_none());
+        let count = driver.recv_batch_now(&far, &mut bufs, &mut received).unwrap();
+        assert_eq!(count, Some(3));
+        assert_eq!(bufs, [&b"one"[..], b"", b"thre", b""]);
+        for (its, (buf, is_truncated)) in received.iter().zip(bufs.iter().zip([false, false, true]))
+        {
+            assert_eq!((its.from, its.len, its.is_truncated), (from, buf.len(), is_truncated));
+        }
+        let count = driver.recv_batch_now(&far, &mut bufs, &mut received).unwrap();
+        assert_eq!((count, received.len()), (Some(0), 3));
+        // It ends before the first that fails, and before a buffer without room.
+        let far_away = SocketAddress::unix("/nowhere/at/all").unwrap();
+        let messages = [("a", to), ("b", far_away), ("c", to)];
+        assert_eq!(driver.send_batch_now(&near, &messages), Some(1));
+        assert_eq!(driver.send_batch_now(&near, &messages[1..]), Some(0));
+        let mut bufs = [Vec::with_capacity(4), Vec::new()];
+        assert_eq!(driver.recv_batch_now(&far, &mut bufs, &mut received).unwrap(), Some(1));
+        assert_eq!(bufs[0], b"a");
+    }
+}
+
+pub fn a_batch_counts_as_many_plain_calls(stage: &Stage) {
+    let driver = stage.driver();
+    let (near, _) = bound(stage, &driver, Domain::INET);
+    let (_far, to) = bound(stage, &driver, Domain::INET);
+    wait(&driver, driver.next_turn()).unwrap();
+    settle(&driver);
+    let messages = vec![("x", to); 64];
+    if let Some(sent) = driver.send_batch_now(&near, &messages) {
+        assert_eq!(sent, 64);
+        assert!(!driver.has_inline_budget());
+        assert!(driver.send_batch_now(&near, &messages).is_none());
+    }
 }

@@ -213,7 +213,10 @@ cases! {
         a_socket_of_datagrams_gets_a_peer
         a_datagram_to_nobody_is_refused
         a_dropped_receive_leaves_the_datagram
-        a_pair_exchanges_datagrams;
+        a_pair_exchanges_datagrams
+        a_shutdown_ends_receives_of_datagrams
+        a_batch_is_moved_by_a_plain_call
+        a_batch_counts_as_many_plain_calls;
     receivers:
         a_receiver_brings_datagrams_whole_and_in_order
         a_dropped_receive_of_a_receiver_loses_no_datagram
@@ -221,7 +224,9 @@ cases! {
         a_receiver_holds_back_a_bounded_number
         a_receiver_tells_an_error_once_and_goes_on
         descriptors_come_to_a_receiver_once
-        a_close_ends_a_receiver;
+        a_close_ends_a_receiver
+        a_shutdown_ends_a_receiver
+        what_a_receiver_brought_is_taken_in_order;
     messages:
         a_descriptor_is_passed_and_used
         a_socket_is_passed_and_goes_on

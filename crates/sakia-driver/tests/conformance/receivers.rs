@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use rustix::io::Errno;
 use sakia_driver::{
-    ControlMessages, DatagramOptions, Domain, Driver, Fd, SocketAddress, SocketType,
+    ControlMessages, DatagramOptions, Domain, Driver, Fd, ShutdownHow, SocketAddress, SocketType,
 };
 
 use crate::connections::{poll, run};
@@ -203,4 +203,63 @@ pub fn a_close_ends_a_receiver(stage: &Stage) {
     assert_eq!(errno(run(&driver, recv)), Errno::CANCELED);
     drop(receiver);
     wait(&driver, closing).unwrap();
+}
+
+pub fn a_shutdown_ends_a_receiver(stage: &Stage) {
+    let driver = stage.driver();
+    // With buffers of the driver, and without.
+    for datagram_bytes_max in [1, 200_000] {
+        let options = DatagramOptions { datagram_bytes_max, ..Default::default() };
+        for is_waiting in [false, true] {
+            let (near, _) = bound(stage, &driver, Domain::UNIX);
+            let (far, to) = bound(stage, &driver, Domain::UNIX);
+            let receiver = driver.datagrams(far.clone(), options);
+            if is_waiting {
+                assert!(poll(pin!(receiver.recv())).is_pending());
+                settle(&driver);
+            }
+            if !is_waiting {
+                send(&driver, &near, &to, b"before");
+            }
+            receiver.receive_singly();
+            wait(&driver, driver.shutdown_socket(&far, ShutdownHow::Receives)).unwrap();
+            if !is_waiting {
+                assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"before");
+            }
+            for _ in 0..2 {
+                let end = run(&driver, receiver.recv()).unwrap();
+                assert!(end.bytes.is_empty() && end.from.is_unnamed(), "{end:?}");
+            }
+        }
+    }
+}
+
+pub fn what_a_receiver_brought_is_taken_in_order(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, _) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let receiver = driver.datagrams(far.clone(), DatagramOptions::default());
+        assert!(receiver.is_idle());
+        assert!(run(&driver, receiver.take_ahead()).is_none());
+        for round in 0..3_u8 {
+            for at in 0..4_u8 {
+                send(&driver, &near, &to, &[round, at]);
+            }
+            assert_eq!(run(&driver, receiver.recv()).unwrap().bytes[..], [round, 0]);
+            assert!(!receiver.is_idle());
+            settle(&driver);
+            send(&driver, &near, &to, &[round, 4]);
+            let mut next = 1;
+            while let Some(datagram) = run(&driver, receiver.take_ahead()) {
+                assert_eq!(datagram.unwrap().bytes[..], [round, next]);
+                next += 1;
+            }
+            assert!(receiver.is_idle());
+            for at in next..5 {
+                let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 9], 0));
+                assert_eq!(buf[..result.unwrap().len], [round, at]);
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! A dropped receive loses nothing: its operation is canceled, and [`Kept`] until it has ended. What it
 //! brought all the same, a datagram or an error, goes to the next receive.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -17,15 +17,17 @@ use std::task::{Context, Poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 use sakia_driver::{
-    self as driver, BufResult, ControlMessages, Fd, Handle, IoBuf, IoBufMut, Op, Operation,
-    PollEvents, ReceivedControl, RecvFrom, SocketAddress,
+    self as driver, BufResult, ControlMessages, DatagramOptions, DatagramReceiver, Fd, Handle,
+    IoBuf, IoBufMut, Op, Operation, PollEvents, ReceivedControl, RecvFrom, ShutdownHow,
+    SocketAddress,
 };
 
-use super::Address;
 use super::listener::release;
 use crate::executor::current;
-use crate::io::transfer::{may_retry, retrying};
+use crate::io::transfer::{may_retry, retrying, uninterrupted};
 
+/// The most datagrams that one call moves.
+const BATCH_MAX: usize = 64;
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
@@ -33,37 +35,6 @@ const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 const AHEAD_FIRST: usize = 4;
 /// Of so many batches in which datagrams came one at a time, one looks for a second.
 const LOOK_AGAIN: u8 = 8;
-
-/// A datagram that was received into a buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Received<A> {
-    /// How many bytes of the buffer it fills.
-    pub len: usize,
-    /// Its sender.
-    pub from: A,
-    /// It was longer than the buffer, and the rest is lost.
-    pub is_truncated: bool,
-    /// How many bytes it had. Only `recv_message` asks for that: of a batch this is `len`, and so it is of a
-    /// datagram that came for a dropped receive of another sort.
-    pub datagram_len: usize,
-}
-
-impl<A: Address> Received<A> {
-    /// Takes what the driver tells.
-    ///
-    /// # Errors
-    /// `EAFNOSUPPORT`: a sender of another family.
-    pub(super) fn of(received: driver::Received) -> io::Result<Self> {
-        let driver::Received { len, from, is_truncated, datagram_len, .. } = received;
-        Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
-    }
-}
-
-/// Returns what a receive without control messages tells.
-pub(super) fn len_and_sender<A: Address>(received: driver::Received) -> io::Result<(usize, A)> {
-    Ok((received.len, A::of(&received.from)?))
-}
 
 /// The methods that receive and tell addresses, of which only the type `SocketAddr` differs.
 macro_rules! receivers {
@@ -78,7 +49,7 @@ macro_rules! receivers {
         /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
         pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
             let (result, buf) = self.inner.recv_from(buf).await;
-            (result.and_then($crate::net::datagram::len_and_sender), buf)
+            (result.and_then($crate::net::received::len_and_sender), buf)
         }
 
         /// As [`recv`](Self::recv), but leaves the datagram to the next receive.
@@ -96,7 +67,40 @@ macro_rules! receivers {
         /// As [`recv`](Self::recv).
         pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
             let (result, buf) = self.inner.peek_from(buf).await;
-            (result.and_then($crate::net::datagram::len_and_sender), buf)
+            (result.and_then($crate::net::received::len_and_sender), buf)
+        }
+
+        /// Receives one datagram into memory of the runtime, and waits until there is one: while nothing
+        /// comes, none is used. Dropping the future loses nothing.
+        ///
+        /// From the first call on the kernel receives ahead: 256 KiB or 32 datagrams for a socket. Further
+        /// ones stay in the socket's queue. The other methods that receive bring those first, in order, and
+        /// end that until the next call; while a task waits here, they wait for it. What was received
+        /// ahead and never taken is lost with the socket.
+        ///
+        /// [`set_datagram_room`](Self::set_datagram_room) says how long a datagram may be, and whether
+        /// control messages come with it.
+        ///
+        /// # Errors
+        /// As [`recv`](Self::recv), but for buffers without room.
+        ///
+        /// # Kernel
+        /// 5.3; 6.0 to receive several with one entry. Source: `io_uring_prep_recvmsg_multishot(3)`.
+        pub async fn recv_datagram(&self) -> std::io::Result<$crate::net::Datagram<SocketAddr>> {
+            $crate::net::Datagram::of(self.inner.recv_datagram().await?)
+        }
+
+        /// Sets how many bytes of a datagram [`recv_datagram`](Self::recv_datagram) has room for at least,
+        /// and how many for its control messages. At first 1500, and none; at most 1 MiB and 64 KiB.
+        ///
+        /// # Errors
+        /// `EBUSY`: there was a [`recv_datagram`](Self::recv_datagram) before.
+        pub fn set_datagram_room(
+            &self,
+            datagram_bytes: usize,
+            control_bytes: usize,
+        ) -> std::io::Result<()> {
+            self.inner.set_datagram_room(datagram_bytes, control_bytes)
         }
 
         /// The socket's own address, by a plain call.
@@ -126,6 +130,14 @@ pub(super) struct Datagrams {
     /// What dropped receives have brought or may still bring.
     kept: Kept,
     ahead: Ahead,
+    /// It has a peer: an error may come up between two datagrams of a batch, and must not be lost.
+    tells_errors: Cell<bool>,
+    /// Receives into memory of the runtime.
+    receiver: OnceCell<DatagramReceiver>,
+    /// What that has room for.
+    options: Cell<DatagramOptions>,
+    /// Its receives were shut down.
+    receives_ended: Cell<bool>,
 }
 
 impl fmt::Debug for Datagrams {
@@ -136,7 +148,16 @@ impl fmt::Debug for Datagrams {
 
 impl Datagrams {
     pub(super) fn new(fd: Fd, driver: Handle) -> Self {
-        Self { fd, driver, kept: Kept::default(), ahead: Ahead::default() }
+        Self {
+            fd,
+            driver,
+            kept: Kept::default(),
+            ahead: Ahead::default(),
+            tells_errors: Cell::default(),
+            receiver: OnceCell::new(),
+            options: Cell::default(),
+            receives_ended: Cell::default(),
+        }
     }
 
     /// Takes over a socket of the process.
@@ -150,7 +171,9 @@ impl Datagrams {
             return Err(Errno::PROTOTYPE.into());
         }
         let local = current();
-        Ok(Self::new(local.driver.adopt(fd), local.driver.handle().clone()))
+        let adopted = Self::new(local.driver.adopt(fd), local.driver.handle().clone());
+        adopted.tells_errors.set(adopted.peer_address().is_ok());
+        Ok(adopted)
     }
 
     pub(super) fn fd(&self) -> &Fd {
@@ -170,7 +193,28 @@ impl Datagrams {
     }
 
     pub(super) async fn connect(&self, to: &SocketAddress) -> io::Result<()> {
+        self.expect_errors();
         self.driver.connect(&self.fd, to).await
+    }
+
+    /// An error may come up between two datagrams of a batch from now on.
+    pub(super) fn expect_errors(&self) {
+        self.tells_errors.set(true);
+    }
+
+    pub(super) fn driver(&self) -> &Handle {
+        &self.driver
+    }
+
+    /// Ends one or both directions.
+    pub(super) async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
+        if how != ShutdownHow::Sends {
+            self.receives_ended.set(true);
+            if let Some(receiver) = self.receiver.get() {
+                receiver.receive_singly();
+            }
+        }
+        uninterrupted(async || self.driver.shutdown_socket(&self.fd, how).await).await
     }
 
     pub(super) async fn release(self) -> io::Result<OwnedFd> {
@@ -217,12 +261,23 @@ impl Datagrams {
     /// Sends all of them at once. Each has a result of its own.
     pub(super) async fn send_batch<T: IoBuf>(
         &self,
-        messages: impl Iterator<Item = (T, SocketAddress)>,
+        mut messages: Vec<(T, SocketAddress)>,
     ) -> Vec<BufResult<usize, T>> {
+        let mut results = Vec::with_capacity(messages.len());
+        while !messages.is_empty() && !self.tells_errors.get() {
+            self.wait_for_budget().await;
+            let Some(sent) = self.driver.send_batch_now(&self.fd, &messages) else { break };
+            let is_stuck = sent < messages.len().min(BATCH_MAX);
+            results.extend(messages.drain(..sent).map(|(buf, _)| (Ok(buf.bytes_len()), buf)));
+            if is_stuck {
+                // It waits, or tells its error. The others go on behind it.
+                let (buf, to) = messages.remove(0);
+                results.push(self.send_to(buf, &to).await);
+            }
+        }
         let start = |(buf, to)| (self.driver.send_to(&self.fd, buf, &to, 0), to);
         // All of them are started before the first is awaited.
-        let started: Vec<_> = messages.map(start).collect();
-        let mut results = Vec::with_capacity(started.len());
+        let started: Vec<_> = messages.into_iter().map(start).collect();
         for (sending, to) in started {
             let (result, buf) = sending.await;
             results.push(match result {
@@ -233,6 +288,13 @@ impl Datagrams {
             });
         }
         results
+    }
+
+    /// Waits until this turn may make plain calls.
+    async fn wait_for_budget(&self) {
+        if !self.driver.has_inline_budget() {
+            let _ = self.driver.next_turn().await; // at the end there are none
+        }
     }
 
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
@@ -271,21 +333,83 @@ impl Datagrams {
     /// back.
     pub(super) async fn recv_batch<T: IoBufMut>(
         &self,
-        bufs: Vec<T>,
+        mut bufs: Vec<T>,
     ) -> BufResult<Vec<driver::Received>, Vec<T>> {
         if bufs.is_empty() || bufs.iter().any(|buf| buf.bytes_room() == 0) {
             return (Err(Errno::INVAL.into()), bufs);
         }
-        let mut rest = bufs.into_iter();
-        let first = rest.next().expect("there is one, as was just found");
-        let (result, buf) = self.recv_from(first).await;
-        let received = match result {
-            Ok(received) => received,
-            Err(error) => return (Err(error), [buf].into_iter().chain(rest).collect()),
-        };
-        let mut gathered = Gathered { kept: &self.kept, done: vec![(received, buf)] };
+        let mut received = Vec::new();
+        if self.ahead.is_any() {
+            self.wait_for_budget().await;
+            if self.kept.is_empty() && self.is_ahead_empty() {
+                match self.recv_now(&mut bufs, &mut received) {
+                    Ok(Some(1..)) => return (Ok(received), bufs),
+                    Ok(None | Some(0)) => {}
+                    Err(error) => return (Err(error), bufs),
+                }
+            }
+        }
+        let (result, buf) = self.recv_from(bufs.remove(0)).await;
+        match result {
+            Ok(first) => received.push(first),
+            Err(error) => {
+                bufs.insert(0, buf);
+                return (Err(error), bufs);
+            }
+        }
+        let count = self.ahead.next();
+        if count > 0
+            && let Ok(None) = self.recv_now(&mut bufs, &mut received)
+        {
+            let first = (received.remove(0), buf);
+            return self.recv_by_operations(first, count, bufs).await;
+        }
+        bufs.insert(0, buf);
+        (Ok(received), bufs)
+    }
+
+    /// Receives those that have come, by plain calls, behind those that were received before. Returns their
+    /// number; `None`: such calls are not allowed.
+    fn recv_now<T: IoBufMut>(
+        &self,
+        bufs: &mut [T],
+        received: &mut Vec<driver::Received>,
+    ) -> io::Result<Option<usize>> {
+        let before = received.len();
+        let mut done = 0;
+        let mut is_missing = false;
+        while done < bufs.len() && !is_missing {
+            let room = (bufs.len() - done).min(self.ahead.room().max(done));
+            let came = self.driver.recv_batch_now(&self.fd, &mut bufs[done..][..room], received);
+            let came = match came {
+                Ok(None) if done == 0 => return Ok(None),
+                Err(error) if before + done == 0 => return Err(error),
+                Ok(came) => came.unwrap_or(0),
+                Err(error) => {
+                    self.kept.add_error(error);
+                    0
+                }
+            };
+            done += came;
+            is_missing = came < room;
+        }
+        if let Some(behind_first) = (before + done).checked_sub(1) {
+            self.ahead.note(behind_first, !is_missing);
+        }
+        Ok(Some(done))
+    }
+
+    /// Receives those that have come behind the first, of which `count` are asked for, by operations that do
+    /// not wait.
+    async fn recv_by_operations<T: IoBufMut>(
+        &self,
+        first: (driver::Received, T),
+        mut count: usize,
+        rest: Vec<T>,
+    ) -> BufResult<Vec<driver::Received>, Vec<T>> {
+        let mut rest = rest.into_iter();
+        let mut gathered = Gathered { kept: &self.kept, done: vec![first] };
         let mut unused = Vec::new();
-        let mut count = self.ahead.next();
         while count > 0 && unused.is_empty() && rest.len() > 0 {
             let start = |buf| self.driver.recv_from(&self.fd, buf, DONT_WAIT);
             let receive = |buf| Receiving::new(start(buf), Some(&self.kept));
@@ -309,6 +433,55 @@ impl Datagrams {
         (Ok(received), bufs)
     }
 
+    pub(super) fn set_datagram_room(
+        &self,
+        datagram_bytes_max: usize,
+        control_bytes: usize,
+    ) -> io::Result<()> {
+        if self.receiver.get().is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        self.options.set(DatagramOptions { datagram_bytes_max, control_bytes });
+        Ok(())
+    }
+
+    /// Receives one datagram into memory of the runtime.
+    pub(super) async fn recv_datagram(&self) -> io::Result<driver::Datagram> {
+        if !self.kept.is_empty()
+            && let Some(kept) = self.kept.take().await
+        {
+            let Datagram { bytes, received, control } = kept?;
+            let driver::Received { from, is_truncated, .. } = received;
+            return Ok(driver::Datagram::new(bytes, from, is_truncated, control));
+        }
+        let receiver = self.receiver.get_or_init(|| {
+            let receiver = self.driver.datagrams(self.fd.clone(), self.options.get());
+            if self.receives_ended.get() {
+                receiver.receive_singly();
+            }
+            receiver
+        });
+        loop {
+            match receiver.recv().await {
+                Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether nothing is received into memory of the runtime, and nothing left of that.
+    fn is_ahead_empty(&self) -> bool {
+        self.receiver.get().is_none_or(DatagramReceiver::is_idle)
+    }
+
+    /// Takes the oldest datagram or error that came for an earlier receive.
+    async fn take_earlier(&self) -> Option<io::Result<Datagram>> {
+        if let Some(kept) = self.kept.take().await {
+            return Some(kept);
+        }
+        Some(self.receiver.get()?.take_ahead().await?.map(Datagram::of))
+    }
+
     /// Receives by an operation that `start` starts, unless something was kept.
     async fn receive<R: Shape, T: IoBufMut, O: Operation<Output = BufResult<R, T>>>(
         &self,
@@ -316,8 +489,9 @@ impl Datagrams {
         is_peek: bool,
         start: impl Fn(T) -> Op<O>,
     ) -> BufResult<R, T> {
-        if !self.kept.is_empty() && buf.bytes_room() > 0 {
-            match self.kept.take().await {
+        let is_first = self.kept.is_empty() && self.is_ahead_empty();
+        if !is_first && buf.bytes_room() > 0 {
+            match self.take_earlier().await {
                 Some(Ok(datagram)) => {
                     return (Ok(datagram.put(&mut buf, &self.kept, is_peek)), buf);
                 }
@@ -358,6 +532,17 @@ impl Ahead {
         count.max(usize::from(count == 0 && self.alone.get() == 0))
     }
 
+    /// Returns whether several came the last time, so that some may be there without a wait.
+    fn is_any(&self) -> bool {
+        self.count.get() > 0
+    }
+
+    /// Returns how many a plain call asks for: more than are expected, since one that is not there costs
+    /// little.
+    fn room(&self) -> usize {
+        2 * self.count.get() + AHEAD_FIRST
+    }
+
     /// Notes how many came. There may be more if none was missing.
     fn note(&self, came: usize, is_none_missing: bool) {
         self.count.set(came + usize::from(came > 0 && is_none_missing));
@@ -390,7 +575,7 @@ impl Shape for (driver::Received, ReceivedControl) {
     }
 }
 
-/// A datagram that a dropped receive has brought.
+/// A datagram that came for an earlier receive.
 struct Datagram {
     bytes: Vec<u8>,
     received: driver::Received,
@@ -401,6 +586,14 @@ impl Datagram {
     fn new<T: IoBuf>(shape: impl Shape, buf: &T) -> Self {
         let (received, control) = shape.into_parts();
         Self { bytes: buf.as_bytes()[..received.len].to_vec(), received, control }
+    }
+
+    /// Takes one over that was received ahead.
+    fn of(datagram: driver::Datagram) -> Self {
+        let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
+        let len = bytes.len();
+        let received = driver::Received { len, from, is_truncated, datagram_len: len };
+        Self { bytes: bytes.to_vec(), received, control }
     }
 
     /// Puts it into a buffer, and for a peek back to what is kept.

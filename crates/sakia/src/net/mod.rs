@@ -15,7 +15,8 @@
 //! - [`Activation`]: sockets that a service manager opened.
 //!
 //! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
-//! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime.
+//! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime;
+//! so does what [`UdpSocket::recv_datagram`] brings.
 //!
 //! An operation on an address or a name fails with an [`Error`], the same as in [`fs`](crate::fs), that names
 //! both; `?` turns it into an [`std::io::Error`]. Errors of an open connection are the kernel's.
@@ -33,6 +34,7 @@ mod datagram;
 mod listener;
 mod lookup;
 mod options;
+mod received;
 mod send_file;
 mod serve;
 mod socket;
@@ -41,15 +43,16 @@ mod split;
 mod stream;
 mod transfer;
 mod udp;
+mod udp_errors;
 mod udp_options;
 mod unix;
 mod unix_datagram;
 
 pub use activation::Activation;
-pub use datagram::Received;
 pub use listener::{Listener, TcpListener};
 pub use lookup::{ToSocketAddrs, lookup_host};
 pub use options::{ConnectOptions, ListenOptions};
+pub use received::{Datagram, Received};
 pub use sakia_driver::{ControlMessage, ControlMessages, PacketInfo, ReceivedControl, RecvBuf};
 pub use serve::{ServeError, ServeFailed, ServeOptions, Served, serve};
 pub use socket::Stream;
@@ -60,6 +63,7 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf
 pub use stream::TcpStream;
 use transfer::{addresses, async_read, async_writes, readers, writers};
 pub use udp::UdpSocket;
+pub use udp_errors::{UdpError, UdpErrorOrigin};
 pub use udp_options::UdpOptions;
 pub use unix::{UCred, UnixListener, UnixStream};
 pub use unix_datagram::UnixDatagram;

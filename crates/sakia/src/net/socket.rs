@@ -47,6 +47,15 @@ pub(super) mod private {
     }
 }
 
+/// The directions that `how` names.
+pub(super) fn direction(how: Shutdown) -> ShutdownHow {
+    match how {
+        Shutdown::Read => ShutdownHow::Receives,
+        Shutdown::Write => ShutdownHow::Sends,
+        Shutdown::Both => ShutdownHow::Both,
+    }
+}
+
 /// A connected socket.
 #[derive(Debug)]
 pub struct Socket {
@@ -88,12 +97,7 @@ impl Socket {
     }
 
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.end(match how {
-            Shutdown::Read => ShutdownHow::Receives,
-            Shutdown::Write => ShutdownHow::Sends,
-            Shutdown::Both => ShutdownHow::Both,
-        })
-        .await
+        self.end(direction(how)).await
     }
 
     pub async fn close(self) -> io::Result<()> {

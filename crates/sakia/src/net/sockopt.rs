@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{
-    Ipv4PacketInfo, Ipv4RecvTtl, Ipv6RecvHopLimit, Ipv6RecvPacketInfo, UdpGroSegment,
+    Ipv4PacketInfo, Ipv4RecvErr, Ipv4RecvTtl, Ipv6RecvErr, Ipv6RecvHopLimit, Ipv6RecvPacketInfo,
+    UdpGroSegment,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
@@ -173,6 +174,15 @@ pub(super) fn set_told(fd: &Fd, told: Told, on: bool) -> io::Result<()> {
             Told::Ttl => by_nix(setsockopt(&fd, Ipv4RecvTtl, &on)),
             Told::PacketInfo => by_nix(setsockopt(&fd, Ipv4PacketInfo, &on)),
         }
+    })
+}
+
+pub(super) fn set_recv_errors(fd: &Fd, on: bool) -> io::Result<()> {
+    option(fd, |fd| {
+        if is_v6(fd)? {
+            by_nix(setsockopt(&fd, Ipv6RecvErr, &on))?;
+        }
+        by_nix(setsockopt(&fd, Ipv4RecvErr, &on))
     })
 }
 

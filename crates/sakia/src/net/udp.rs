@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::{AddressFamily, sockopt};
 use sakia_driver::{BufResult, ControlMessages, IoBuf, IoBufMut, ReceivedControl, SocketAddress};
 
-use super::datagram::{Datagrams, Received, receivers};
+use super::datagram::{Datagrams, receivers};
 use super::lookup::{ToSocketAddrs, resolve_first};
 use super::options::first_of;
+use super::received::Received;
 use super::sockopt::{self as options, Told, option, tune};
 use super::{Result, UdpOptions};
 
@@ -153,7 +154,9 @@ impl UdpSocket {
         &self,
         messages: Vec<(T, SocketAddr)>,
     ) -> Vec<BufResult<usize, T>> {
-        self.inner.send_batch(messages.into_iter().map(|(buf, to)| (buf, to.into()))).await
+        self.inner
+            .send_batch(messages.into_iter().map(|(buf, to)| (buf, to.into())).collect())
+            .await
     }
 
     /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
@@ -235,7 +238,8 @@ impl UdpSocket {
     }
 
     /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Datagrams that came for dropped receives, and went to none, are lost.
+    /// change. Datagrams that came for dropped receives or were received ahead, and went to none, are
+    /// lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

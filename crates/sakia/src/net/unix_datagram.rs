@@ -1,6 +1,7 @@
 //! Datagrams within the machine.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +11,9 @@ use sakia_driver::{
     BufResult, ControlMessages, Domain, IoBuf, IoBufMut, ReceivedControl, SocketAddress, SocketType,
 };
 
-use super::datagram::{Datagrams, Received, receivers};
+use super::datagram::{Datagrams, receivers};
 use super::listener::object;
+use super::received::Received;
 use super::sockopt::{option, take_error};
 use super::unix::own_address;
 use super::{Error, Result};
@@ -312,6 +314,20 @@ impl UnixDatagram {
         take_error(self.inner.fd())
     }
 
+    /// Ends one or both directions, for all descriptors of the socket. After the receives were ended, one
+    /// brings what came before, then 0 bytes from an unnamed sender, and so do those that wait; whoever sends
+    /// to this socket gets `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
+    /// nothing.
+    ///
+    /// # Errors
+    /// As `shutdown(2)`.
+    ///
+    /// # Kernel
+    /// 5.11. Source: `io_uring_prep_shutdown(3)`.
+    pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.inner.shutdown(super::socket::direction(how)).await
+    }
+
     /// Takes over a socket that `std` made, whether it blocks or not.
     ///
     /// # Errors
@@ -324,7 +340,8 @@ impl UnixDatagram {
     }
 
     /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Datagrams that came for dropped receives, and went to none, are lost.
+    /// change. Datagrams that came for dropped receives or were received ahead, and went to none, are
+    /// lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

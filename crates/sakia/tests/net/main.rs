@@ -8,7 +8,9 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod ahead;
 mod bad_peers;
+mod datagram_errors;
 mod datagrams;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 mod foreign;

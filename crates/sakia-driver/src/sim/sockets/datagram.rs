@@ -129,6 +129,9 @@ impl Sockets {
             _ => true,
         };
         match self.find(socket.domain, Transport::Datagram, &to) {
+            Some(target) if takes(target) && is_unix && self.get(target).receives_ended => {
+                Err(Errno::PIPE)
+            }
             Some(target) if takes(target) => Ok(Way::To(target)),
             Some(_) if is_unix => Err(Errno::PERM),
             None if is_unix => Err(self.missing(&to)),
@@ -149,6 +152,13 @@ impl Sockets {
             Some(Fate::Reordered) | None => return queue.push_back(datagram),
         }
         self.fate = None;
+    }
+
+    /// Whether receives were shut down, and nothing is left that came before.
+    pub(super) fn has_no_more_datagrams(&self, id: SocketId) -> bool {
+        let socket = self.get(id);
+        let is_left = !socket.datagrams.is_empty() || socket.error.is_some();
+        socket.transport == Transport::Datagram && socket.receives_ended && !is_left
     }
 
     /// Takes the oldest datagram, or copies it. `None` when a receiver has to wait.

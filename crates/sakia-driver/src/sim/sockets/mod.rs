@@ -244,6 +244,8 @@ impl Sockets {
                 let is_readable = !socket.datagrams.is_empty() || socket.receives_ended;
                 when(is_readable || has_error, poll::READABLE)
                     | when(has_error, poll::ERR)
+                    | when(socket.receives_ended, poll::RDHUP)
+                    | when(socket.receives_ended && socket.sends_ended, poll::HUP)
                     | poll::WRITABLE
             }
         }

@@ -71,6 +71,9 @@ impl Kernel {
         group: u16,
         rooms: MessageRooms,
     ) -> Outcome {
+        if self.sockets.has_no_more_datagrams(id) {
+            return Outcome::Done(0);
+        }
         let Some(buffer) = self.groups.oldest(group) else {
             return match receive(self, id, 1, 1, true) {
                 Ok(None) => Outcome::WouldBlock,

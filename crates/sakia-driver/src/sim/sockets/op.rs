@@ -385,6 +385,8 @@ impl SocketOp {
             Self::Send { to, extras, .. } => unsafe {
                 send(kernel, id, lent, len_max, *to, extras)
             },
+            // As on Linux, where only receives that may wait tell it.
+            Self::Recv { nowait: true, .. } if sockets.has_no_more_datagrams(id) => Ok(None),
             Self::Recv { tells, peeks, .. } => {
                 let buffers = tells.map_or(lent.len(), |tells| tells.buffers);
                 let received = receive(kernel, id, buffers, len_max, *peeks)?;

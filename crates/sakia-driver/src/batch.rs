@@ -1,0 +1,201 @@
+//! Datagrams in batches, by plain calls that do not wait.
+//!
+//! A ring has no `recvmmsg(2)` and no `sendmmsg(2)`: each datagram is an entry there, with a completion,
+//! which costs more than its share of a plain call for many. So datagrams that have come, and those that
+//! the socket has room for, are moved by one call. Waiting is left to operations.
+//!
+//! Source: `recvmmsg(2)`, `sendmmsg(2)`.
+
+use std::io;
+
+use rustix::io::Errno;
+use sakia_ring::IoVec;
+
+use crate::address::{AddressRoom, SocketAddress};
+use crate::buf::{IoBuf, IoBufMut, initialize};
+use crate::call::{Function, System, word};
+use crate::counters::OpKind;
+use crate::fd::Fd;
+use crate::handle::Handle;
+use crate::ops::{Received, TRUNCATED, transfer_len};
+use crate::policy::{Attempt, CallMode};
+use crate::sys::{DONT_WAIT, Message, NO_SIGNAL};
+
+/// The most datagrams of one call.
+const BATCH_MAX: usize = 64;
+
+/// `struct mmsghdr`.
+#[repr(C)]
+struct Header {
+    message: Message,
+    /// The bytes of the datagram that were moved.
+    len: u32,
+}
+
+/// What the kernel is told of a batch, kept for the next one, since it is large.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// The bytes of each datagram.
+    parts: Vec<IoVec>,
+    headers: Vec<Header>,
+    /// Room for the addresses of senders. What is in it is that of earlier ones.
+    names: Vec<AddressRoom>,
+}
+
+impl Handle {
+    /// Receives datagrams that have come to the socket `fd`, one into each buffer from the first on, by a
+    /// plain call. Appends to `received` what is told of each, and returns their number. `None`: rules,
+    /// this turn's plain calls or the backend do not allow that.
+    ///
+    /// An empty `Vec` is filled up to its capacity. At most the first 64 buffers are used, and only those
+    /// before one without room.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Handle::recv_from): the socket's error, which it tells once.
+    ///
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    #[doc(alias = "recvmmsg")]
+    pub fn recv_batch_now<T: IoBufMut>(
+        &self,
+        fd: &Fd,
+        bufs: &mut [T],
+        received: &mut Vec<Received>,
+    ) -> io::Result<Option<usize>> {
+        let count = bufs.iter().take(BATCH_MAX).take_while(|buf| buf.bytes_room() > 0).count();
+        let bufs = &mut bufs[..count];
+        if !self.may_move_batch(fd, OpKind::Recv) {
+            return Ok(None);
+        }
+        if !self.shared.core.borrow().fills() {
+            bufs.iter_mut().for_each(initialize);
+        }
+        let part = |buf: &mut T| IoVec {
+            base: buf.stable_mut_ptr(),
+            len: transfer_len(buf.bytes_room()) as usize,
+        };
+        let mut scratch = self.shared.batch.take();
+        let Scratch { parts, headers, names } = &mut scratch;
+        parts.extend(bufs.iter_mut().map(part));
+        names.resize_with(names.len().max(count), AddressRoom::new);
+        let rooms = names.iter_mut().map(|name| (name.pointers().0, AddressRoom::BYTES));
+        headers.extend(describe(rooms, parts));
+        // SAFETY: each header names a buffer and the room for an address, which are borrowed for the call.
+        let moved = unsafe { self.move_batch(OpKind::Recv, fd, headers, DONT_WAIT) };
+        received.reserve(moved.unwrap_or(0));
+        let told = names.iter().zip(&*parts).zip(&*headers);
+        for (buf, ((name, part), header)) in bufs.iter_mut().zip(told).take(moved.unwrap_or(0)) {
+            let Header { message, len } = header;
+            let len = (*len as usize).min(part.len);
+            // SAFETY: a call that has brought so many bytes has written them, or they were initialized
+            // before; there is room for as many.
+            unsafe { buf.set_init(len) };
+            let from = name.address_of(message.name_len);
+            let is_truncated = message.flags & TRUNCATED != 0;
+            received.push(Received { len, from, is_truncated, datagram_len: len });
+        }
+        self.keep(scratch);
+        match moved {
+            Ok(count) => Ok(Some(count)),
+            Err(Errno::AGAIN) => Ok(Some(0)),
+            // `EPERM` is a sandbox's word for a call that it does not know.
+            Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sends datagrams to their addresses by a plain call, from the first on, as far as the socket has room
+    /// and none fails. Returns their number. An operation tells why the next one was not sent. `None`:
+    /// rules, this turn's plain calls or the backend do not allow that.
+    ///
+    /// At most the first 64 are sent. An error that waits on the socket is lost if it comes up between two
+    /// datagrams: not for a socket with a peer.
+    ///
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    #[doc(alias = "sendmmsg")]
+    pub fn send_batch_now<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        messages: &[(T, SocketAddress)],
+    ) -> Option<usize> {
+        if !self.may_move_batch(fd, OpKind::Send) {
+            return None;
+        }
+        let messages = &messages[..messages.len().min(BATCH_MAX)];
+        let part = |(buf, _): &(T, SocketAddress)| IoVec {
+            base: buf.stable_ptr().cast_mut(),
+            len: transfer_len(buf.bytes_len()) as usize,
+        };
+        let names = messages.iter().map(|(_, to)| {
+            let name = to.as_bytes();
+            (name.as_ptr().cast_mut(), name.len() as u32)
+        });
+        let mut scratch = self.shared.batch.take();
+        let Scratch { parts, headers, .. } = &mut scratch;
+        parts.extend(messages.iter().map(part));
+        headers.extend(describe(names, parts));
+        // SAFETY: each header names a buffer and an address, which are borrowed for the call. That only
+        // reads them.
+        let moved = unsafe { self.move_batch(OpKind::Send, fd, headers, DONT_WAIT | NO_SIGNAL) };
+        self.keep(scratch);
+        match moved {
+            Err(Errno::OPNOTSUPP | Errno::PERM) => None,
+            moved => Some(moved.unwrap_or(0)),
+        }
+    }
+
+    /// Keeps the memory of a batch for the next one.
+    fn keep(&self, mut scratch: Scratch) {
+        scratch.parts.clear();
+        scratch.headers.clear();
+        self.shared.batch.set(scratch);
+    }
+
+    fn may_move_batch(&self, fd: &Fd, kind: OpKind) -> bool {
+        self.check(fd);
+        // The simulated kernel has no such calls.
+        let is_possible = !self.queues_all && !fd.is_simulated() && !fd.is_closing();
+        is_possible && self.shared.core.borrow_mut().may_act_now(&[kind])
+    }
+
+    /// Moves datagrams, and returns their number.
+    ///
+    /// # Errors
+    /// As `recvmmsg(2)` and `sendmmsg(2)`; `EOPNOTSUPP`: there is no such call.
+    ///
+    /// # Safety
+    ///
+    /// - The headers name memory that is lent for the call, to be written to by a receive.
+    unsafe fn move_batch(
+        &self,
+        kind: OpKind,
+        fd: &Fd,
+        headers: &mut [Header],
+        flags: u32,
+    ) -> Result<usize, Errno> {
+        let function = if kind == OpKind::Recv { Function::Recvmmsg } else { Function::Sendmmsg };
+        let vector = word(headers.as_mut_ptr());
+        let call = System::on(function, fd.raw(), [vector, headers.len(), flags as usize, 0]);
+        let mut core = self.shared.core.borrow_mut();
+        // SAFETY: the caller's promise; the headers outlive the call, and `fd` keeps the descriptor open.
+        match unsafe { core.act_now(kind, call, CallMode::Blocking) } {
+            Attempt::Done(count) if count >= 0 => {
+                let count = (count as usize).min(headers.len());
+                core.spend_calls(count.saturating_sub(1));
+                Ok(count)
+            }
+            Attempt::Done(res) => Err(Errno::from_raw_os_error(-res)),
+            Attempt::WouldBlock | Attempt::Unsupported => Err(Errno::OPNOTSUPP),
+        }
+    }
+}
+
+/// The headers of datagrams with these addresses, or rooms for them, and parts.
+fn describe(
+    names: impl Iterator<Item = (*mut u8, u32)>,
+    parts: &mut [IoVec],
+) -> impl Iterator<Item = Header> {
+    let header = |(name, part)| Header { message: Message::new(name, part), len: 0 };
+    names.zip(parts.iter_mut().map(|part| &raw mut *part)).map(header)
+}

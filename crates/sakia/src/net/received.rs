@@ -1,0 +1,65 @@
+//! What a receive of datagrams tells.
+
+use std::io;
+
+use sakia_driver::{self as driver, ReceivedControl, RecvBuf};
+
+use super::Address;
+
+/// A datagram that was received into a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received<A> {
+    /// How many bytes of the buffer it fills.
+    pub len: usize,
+    /// Its sender.
+    pub from: A,
+    /// It was longer than the buffer, and the rest is lost.
+    pub is_truncated: bool,
+    /// How many bytes it had. Only `recv_message` asks for that: of a batch this is `len`, and so it is of a
+    /// datagram that came for an earlier receive of another sort.
+    pub datagram_len: usize,
+}
+
+impl<A: Address> Received<A> {
+    /// Takes what the driver tells.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`: a sender of another family.
+    pub(super) fn of(received: driver::Received) -> io::Result<Self> {
+        let driver::Received { len, from, is_truncated, datagram_len, .. } = received;
+        Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
+    }
+}
+
+/// A datagram that was received into memory of the runtime.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Datagram<A> {
+    /// Its bytes, of which there may be none. Dropping them gives the memory back: copy those that are to be
+    /// kept.
+    pub bytes: RecvBuf,
+    /// Its sender.
+    pub from: A,
+    /// It was longer than the room for it, and the rest is lost.
+    pub is_truncated: bool,
+    /// Its control messages, if `set_datagram_room` has asked for room for them. Descriptors that are not
+    /// taken out are closed.
+    pub control: ReceivedControl,
+}
+
+impl<A: Address> Datagram<A> {
+    /// Takes what the driver brings.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`: a sender of another family.
+    pub(super) fn of(datagram: driver::Datagram) -> io::Result<Self> {
+        let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
+        Ok(Self { bytes, from: A::of(&from)?, is_truncated, control })
+    }
+}
+
+/// Returns what a receive without control messages tells.
+pub(super) fn len_and_sender<A: Address>(received: driver::Received) -> io::Result<(usize, A)> {
+    Ok((received.len, A::of(&received.from)?))
+}

@@ -1,0 +1,132 @@
+//! Errors that the network reports for datagrams.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use sakia::net::{UdpError, UdpErrorOrigin, UdpSocket};
+use sakia::yield_now;
+
+use crate::support::{on_each_backend, poll_once};
+
+on_each_backend! {
+    an_unreachable_port_is_told
+    an_unreachable_port_of_version_6_is_told
+    a_datagram_that_is_too_long_for_the_way_is_told
+    an_error_is_waited_for
+    without_the_option_nothing_is_kept
+    a_batch_loses_no_error
+}
+
+const REFUSED: i32 = 111;
+
+/// An address at which no socket is.
+async fn nowhere(on: &str) -> SocketAddr {
+    let gone = UdpSocket::bind(on).await.unwrap();
+    let nowhere = gone.local_addr().unwrap();
+    gone.close().await.unwrap();
+    nowhere
+}
+
+fn check(error: &UdpError, origin: UdpErrorOrigin, [kind, code]: [u8; 2], to: SocketAddr) {
+    assert_eq!((error.errno, error.origin), (REFUSED, origin), "{error:?}");
+    assert_eq!([error.kind, error.code], [kind, code]);
+    assert_eq!((error.to, error.offender), (to, Some(to.ip())));
+}
+
+async fn an_unreachable_port_is_told() {
+    let to = nowhere("127.0.0.1:0").await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.set_recv_errors(true).unwrap();
+    for text in ["first", ""] {
+        socket.send_to(text, to).await.0.unwrap();
+        let error = socket.recv_error().await.unwrap();
+        // "Destination unreachable": "port unreachable".
+        check(&error, UdpErrorOrigin::Icmp, [3, 3], to);
+        assert_eq!(error.datagram, text.as_bytes());
+    }
+    // The socket has no error left, and goes on.
+    assert!(socket.take_error().unwrap().is_none());
+    let own = socket.local_addr().unwrap();
+    socket.send_to("on", own).await.0.unwrap();
+    assert_eq!(socket.recv(vec![0; 9]).await.0.unwrap(), 2);
+}
+
+async fn an_unreachable_port_of_version_6_is_told() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        return sakia_testkit::place::announce_skip(module_path!(), "no version 6 here");
+    }
+    let to = nowhere("[::1]:0").await;
+    let socket = UdpSocket::bind("[::]:0").await.unwrap();
+    socket.set_recv_errors(true).unwrap();
+    socket.send_to("six", to).await.0.unwrap();
+    check(&socket.recv_error().await.unwrap(), UdpErrorOrigin::Icmp6, [1, 4], to);
+    // A datagram of version 4 by the same socket.
+    let four = nowhere("127.0.0.1:0").await;
+    let mapped = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), four.port());
+    socket.send_to("four", mapped).await.0.unwrap();
+    let error = socket.recv_error().await.unwrap();
+    assert_eq!((error.errno, error.origin), (REFUSED, UdpErrorOrigin::Icmp));
+    assert_eq!((error.to, error.offender), (mapped, Some(four.ip())));
+    assert_eq!(error.datagram, b"four");
+}
+
+async fn a_datagram_that_is_too_long_for_the_way_is_told() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.set_recv_errors(true).unwrap();
+    let to = socket.local_addr().unwrap();
+    let error = socket.send_to(vec![0; 65_508], to).await.0.unwrap_err();
+    assert_eq!(sakia::os_error(&error), Some(90));
+    let error = socket.recv_error().await.unwrap();
+    assert_eq!((error.errno, error.origin), (90, UdpErrorOrigin::Local), "{error:?}");
+    // The kernel knows the port of a peer only.
+    assert_eq!((error.to, error.offender), (SocketAddr::new(to.ip(), 0), None));
+    assert!(error.info >= 1500, "what the way takes");
+    assert!(poll_once(&mut Box::pin(socket.recv_error())).await.is_pending());
+}
+
+async fn an_error_is_waited_for() {
+    let to = nowhere("127.0.0.1:0").await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.set_recv_errors(true).unwrap();
+    // One that is given up takes none along.
+    let mut dropped = Box::pin(socket.recv_error());
+    assert!(poll_once(&mut dropped).await.is_pending());
+    yield_now().await;
+    socket.send_to("x", to).await.0.unwrap();
+    drop(dropped);
+    check(&socket.recv_error().await.unwrap(), UdpErrorOrigin::Icmp, [3, 3], to);
+    let mut waits = Box::pin(socket.recv_error());
+    assert!(poll_once(&mut waits).await.is_pending());
+    yield_now().await;
+    socket.send_to("y", to).await.0.unwrap();
+    assert_eq!(waits.await.unwrap().datagram, b"y");
+}
+
+async fn without_the_option_nothing_is_kept() {
+    let to = nowhere("127.0.0.1:0").await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.connect(to).await.unwrap();
+    let mut waits = Box::pin(socket.recv_error());
+    assert!(poll_once(&mut waits).await.is_pending());
+    yield_now().await;
+    socket.send("x").await.0.unwrap();
+    // What waits on the socket is its own error.
+    assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert!(socket.take_error().unwrap().is_none());
+}
+
+async fn a_batch_loses_no_error() {
+    let to = nowhere("127.0.0.1:0").await;
+    for has_peer in [true, false] {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        if has_peer {
+            socket.connect(to).await.unwrap();
+        } else {
+            socket.set_recv_errors(true).unwrap();
+        }
+        let results = socket.send_batch(vec![("a", to), ("b", to)]).await;
+        assert_eq!(results[0].0.as_ref().ok(), Some(&1));
+        let error = results[1].0.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}
