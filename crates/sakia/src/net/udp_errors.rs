@@ -37,8 +37,8 @@ pub struct UdpError {
     pub info: u32,
     /// The machine that sent the ICMP message, if one did.
     pub offender: Option<IpAddr>,
-    /// The address that the datagram was sent to. In an error of this machine the port is 0, unless the socket
-    /// has a peer.
+    /// The address that the datagram was sent to. In an error of this machine the port is 0, unless the
+    /// socket has a peer.
     pub to: SocketAddr,
     /// The bytes of the datagram, as far as they came back.
     pub datagram: Vec<u8>,
@@ -74,8 +74,8 @@ impl UdpErrorOrigin {
 
 impl UdpSocket {
     /// Sets whether the kernel keeps the errors that the network reports for datagrams that were sent, for
-    /// [`recv_error`](UdpSocket::recv_error). Sends and receives tell each of them once, too, also without a
-    /// [peer](UdpSocket::connect), and go on.
+    /// [`recv_error`](UdpSocket::recv_error). Sends and receives tell each of them once, too, also without
+    /// a [peer](UdpSocket::connect), and go on.
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -93,7 +93,8 @@ impl UdpSocket {
     /// # Errors
     /// - The socket's own error, where one waits on it that is of no datagram.
     /// - `ESHUTDOWN`: both directions of the socket were ended.
-    /// - `EOPNOTSUPP`: on a simulated kernel. `ECANCELED`: the runtime has ended. Otherwise as `recvmsg(2)`.
+    /// - `EOPNOTSUPP`: on a simulated kernel. `ECANCELED`: the runtime has ended. Otherwise as
+    ///   `recvmsg(2)`.
     ///
     /// # Examples
     /// ```
