@@ -4,6 +4,7 @@
 //! [`CHECKS`]. A check says what is wrong at which line; it changes nothing. They read what git
 //! tracks, and what it would track: files not added yet are looked at, ignored ones are not.
 
+mod bare;
 mod crates;
 pub(crate) mod cycles;
 mod layers;
@@ -38,6 +39,8 @@ pub(crate) use self::tokens::test_files;
 type Check = fn(&Tree, &mut Vec<Finding>);
 
 const CHECKS: &[Check] = &[
+    bare::need_nothing,
+    bare::name_nothing,
     crates::names_match_folders,
     crates::lints_are_inherited,
     crates::unsafe_is_forbidden,

@@ -1,0 +1,378 @@
+//! Reading ahead: when one call fetches more than was asked for, and where the rest waits.
+
+use crate::{Fifo, Impossible};
+
+/// Reads of at most this many bytes can show that reading ahead pays.
+const SMALL: usize = 4096;
+/// So many of them in a row, each of which found a full buffer's worth, show it.
+const FULL_READS: u32 = 32;
+/// Reading ahead ends after this many calls in a row that brought no byte more than was asked for.
+const MISSES: u32 = 4;
+/// It also ends when reads ask for more than this on average: copying these bytes costs more than a call.
+const LARGE: usize = 8192;
+/// The weight of a read in the average is one in `1 << WEIGHT`.
+const WEIGHT: u32 = 3;
+
+/// The way of the next read of a stream socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPlan {
+    /// Bytes wait in memory: [`ReadAhead::take`] has them, and no call is made.
+    Take,
+    /// A plain call into the caller's buffer. It may block, with no lock held; [`ReadAhead::direct_ended`]
+    /// follows.
+    Direct,
+    /// One call into the caller's buffer and the [room](ReadAhead::room) behind it, which must not block,
+    /// under the lock of this direction; [`ReadAhead::ended`] follows. Where there is no room yet,
+    /// [`ReadAhead::begin`] gives it first.
+    Ahead,
+}
+
+/// The receiving side of a stream socket, whose bytes may wait in memory `M`.
+///
+/// It reads ahead after 32 reads in a row of at most 4 KiB that each found a full buffer's worth, and stops
+/// when 4 calls in a row brought nothing more than was asked for, when the kernel had nothing, or when
+/// reads ask for more than 8 KiB on average. Bytes that wait always come before those of the next call.
+#[derive(Debug)]
+pub struct ReadAhead<M> {
+    waiting: Option<Fifo<M>>,
+    is_ahead: bool,
+    /// Plain calls under way, on any thread.
+    direct: u32,
+    /// Full small reads in a row.
+    full_reads: u32,
+    /// Calls in a row that brought nothing more.
+    misses: u32,
+    /// The average number of bytes asked for, times `1 << WEIGHT`.
+    average: usize,
+}
+
+impl<M> Default for ReadAhead<M> {
+    fn default() -> Self {
+        Self { waiting: None, is_ahead: false, direct: 0, full_reads: 0, misses: 0, average: 0 }
+    }
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
+    /// Makes the receiving side of a socket of which nothing was read.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the number of bytes that wait in memory. `FIONREAD` is this and the kernel's number.
+    pub fn len(&self) -> usize {
+        self.waiting.as_ref().map_or(0, Fifo::len)
+    }
+
+    /// Returns true if no byte waits in memory.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns true while calls fetch more than was asked for.
+    pub fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
+    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
+    pub fn plan(&mut self, want: usize) -> ReadPlan {
+        if !self.is_empty() {
+            return ReadPlan::Take;
+        }
+        // While another thread is in a plain call, bytes kept here could be overtaken by those it gets
+        // later.
+        let is_alone = self.direct == 0;
+        if self.is_ahead && is_alone && want > 0 {
+            return ReadPlan::Ahead;
+        }
+        self.direct += 1;
+        ReadPlan::Direct
+    }
+
+    /// A plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
+    pub fn direct_ended(&mut self, want: usize, count: Option<usize>) {
+        self.direct = self.direct.saturating_sub(1);
+        self.note_size(want);
+        let is_full = count == Some(want) && want > 0 && want <= SMALL;
+        self.full_reads = if is_full { self.full_reads + 1 } else { 0 };
+        if self.full_reads >= FULL_READS {
+            self.is_ahead = true;
+            (self.full_reads, self.misses) = (0, 0);
+        }
+    }
+
+    /// Reads ahead without evidence, until there is evidence against it.
+    pub fn start(&mut self) {
+        self.is_ahead = true;
+    }
+
+    /// Gives memory for bytes that were not asked for. 64 KiB are a good size.
+    ///
+    /// # Panics
+    /// If it has memory.
+    pub fn begin(&mut self, memory: M) {
+        assert!(self.waiting.is_none(), "memory was given before");
+        self.waiting = Some(Fifo::new(memory));
+    }
+
+    /// Returns true if [`begin`](ReadAhead::begin) gave memory.
+    pub fn has_memory(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Returns the memory behind the caller's buffer, to be filled by a call that was planned as
+    /// [`Ahead`](ReadPlan::Ahead). Empty without memory, and while bytes wait.
+    pub fn room(&mut self) -> &mut [u8] {
+        match &mut self.waiting {
+            Some(waiting) if waiting.is_empty() => waiting.fill(),
+            _ => &mut [],
+        }
+    }
+
+    /// A call into a buffer of `want` bytes and the room behind it has ended with `count` bytes, or with
+    /// `None` for an error. Returns how many are in the caller's buffer.
+    ///
+    /// # Errors
+    /// [`Impossible`] if `count` is larger than buffer and room; reading ahead has ended then.
+    pub fn ended(&mut self, want: usize, count: Option<usize>) -> Result<usize, Impossible> {
+        self.note_size(want);
+        let more = count.map_or(0, |count| count.saturating_sub(want));
+        if more > 0 {
+            let filled = match &mut self.waiting {
+                Some(waiting) if waiting.is_empty() => waiting.filled(more),
+                _ => Err(Impossible),
+            };
+            if filled.is_err() {
+                self.is_ahead = false;
+                return Err(Impossible);
+            }
+            self.misses = 0;
+        } else {
+            self.misses += 1;
+            // Nothing was there at all: the peer is not ahead of the program any more.
+            if count.is_none() || self.misses >= MISSES {
+                self.is_ahead = false;
+            }
+        }
+        Ok(count.unwrap_or(0).min(want))
+    }
+
+    /// Moves waiting bytes to `out`. Returns how many.
+    pub fn take(&mut self, out: &mut [u8]) -> usize {
+        self.note_size(out.len());
+        self.waiting.as_mut().map_or(0, |waiting| waiting.pop(out))
+    }
+
+    /// Copies waiting bytes to `out`, and lets them wait (`MSG_PEEK`). Returns how many.
+    pub fn peek(&self, out: &mut [u8]) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.peek(out))
+    }
+
+    /// Drops up to `count` waiting bytes (`MSG_TRUNC` of TCP). Returns how many.
+    pub fn discard(&mut self, count: usize) -> usize {
+        self.waiting.as_mut().map_or(0, |waiting| waiting.discard(count))
+    }
+
+    /// Returns how many more bytes fit behind those that wait.
+    pub fn free(&self) -> usize {
+        self.waiting.as_ref().map_or(0, Fifo::free)
+    }
+
+    /// Appends as many of `bytes` as fit, which were received behind those that wait. Returns how many.
+    pub fn append(&mut self, bytes: &[u8]) -> usize {
+        self.waiting.as_mut().map_or(0, |waiting| waiting.push(bytes))
+    }
+
+    /// Stops reading ahead, until there is evidence again: before the kernel serves the socket alone.
+    /// Bytes that wait still have to be [taken](ReadAhead::take).
+    pub fn stop(&mut self) {
+        self.is_ahead = false;
+        (self.full_reads, self.misses) = (0, 0);
+    }
+
+    /// Gives the memory back, if none of it is in use.
+    pub fn give_back(&mut self) -> Option<M> {
+        if self.is_ahead || !self.is_empty() {
+            return None;
+        }
+        self.waiting.take().map(Fifo::into_memory)
+    }
+
+    /// Notes that a read asked for `want` bytes.
+    fn note_size(&mut self, want: usize) {
+        let want = want.min(1 << 24); // no overflow, and far above what is large
+        self.average = self.average - (self.average >> WEIGHT) + want;
+        if self.average >> WEIGHT > LARGE {
+            self.is_ahead = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+    use std::collections::VecDeque;
+    use std::vec;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Ahead = ReadAhead<Box<[u8]>>;
+
+    /// Reads `want` bytes of a kernel that has `kernel` ready, as a layer does. Returns the bytes and the
+    /// way.
+    fn read(ahead: &mut Ahead, kernel: &mut VecDeque<u8>, want: usize) -> (Vec<u8>, ReadPlan) {
+        let plan = ahead.plan(want);
+        let mut out = vec![0; want];
+        let count = match plan {
+            ReadPlan::Take => ahead.take(&mut out),
+            ReadPlan::Direct => {
+                let bytes: Vec<u8> = kernel.drain(..want.min(kernel.len())).collect();
+                out[..bytes.len()].copy_from_slice(&bytes);
+                ahead.direct_ended(want, (!bytes.is_empty()).then_some(bytes.len()));
+                bytes.len()
+            }
+            ReadPlan::Ahead => {
+                if !ahead.has_memory() {
+                    ahead.begin(vec![0; 64].into());
+                }
+                let room = ahead.room();
+                let bytes: Vec<u8> =
+                    kernel.drain(..(want + room.len()).min(kernel.len())).collect();
+                let (mine, more) = bytes.split_at(want.min(bytes.len()));
+                out[..mine.len()].copy_from_slice(mine);
+                room[..more.len()].copy_from_slice(more);
+                let count = (!bytes.is_empty()).then_some(bytes.len());
+                ahead.ended(want, count).expect("the count is true")
+            }
+        };
+        out.truncate(count);
+        (out, plan)
+    }
+
+    fn engaged() -> Ahead {
+        let mut ahead = Ahead::new();
+        for _ in 0..FULL_READS {
+            assert_eq!(ahead.plan(10), ReadPlan::Direct);
+            ahead.direct_ended(10, Some(10));
+        }
+        assert!(ahead.is_ahead());
+        ahead
+    }
+
+    proptest! {
+        /// In whatever pieces bytes come and are asked for, each is read once and in order.
+        #[test]
+        fn loses_and_repeats_no_byte(
+            steps in prop::collection::vec((0_usize..200, 0_usize..40), 1..300),
+        ) {
+            let (mut ahead, mut kernel) = (Ahead::new(), VecDeque::new());
+            let (mut sent, mut got) = (0_u8, 0_u8);
+            for (came, want) in steps {
+                for _ in 0..came {
+                    sent = sent.wrapping_add(1);
+                    kernel.push_back(sent);
+                }
+                for byte in read(&mut ahead, &mut kernel, want).0 {
+                    got = got.wrapping_add(1);
+                    prop_assert_eq!(byte, got);
+                }
+            }
+            while got != sent {
+                for byte in read(&mut ahead, &mut kernel, 7).0 {
+                    got = got.wrapping_add(1);
+                    prop_assert_eq!(byte, got);
+                }
+            }
+        }
+
+        /// Whatever the host says, there is a defined answer, and never a byte more than fits.
+        #[test]
+        fn counts_that_lie_end_in_an_error(
+            counts in prop::collection::vec((0_usize..100, prop::option::of(any::<usize>())), 1..100),
+        ) {
+            let mut ahead = engaged();
+            for (want, count) in counts {
+                match ahead.plan(want) {
+                    ReadPlan::Take => { ahead.take(&mut vec![0; want + 1]); }
+                    ReadPlan::Direct => ahead.direct_ended(want, count),
+                    ReadPlan::Ahead => {
+                        if !ahead.has_memory() {
+                            ahead.begin(vec![0; 64].into());
+                        }
+                        let most = want + ahead.room().len();
+                        match ahead.ended(want, count) {
+                            Ok(mine) => prop_assert!(mine <= want && count.is_none_or(|count| count <= most)),
+                            Err(Impossible) => prop_assert!(count.is_some_and(|count| count > most)),
+                        }
+                    }
+                }
+                prop_assert!(ahead.len() <= 64);
+            }
+        }
+    }
+
+    #[test]
+    fn begins_after_full_small_reads_in_a_row() {
+        let mut ahead = Ahead::new();
+        for round in 0..3 {
+            for _ in 0..FULL_READS - 1 {
+                assert_eq!(ahead.plan(SMALL), ReadPlan::Direct);
+                ahead.direct_ended(SMALL, Some(SMALL));
+            }
+            // What breaks the row: a short read, an error, a large one.
+            let (want, count) = [(10, Some(9)), (10, None), (SMALL + 1, Some(SMALL + 1))][round];
+            assert_eq!(ahead.plan(want), ReadPlan::Direct);
+            ahead.direct_ended(want, count);
+            assert!(!ahead.is_ahead());
+        }
+        let mut kernel: VecDeque<u8> = vec![1; 10_000].into();
+        let direct =
+            (0..100).take_while(|_| read(&mut ahead, &mut kernel, 10).1 == ReadPlan::Direct);
+        assert_eq!(direct.count(), FULL_READS as usize);
+    }
+
+    #[test]
+    fn ends_when_nothing_more_comes() {
+        let mut ahead = engaged();
+        for call in 1..=MISSES {
+            assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+            assert_eq!(ahead.ended(10, Some(10)), Ok(10));
+            assert_eq!(ahead.is_ahead(), call < MISSES);
+        }
+        let mut ahead = engaged();
+        assert_eq!(ahead.ended(10, None), Ok(0), "the kernel had nothing");
+        assert!(!ahead.is_ahead());
+    }
+
+    #[test]
+    fn ends_with_large_reads_and_gives_its_memory_back() {
+        let mut ahead = engaged();
+        let mut kernel: VecDeque<u8> = vec![1; 1000].into();
+        read(&mut ahead, &mut kernel, 10);
+        assert!(ahead.is_ahead() && ahead.len() == 64);
+        assert!(ahead.give_back().is_none());
+        while ahead.is_ahead() {
+            read(&mut ahead, &mut kernel, 20_000);
+        }
+        assert!(ahead.is_empty());
+        assert_eq!(ahead.give_back().map(|memory| memory.len()), Some(64));
+        assert_eq!(ahead.plan(10), ReadPlan::Direct);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_another_thread_is_in_a_plain_call() {
+        let mut ahead = Ahead::new();
+        assert_eq!(ahead.plan(10), ReadPlan::Direct); // it blocks
+        for _ in 0..FULL_READS {
+            assert_eq!(ahead.plan(10), ReadPlan::Direct);
+            ahead.direct_ended(10, Some(10));
+        }
+        assert!(ahead.is_ahead());
+        assert_eq!(ahead.plan(10), ReadPlan::Direct);
+        ahead.direct_ended(10, Some(10));
+        ahead.direct_ended(10, Some(10)); // it ended
+        assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+    }
+}

@@ -1,0 +1,143 @@
+//! The calls that leave the library.
+
+use std::fmt::Debug;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
+};
+
+use crate::Events;
+
+/// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
+/// memory.
+///
+/// A library operating system implements it by the calls that leave its enclave or sandbox. Each method is
+/// one call of the host, named after the system call that it stands for, with its errors. The results are
+/// checked: whatever they are, no byte outside of the given memory is read or written.
+pub trait Host: Debug + Send + Sync + 'static {
+    /// A descriptor, which is closed when it is dropped.
+    type Fd: Debug + Send + Sync;
+    /// Memory that the host can read and write.
+    type Memory: AsRef<[u8]> + AsMut<[u8]> + Debug + Send;
+
+    /// `socket(2)`.
+    fn socket(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+        protocol: Option<Protocol>,
+    ) -> Result<Self::Fd, Errno>;
+
+    /// `socketpair(2)`.
+    fn pair(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+    ) -> Result<(Self::Fd, Self::Fd), Errno>;
+
+    /// `bind(2)`.
+    fn bind(&self, fd: &Self::Fd, address: &SocketAddrAny) -> Result<(), Errno>;
+
+    /// `listen(2)`.
+    fn listen(&self, fd: &Self::Fd, backlog: i32) -> Result<(), Errno>;
+
+    /// `accept4(2)`: the connection, and the peer's address if it has one.
+    fn accept(
+        &self,
+        fd: &Self::Fd,
+        flags: SocketFlags,
+    ) -> Result<(Self::Fd, Option<SocketAddrAny>), Errno>;
+
+    /// `connect(2)`.
+    fn connect(&self, fd: &Self::Fd, address: &SocketAddrAny) -> Result<(), Errno>;
+
+    /// `shutdown(2)`.
+    fn shutdown(&self, fd: &Self::Fd, how: Shutdown) -> Result<(), Errno>;
+
+    /// `getsockname(2)`.
+    fn local_address(&self, fd: &Self::Fd) -> Result<SocketAddrAny, Errno>;
+
+    /// `getpeername(2)`; `None` for a peer without a name.
+    fn peer_address(&self, fd: &Self::Fd) -> Result<Option<SocketAddrAny>, Errno>;
+
+    /// `recvmsg(2)` without control messages.
+    fn receive(
+        &self,
+        fd: &Self::Fd,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received, Errno>;
+
+    /// `sendmsg(2)` without control messages: the number of bytes sent.
+    fn send(
+        &self,
+        fd: &Self::Fd,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno>;
+
+    /// `ioctl(FIONREAD)`: bytes that can be read.
+    fn unread(&self, fd: &Self::Fd) -> Result<u64, Errno>;
+
+    /// `getsockopt(SO_ERROR)`: takes the pending error of the socket.
+    fn take_error(&self, fd: &Self::Fd) -> Result<Option<Errno>, Errno>;
+
+    /// `getsockopt(SO_SNDTIMEO)`; `None` is for ever.
+    fn send_timeout(&self, fd: &Self::Fd) -> Result<Option<Duration>, Errno>;
+
+    /// `setsockopt(SO_LINGER)` with zero seconds: closing the socket resets the connection.
+    fn reset_on_close(&self, fd: &Self::Fd) -> Result<(), Errno>;
+
+    /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`.
+    fn set_nonblocking(&self, fd: &Self::Fd, is_nonblocking: bool) -> Result<(), Errno>;
+
+    /// `poll(2)`: sets what is [ready](Entry::ready) of each entry, and returns the number of those that
+    /// are.
+    fn wait(
+        &self,
+        entries: &mut [Entry<'_, Self::Fd>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno>;
+
+    /// `futex(FUTEX_WAIT)`: sleeps while `word` is `expected`, at most for `timeout`; it may also return
+    /// early.
+    fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>);
+
+    /// `futex(FUTEX_WAKE)`: wakes a thread that sleeps at `word`.
+    fn unpark(&self, word: &AtomicU32);
+
+    /// The time since any moment that stays the same; it never goes back.
+    fn now(&self) -> Duration;
+
+    /// Returns `len` bytes of memory.
+    fn memory(&self, len: usize) -> Self::Memory;
+}
+
+/// The result of [`Host::receive`].
+#[derive(Debug)]
+pub struct Received {
+    /// The number of bytes.
+    pub bytes: usize,
+    /// Flags of the message, `MSG_TRUNC` for one.
+    pub flags: rustix::net::ReturnFlags,
+    /// The sender's address, if the socket has those.
+    pub from: Option<SocketAddrAny>,
+}
+
+/// One descriptor of a [wait](Host::wait).
+#[derive(Debug)]
+pub struct Entry<'a, F> {
+    /// The descriptor.
+    pub fd: &'a F,
+    /// The events that end the wait, besides errors and hang-ups.
+    pub wanted: Events,
+    /// The events that are there.
+    pub ready: Events,
+}

@@ -1,0 +1,181 @@
+//! The kernel of this process as the host.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::sockopt::{Timeout, set_socket_linger, socket_error, socket_timeout};
+use rustix::net::{
+    AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
+    Shutdown, SocketAddrAny, SocketFlags, SocketType,
+};
+use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Entry, Events, Host, Received};
+
+/// The kernel that this process runs on: each call is a system call, without a symbol of libc.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel;
+
+impl Host for Kernel {
+    type Fd = OwnedFd;
+    type Memory = Box<[u8]>;
+
+    fn socket(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+        protocol: Option<Protocol>,
+    ) -> Result<OwnedFd, Errno> {
+        rustix::net::socket_with(family, kind, flags, protocol)
+    }
+
+    fn pair(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, OwnedFd), Errno> {
+        rustix::net::socketpair(family, kind, flags, None)
+    }
+
+    fn bind(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        rustix::net::bind(fd, address)
+    }
+
+    fn listen(&self, fd: &OwnedFd, backlog: i32) -> Result<(), Errno> {
+        rustix::net::listen(fd, backlog)
+    }
+
+    fn accept(
+        &self,
+        fd: &OwnedFd,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+        rustix::net::acceptfrom_with(fd, flags)
+    }
+
+    fn connect(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        rustix::net::connect(fd, address)
+    }
+
+    fn shutdown(&self, fd: &OwnedFd, how: Shutdown) -> Result<(), Errno> {
+        rustix::net::shutdown(fd, how)
+    }
+
+    fn local_address(&self, fd: &OwnedFd) -> Result<SocketAddrAny, Errno> {
+        rustix::net::getsockname(fd)
+    }
+
+    fn peer_address(&self, fd: &OwnedFd) -> Result<Option<SocketAddrAny>, Errno> {
+        rustix::net::getpeername(fd)
+    }
+
+    fn receive(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received, Errno> {
+        if let [buffer] = buffers {
+            // One register less to fill than `recvmsg`, which is a tenth of a small read.
+            let (_, bytes, from) = rustix::net::recvfrom(fd, &mut **buffer, flags)?;
+            return Ok(Received { bytes, flags: rustix::net::ReturnFlags::empty(), from });
+        }
+        let message =
+            rustix::net::recvmsg(fd, buffers, &mut RecvAncillaryBuffer::default(), flags)?;
+        Ok(Received { bytes: message.bytes, flags: message.flags, from: message.address })
+    }
+
+    fn send(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        match (buffers, to) {
+            ([buffer], None) => rustix::net::send(fd, buffer, flags),
+            (_, None) => {
+                rustix::net::sendmsg(fd, buffers, &mut SendAncillaryBuffer::default(), flags)
+            }
+            (_, Some(to)) => rustix::net::sendmsg_addr(
+                fd,
+                to,
+                buffers,
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            ),
+        }
+    }
+
+    fn unread(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        ioctl_fionread(fd)
+    }
+
+    fn take_error(&self, fd: &OwnedFd) -> Result<Option<Errno>, Errno> {
+        socket_error(fd).map(Result::err)
+    }
+
+    fn send_timeout(&self, fd: &OwnedFd) -> Result<Option<Duration>, Errno> {
+        socket_timeout(fd, Timeout::Send)
+    }
+
+    fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        set_socket_linger(fd, Some(Duration::ZERO))
+    }
+
+    fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {
+        let mut flags = fcntl_getfl(fd)?;
+        flags.set(OFlags::NONBLOCK, is_nonblocking);
+        fcntl_setfl(fd, flags)
+    }
+
+    fn wait(
+        &self,
+        entries: &mut [Entry<'_, OwnedFd>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        // The bits of `Events` are those of `poll(2)`.
+        let flags = |events: Events| PollFlags::from_bits_retain(events.0 as u16);
+        let mut fds: Vec<PollFd<'_>> =
+            entries.iter().map(|entry| PollFd::new(entry.fd, flags(entry.wanted))).collect();
+        let count = poll(&mut fds, timeout.and_then(timespec).as_ref())?;
+        for (entry, fd) in entries.iter_mut().zip(&fds) {
+            entry.ready = Events(fd.revents().bits().into());
+        }
+        Ok(count)
+    }
+
+    fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(timespec);
+        // Whatever ends it, the caller looks again.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
+    }
+
+    fn unpark(&self, word: &AtomicU32) {
+        // It fails for an address that is none only.
+        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+    }
+
+    fn now(&self) -> Duration {
+        let now = clock_gettime(ClockId::Monotonic);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
+    fn memory(&self, len: usize) -> Box<[u8]> {
+        vec![0; len].into()
+    }
+}
+
+/// Returns the kernel's form of a time; `None` if it is too long to be one, and so for ever.
+fn timespec(duration: Duration) -> Option<Timespec> {
+    let tv_sec = duration.as_secs().try_into().ok()?;
+    Some(Timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() })
+}

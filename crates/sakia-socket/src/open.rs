@@ -1,0 +1,169 @@
+//! An open socket: what all its handles share.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
+use sakia_socket_core::{ReadAhead, WriteQueue};
+
+use crate::pump::Pump;
+use crate::{Host, Options};
+
+thread_local! {
+    /// A number that no other thread has, and that changes with each wait of this one.
+    static WAITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The first numbers of threads.
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+/// What all sockets of a layer share.
+#[derive(Debug)]
+pub(crate) struct Shared<H: Host> {
+    pub(crate) host: Arc<H>,
+    pub(crate) options: Options,
+    pub(crate) pump: Arc<Pump<Open<H>>>,
+}
+
+/// How the bytes of a socket travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// As a stream of the Internet's protocols: bytes may be read ahead.
+    Internet,
+    /// As another stream. Bytes that a Unix socket reads ahead would lose the descriptors that came with
+    /// them, and the peer would not learn that they were not read.
+    Stream,
+    /// In pieces.
+    Datagrams,
+}
+
+impl Kind {
+    pub(crate) fn of(family: AddressFamily, kind: SocketType) -> Self {
+        match (kind, family) {
+            (SocketType::STREAM, AddressFamily::INET | AddressFamily::INET6) => Self::Internet,
+            (SocketType::STREAM, _) => Self::Stream,
+            _ => Self::Datagrams,
+        }
+    }
+}
+
+/// An open socket.
+#[derive(Debug)]
+pub(crate) struct Open<H: Host> {
+    pub(crate) shared: Arc<Shared<H>>,
+    pub(crate) fd: H::Fd,
+    pub(crate) kind: Kind,
+    pub(crate) is_nonblocking: AtomicBool,
+    /// The kernel serves it alone from now on.
+    pub(crate) is_plain: AtomicBool,
+    /// Handles of the program.
+    pub(crate) handles: AtomicUsize,
+    /// The errno of a call that the program did not make, until one of its calls reports it; 0 for none.
+    /// As the kernel's `sk_err` exactly one call reports it, a later error replaces one that no call did.
+    error: AtomicI32,
+    receiving: Mutex<ReadAhead<H::Memory>>,
+    sending: Mutex<Sending<H>>,
+}
+
+/// The sending side.
+#[derive(Debug)]
+pub(crate) struct Sending<H: Host> {
+    pub(crate) queue: WriteQueue<H::Memory>,
+    /// The pump knows of it.
+    pub(crate) is_listed: bool,
+    /// The [number](wait_number) at the last write.
+    pub(crate) waits: u64,
+}
+
+impl<H: Host> Open<H> {
+    pub(crate) fn new(shared: &Arc<Shared<H>>, fd: H::Fd, kind: Kind) -> Arc<Self> {
+        let queue = WriteQueue::new(shared.options.limits);
+        let sending = Sending { queue, is_listed: false, waits: 0 };
+        Arc::new(Self {
+            shared: Arc::clone(shared),
+            fd,
+            kind,
+            is_nonblocking: AtomicBool::new(false),
+            is_plain: AtomicBool::new(kind == Kind::Datagrams),
+            handles: AtomicUsize::new(1),
+            error: AtomicI32::new(0),
+            receiving: Mutex::new(ReadAhead::new()),
+            sending: Mutex::new(sending),
+        })
+    }
+
+    pub(crate) fn host(&self) -> &H {
+        &self.shared.host
+    }
+
+    pub(crate) fn receiving(&self) -> MutexGuard<'_, ReadAhead<H::Memory>> {
+        self.receiving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sending(&self) -> MutexGuard<'_, Sending<H>> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps `error` for the next call of the program.
+    pub(crate) fn set_error(&self, error: Errno) {
+        self.error.store(error.raw_os_error(), Ordering::Relaxed);
+    }
+
+    /// Returns true if an error is kept.
+    pub(crate) fn has_error(&self) -> bool {
+        self.error.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the kept error.
+    pub(crate) fn take_error(&self) -> Option<Errno> {
+        if !self.has_error() {
+            return None;
+        }
+        match self.error.swap(0, Ordering::Relaxed) {
+            0 => None,
+            errno => Some(Errno::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Bytes that wait in memory to be read.
+    pub(crate) fn unread(&self) -> usize {
+        if self.kind == Kind::Internet { self.receiving().len() } else { 0 }
+    }
+}
+
+impl<H: Host> Drop for Open<H> {
+    fn drop(&mut self) {
+        let receiving = self.receiving.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // As with bytes that the kernel holds: the peer learns that they were not read.
+        if !receiving.is_empty() {
+            let _ = self.shared.host.reset_on_close(&self.fd);
+        }
+    }
+}
+
+impl<H: Host> Shared<H> {
+    /// The calling thread may wait: delayed bytes are sent first, and small writes are direct again.
+    pub(crate) fn before_wait(&self) {
+        WAITS.set(wait_number() + 1);
+        self.pump.send_all();
+    }
+}
+
+impl<H: Host> Drop for Shared<H> {
+    fn drop(&mut self) {
+        self.pump.end(&*self.host);
+    }
+}
+
+/// Returns a number that changes with each wait of this thread, and differs from those of other threads.
+pub(crate) fn wait_number() -> u64 {
+    let number = WAITS.get();
+    if number != 0 {
+        return number;
+    }
+    let first = THREADS.fetch_add(1, Ordering::Relaxed) << 40;
+    WAITS.set(first);
+    first
+}

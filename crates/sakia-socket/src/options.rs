@@ -1,0 +1,41 @@
+//! How the sockets of a layer behave.
+
+use crate::QueueLimits;
+
+/// When a socket leaves the plain way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum When {
+    /// Never: each call of the program is one of the host.
+    Never,
+    /// When its traffic shows that it pays, until it does not.
+    #[default]
+    OnEvidence,
+    /// Always, to measure and to test what that costs.
+    Always,
+}
+
+/// How the sockets of a [`Layer`](crate::Layer) behave.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// When reads fetch more than was asked for: by default on evidence.
+    pub read_ahead: When,
+    /// When small writes are delayed, to be sent together: by default never, since delayed bytes are lost
+    /// if the process is killed.
+    pub gather: When,
+    /// How many bytes of a socket are delayed at most, and how long.
+    pub limits: QueueLimits,
+    /// How many bytes of a socket are read ahead at most: 64 KiB by default.
+    pub ahead_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_ahead: When::OnEvidence,
+            gather: When::Never,
+            limits: QueueLimits::default(),
+            ahead_bytes: 64 << 10,
+        }
+    }
+}

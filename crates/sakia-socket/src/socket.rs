@@ -1,0 +1,230 @@
+//! The handle of an open socket.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
+
+use crate::open::{Kind, Open};
+use crate::{Events, Host, Kernel, Received};
+
+/// A socket. Its methods are the calls of POSIX with that name, with their errors, and may be called from
+/// any thread.
+///
+/// A clone is the same open socket, as after `dup(2)`, without a call; the last one closes it. Bytes that
+/// were delayed are sent before, in the background if the host has no room for them; if bytes that were
+/// received have not been read, the connection is reset, as the kernel does. `SO_LINGER` holds for what
+/// the kernel has.
+#[derive(Debug)]
+pub struct Socket<H: Host = Kernel> {
+    open: Arc<Open<H>>,
+}
+
+impl<H: Host> Clone for Socket<H> {
+    fn clone(&self) -> Self {
+        self.open.handles.fetch_add(1, Ordering::Relaxed);
+        Self { open: Arc::clone(&self.open) }
+    }
+}
+
+impl<H: Host> Drop for Socket<H> {
+    fn drop(&mut self) {
+        if self.open.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // What is left keeps the open socket in the pump's list.
+            // There is no call left to report an error.
+            let _ = self.open.flush();
+            self.open.shared.pump.send_all();
+        }
+    }
+}
+
+impl<H: Host> Socket<H> {
+    pub(crate) fn of(open: Arc<Open<H>>) -> Self {
+        Self { open }
+    }
+
+    /// `bind(2)`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn bind(&self, address: &SocketAddrAny) -> Result<(), Errno> {
+        self.open.host().bind(&self.open.fd, address)
+    }
+
+    /// `listen(2)`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
+        self.open.host().listen(&self.open.fd, backlog)
+    }
+
+    /// `accept4(2)` with `SOCK_CLOEXEC`: the connection and the peer's address, if it has one.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn accept(&self) -> Result<(Self, Option<SocketAddrAny>), Errno> {
+        self.before_wait();
+        let (fd, address) = self.open.host().accept(&self.open.fd, SocketFlags::CLOEXEC)?;
+        Ok((Self::of(Open::new(&self.open.shared, fd, self.open.kind)), address))
+    }
+
+    /// `connect(2)`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn connect(&self, address: &SocketAddrAny) -> Result<(), Errno> {
+        self.before_wait();
+        self.open.host().connect(&self.open.fd, address)
+    }
+
+    /// `recv(2)`. `MSG_PEEK`, `MSG_WAITALL`, `MSG_TRUNC` and `MSG_DONTWAIT` are served from memory too.
+    /// With any other flag the kernel serves this call, and reads are not made ahead any more.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+        self.open.receive(buffer, flags)
+    }
+
+    /// `recvfrom(2)`: with `MSG_TRUNC` the number of bytes is that of the whole datagram.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
+        self.open.receive_from(buffer, flags)
+    }
+
+    /// `send(2)`. Without `MSG_NOSIGNAL` the signal `SIGPIPE` comes as from the kernel, but not for bytes
+    /// that were delayed.
+    ///
+    /// # Errors
+    /// Those of the call, and the error of bytes that were delayed before, once.
+    pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
+        self.open.send(bytes, flags)
+    }
+
+    /// `sendto(2)`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn send_to(
+        &self,
+        bytes: &[u8],
+        flags: SendFlags,
+        to: &SocketAddrAny,
+    ) -> Result<usize, Errno> {
+        if self.open.kind != Kind::Datagrams {
+            return self.open.send(bytes, flags);
+        }
+        self.open.send_plainly(bytes, flags, Some(to))
+    }
+
+    /// Sends the delayed bytes of this socket now, as far as the host has room. Returns the number of
+    /// those left.
+    ///
+    /// # Errors
+    /// Those of sending them, once; the bytes are dropped then.
+    pub fn flush(&self) -> Result<usize, Errno> {
+        self.open.flush()
+    }
+
+    /// `shutdown(2)`. Bytes that wait in memory can still be read. With delayed bytes the peer learns of
+    /// the end behind the last of them.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), Errno> {
+        if how != Shutdown::Write {
+            self.open.host().shutdown(&self.open.fd, Shutdown::Read)?;
+        }
+        if how != Shutdown::Read {
+            self.open.shut_down_sending()?;
+        }
+        Ok(())
+    }
+
+    /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`, for all clones.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> Result<(), Errno> {
+        self.open.host().set_nonblocking(&self.open.fd, is_nonblocking)?;
+        self.open.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `ioctl(FIONREAD)`: bytes that can be read, those in memory included.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn unread(&self) -> Result<u64, Errno> {
+        Ok(self.open.host().unread(&self.open.fd)? + self.open.unread() as u64)
+    }
+
+    /// `getsockopt(SO_ERROR)`: takes the pending error, also one of delayed bytes.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn take_error(&self) -> Result<Option<Errno>, Errno> {
+        self.open
+            .take_error()
+            .map_or_else(|| self.open.host().take_error(&self.open.fd), |errno| Ok(Some(errno)))
+    }
+
+    /// `getsockname(2)`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn local_address(&self) -> Result<SocketAddrAny, Errno> {
+        self.open.host().local_address(&self.open.fd)
+    }
+
+    /// `getpeername(2)`; `None` for a peer without a name.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn peer_address(&self) -> Result<Option<SocketAddrAny>, Errno> {
+        self.open.host().peer_address(&self.open.fd)
+    }
+
+    /// Returns the host's descriptor, for socket options that do not concern the bytes of a stream. For
+    /// anything else there is [`hand_back`](Socket::hand_back).
+    pub fn fd(&self) -> &H::Fd {
+        &self.open.fd
+    }
+
+    /// Gives the socket back to the kernel for good, before a call that this library does not have, such as
+    /// `splice(2)`: delayed bytes are sent, and from now on each call is one of the host.
+    ///
+    /// # Errors
+    /// - `EAGAIN` if delayed bytes are left, for which the host has no room; a later call may succeed.
+    /// - The error of sending delayed bytes.
+    /// - `EBUSY` if bytes wait in memory: they have to be read first, then the next call succeeds.
+    pub fn hand_back(&self) -> Result<&H::Fd, Errno> {
+        self.open.is_plain.store(true, Ordering::Relaxed);
+        if self.flush()? > 0 {
+            return Err(Errno::AGAIN);
+        }
+        if self.open.unread() > 0 { Err(Errno::BUSY) } else { Ok(&self.open.fd) }
+    }
+
+    /// The events that memory adds to those of the host.
+    pub(crate) fn ready_in_memory(&self) -> Events {
+        let mut events = Events::NONE;
+        if self.open.unread() > 0 {
+            events |= Events::IN;
+        }
+        if self.open.has_error() {
+            events |= Events::ERR;
+        }
+        events
+    }
+
+    pub(crate) fn before_wait(&self) {
+        if !self.open.is_nonblocking.load(Ordering::Relaxed) {
+            self.open.shared.before_wait();
+        }
+    }
+}
