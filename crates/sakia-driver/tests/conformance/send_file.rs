@@ -188,6 +188,7 @@ pub fn a_dropped_send_of_a_file_is_sent_before_the_next(stage: &Stage) {
         assert!(poll(sending.as_mut()).is_pending());
         drop(sending);
         drop(file);
+        assert!(near.is_sending(), "it has not ended yet");
         assert_eq!(run(&driver, near.send("world")).0.unwrap(), 5);
         settle(&driver);
         run(&driver, near.close()).unwrap();
