@@ -1,0 +1,168 @@
+//! One event, as a thread's buffer holds it: four words.
+
+/// The type of an event, and the meaning of its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum EventType {
+    /// An operation was started. `id`: the operation; `a`: what [`Queued`] packs; `b`: the task.
+    Queued = 1,
+    /// It was put into the ring's queue, or given to epoll. `id`: the operation.
+    Submitted = 2,
+    /// It was given to a lane's thread. `id`: the operation; `a`: the [reason](crate::Name).
+    ToLane = 3,
+    /// It waits for room in the queue, or for the plain calls of a later turn. `id`: the operation; `a`: the
+    /// reason.
+    Delayed = 4,
+    /// Its last completion was dispatched. `id`: the operation; `a`: the result, sign-extended.
+    Completed = 5,
+    /// The program took the result. `id`: the operation.
+    Resumed = 6,
+    /// The program dropped it before it completed. `id`: the operation.
+    Dropped = 7,
+    /// A system call, recorded at its end. `id`: number (16 bits) and duration in nanoseconds (48 bits); `a`: the
+    /// first argument, a descriptor for most; `b`: the result, sign-extended, or `-errno`.
+    SystemCall = 8,
+    /// A turn of a driver began. `id`: entries to submit; `a`: operations in flight; `b`: 1 if it may sleep.
+    TurnBegin = 9,
+    /// It ended. `id`: operations that finished.
+    TurnEnd = 10,
+    /// A task was spawned. `id`: the task; `a`: the task that spawned it; `b`: the [name](crate::Name) of the place.
+    TaskSpawned = 11,
+    /// A task begins to run. `id`: the task.
+    PollBegin = 12,
+    /// It returned. `id`: the task; `a`: 1 if it has ended.
+    PollEnd = 13,
+    /// A scope began. `id`: the scope; `a`: the task.
+    ScopeBegin = 14,
+    /// It ended. `id`: the scope.
+    ScopeEnd = 15,
+    /// A span of the program began on this thread. `id`: its [name](crate::Name).
+    SpanBegin = 16,
+    /// The last span that began on this thread ended. `id`: its name.
+    SpanEnd = 17,
+    /// An event of a kind that the program registered. `id`: the [kind's](crate::EventKind) name; `a`, `b`: its
+    /// values.
+    Registered = 18,
+}
+
+impl EventType {
+    const ALL: [Self; 18] = [
+        Self::Queued,
+        Self::Submitted,
+        Self::ToLane,
+        Self::Delayed,
+        Self::Completed,
+        Self::Resumed,
+        Self::Dropped,
+        Self::SystemCall,
+        Self::TurnBegin,
+        Self::TurnEnd,
+        Self::TaskSpawned,
+        Self::PollBegin,
+        Self::PollEnd,
+        Self::ScopeBegin,
+        Self::ScopeEnd,
+        Self::SpanBegin,
+        Self::SpanEnd,
+        Self::Registered,
+    ];
+
+    fn of(number: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+/// The word `a` of [`EventType::Queued`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// The operation's kind: a [name](crate::Name), 12 bits.
+    pub kind: u16,
+    /// The descriptor, or -1.
+    pub fd: i32,
+    /// The bytes to transfer at most; what does not fit into 20 bits is given in KiB.
+    pub bytes: u32,
+}
+
+/// Above this a size is kept in KiB.
+const SMALL_MAX: u32 = (1 << 19) - 1;
+
+impl Queued {
+    /// Packs the parts into a word: kind (12 bits), size (20), descriptor (32).
+    pub fn pack(self) -> u64 {
+        let size = if self.bytes <= SMALL_MAX {
+            self.bytes
+        } else {
+            1 << 19 | (self.bytes >> 10).min(SMALL_MAX)
+        };
+        u64::from(self.kind & 0xfff) << 52 | u64::from(size) << 32 | u64::from(self.fd as u32)
+    }
+
+    /// The reverse of [`pack`](Queued::pack).
+    pub fn unpack(word: u64) -> Self {
+        let size = (word >> 32) as u32 & 0xf_ffff;
+        let bytes = if size >> 19 == 0 { size } else { (size & SMALL_MAX) << 10 };
+        Self { kind: (word >> 52) as u16, fd: word as u32 as i32, bytes }
+    }
+}
+
+/// An event with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Nanoseconds since the recording began, 48 bits.
+    pub time: u64,
+    /// The type.
+    pub kind: EventType,
+    /// As the type says.
+    pub id: u64,
+    /// As the type says.
+    pub a: u64,
+    /// As the type says.
+    pub b: u64,
+}
+
+impl Event {
+    pub(crate) fn to_words(self) -> [u64; 4] {
+        [self.time << 16 | self.kind as u64, self.id, self.a, self.b]
+    }
+
+    /// `None` if no event of this crate has these words.
+    pub(crate) fn from_words(words: [u64; 4]) -> Option<Self> {
+        let kind = EventType::of(words[0] as u16)?;
+        Some(Self { time: words[0] >> 16, kind, id: words[1], a: words[2], b: words[3] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn types_have_the_numbers_of_their_places() {
+        for (index, kind) in EventType::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index + 1);
+        }
+        assert_eq!((EventType::of(0), EventType::of(19)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_keeps_its_parts(time in 0_u64..1 << 48, number in 1_u16..=18, id: u64, a: u64, b: u64) {
+            let kind = EventType::of(number).expect("a number of the list");
+            let event = Event { time, kind, id, a, b };
+            prop_assert_eq!(Event::from_words(event.to_words()), Some(event));
+        }
+
+        #[test]
+        fn a_start_keeps_its_parts(kind in 0_u16..1 << 12, fd: i32, bytes: u32) {
+            let unpacked = Queued::unpack(Queued { kind, fd, bytes }.pack());
+            prop_assert_eq!((unpacked.kind, unpacked.fd), (kind, fd));
+            if bytes <= SMALL_MAX {
+                prop_assert_eq!(unpacked.bytes, bytes);
+            } else {
+                prop_assert_eq!(unpacked.bytes, (bytes >> 10).min(SMALL_MAX) << 10);
+            }
+        }
+    }
+}

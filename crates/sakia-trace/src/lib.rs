@@ -1,0 +1,49 @@
+//! Records what the threads of a program do, and writes it as a trace that [Perfetto](https://ui.perfetto.dev)
+//! opens.
+//!
+//! The driver, the runtime and the copy of trees have event points, which cost two instructions each while no
+//! recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the environment
+//! ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its events into a
+//! buffer of its own, of fixed size, without a lock; events that find it full are lost, and counted. A thread
+//! named `sakia-trace` writes them to the file.
+//!
+//! A program adds its own: [`span`] for a stretch of time, [`EventKind`] for moments with two values.
+//!
+//! # Examples
+//! ```
+//! use sakia_trace::{EventKind, Recording, TraceOptions};
+//!
+//! # let folder = std::env::temp_dir().join(format!("sakia-trace-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! let recording = Recording::to_file(folder.join("trace"), TraceOptions::default())?;
+//! let found = EventKind::register("found", ["key", "bytes"]);
+//! found.record(17, 4096);
+//! let summary = recording.stop()?;
+//! assert_eq!((summary.events, summary.lost), (1, 0));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! The file has Perfetto's track events: a track for each thread with its turns, tasks, system calls and
+//! spans, and tracks for the operations that it has in flight. Its clock is `CLOCK_MONOTONIC`.
+
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod encode;
+mod event;
+mod file;
+mod name;
+mod protobuf;
+mod recorder;
+mod schema;
+mod span;
+mod system_calls;
+
+pub use event::{Event, EventType, Queued};
+pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
+pub use name::{EventKind, Name, StaticName};
+pub use recorder::{
+    Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,
+};
+pub use span::{Span, in_span, span};

@@ -1,0 +1,373 @@
+//! The recording of this process: its threads' buffers, and the thread that writes them to the file.
+//!
+//! Threads put events into their own buffers and take no lock. Every 50 ms, and when a buffer is half full, a
+//! thread named `sakia-trace` takes them out, encodes them and writes them. A thread that ends does so too,
+//! and so does [`flush`]: a program that returns from `main` has all its events in the file.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::thread::gettid;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::buffer::Buffer;
+use crate::encode::{Encoder, ThreadInfo};
+use crate::{Event, EventType, file};
+
+/// How often the buffers are emptied.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Encoded bytes that are written at a time.
+const CHUNK: usize = 1 << 20;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
+static BASE: AtomicU64 = AtomicU64::new(0);
+static STATE: Mutex<State> =
+    Mutex::new(State { number: 0, events: 0, threads: Vec::new(), writer: None });
+static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
+
+thread_local! {
+    static LOCAL: Local = const { Local(RefCell::new(None)) };
+}
+
+/// Threads that have recorded something.
+#[derive(Debug)]
+struct State {
+    /// Changes with each recording.
+    number: u64,
+    /// Events of a buffer.
+    events: usize,
+    threads: Vec<Recorded>,
+    writer: Option<Thread>,
+}
+
+#[derive(Clone, Debug)]
+struct Recorded {
+    buffer: Arc<Buffer>,
+    info: ThreadInfo,
+    /// Its place in the encoder, once it has one.
+    index: Option<usize>,
+}
+
+/// The file of a recording.
+#[derive(Debug)]
+struct Output {
+    fd: OwnedFd,
+    path: PathBuf,
+    encoder: Encoder,
+    pid: u32,
+    events: u64,
+    lost: u64,
+    error: Option<Errno>,
+}
+
+/// The buffer of this thread, with the number of its recording.
+struct Local(RefCell<Option<(u64, Arc<Buffer>)>>);
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some((_, buffer)) = self.0.get_mut().take() {
+            buffer.end();
+            flush();
+        }
+    }
+}
+
+/// Sizes of a recording.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct TraceOptions {
+    /// Events that the buffer of a thread holds, 32 bytes each, rounded up to a power of two: 65,536 by default.
+    /// Those that find it full are lost, and counted.
+    pub buffer_events: usize,
+}
+
+impl Default for TraceOptions {
+    fn default() -> Self {
+        Self { buffer_events: 1 << 16 }
+    }
+}
+
+/// A recording, which ends when this is stopped or dropped. A process has one at a time.
+#[derive(Debug)]
+#[must_use = "a recording ends when this is dropped"]
+pub struct Recording {
+    path: PathBuf,
+    is_stopped: bool,
+}
+
+/// The numbers of a finished recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordingSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// Events in the file.
+    pub events: u64,
+    /// Events that found the buffer of their thread full.
+    pub lost: u64,
+}
+
+/// Returns true while a recording is on. Costs two instructions where it is inlined.
+#[inline(always)]
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Records an event of the calling thread, at this time. Call it only if [`is_on`], to keep the path without a
+/// recording short.
+#[cold]
+#[inline(never)]
+pub fn record(kind: EventType, id: u64, a: u64, b: u64) {
+    record_at(now(), kind, id, a, b);
+}
+
+/// Records a system call of the calling thread that began at `begin`, a time of [`now`].
+#[cold]
+#[inline(never)]
+pub fn record_call(begin: u64, number: u32, first: usize, result: isize) {
+    let time = now();
+    let duration = time.saturating_sub(begin).min((1 << 48) - 1);
+    let id = duration << 16 | u64::from(number & 0xffff);
+    record_at(time, EventType::SystemCall, id, first as u64, result as u64);
+}
+
+fn record_at(time: u64, kind: EventType, id: u64, a: u64, b: u64) {
+    let event = Event { time: time & ((1 << 48) - 1), kind, id, a, b };
+    // Without it the thread is about to end.
+    let _ = LOCAL.try_with(|local| {
+        // A signal handler may interrupt the thread within this function.
+        let Ok(mut local) = local.0.try_borrow_mut() else { return };
+        let is_half_full = match &*local {
+            Some((number, buffer)) if *number == CURRENT.load(Ordering::Relaxed) => {
+                buffer.push(event)
+            }
+            _ => {
+                let Some((number, buffer)) = register() else { return };
+                let is_half_full = buffer.push(event);
+                *local = Some((number, buffer));
+                is_half_full
+            }
+        };
+        if is_half_full && let Some(writer) = &state().writer {
+            writer.unpark();
+        }
+    });
+}
+
+/// The number of the current recording.
+static CURRENT: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the calling thread a buffer in the current recording.
+fn register() -> Option<(u64, Arc<Buffer>)> {
+    let mut state = state();
+    if !is_on() {
+        return None;
+    }
+    let buffer = Arc::new(Buffer::new(state.events));
+    let thread = thread::current();
+    let tid = gettid().as_raw_nonzero().get() as u32;
+    let name = thread.name().map_or_else(|| format!("thread {tid}"), String::from);
+    let info = ThreadInfo { pid: std::process::id(), tid, name };
+    state.threads.push(Recorded { buffer: Arc::clone(&buffer), info, index: None });
+    Some((state.number, buffer))
+}
+
+/// Returns the time in nanoseconds since the recording began.
+#[inline]
+pub fn now() -> u64 {
+    nanoseconds(ClockId::Monotonic).saturating_sub(BASE.load(Ordering::Relaxed))
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Writes what was recorded so far to the file. Does nothing without a recording.
+pub fn flush() {
+    let mut output = output();
+    if let Some(output) = &mut *output {
+        output.drain();
+    }
+}
+
+impl Recording {
+    /// Begins a recording into a new file at `path`, with mode 0600. A file that exists, a link included, is
+    /// left alone.
+    ///
+    /// # Errors
+    /// - `EEXIST`: there is a file at `path`.
+    /// - `EALREADY`: a recording is on.
+    /// - Those of `openat(2)`, `write(2)`, and of starting a thread.
+    pub fn to_file(path: impl AsRef<Path>, options: TraceOptions) -> io::Result<Self> {
+        let path = path.as_ref();
+        let mut output = output();
+        let error = |errno: Errno| {
+            let kind = io::Error::from(errno).kind();
+            io::Error::new(
+                kind,
+                format!("cannot record to {}: {}", path.display(), io::Error::from(errno)),
+            )
+        };
+        if output.is_some() {
+            return Err(error(Errno::ALREADY));
+        }
+        let fd = file::create(path).map_err(error)?;
+        let mut encoder = Encoder::default();
+        let base = nanoseconds(ClockId::Monotonic);
+        let clocks = [nanoseconds(ClockId::Realtime), base, nanoseconds(ClockId::Boottime)];
+        let pid = std::process::id();
+        encoder.begin(pid, &process_name(), clocks);
+        let mut begun =
+            Output { fd, path: path.into(), encoder, pid, events: 0, lost: 0, error: None };
+        begun.write();
+        if let Some(errno) = begun.error {
+            return Err(error(errno));
+        }
+        let mut state = state();
+        let number = state.number + 1;
+        let writer =
+            thread::Builder::new().name("sakia-trace".into()).spawn(move || run(number))?;
+        state.number = number;
+        state.events = options.buffer_events.clamp(2, 1 << 24).next_power_of_two();
+        state.threads.clear();
+        state.writer = Some(writer.thread().clone());
+        BASE.store(base, Ordering::Relaxed);
+        CURRENT.store(number, Ordering::Relaxed);
+        *output = Some(begun);
+        IS_ON.store(true, Ordering::Relaxed);
+        Ok(Self { path: path.into(), is_stopped: false })
+    }
+
+    /// Returns the file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends the recording and completes the file.
+    ///
+    /// # Errors
+    /// The first one of writing to the file, which lacks what came after it.
+    pub fn stop(mut self) -> io::Result<RecordingSummary> {
+        self.is_stopped = true;
+        let Some(output) = stop() else {
+            return Err(Errno::SRCH.into());
+        };
+        match output.error {
+            Some(errno) => {
+                let kind = io::Error::from(errno).kind();
+                let cause = io::Error::from(errno);
+                Err(io::Error::new(
+                    kind,
+                    format!("cannot write {}: {cause}", output.path.display()),
+                ))
+            }
+            None => {
+                Ok(RecordingSummary { path: output.path, events: output.events, lost: output.lost })
+            }
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            stop();
+        }
+    }
+}
+
+fn stop() -> Option<Output> {
+    IS_ON.store(false, Ordering::Relaxed);
+    let mut output = output();
+    let mut ended = output.take()?;
+    ended.drain();
+    let mut state = state();
+    state.threads.clear();
+    if let Some(writer) = state.writer.take() {
+        writer.unpark();
+    }
+    Some(ended)
+}
+
+/// The life of the thread that writes.
+fn run(number: u64) {
+    loop {
+        thread::park_timeout(PERIOD);
+        let mut output = output();
+        if CURRENT.load(Ordering::Relaxed) != number {
+            return;
+        }
+        match &mut *output {
+            Some(output) => output.drain(),
+            None => return,
+        }
+    }
+}
+
+impl Output {
+    /// Encodes and writes what the buffers hold.
+    fn drain(&mut self) {
+        // After fork(2) the file is the parent's.
+        if self.pid != std::process::id() {
+            return;
+        }
+        let mut threads = state().threads.clone();
+        for thread in &mut threads {
+            let index = *thread.index.get_or_insert_with(|| self.encoder.thread(&thread.info));
+            let buffer = &thread.buffer;
+            buffer.drain(|event| {
+                self.events += 1;
+                self.encoder.event(index, event);
+                if self.encoder.len() >= CHUNK {
+                    write_all(&self.fd, &self.encoder.take(), &mut self.error);
+                }
+            });
+            self.encoder.lost(index, now(), buffer.lost());
+        }
+        self.lost = threads.iter().map(|thread| thread.buffer.lost()).sum::<u64>();
+        let mut state = state();
+        for (kept, thread) in state.threads.iter_mut().zip(threads) {
+            kept.index = thread.index;
+        }
+        drop(state);
+        self.write();
+    }
+
+    fn write(&mut self) {
+        write_all(&self.fd, &self.encoder.take(), &mut self.error);
+    }
+}
+
+/// Writes `bytes` unless a write failed before.
+fn write_all(fd: &OwnedFd, mut bytes: &[u8], error: &mut Option<Errno>) {
+    while error.is_none() && !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(count) => bytes = &bytes[count.min(bytes.len())..],
+            Err(Errno::INTR) => {}
+            Err(errno) => *error = Some(errno),
+        }
+    }
+}
+
+fn process_name() -> String {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    let name = program.as_deref().and_then(Path::file_name);
+    name.map_or_else(|| "unknown".into(), |name| name.to_string_lossy().into_owned())
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn output() -> MutexGuard<'static, Option<Output>> {
+    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
+}

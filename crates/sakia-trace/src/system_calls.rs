@@ -1,0 +1,91 @@
+//! Names of system calls.
+
+use linux_raw_sys::general as abi;
+
+/// `io_uring_enter(2)`, which submits the operations that were queued before.
+pub(crate) const ENTER: u32 = abi::__NR_io_uring_enter;
+
+/// Returns the name of a call by its number: those that Sakia makes.
+pub(crate) fn name(number: u32) -> Option<&'static str> {
+    CALLS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
+}
+
+macro_rules! calls {
+    ($($number:ident $name:literal,)*) => {
+        &[$((abi::$number, $name),)*]
+    };
+}
+
+const CALLS: &[(u32, &str)] = calls! {
+    __NR_accept4 "accept4",
+    __NR_bind "bind",
+    __NR_cachestat "cachestat",
+    __NR_close "close",
+    __NR_connect "connect",
+    __NR_copy_file_range "copy_file_range",
+    __NR_epoll_ctl "epoll_ctl",
+    __NR_epoll_pwait2 "epoll_pwait2",
+    __NR_epoll_pwait "epoll_pwait",
+    __NR_eventfd2 "eventfd2",
+    __NR_fadvise64 "fadvise64",
+    __NR_fallocate "fallocate",
+    __NR_fchmod "fchmod",
+    __NR_fchmodat "fchmodat",
+    __NR_fchown "fchown",
+    __NR_fchownat "fchownat",
+    __NR_fcntl "fcntl",
+    __NR_fdatasync "fdatasync",
+    __NR_fgetxattr "fgetxattr",
+    __NR_flock "flock",
+    __NR_fsetxattr "fsetxattr",
+    __NR_fstat "fstat",
+    __NR_fstatfs "fstatfs",
+    __NR_fsync "fsync",
+    __NR_ftruncate "ftruncate",
+    __NR_getdents64 "getdents64",
+    __NR_getsockname "getsockname",
+    __NR_getsockopt "getsockopt",
+    __NR_io_uring_enter "io_uring_enter",
+    __NR_io_uring_register "io_uring_register",
+    __NR_io_uring_setup "io_uring_setup",
+    __NR_ioctl "ioctl",
+    __NR_linkat "linkat",
+    __NR_listen "listen",
+    __NR_lseek "lseek",
+    __NR_mkdirat "mkdirat",
+    __NR_openat "openat",
+    __NR_openat2 "openat2",
+    __NR_ppoll "ppoll",
+    __NR_pread64 "pread64",
+    __NR_preadv "preadv",
+    __NR_preadv2 "preadv2",
+    __NR_pwrite64 "pwrite64",
+    __NR_pwritev "pwritev",
+    __NR_pwritev2 "pwritev2",
+    __NR_read "read",
+    __NR_readlinkat "readlinkat",
+    __NR_readv "readv",
+    __NR_recvfrom "recvfrom",
+    __NR_recvmmsg "recvmmsg",
+    __NR_recvmsg "recvmsg",
+    __NR_renameat2 "renameat2",
+    __NR_rt_sigprocmask "rt_sigprocmask",
+    __NR_rt_sigtimedwait "rt_sigtimedwait",
+    __NR_sendfile "sendfile",
+    __NR_sendmmsg "sendmmsg",
+    __NR_sendmsg "sendmsg",
+    __NR_sendto "sendto",
+    __NR_setsockopt "setsockopt",
+    __NR_shutdown "shutdown",
+    __NR_socket "socket",
+    __NR_splice "splice",
+    __NR_statfs "statfs",
+    __NR_statx "statx",
+    __NR_symlinkat "symlinkat",
+    __NR_sync_file_range "sync_file_range",
+    __NR_syncfs "syncfs",
+    __NR_unlinkat "unlinkat",
+    __NR_utimensat "utimensat",
+    __NR_write "write",
+    __NR_writev "writev",
+};
