@@ -115,7 +115,9 @@ mod tests {
         thread::scope(|scope| {
             for buffer in &buffers {
                 scope.spawn(|| {
-                    (0..COUNT).for_each(|number| drop(buffer.push(event(number))));
+                    for number in 0..COUNT {
+                        buffer.push(event(number));
+                    }
                     buffer.end();
                 });
             }

@@ -35,6 +35,7 @@ mod event;
 mod file;
 mod name;
 mod protobuf;
+mod read;
 mod recorder;
 mod schema;
 mod span;
@@ -43,6 +44,7 @@ mod system_calls;
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
 pub use name::{EventKind, Name, StaticName};
+pub use read::{ReadError, Slice, Trace, Track, Value};
 pub use recorder::{
     Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,
 };

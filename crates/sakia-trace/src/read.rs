@@ -1,0 +1,336 @@
+//! Reads a trace file back: tracks with slices and instants.
+//!
+//! Only what this crate writes is understood; packets and fields of other producers are skipped. The file may be
+//! cut short, as one of a program that was killed, or not be a trace at all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::protobuf::{Fields, Malformed, Value as Field};
+use crate::schema::{event, interned, packet, trace, track};
+
+/// The longest text of a file that is kept.
+const TEXT_MAX: usize = 4096;
+
+/// A trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The name of the program.
+    pub process: String,
+    /// Its number.
+    pub pid: u64,
+    /// Threads, and the tracks of their operations.
+    pub tracks: Vec<Track>,
+    /// The file ends within a packet: its program was killed, or still runs.
+    pub is_truncated: bool,
+}
+
+/// A row of the trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Track {
+    /// The file's number for it.
+    pub uuid: u64,
+    /// That of the track above it.
+    pub parent: u64,
+    /// Its name: that of a thread, or "operations".
+    pub name: String,
+    /// The thread's number, for a thread.
+    pub tid: Option<u64>,
+    /// Stretches of time, in the order of their ends.
+    pub slices: Vec<Slice>,
+    /// Moments.
+    pub instants: Vec<Slice>,
+}
+
+/// A stretch of time, or a moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Slice {
+    /// The name.
+    pub name: String,
+    /// The category: "operation", "system call", "turn", "task", "span", "program".
+    pub category: String,
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    pub begin: u64,
+    /// The same; `None` if it had not ended when the file did.
+    pub end: Option<u64>,
+    /// Slices around it on the same track.
+    pub depth: usize,
+    /// Its arguments.
+    pub arguments: Vec<(String, Value)>,
+}
+
+/// The value of an argument.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(String),
+}
+
+/// The bytes are no trace of this crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// The byte of the file at which reading stopped.
+    pub offset: usize,
+    what: &'static str,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this is no trace of Sakia: {} at byte {}", self.what, self.offset)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl Slice {
+    /// Returns the value of an argument that is a number.
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.arguments.iter().find(|(known, _)| known == name).and_then(|(_, value)| match value {
+            Value::Number(number) => Some(*number),
+            Value::Text(_) => None,
+        })
+    }
+
+    /// Returns the value of an argument that is a text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.arguments.iter().find(|(known, _)| known == name).and_then(|(_, value)| match value {
+            Value::Number(_) => None,
+            Value::Text(text) => Some(text.as_str()),
+        })
+    }
+
+    /// Returns its length in nanoseconds; `None` if it has not ended.
+    pub fn duration(&self) -> Option<u64> {
+        Some(self.end?.saturating_sub(self.begin))
+    }
+}
+
+/// A track event as the file has it.
+#[derive(Debug, Default)]
+struct RawEvent {
+    time: u64,
+    kind: u64,
+    track: u64,
+    name: u64,
+    category: u64,
+    arguments: Vec<(u64, Value)>,
+}
+
+#[derive(Debug, Default)]
+struct Reader {
+    process: (String, u64),
+    tracks: BTreeMap<u64, Track>,
+    names: BTreeMap<(u32, u64), String>,
+    events: Vec<RawEvent>,
+    has_sequence: bool,
+}
+
+impl Trace {
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// The bytes are no trace, or are altered. A file that only ends too early is read as far as it goes, see
+    /// [`is_truncated`](Trace::is_truncated).
+    pub fn read(bytes: &[u8]) -> Result<Self, ReadError> {
+        let mut reader = Reader::default();
+        let mut fields = Fields(bytes);
+        let mut is_truncated = false;
+        loop {
+            let offset = bytes.len() - fields.0.len();
+            let before = fields.0;
+            match fields.next() {
+                None => break,
+                Some(Ok((trace::PACKET, Field::Bytes(packet)))) => {
+                    reader
+                        .packet(packet)
+                        .map_err(|Malformed| ReadError { offset, what: "a malformed packet" })?;
+                }
+                Some(Ok(_)) => {
+                    return Err(ReadError { offset, what: "something else than a packet" });
+                }
+                Some(Err(Malformed)) if reader.has_sequence && is_begin_of_packet(before) => {
+                    is_truncated = true;
+                    break;
+                }
+                Some(Err(Malformed)) => {
+                    return Err(ReadError { offset, what: "a malformed packet" });
+                }
+            }
+        }
+        if !reader.has_sequence {
+            return Err(ReadError { offset: bytes.len(), what: "no packet of it" });
+        }
+        Ok(reader.finish(is_truncated))
+    }
+}
+
+/// Returns true if a packet may begin so whose end is missing.
+fn is_begin_of_packet(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&((trace::PACKET << 3 | 2) as u8))
+}
+
+fn text(field: Field<'_>) -> String {
+    let bytes = field.bytes();
+    String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_MAX)]).into_owned()
+}
+
+impl Reader {
+    fn packet(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let mut found = RawEvent::default();
+        let mut is_event = false;
+        for field in Fields(bytes) {
+            let (number, value) = field?;
+            match number {
+                packet::TIMESTAMP => found.time = value.number(),
+                packet::SEQUENCE => self.has_sequence = true,
+                packet::INTERNED_DATA => self.interned(value.bytes())?,
+                packet::TRACK_DESCRIPTOR => self.descriptor(value.bytes())?,
+                packet::TRACK_EVENT => {
+                    is_event = true;
+                    event(value.bytes(), &mut found)?;
+                }
+                _ => {}
+            }
+        }
+        if is_event {
+            self.events.push(found);
+        }
+        Ok(())
+    }
+
+    fn interned(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        for field in Fields(bytes) {
+            let (kind, value) = field?;
+            let (mut iid, mut name) = (0, String::new());
+            for field in Fields(value.bytes()) {
+                match field? {
+                    (interned::IID, value) => iid = value.number(),
+                    (interned::NAME, value) => name = text(value),
+                    _ => {}
+                }
+            }
+            self.names.insert((kind, iid), name);
+        }
+        Ok(())
+    }
+
+    fn descriptor(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let mut found = Track::default();
+        let mut process = None;
+        for field in Fields(bytes) {
+            match field? {
+                (track::UUID, value) => found.uuid = value.number(),
+                (track::PARENT, value) => found.parent = value.number(),
+                (track::NAME, value) => found.name = text(value),
+                (track::PROCESS, value) => {
+                    let (mut pid, mut name) = (0, String::new());
+                    for field in Fields(value.bytes()) {
+                        match field? {
+                            (track::PROCESS_PID, value) => pid = value.number(),
+                            (track::PROCESS_NAME, value) => name = text(value),
+                            _ => {}
+                        }
+                    }
+                    process = Some((name, pid));
+                }
+                (track::THREAD, value) => {
+                    for field in Fields(value.bytes()) {
+                        match field? {
+                            (track::THREAD_TID, value) => found.tid = Some(value.number()),
+                            (track::THREAD_NAME, value) => found.name = text(value),
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        match process {
+            Some(process) => self.process = process,
+            None => drop(self.tracks.insert(found.uuid, found)),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, is_truncated: bool) -> Trace {
+        // Events of a track are in the file in the order of their ends, and those of one time as they belong.
+        let mut events = std::mem::take(&mut self.events);
+        events.sort_by_key(|event| event.time);
+        let mut open: BTreeMap<u64, Vec<Slice>> = BTreeMap::new();
+        for raw in events {
+            let Some(track) = self.tracks.get_mut(&raw.track) else { continue };
+            let stack = open.entry(raw.track).or_default();
+            let name = |kind, iid| self.names.get(&(kind, iid)).cloned().unwrap_or_default();
+            let arguments = raw.arguments.into_iter();
+            let arguments =
+                arguments.map(|(iid, value)| (name(interned::ANNOTATION_NAMES, iid), value));
+            let slice = |end, depth| Slice {
+                name: name(interned::EVENT_NAMES, raw.name),
+                category: name(interned::CATEGORIES, raw.category),
+                begin: raw.time,
+                end,
+                depth,
+                arguments: Vec::new(),
+            };
+            match raw.kind {
+                event::SLICE_BEGIN => {
+                    let mut slice = slice(None, stack.len());
+                    slice.arguments.extend(arguments);
+                    stack.push(slice);
+                }
+                event::SLICE_END => {
+                    if let Some(mut slice) = stack.pop() {
+                        slice.end = Some(raw.time);
+                        slice.arguments.extend(arguments);
+                        track.slices.push(slice);
+                    }
+                }
+                event::INSTANT => {
+                    let mut slice = slice(Some(raw.time), stack.len());
+                    slice.arguments.extend(arguments);
+                    track.instants.push(slice);
+                }
+                _ => {}
+            }
+        }
+        for (uuid, stack) in open {
+            if let Some(track) = self.tracks.get_mut(&uuid) {
+                track.slices.extend(stack.into_iter().rev());
+            }
+        }
+        let (process, pid) = self.process;
+        Trace { process, pid, tracks: self.tracks.into_values().collect(), is_truncated }
+    }
+}
+
+fn event(bytes: &[u8], found: &mut RawEvent) -> Result<(), Malformed> {
+    for field in Fields(bytes) {
+        match field? {
+            (event::TYPE, value) => found.kind = value.number(),
+            (event::TRACK, value) => found.track = value.number(),
+            (event::NAME_IID, value) => found.name = value.number(),
+            (event::CATEGORY_IIDS, value) => found.category = value.number(),
+            (event::ANNOTATIONS, value) => {
+                let (mut iid, mut argument) = (0, Value::Number(0));
+                for field in Fields(value.bytes()) {
+                    match field? {
+                        (event::ANNOTATION_NAME_IID, value) => iid = value.number(),
+                        (event::ANNOTATION_UINT | event::ANNOTATION_INT, value) => {
+                            argument = Value::Number(value.number() as i64);
+                        }
+                        (event::ANNOTATION_STRING, value) => argument = Value::Text(text(value)),
+                        _ => {}
+                    }
+                }
+                found.arguments.push((iid, argument));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Recordings of this process, read back.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use sakia_trace::{
+    EventKind, EventType, FILE_VARIABLE, Name, Queued, Recording, Slice, StaticName, Trace,
+    TraceOptions, Value, is_on, now, record, record_as_environment_says, record_call, span,
+};
+
+/// A process has one recording at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sakia-trace-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn read(path: &std::path::Path) -> Trace {
+    Trace::read(&fs::read(path).expect("a file")).expect("a trace")
+}
+
+#[test]
+fn what_threads_record_is_read_back() {
+    let _alone = alone();
+    let folder = Folder::new("read-back");
+    let path = folder.0.join("trace");
+    assert!(!is_on());
+    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
+    assert!(is_on());
+    let kind = Name::register("read").number() as u16;
+    let found = EventKind::register("found", ["key", "bytes"]);
+    thread::Builder::new()
+        .name("reader".into())
+        .spawn(move || {
+            static PARSE: StaticName = StaticName::new("parse");
+            record(EventType::TaskSpawned, 7, 0, Name::register("src/main.rs:3").number().into());
+            record(EventType::PollBegin, 7, 0, 0);
+            record(EventType::Queued, 1, Queued { kind, fd: 5, bytes: 4096 }.pack(), 7);
+            record(EventType::Submitted, 1, 0, 0);
+            found.record(17, 4096);
+            drop(span(&PARSE));
+            record(EventType::PollEnd, 7, 0, 0);
+            let begin = now();
+            record_call(begin, 426, 3, 1); // io_uring_enter
+            record(EventType::Completed, 1, -5_i64 as u64, 0);
+            record(EventType::Resumed, 1, 0, 0);
+        })
+        .expect("a thread")
+        .join()
+        .expect("no panic");
+    let summary = recording.stop().expect("a file");
+    assert_eq!((summary.events, summary.lost), (11, 0));
+    assert!(!is_on());
+
+    assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o7777, 0o600);
+    let trace = read(&path);
+    assert!(!trace.is_truncated);
+    assert_eq!(trace.pid, u64::from(std::process::id()));
+    let thread = trace.tracks.iter().find(|track| track.name == "reader").expect("a thread");
+    assert!(thread.tid.is_some());
+    let names: Vec<_> =
+        thread.slices.iter().map(|slice| (slice.name.as_str(), slice.depth)).collect();
+    assert_eq!(names, [("parse", 1), ("task runs", 0), ("io_uring_enter", 0)]);
+    assert_eq!(thread.slices[1].number("task"), Some(7));
+    assert_eq!(thread.slices[2].number("result"), Some(1));
+    let [spawned, moment] = &thread.instants[..] else { panic!("{:?}", thread.instants) };
+    assert_eq!(
+        (spawned.name.as_str(), spawned.text("place")),
+        ("task spawned", Some("src/main.rs:3"))
+    );
+    assert_eq!(
+        moment.arguments,
+        [("key".into(), Value::Number(17)), ("bytes".into(), Value::Number(4096))]
+    );
+
+    let operations =
+        trace.tracks.iter().find(|track| track.parent == thread.uuid).expect("its operations");
+    assert_eq!(operations.name, "operations");
+    let [inner, outer] = &operations.slices[..] else { panic!("{:?}", operations.slices) };
+    assert_eq!((inner.name.as_str(), inner.depth), ("in the kernel", 1));
+    assert_eq!((outer.name.as_str(), outer.category.as_str()), ("read", "operation"));
+    let number = |slice: &Slice, name| slice.number(name).expect("an argument");
+    assert_eq!(
+        ["descriptor", "bytes", "task", "result"].map(|name| number(outer, name)),
+        [5, 4096, 7, -5]
+    );
+    assert_eq!(outer.text("way"), Some("queue"));
+    assert!(outer.begin <= inner.begin && inner.end <= outer.end);
+}
+
+#[test]
+fn a_dropped_operation_ends_with_its_completion() {
+    let _alone = alone();
+    let folder = Folder::new("dropped");
+    let path = folder.0.join("trace");
+    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
+    let start = Queued { kind: Name::register("recv").number() as u16, fd: 5, bytes: 64 }.pack();
+    // Its end comes after the drop, or before, or never; the last one's track is used again.
+    for (id, order) in [
+        (1, [EventType::Dropped, EventType::Completed]),
+        (2, [EventType::Completed, EventType::Dropped]),
+    ] {
+        record(EventType::Queued, id, start, 0);
+        order.into_iter().for_each(|kind| record(kind, id, 0, 0));
+    }
+    record(EventType::Queued, 3, start, 0);
+    record(EventType::Completed, 99, 0, 0);
+    recording.stop().expect("a file");
+    let trace = read(&path);
+    let [operations] =
+        &trace.tracks.iter().filter(|track| track.name == "operations").collect::<Vec<_>>()[..]
+    else {
+        panic!("one track is enough: {:?}", trace.tracks)
+    };
+    let ends: Vec<bool> = operations.slices.iter().map(|slice| slice.end.is_some()).collect();
+    assert_eq!(ends, [true, true, false]);
+    assert_eq!(operations.instants.len(), 2);
+}
+
+#[test]
+fn events_beyond_the_buffer_are_counted_and_none_is_torn() {
+    const COUNT: u64 = 5_000_000;
+    let _alone = alone();
+    let folder = Folder::new("lost");
+    let path = folder.0.join("trace");
+    let mut options = TraceOptions::default();
+    options.buffer_events = 1 << 10;
+    let recording = Recording::to_file(&path, options).expect("a recording");
+    let kind = EventKind::register("counted", ["number", "reverse"]);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..COUNT).for_each(|number| kind.record(number, !number >> 1)));
+        }
+    });
+    let summary = recording.stop().expect("a file");
+    assert_eq!(summary.events + summary.lost, 2 * COUNT);
+    assert!(summary.lost > 0, "the buffers are small");
+    let trace = read(&path);
+    let (mut events, mut lost) = (0, 0);
+    for moment in trace.tracks.iter().flat_map(|track| &track.instants) {
+        if moment.name == "events lost" {
+            lost += moment.number("count").expect("a count") as u64;
+        } else {
+            let number = moment.number("number").expect("a number") as u64;
+            assert_eq!(moment.number("reverse"), Some((!number >> 1) as i64));
+            events += 1;
+        }
+    }
+    assert_eq!((events, lost), (summary.events, summary.lost));
+}
+
+#[test]
+fn a_file_that_exists_is_left_alone() {
+    let _alone = alone();
+    let folder = Folder::new("exists");
+    let (target, link) = (folder.0.join("target"), folder.0.join("link"));
+    symlink(&target, &link).expect("a link");
+    let error = Recording::to_file(&link, TraceOptions::default()).expect_err("a link");
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert!(error.to_string().contains("link"), "{error}");
+    assert!(!target.exists());
+    fs::write(&target, "kept").expect("a file");
+    Recording::to_file(&target, TraceOptions::default()).expect_err("a file");
+    assert_eq!(fs::read(&target).expect("a file"), b"kept");
+    assert!(!is_on());
+
+    let recording =
+        Recording::to_file(folder.0.join("a"), TraceOptions::default()).expect("a recording");
+    Recording::to_file(folder.0.join("b"), TraceOptions::default()).expect_err("one at a time");
+    assert!(!folder.0.join("b").exists());
+    drop(recording);
+    Recording::to_file(folder.0.join("c"), TraceOptions::default())
+        .expect("another one")
+        .stop()
+        .expect("a file");
+}
+
+/// What a full disk loses is reported, and the program goes on.
+#[test]
+fn an_error_of_the_file_is_reported_at_the_end() {
+    let _alone = alone();
+    let full = Recording::to_file("/dev/full", TraceOptions::default());
+    assert!(full.is_err(), "it exists");
+}
+
+const CHILD: &str = "SAKIA_TRACE_TEST_CHILD";
+
+/// The program that the next test runs.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let _alone = alone();
+    record_as_environment_says();
+    record_as_environment_says();
+    EventKind::register("of the child", ["pid", "none"]).record(std::process::id().into(), 0);
+    // The test's thread ends, and so its events are written.
+}
+
+#[test]
+fn the_environment_begins_a_recording() {
+    let folder = Folder::new("environment");
+    let path = folder.0.join("trace");
+    let run = |is_asked: bool| {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["--exact", "child"]).env(CHILD, "1").env_remove(FILE_VARIABLE);
+        if is_asked {
+            command.env(FILE_VARIABLE, &path);
+        }
+        let output = command.output().expect("a process");
+        assert!(output.status.success(), "{output:?}");
+    };
+    run(false);
+    assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 0);
+    run(true);
+    run(true);
+    let mut pids = Vec::new();
+    for entry in fs::read_dir(&folder.0).expect("a folder") {
+        let trace = read(&entry.expect("an entry").path());
+        let mut moments = trace.tracks.iter().flat_map(|track| &track.instants);
+        let moment = moments.find(|moment| moment.name == "of the child").expect("its event");
+        assert_eq!(moment.number("pid"), Some(trace.pid as i64));
+        pids.push(trace.pid);
+    }
+    assert_eq!(pids.len(), 2, "each process has its own file");
+    assert_ne!(pids[0], pids[1]);
+}
