@@ -22,6 +22,7 @@ mod complete;
 mod end;
 mod inline;
 mod submit;
+mod trace;
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -148,6 +149,7 @@ impl Core {
         let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
+        self.trace_queued(slot);
         if !self.ways.fills {
             operation.initialize();
         }

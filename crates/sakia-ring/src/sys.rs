@@ -38,6 +38,36 @@ pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else 
 /// Any. Source: `syscall(2)`; the numbers are in `asm/unistd.h`.
 #[inline(always)]
 pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
+    if sakia_trace::is_on() {
+        // SAFETY: the caller's duties are the same.
+        return unsafe { traced_call(number, args) };
+    }
+    // SAFETY: the caller's duties are the same.
+    unsafe { instruction(number, args) }
+}
+
+/// Issues a system call, and tells a recording of it.
+///
+/// # Safety
+///
+/// - As for [`system_call`].
+#[cold]
+#[inline(never)]
+unsafe fn traced_call(number: u32, args: [usize; 6]) -> isize {
+    let begin = sakia_trace::now();
+    // SAFETY: the caller's duties are the same.
+    let result = unsafe { instruction(number, args) };
+    sakia_trace::record_call(begin, number, args[0], result);
+    result
+}
+
+/// The instruction.
+///
+/// # Safety
+///
+/// - As for [`system_call`].
+#[inline(always)]
+unsafe fn instruction(number: u32, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     let result: isize;
     // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,

@@ -260,8 +260,8 @@ impl Encoder {
         }
     }
 
-    /// Notes how many events of a thread were lost so far.
-    pub(crate) fn lost(&mut self, thread: usize, time: u64, lost: u64) {
+    /// Notes how many events of a thread were lost so far. Returns how many of them are new.
+    pub(crate) fn lost(&mut self, thread: usize, time: u64, lost: u64) -> u64 {
         let its = &mut self.threads[thread];
         let more = lost - its.lost;
         if more > 0 {
@@ -269,6 +269,7 @@ impl Encoder {
             let on = its.track;
             self.instant(on, time, LOST.get(), &PROGRAM, vec![(COUNT.get(), Argument::Uint(more))]);
         }
+        more
     }
 
     /// Returns the bytes that were encoded since the last call.

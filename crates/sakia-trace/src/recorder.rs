@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +49,7 @@ struct State {
     writer: Option<Thread>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Recorded {
     buffer: Arc<Buffer>,
     info: ThreadInfo,
@@ -320,8 +321,9 @@ impl Output {
         if self.pid != std::process::id() {
             return;
         }
-        let mut threads = state().threads.clone();
-        for thread in &mut threads {
+        let mut threads = mem::take(&mut state().threads);
+        threads.retain_mut(|thread| {
+            let is_over = thread.buffer.is_over();
             let index = *thread.index.get_or_insert_with(|| self.encoder.thread(&thread.info));
             let buffer = &thread.buffer;
             buffer.drain(|event| {
@@ -331,14 +333,10 @@ impl Output {
                     write_all(&self.fd, &self.encoder.take(), &mut self.error);
                 }
             });
-            self.encoder.lost(index, now(), buffer.lost());
-        }
-        self.lost = threads.iter().map(|thread| thread.buffer.lost()).sum::<u64>();
-        let mut state = state();
-        for (kept, thread) in state.threads.iter_mut().zip(threads) {
-            kept.index = thread.index;
-        }
-        drop(state);
+            self.lost += self.encoder.lost(index, now(), buffer.lost());
+            !is_over
+        });
+        state().threads.append(&mut threads);
         self.write();
     }
 

@@ -8,6 +8,7 @@ use std::mem::ManuallyDrop;
 
 use sakia_ring::Position;
 
+use super::trace::Delay;
 use super::{Core, Phase};
 use crate::backend::{Backend, Takes};
 use crate::call::Request;
@@ -212,6 +213,7 @@ impl Core {
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.position = position.to_raw();
+        self.trace_submitted(slot);
         self.admission.take(class);
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
@@ -230,6 +232,7 @@ impl Core {
             return self.finish(slot, Completion::REVOKED);
         }
         self.counters.backlogged += 1;
+        self.trace_delayed(slot, Delay::Room);
         self.list(slot);
     }
 

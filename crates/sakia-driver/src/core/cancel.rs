@@ -152,6 +152,7 @@ impl Core {
     /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
     /// is to be disposed of right away.
     pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
+        self.trace_dropped(slot);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         let class = header.class;
@@ -168,6 +169,7 @@ impl Core {
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
+                self.trace_completed(slot, Completion::REVOKED);
                 true
             }
             State::Pushed => {

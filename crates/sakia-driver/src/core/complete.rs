@@ -180,6 +180,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn finish(&mut self, slot: SlotRef, completion: Completion) {
         self.counters.finished += 1;
+        self.trace_completed(slot, completion);
         let header = self.slab.header(slot);
         header.set_completion(completion);
         if header.has(flag::ORPHAN) {
@@ -197,7 +198,11 @@ impl Core {
     #[inline(always)]
     pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
         let header = self.slab.header(slot);
-        (header.state == State::Done).then(|| header.completion())
+        let completion = (header.state == State::Done).then(|| header.completion());
+        if completion.is_some() {
+            self.trace_resumed(slot);
+        }
+        completion
     }
 
     /// Frees a slot whose cell holds no operation any more.

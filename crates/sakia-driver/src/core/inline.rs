@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
 
+use super::trace::Delay;
 use super::{Core, Phase};
 use crate::auto::Auto;
 use crate::backend::{Backend, Takes};
@@ -274,6 +275,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn defer(&mut self, slot: SlotRef) {
         self.counters.deferred += 1;
+        self.trace_delayed(slot, Delay::Budget);
         let header = self.slab.header(slot);
         header.state = State::Backlog;
         header.flags |= flag::DEFERRED;
@@ -369,6 +371,7 @@ impl Core {
             }
             Err(errno) => return self.finish(slot, Completion::unstarted(errno)),
         }
+        self.trace_to_lane(slot, lane);
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.flags |= flag::LANE;

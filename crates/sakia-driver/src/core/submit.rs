@@ -90,6 +90,7 @@ impl Core {
             return Err(self.refuse());
         }
         let is_ready = self.backend.cq_ready() > 0;
+        self.trace_turn_begin(wait != Wait::Poll);
         self.begin_turn();
         if self.has_deferred() {
             self.run_deferred();
@@ -115,6 +116,7 @@ impl Core {
         };
         self.end_turn();
         let came = (self.came() - came_before) as u32;
+        self.trace_turn_end(came);
         match result {
             Err(error) if came == 0 => Err(error),
             _ => Ok(came),
