@@ -55,5 +55,7 @@ fn main() -> ExitCode {
         complain(format_args!("{error:#}"));
         Exit::Failure
     });
+    // A signal may end the program in the next line.
+    sakia::trace::flush();
     exit.leave()
 }

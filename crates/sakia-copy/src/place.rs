@@ -5,7 +5,7 @@
 //! may have moved it meanwhile.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
@@ -13,6 +13,7 @@ use rustix::fs::{CWD, OFlags, Stat};
 use rustix::io::Errno;
 use sakia::{Budget, Permit, Resource};
 
+use crate::kernel::OwnedFd;
 use crate::sys::{self, lock};
 
 /// Device and inode: what a file is, whatever its name.

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 
 use crate::crew::{Fiber, Job};
+use crate::kernel::OwnedFd;
 use crate::place::OpenDir;
 use crate::sys::{self, Attempt};
 
@@ -41,7 +42,7 @@ impl Source {
         if let Self::Plain(_) = self
             && let Self::Plain(fd) = std::mem::replace(self, Self::Lent(None))
         {
-            *self = Self::Lent(Some(File::from_std(fd.into())?));
+            *self = Self::Lent(Some(File::from_std(std::os::fd::OwnedFd::from(fd).into())?));
         }
         match self {
             Self::Lent(Some(file)) => Ok(file),
@@ -61,7 +62,9 @@ impl<J: Job> Fiber<J> {
         self.tally.counters.plain_calls += 1;
         match self.open_source(above, name, flags).await? {
             Source::Plain(fd) => Ok(fd),
-            Source::Lent(Some(file)) => Ok(file.into_std().await?.into()),
+            Source::Lent(Some(file)) => {
+                Ok(OwnedFd::from(std::os::fd::OwnedFd::from(file.into_std().await?)))
+            }
             Source::Lent(None) => Err(Errno::BADF.into()),
         }
     }

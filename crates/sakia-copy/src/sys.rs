@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 pub(crate) use rustix::io::{Result, retry_on_intr as retry};
 use rustix::path::Arg;
 
-use crate::kernel;
+use crate::kernel::{self, OwnedFd};
 
 /// The bits of a mode that `chmod(2)` sets.
 pub(crate) const PERMISSIONS: u32 = 0o7777;

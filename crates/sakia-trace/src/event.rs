@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum EventType {
-    /// An operation was started. `id`: the operation; `a`: what [`Queued`] packs; `b`: the task.
+    /// An operation was started. `id`: the operation; `a`: what [`Queued`] packs; `b`: the task,
+    /// which the recording knows itself.
     Queued = 1,
     /// It was put into the ring's queue, or given to epoll. `id`: the operation.
     Submitted = 2,
@@ -30,7 +31,7 @@ pub enum EventType {
     TaskSpawned = 11,
     /// A task begins to run. `id`: the task.
     PollBegin = 12,
-    /// It returned. `id`: the task; `a`: 1 if it has ended.
+    /// It returned. `id`: the task; `a`: 1 if it has ended; `b`: the task that runs on, or 0.
     PollEnd = 13,
     /// A scope began. `id`: the scope; `a`: the task.
     ScopeBegin = 14,

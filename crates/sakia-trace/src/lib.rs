@@ -40,6 +40,7 @@ mod recorder;
 mod schema;
 mod span;
 mod system_calls;
+mod task;
 
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
@@ -49,3 +50,5 @@ pub use recorder::{
     Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,
 };
 pub use span::{Span, in_span, span};
+pub use system_calls::system_call;
+pub use task::{TaskRun, task_runs, task_spawned};

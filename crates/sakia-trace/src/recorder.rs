@@ -4,7 +4,7 @@
 //! thread named `sakia-trace` takes them out, encodes them and writes them. A thread that ends does so too,
 //! and so does [`flush`]: a program that returns from `main` has all its events in the file.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
@@ -36,6 +36,8 @@ static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 
 thread_local! {
     static LOCAL: Local = const { Local(RefCell::new(None)) };
+    /// The task that runs on this thread.
+    static TASK: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Threads that have recorded something.
@@ -140,7 +142,18 @@ pub fn record_call(begin: u64, number: u32, first: usize, result: isize) {
     record_at(time, EventType::SystemCall, id, first as u64, result as u64);
 }
 
-fn record_at(time: u64, kind: EventType, id: u64, a: u64, b: u64) {
+/// Returns the task that runs on this thread, 0 for none.
+pub(crate) fn current_task() -> u64 {
+    TASK.get()
+}
+
+fn record_at(time: u64, kind: EventType, id: u64, a: u64, mut b: u64) {
+    match kind {
+        EventType::Queued => b = TASK.get(),
+        EventType::PollBegin => TASK.set(id),
+        EventType::PollEnd => TASK.set(b),
+        _ => {}
+    }
     let event = Event { time: time & ((1 << 48) - 1), kind, id, a, b };
     // Without it the thread is about to end.
     let _ = LOCAL.try_with(|local| {

@@ -1,6 +1,7 @@
 //! Names of system calls.
 
 use linux_raw_sys::general as abi;
+use rustix::io::Errno;
 
 /// `io_uring_enter(2)`, which submits the operations that were queued before.
 pub(crate) const ENTER: u32 = abi::__NR_io_uring_enter;
@@ -10,6 +11,22 @@ pub(crate) fn name(number: u32) -> Option<&'static str> {
     CALLS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
 }
 
+/// Makes a call of the kernel with this name, and records it for the calling thread. Call it only if a recording
+/// [is on](crate::is_on).
+///
+/// # Errors
+/// Those of the call.
+#[cold]
+pub fn system_call<T>(name: &str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let begin = crate::now();
+    let result = call();
+    let number =
+        CALLS.iter().find(|(_, known)| *known == name).map_or(u32::MAX, |(number, _)| *number);
+    let outcome = result.as_ref().map_or_else(|errno| -(errno.raw_os_error() as isize), |_| 0);
+    crate::record_call(begin, number, usize::MAX, outcome);
+    result
+}
+
 macro_rules! calls {
     ($($number:ident $name:literal,)*) => {
         &[$((abi::$number, $name),)*]
@@ -17,6 +34,16 @@ macro_rules! calls {
 }
 
 const CALLS: &[(u32, &str)] = calls! {
+    __NR_newfstatat "newfstatat",
+    __NR_mknodat "mknodat",
+    __NR_lremovexattr "lremovexattr",
+    __NR_fremovexattr "fremovexattr",
+    __NR_lsetxattr "lsetxattr",
+    __NR_lgetxattr "lgetxattr",
+    __NR_getxattr "getxattr",
+    __NR_llistxattr "llistxattr",
+    __NR_listxattr "listxattr",
+    __NR_flistxattr "flistxattr",
     __NR_accept4 "accept4",
     __NR_bind "bind",
     __NR_cachestat "cachestat",

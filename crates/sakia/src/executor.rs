@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use async_task::Runnable;
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
+use sakia_trace::{is_on, task_runs, task_spawned};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
@@ -420,7 +421,11 @@ impl<F: Future> Future for Registering<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        let mut run = is_on().then(|| task_runs(&mut this.guard.number));
         let poll = this.future.poll(cx);
+        if let Some(run) = &mut run {
+            run.has_ended = poll.is_ready();
+        }
         if poll.is_pending()
             && let Place::Unlisted(spawned_at) = this.guard.place
         {
@@ -436,6 +441,8 @@ struct Registered {
     /// The task's thread. A circle, which [`Local::end_tasks`] breaks.
     local: Rc<Local>,
     place: Place,
+    /// Its number in a recording; 0 without one.
+    number: u64,
 }
 
 /// Whether a task is on the list.
@@ -449,7 +456,8 @@ enum Place {
 impl Registered {
     fn new(local: &Rc<Local>, spawned_at: &'static Location<'static>) -> Self {
         local.live.set(local.live.get() + 1);
-        Self { local: Rc::clone(local), place: Place::Unlisted(spawned_at) }
+        let number = if is_on() { task_spawned(spawned_at) } else { 0 };
+        Self { local: Rc::clone(local), place: Place::Unlisted(spawned_at), number }
     }
 }
 

@@ -45,6 +45,7 @@ pub mod signal;
 pub mod sim;
 mod task;
 pub mod time;
+pub mod trace;
 mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};

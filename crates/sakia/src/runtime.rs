@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Policy, Rules};
 use sakia_ring::Ring;
+use sakia_trace::{is_on, task_runs};
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local};
@@ -362,13 +363,21 @@ impl Runtime {
             return output.unwrap_or_else(|cause| panic!("{cause}"));
         }
         let mut output = None;
-        self.run_until(&mut |cx| match future.as_mut().poll(cx) {
-            Poll::Ready(value) => {
-                output = Some(value);
-                true
+        let mut task = 0;
+        self.run_until(&mut |cx| {
+            let mut run = is_on().then(|| task_runs(&mut task));
+            match future.as_mut().poll(cx) {
+                Poll::Ready(value) => {
+                    run.iter_mut().for_each(|run| run.has_ended = true);
+                    output = Some(value);
+                    true
+                }
+                Poll::Pending => false,
             }
-            Poll::Pending => false,
         });
+        if is_on() {
+            sakia_trace::flush();
+        }
         output.expect("the future is done")
     }
 

@@ -11,6 +11,7 @@ const SUPPORT: &str = "sakia-bench-support";
 
 /// What experiments and programs may use besides.
 const LIBRARIES: &[&str] = &[
+    "sakia-trace",
     "sakia-ring",
     "sakia-driver",
     "sakia-macros",
@@ -24,10 +25,11 @@ const LIBRARIES: &[&str] = &[
 /// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
 /// may also use the testkit.
 const LAYERS: &[(&str, &[&[&str]])] = &[
-    ("sakia-ring", &[]),
-    ("sakia-driver", &[&["sakia-ring"]]),
+    ("sakia-trace", &[]),
+    ("sakia-ring", &[&["sakia-trace"]]),
+    ("sakia-driver", &[&["sakia-ring", "sakia-trace"]]),
     ("sakia-macros", &[]),
-    ("sakia", &[&["sakia-driver", "sakia-ring", "sakia-macros"]]),
+    ("sakia", &[&["sakia-driver", "sakia-ring", "sakia-trace", "sakia-macros"]]),
     ("sakia-tokio", &[&["sakia"]]),
     ("sakia-copy", &[&["sakia"]]),
     ("sakia-socket-core", &[]),

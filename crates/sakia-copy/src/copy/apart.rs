@@ -135,7 +135,7 @@ mod tests {
             let dir = File::open(small.path()).unwrap();
             rustix::fs::ioctl_getflags(dir).unwrap().contains(IFlags::TOPDIR)
         };
-        let dir = OpenDir::of(File::open(small.path()).unwrap().into());
+        let dir = OpenDir::of(std::os::fd::OwnedFd::from(File::open(small.path()).unwrap()).into());
         let mut put = |apart: &Apart, making| apart.put(&dir, device, making, &learned, tally);
 
         let others = Apart::new(false, false, false);

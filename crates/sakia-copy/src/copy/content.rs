@@ -2,7 +2,7 @@
 //! holes.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use sakia::fs::AlignedBuf;
 
 use super::file::SMALL;
 use super::{At, Copy, EntryError, Learned, Result, Spot};
+use crate::kernel::OwnedFd;
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
 use crate::{kernel, sys};

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::file::Made;
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
+use crate::kernel::OwnedFd;
 use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
 use crate::{kernel, sys};

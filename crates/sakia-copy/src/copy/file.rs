@@ -1,6 +1,6 @@
 //! A regular file: made, filled and completed.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use sakia::fs::AlignedBuf;
 
 use super::entry::Outcome;
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
+use crate::kernel::OwnedFd;
 use crate::options::Reflink;
 use crate::source::Source;
 use crate::{kernel, sys};

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::apart::Apart;
 use super::{At, Copy, EntryError, Facts, Learned, Result, Spot, Target, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Unit};
-use crate::kernel;
+use crate::kernel::{self, OwnedFd};
 use crate::options::Follow;
 use crate::place::{Id, OpenDir, Place, flags_of_directory};
 use crate::sys::{self, lock};

@@ -2,7 +2,7 @@
 //! named them. Both may wait for another program, and so they are left to the blocking pool.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -11,6 +11,7 @@ use super::entry::Outcome;
 use super::existing::{directory, is_directory};
 use super::{At, Copy, EntryError, Result, Spot};
 use crate::crew::Fiber;
+use crate::kernel::OwnedFd;
 use crate::options::{Follow, Reflink};
 use crate::place::OpenDir;
 use crate::{kernel, stopped, sys};
@@ -81,18 +82,18 @@ impl Copy {
 }
 
 /// Moves all bytes, and returns how many they are.
-fn pump(source: &OwnedFd, target: &OwnedFd, is_stopped: impl Fn() -> bool) -> Result<u64> {
+fn pump(source: impl AsFd, target: impl AsFd, is_stopped: impl Fn() -> bool) -> Result<u64> {
     let mut buf = vec![0; PART];
     let mut moved = 0;
     while !is_stopped() {
-        let count = sys::retry(|| kernel::read(source, &mut buf[..])).at_source("read")?;
+        let count = sys::retry(|| kernel::read(&source, &mut buf[..])).at_source("read")?;
         if count == 0 {
             return Ok(moved);
         }
         if is_stopped() {
             break;
         }
-        sys::write_all(&buf[..count], |rest| kernel::write(target, rest)).at_target("write")?;
+        sys::write_all(&buf[..count], |rest| kernel::write(&target, rest)).at_target("write")?;
         moved += count as u64;
     }
     Err(EntryError::source("copy", stopped::error()))

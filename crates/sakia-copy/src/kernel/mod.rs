@@ -2,36 +2,135 @@
 //!
 //! In the crate's own tests they are those of [`sim`], which fail, or do less than asked, when told to.
 
+#[macro_use]
+mod calls;
+mod fd;
 #[cfg(test)]
 pub(crate) mod sim;
 #[cfg(test)]
 mod tests;
 
+use rustix::io::Result;
+use sakia::trace;
+
+pub(crate) use self::fd::OwnedFd;
 #[cfg(not(test))]
 pub(crate) use self::real::*;
 #[cfg(test)]
 pub(crate) use self::sim::calls::*;
 
+/// Makes a call, and tells a recording of it by the kernel's name for it.
+#[inline(always)]
+fn traced<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    if trace::is_on() { trace::system_call(name, call) } else { call() }
+}
+
 #[cfg(not(test))]
 mod real {
+    use std::ffi::CString;
+    use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
+    use std::num::NonZeroU64;
 
     use rustix::fd::AsFd;
-    use rustix::fs::RawDir;
-    pub(crate) use rustix::fs::{
-        chmodat, chownat, copy_file_range, fadvise, fchmod, fchown, fgetxattr, flistxattr,
-        fremovexattr, fsetxattr, fstat, fsync, ftruncate, futimens, getxattr, ioctl_ficlone,
-        ioctl_getflags, ioctl_setflags, lgetxattr, linkat, listxattr, llistxattr, lremovexattr,
-        lsetxattr, mkdirat, mknodat, open, openat, openat2, readlinkat, seek, sendfile, statat,
-        symlinkat, syncfs, unlinkat, utimensat,
+    use rustix::fs::{
+        Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, RawDirEntry,
+        ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
     };
-    pub(crate) use rustix::io::{pread, preadv2, pwrite, read, write};
+    use rustix::io::{ReadWriteFlags, Result};
+    use rustix::path::Arg;
+
+    use super::{OwnedFd, traced};
+
+    macro_rules! plain {
+        ($($number:ident fn $name:ident($($argument:ident: $kind:ty),*) -> $value:ty;)*) => {$(
+            #[inline]
+            pub(crate) fn $name($($argument: $kind),*) -> Result<$value> {
+                traced(stringify!($number), || rustix::fs::$name($($argument),*)).map(Into::into)
+            }
+        )*};
+    }
+
+    calls_of_fs!(plain);
+
+    #[inline]
+    pub(crate) fn pread(file: impl AsFd, buf: &mut [u8], offset: u64) -> Result<usize> {
+        traced("pread64", || rustix::io::pread(file, buf, offset))
+    }
+
+    #[inline]
+    pub(crate) fn preadv2(
+        file: impl AsFd,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+        flags: ReadWriteFlags,
+    ) -> Result<usize> {
+        traced("preadv2", || rustix::io::preadv2(file, bufs, offset, flags))
+    }
+
+    #[inline]
+    pub(crate) fn read(file: impl AsFd, buf: &mut [u8]) -> Result<usize> {
+        traced("read", || rustix::io::read(file, buf))
+    }
+
+    #[inline]
+    pub(crate) fn write(file: impl AsFd, buf: &[u8]) -> Result<usize> {
+        traced("write", || rustix::io::write(file, buf))
+    }
+
+    #[inline]
+    pub(crate) fn pwrite(file: impl AsFd, buf: &[u8], offset: u64) -> Result<usize> {
+        traced("pwrite64", || rustix::io::pwrite(file, buf, offset))
+    }
+
+    #[inline]
+    pub(crate) fn copy_file_range(
+        from: impl AsFd,
+        offset: Option<&mut u64>,
+        to: impl AsFd,
+        place: Option<&mut u64>,
+        len: usize,
+    ) -> Result<usize> {
+        traced("copy_file_range", || rustix::fs::copy_file_range(from, offset, to, place, len))
+    }
+
+    #[inline]
+    pub(crate) fn sendfile(
+        to: impl AsFd,
+        from: impl AsFd,
+        offset: Option<&mut u64>,
+        len: usize,
+    ) -> Result<usize> {
+        traced("sendfile", || rustix::fs::sendfile(to, from, offset, len))
+    }
 
     /// The entries of a directory, by `getdents64`.
     pub(crate) fn entries<F: AsFd>(
         dir: F,
         space: &mut [MaybeUninit<u8>],
-    ) -> rustix::io::Result<RawDir<'_, F>> {
-        Ok(RawDir::new(dir, space))
+    ) -> Result<Entries<'_, F>> {
+        Ok(Entries(RawDir::new(dir, space)))
+    }
+
+    /// The entries of a directory.
+    pub(crate) struct Entries<'a, F: AsFd>(RawDir<'a, F>);
+
+    impl<F: AsFd> Entries<'_, F> {
+        /// Returns the next entry, after a call if the buffer is empty.
+        pub(crate) fn next(&mut self) -> Option<Result<RawDirEntry<'_>>> {
+            if !self.0.is_buffer_empty() {
+                return self.0.next();
+            }
+            // The end is no error.
+            match traced("getdents64", || self.0.next().transpose()) {
+                Ok(entry) => entry.map(Ok),
+                Err(errno) => Some(Err(errno)),
+            }
+        }
+
+        /// Returns true if the next entry takes a call.
+        pub(crate) fn is_buffer_empty(&self) -> bool {
+            self.0.is_buffer_empty()
+        }
     }
 }

@@ -161,7 +161,6 @@ pub(crate) mod calls {
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
     use std::num::NonZeroU64;
-    use std::os::fd::OwnedFd;
 
     use rustix::fd::AsFd;
     use rustix::fs::{
@@ -172,6 +171,7 @@ pub(crate) mod calls {
     use rustix::path::Arg;
 
     use super::{Fault, at};
+    use crate::kernel::OwnedFd;
 
     fn gate(call: &'static str) -> Result<()> {
         match at(call) {
@@ -189,58 +189,16 @@ pub(crate) mod calls {
         }
     }
 
-    macro_rules! calls {
-        ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $value:ty;)*) => {$(
+    macro_rules! gated {
+        ($($number:ident fn $name:ident($($argument:ident: $kind:ty),*) -> $value:ty;)*) => {$(
             pub(crate) fn $name($($argument: $kind),*) -> Result<$value> {
                 gate(stringify!($name))?;
-                rustix::fs::$name($($argument),*)
+                Ok(rustix::fs::$name($($argument),*)?.into())
             }
         )*};
     }
 
-    calls! {
-        fn open(path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
-        fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
-        fn openat2(
-            dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags
-        ) -> OwnedFd;
-        fn fstat(file: impl AsFd) -> Stat;
-        fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat;
-        fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString;
-        fn mkdirat(dir: impl AsFd, path: impl Arg, mode: Mode) -> ();
-        fn mknodat(dir: impl AsFd, path: impl Arg, kind: FileType, mode: Mode, device: Dev) -> ();
-        fn symlinkat(target: impl Arg, dir: impl AsFd, path: impl Arg) -> ();
-        fn linkat(
-            from: impl AsFd, old: impl Arg, to: impl AsFd, new: impl Arg, flags: AtFlags
-        ) -> ();
-        fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> ();
-        fn fchmod(file: impl AsFd, mode: Mode) -> ();
-        fn chmodat(dir: impl AsFd, path: impl Arg, mode: Mode, flags: AtFlags) -> ();
-        fn fchown(file: impl AsFd, user: Option<Uid>, group: Option<Gid>) -> ();
-        fn chownat(
-            dir: impl AsFd, path: impl Arg, user: Option<Uid>, group: Option<Gid>, flags: AtFlags
-        ) -> ();
-        fn futimens(file: impl AsFd, times: &Timestamps) -> ();
-        fn utimensat(dir: impl AsFd, path: impl Arg, times: &Timestamps, flags: AtFlags) -> ();
-        fn flistxattr(file: impl AsFd, list: &mut [u8]) -> usize;
-        fn listxattr(path: impl Arg, list: &mut [u8]) -> usize;
-        fn llistxattr(path: impl Arg, list: &mut [u8]) -> usize;
-        fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize;
-        fn getxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize;
-        fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize;
-        fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> ();
-        fn lsetxattr(path: impl Arg, name: impl Arg, value: &[u8], flags: XattrFlags) -> ();
-        fn fremovexattr(file: impl AsFd, name: impl Arg) -> ();
-        fn lremovexattr(path: impl Arg, name: impl Arg) -> ();
-        fn ioctl_ficlone(to: impl AsFd, from: impl AsFd) -> ();
-        fn ioctl_getflags(dir: impl AsFd) -> IFlags;
-        fn ioctl_setflags(dir: impl AsFd, flags: IFlags) -> ();
-        fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> ();
-        fn seek(file: impl AsFd, to: SeekFrom) -> u64;
-        fn ftruncate(file: impl AsFd, len: u64) -> ();
-        fn fsync(file: impl AsFd) -> ();
-        fn syncfs(file: impl AsFd) -> ();
-    }
+    calls_of_fs!(gated);
 
     pub(crate) fn pread(file: impl AsFd, buf: &mut [u8], offset: u64) -> Result<usize> {
         let len = cut("pread", buf.len())?;

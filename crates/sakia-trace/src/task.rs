@@ -1,0 +1,51 @@
+//! Tasks, as an executor tells of them.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{EventType, Name, record};
+
+/// The numbers of tasks; zero is none.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Records that a task was spawned at `place` by the task that runs on this thread. Returns its number. Call it
+/// only if a recording [is on](crate::is_on).
+#[cold]
+#[inline(never)]
+pub fn task_spawned(place: &Location<'_>) -> u64 {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let place = Name::register(&format!("{}:{}", place.file(), place.line()));
+    record(EventType::TaskSpawned, number, crate::recorder::current_task(), place.number().into());
+    number
+}
+
+/// A stretch in which a task runs on the calling thread, until this is dropped.
+#[derive(Debug)]
+pub struct TaskRun {
+    number: u64,
+    /// The task that runs on.
+    outer: u64,
+    /// The task has ended.
+    pub has_ended: bool,
+}
+
+/// Records that a task runs. `number` is zero if the task was spawned before the recording began, and is set then.
+/// Operations that it starts are recorded as its own. Call it only if a recording [is on](crate::is_on).
+#[cold]
+#[inline(never)]
+pub fn task_runs(number: &mut u64) -> TaskRun {
+    if *number == 0 {
+        *number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let place = Name::register("before the recording");
+        record(EventType::TaskSpawned, *number, 0, place.number().into());
+    }
+    let outer = crate::recorder::current_task();
+    record(EventType::PollBegin, *number, 0, 0);
+    TaskRun { number: *number, outer, has_ended: false }
+}
+
+impl Drop for TaskRun {
+    fn drop(&mut self) {
+        record(EventType::PollEnd, self.number, self.has_ended.into(), self.outer);
+    }
+}
