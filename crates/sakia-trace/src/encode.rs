@@ -10,13 +10,15 @@ use crate::event::Queued;
 use crate::name::Entry;
 use crate::protobuf::Message;
 use crate::schema::{clock, defaults, event, interned, packet, trace, track};
-use crate::system_calls;
 use crate::{Event, EventType, Name, StaticName};
+use crate::{sample, system_calls};
 
 /// The one sequence of packets of a file.
 const SEQUENCE: u64 = 1;
 /// The track of the process.
 const PROCESS_TRACK: u64 = 1;
+/// The track of its samples.
+const SAMPLES_TRACK: u64 = 2;
 
 macro_rules! names {
     ($($name:ident $text:literal,)*) => {
@@ -142,6 +144,21 @@ impl Encoder {
                 });
             });
         });
+        self.packet(None, 0, |message| {
+            message.nested(packet::TRACK_DESCRIPTOR, |message| {
+                message.uint(track::UUID, SAMPLES_TRACK);
+                message.uint(track::PARENT, PROCESS_TRACK);
+                message.string(track::NAME, sample::NAME);
+            });
+        });
+    }
+
+    /// Adds numbers of the whole process.
+    pub(crate) fn sample(&mut self, time: u64, values: &[(&'static str, u64)]) {
+        let arguments =
+            values.iter().map(|(name, value)| (Name::register(name), Argument::Uint(*value)));
+        let arguments = arguments.collect();
+        self.instant(SAMPLES_TRACK, time, Name::register(sample::NAME), &PROGRAM, arguments);
     }
 
     /// Adds a thread. Returns its index.

@@ -37,8 +37,10 @@ mod name;
 mod protobuf;
 mod read;
 mod recorder;
+mod sample;
 mod schema;
 mod span;
+mod summary;
 mod system_calls;
 mod task;
 
@@ -50,5 +52,6 @@ pub use recorder::{
     Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,
 };
 pub use span::{Span, in_span, span};
+pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary};
 pub use system_calls::system_call;
 pub use task::{TaskRun, task_runs, task_spawned};

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
-use crate::{Event, EventType, file};
+use crate::{Event, EventType, file, sample};
 
 /// How often the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -210,6 +210,7 @@ pub fn flush() {
     let mut output = output();
     if let Some(output) = &mut *output {
         output.drain();
+        output.sample();
     }
 }
 
@@ -242,6 +243,7 @@ impl Recording {
         encoder.begin(pid, &process_name(), clocks);
         let mut begun =
             Output { fd, path: path.into(), encoder, pid, events: 0, lost: 0, error: None };
+        begun.encoder.sample(0, &sample::take());
         begun.write();
         if let Some(errno) = begun.error {
             return Err(error(errno));
@@ -304,6 +306,7 @@ fn stop() -> Option<Output> {
     let mut output = output();
     let mut ended = output.take()?;
     ended.drain();
+    ended.sample();
     let mut state = state();
     state.threads.clear();
     if let Some(writer) = state.writer.take() {
@@ -321,7 +324,10 @@ fn run(number: u64) {
             return;
         }
         match &mut *output {
-            Some(output) => output.drain(),
+            Some(output) => {
+                output.drain();
+                output.sample();
+            }
             None => return,
         }
     }
@@ -351,6 +357,14 @@ impl Output {
         });
         state().threads.append(&mut threads);
         self.write();
+    }
+
+    /// Adds the numbers of the process.
+    fn sample(&mut self) {
+        if self.pid == std::process::id() {
+            self.encoder.sample(now(), &sample::take());
+            self.write();
+        }
     }
 
     fn write(&mut self) {

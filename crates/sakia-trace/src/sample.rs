@@ -1,0 +1,60 @@
+//! Samples of the whole process, which its threads cannot tell: page faults, processor time, kernel workers.
+
+use std::fs;
+
+/// The name of the moment.
+pub(crate) const NAME: &str = "process";
+/// Minor page faults ever.
+pub(crate) const FAULTS: &str = "page faults";
+/// Threads of the ring's kernel that exist now.
+pub(crate) const WORKERS: &str = "kernel workers";
+/// Processor time of the program ever, in clock ticks (10 ms on most machines).
+pub(crate) const USER: &str = "user ticks";
+/// Processor time of the kernel for it.
+pub(crate) const SYSTEM: &str = "system ticks";
+
+/// Reads the numbers, each with its name. Nothing if `/proc` does not tell.
+pub(crate) fn take() -> Vec<(&'static str, u64)> {
+    let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
+        return Vec::new();
+    };
+    let workers = fs::read_dir("/proc/self/task").map_or(0, |threads| {
+        let is_worker = |thread: &fs::DirEntry| {
+            fs::read_to_string(thread.path().join("comm"))
+                .is_ok_and(|name| name.starts_with("iou-wrk"))
+        };
+        threads.flatten().filter(is_worker).count()
+    });
+    parse(&stat).into_iter().chain([(WORKERS, workers as u64)]).collect()
+}
+
+/// The text of `/proc/self/stat`, see `proc_pid_stat(5)`; the name in parentheses may contain anything.
+fn parse(stat: &str) -> Vec<(&'static str, u64)> {
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return Vec::new();
+    };
+    // The first of them is the third field.
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok());
+    let known = [(FAULTS, field(10)), (USER, field(14)), (SYSTEM, field(15))];
+    known.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_skipped() {
+        let stat = "17 (a) b) S 1 2 3 4 5 6 700 8 9 10 11 12 13";
+        assert_eq!(parse(stat), [(FAULTS, 700), (USER, 11), (SYSTEM, 12)]);
+        assert_eq!(parse("17 (a"), []);
+        assert_eq!(parse(""), []);
+    }
+
+    #[test]
+    fn this_process_has_page_faults() {
+        let taken = take();
+        assert!(taken.iter().any(|(name, count)| *name == FAULTS && *count > 0), "{taken:?}");
+    }
+}
