@@ -8,6 +8,7 @@ mod copytree;
 mod experiments;
 mod mktree;
 mod notes;
+mod trace;
 
 use std::env;
 use std::ffi::OsString;
@@ -45,6 +46,7 @@ enum Command {
     Bench(BenchArgs),
     Doctor(DoctorArgs),
     Mktree(mktree::MktreeArgs),
+    Trace(trace::TraceArgs),
     /// One run of an experiment, for `bench` itself
     #[command(name = bench::CELL, hide = true)]
     BenchCell {
@@ -134,6 +136,7 @@ pub enum Task {
     BenchCell(String),
     Doctor(doctor::Options),
     Mktree(crate::mktree::Options),
+    Trace(crate::trace::Options),
 }
 
 /// Reads the command line.
@@ -220,6 +223,7 @@ fn parse_from(
             return Ok(Task::Bench(options));
         }
         Command::Mktree(args) => return Ok(Task::Mktree(args.resolve())),
+        Command::Trace(args) => return Ok(Task::Trace(args.resolve())),
         Command::BenchCell { spec } => return Ok(Task::BenchCell(spec)),
         Command::Cp(args) => {
             return Ok(Task::Cp(Box::new(args.resolve(policy, &surroundings)?)));

@@ -12,6 +12,8 @@ pub enum Exit {
     Failure,
     /// 2: the command line is wrong.
     Usage,
+    /// The status of another program that was run.
+    Status(u8),
     /// The program dies of this signal, as it would have without a handler. Shells show 128 more.
     Signal(i32),
 }
@@ -23,6 +25,7 @@ impl Exit {
             Self::Success => ExitCode::SUCCESS,
             Self::Failure => ExitCode::FAILURE,
             Self::Usage => ExitCode::from(2),
+            Self::Status(status) => ExitCode::from(status),
             Self::Signal(signal) => {
                 // Comes back only for signals that do not kill; we watch none of those.
                 signal_hook::low_level::emulate_default_handler(signal).ok();

@@ -23,6 +23,7 @@ mod progress;
 mod rm;
 mod signals;
 mod sum;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -39,13 +40,14 @@ fn main() -> ExitCode {
         // They leave nothing behind, so that signals may end them at once.
         Task::Doctor(options) => doctor::run(&options),
         Task::BenchCell(spec) => bench::run_one(&spec),
+        Task::Trace(options) => trace::run(&options),
         task => signals::hear(move |signals| match task {
             Task::Sum(options) => sum::run(&options, signals),
             Task::Cp(options) => cp::run(&options, signals),
             Task::Rm(options) => rm::run(&options, signals),
             Task::Mktree(options) => mktree::run(&options, signals),
             Task::Bench(options) => bench::run(options, signals),
-            Task::Doctor(_) | Task::BenchCell(_) => unreachable!("done above"),
+            Task::Doctor(_) | Task::BenchCell(_) | Task::Trace(_) => unreachable!("done above"),
         }),
     };
     let exit = result.unwrap_or_else(|error| {

@@ -34,6 +34,7 @@ mod encode;
 mod event;
 mod file;
 mod name;
+mod plot;
 mod protobuf;
 mod read;
 mod recorder;
@@ -47,6 +48,7 @@ mod task;
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
 pub use name::{EventKind, Name, StaticName};
+pub use plot::{Stretch, plot};
 pub use read::{ReadError, Slice, Trace, Track, Value};
 pub use recorder::{
     Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,

@@ -22,6 +22,7 @@
 //! ```
 
 pub use sakia_trace::{
-    EventKind, Name, ReadError, Recording, RecordingSummary, Slice, Span, StaticName, Trace,
-    TraceOptions, Track, Value, flush, in_span, is_on, span, system_call,
+    EVENTS_VARIABLE, EventKind, FILE_VARIABLE, Name, ReadError, Recording, RecordingSummary, Slice,
+    Span, StaticName, Stretch, Summary, Trace, TraceOptions, Track, Value, flush, in_span, is_on,
+    plot, span, system_call,
 };
