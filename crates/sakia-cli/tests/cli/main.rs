@@ -27,4 +27,5 @@ mod standard_input;
 mod sums;
 mod support;
 mod terminal;
+mod trace;
 mod usage;
