@@ -186,6 +186,7 @@ impl Core {
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
         let slot = self.start(ManuallyDrop::new(operation), None);
         let key = self.slab.key(slot);
+        self.trace_dropped(slot, true);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         if header.state == State::Done {

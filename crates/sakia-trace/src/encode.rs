@@ -213,7 +213,9 @@ impl Encoder {
             EventType::Resumed => self.ended(thread, id, time),
             EventType::Dropped => {
                 if let Some(track) = self.track_of(thread, id) {
-                    self.instant(track, time, DROPPED.get(), &OPERATION, Vec::new());
+                    if a == 0 {
+                        self.instant(track, time, DROPPED.get(), &OPERATION, Vec::new());
+                    }
                     let operation = self.threads[thread].operations.get_mut(&id);
                     let is_over = operation.is_some_and(|operation| {
                         operation.is_dropped = true;

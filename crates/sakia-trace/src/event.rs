@@ -18,7 +18,7 @@ pub enum EventType {
     Completed = 5,
     /// The program took the result. `id`: the operation.
     Resumed = 6,
-    /// The program dropped it before it completed. `id`: the operation.
+    /// The program will not take the result. `id`: the operation; `a`: 1 if it was started so, 0 if it was dropped.
     Dropped = 7,
     /// A system call, recorded at its end. `id`: number (16 bits) and duration in nanoseconds (48 bits); `a`: the
     /// first argument, a descriptor for most; `b`: the result, sign-extended, or `-errno`.

@@ -33,7 +33,11 @@ fn a_program_is_recorded_told_and_drawn() {
     }
     let ended = run(sakia(["trace", "summary"]).arg(&file));
     ended.assert_quiet_success();
-    assert!(ended.stdout.contains("read") && ended.stdout.contains("system calls"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("read") && ended.stdout.contains("system calls"),
+        "{}",
+        ended.stdout
+    );
     let ended = run(sakia(["trace", "summary", "--json"]).arg(&file));
     let summary = ended.json();
     assert_eq!((summary["process"].as_str(), summary["lost"].as_u64()), (Some("sakia"), Some(0)));
@@ -55,7 +59,16 @@ fn each_call_of_a_copy_is_recorded() {
         sakia_testkit::skip!("strace is not here, or may not trace");
     }
     // Those that nothing else in the process makes, neither its libraries nor the recording.
-    let calls = ["openat2", "preadv2", "pwrite64", "pread64", "copy_file_range", "mkdirat", "fchmod", "io_uring_enter"];
+    let calls = [
+        "openat2",
+        "preadv2",
+        "pwrite64",
+        "pread64",
+        "copy_file_range",
+        "mkdirat",
+        "fchmod",
+        "io_uring_enter",
+    ];
     let directory = TempDir::new();
     let source = directory.path().join("source");
     fs::create_dir_all(source.join("below")).unwrap();
@@ -82,7 +95,9 @@ fn each_call_of_a_copy_is_recorded() {
     for line in log.lines().filter(|line| !line.contains("<unfinished ...>")) {
         let call = line.split_once(' ').map_or("", |(_, call)| call.trim_start());
         for name in calls {
-            if call.starts_with(&format!("{name}(")) || call.starts_with(&format!("<... {name} resumed>")) {
+            if call.starts_with(&format!("{name}("))
+                || call.starts_with(&format!("<... {name} resumed>"))
+            {
                 *seen.entry(name).or_default() += 1;
             }
         }

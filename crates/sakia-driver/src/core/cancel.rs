@@ -152,7 +152,7 @@ impl Core {
     /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
     /// is to be disposed of right away.
     pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
-        self.trace_dropped(slot);
+        self.trace_dropped(slot, false);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         let class = header.class;

@@ -109,9 +109,10 @@ impl Core {
         }
     }
 
-    pub(super) fn trace_dropped(&mut self, slot: SlotRef) {
+    /// The result is not for the program: it dropped the operation, or has started it detached.
+    pub(super) fn trace_dropped(&mut self, slot: SlotRef, is_detached: bool) {
         if is_on() {
-            record(EventType::Dropped, self.slab.key(slot).user_data(), 0, 0);
+            record(EventType::Dropped, self.slab.key(slot).user_data(), is_detached.into(), 0);
         }
     }
 
