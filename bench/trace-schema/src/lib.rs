@@ -1,0 +1,1 @@
+//! Nothing: the tests decode recordings by the schema that Perfetto publishes.
