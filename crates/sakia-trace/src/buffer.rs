@@ -33,7 +33,8 @@ impl Buffer {
         }
     }
 
-    /// Puts an event in; only the buffer's thread calls this. Returns true if the buffer has become half full.
+    /// Puts an event in; only the buffer's thread calls this. Returns true if the buffer has become half
+    /// full.
     #[inline]
     pub(crate) fn push(&self, event: Event) -> bool {
         let end = self.end.load(Ordering::Relaxed);

@@ -18,16 +18,18 @@ pub enum EventType {
     Completed = 5,
     /// The program took the result. `id`: the operation.
     Resumed = 6,
-    /// The program will not take the result. `id`: the operation; `a`: 1 if it was started so, 0 if it was dropped.
+    /// The program will not take the result. `id`: the operation; `a`: 1 if it was started so, 0 if it was
+    /// dropped.
     Dropped = 7,
-    /// A system call, recorded at its end. `id`: number (16 bits) and duration in nanoseconds (48 bits); `a`: the
-    /// first argument, a descriptor for most; `b`: the result, sign-extended, or `-errno`.
+    /// A system call, recorded at its end. `id`: number (16 bits) and duration in nanoseconds (48 bits); `a`:
+    /// the first argument, a descriptor for most; `b`: the result, sign-extended, or `-errno`.
     SystemCall = 8,
     /// A turn of a driver began. `id`: entries to submit; `a`: operations in flight; `b`: 1 if it may sleep.
     TurnBegin = 9,
     /// It ended. `id`: operations that finished.
     TurnEnd = 10,
-    /// A task was spawned. `id`: the task; `a`: the task that spawned it; `b`: the [name](crate::Name) of the place.
+    /// A task was spawned. `id`: the task; `a`: the task that spawned it; `b`: the [name](crate::Name) of the
+    /// place.
     TaskSpawned = 11,
     /// A task begins to run. `id`: the task.
     PollBegin = 12,
@@ -41,8 +43,8 @@ pub enum EventType {
     SpanBegin = 16,
     /// The last span that began on this thread ended. `id`: its name.
     SpanEnd = 17,
-    /// An event of a kind that the program registered. `id`: the [kind's](crate::EventKind) name; `a`, `b`: its
-    /// values.
+    /// An event of a kind that the program registered. `id`: the [kind's](crate::EventKind) name; `a`, `b`:
+    /// its values.
     Registered = 18,
 }
 

@@ -33,6 +33,7 @@ mod buffer;
 mod encode;
 mod event;
 mod file;
+mod kind;
 mod name;
 mod plot;
 mod protobuf;
@@ -47,13 +48,13 @@ mod task;
 
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
-pub use name::{EventKind, Name, StaticName};
+pub use kind::EventKind;
+pub use name::{Name, StaticName};
 pub use plot::{Stretch, plot};
 pub use read::{ReadError, Slice, Trace, Track, Value};
 pub use recorder::{
-    Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call,
+    Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call, system_call,
 };
 pub use span::{Span, in_span, span};
 pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary};
-pub use system_calls::system_call;
 pub use task::{TaskRun, task_runs, task_spawned};

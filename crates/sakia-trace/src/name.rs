@@ -38,7 +38,7 @@ impl Name {
         Self::insert(text, [None; 2])
     }
 
-    fn insert(text: &str, values: [Option<Self>; 2]) -> Self {
+    pub(crate) fn insert(text: &str, values: [Option<Self>; 2]) -> Self {
         let mut registry = registry();
         let registry = registry.get_or_insert_default();
         if let Some(&number) = registry.numbers.get(text) {
@@ -106,32 +106,6 @@ impl StaticName {
         let name = Name::register(self.text);
         self.number.store(name.0 + 1, Ordering::Relaxed);
         name
-    }
-}
-
-/// A kind of event that the program registers at run time: a name, and the names of two values.
-///
-/// # Examples
-/// ```
-/// let miss = sakia_trace::EventKind::register("cache miss", ["key", "bytes"]);
-/// miss.record(17, 4096); // does nothing unless a recording is on
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventKind(Name);
-
-impl EventKind {
-    /// Registers a kind. A second one of the same name replaces the names of its values.
-    pub fn register(name: &str, values: [&str; 2]) -> Self {
-        let values = values.map(|value| Some(Name::register(value)));
-        Self(Name::insert(name, values))
-    }
-
-    /// Records an event of this kind on the calling thread.
-    #[inline]
-    pub fn record(self, first: u64, second: u64) {
-        if crate::is_on() {
-            crate::record(crate::EventType::Registered, self.0.0.into(), first, second);
-        }
     }
 }
 

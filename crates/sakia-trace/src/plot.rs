@@ -130,9 +130,10 @@ impl Picture {
                 slice.duration().map_or_else(|| "not ended".into(), |time| format!("{time} ns"));
             writeln!(
                 self.body,
-                r#"<rect x="{begin:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{color}"><title>{name}: {duration}</title></rect>"#
+                r#"<rect x="{begin:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{color}">"#
             )
             .expect("memory");
+            writeln!(self.body, "<title>{name}: {duration}</title></rect>").expect("memory");
             if depth == 0 && end - begin > TEXT_WIDTH.max(7.0 * name.len() as f64) {
                 let (x, y) = (begin + 3.0, top + ROW - 5.0);
                 writeln!(self.body, r#"<text x="{x:.2}" y="{y}">{name}</text>"#).expect("memory");
@@ -159,9 +160,11 @@ impl Picture {
             let (x, text) = (self.x(time), (time - first) as f64 / 1e6);
             writeln!(
                 axis,
-                r##"<line x1="{x:.2}" y1="{TOP}" x2="{x:.2}" y2="{bottom}" stroke="#eeeeee"/><text x="{x:.2}" y="20" text-anchor="middle">{text:.3} ms</text>"##
+                r##"<line x1="{x:.2}" y1="{TOP}" x2="{x:.2}" y2="{bottom}" stroke="#eeeeee"/>"##
             )
             .expect("memory");
+            writeln!(axis, r#"<text x="{x:.2}" y="20" text-anchor="middle">{text:.3} ms</text>"#)
+                .expect("memory");
         }
         self.y += GAP;
         let (mut x, mut legend) = (LEFT, String::new());
@@ -172,11 +175,10 @@ impl Picture {
             }
             let (y, text) = (self.y, escape(name));
             let (text_x, text_y) = (x + 14.0, y + 9.0);
-            writeln!(
-                legend,
-                r#"<rect x="{x:.1}" y="{y}" width="10" height="10" fill="{color}"/><text x="{text_x:.1}" y="{text_y}">{text}</text>"#
-            )
-            .expect("memory");
+            writeln!(legend, r#"<rect x="{x:.1}" y="{y}" width="10" height="10" fill="{color}"/>"#)
+                .expect("memory");
+            writeln!(legend, r#"<text x="{text_x:.1}" y="{text_y}">{text}</text>"#)
+                .expect("memory");
             x += width;
         }
         let height = self.y + ROW + GAP;

@@ -1,7 +1,7 @@
 //! Reads a trace file back: tracks with slices and instants.
 //!
-//! Only what this crate writes is understood; packets and fields of other producers are skipped. The file may be
-//! cut short, as one of a program that was killed, or not be a trace at all.
+//! Only what this crate writes is understood; packets and fields of other producers are skipped. The file may
+//! be cut short, as one of a program that was killed, or not be a trace at all.
 
 use std::collections::BTreeMap;
 use std::fmt;

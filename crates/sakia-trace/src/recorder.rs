@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
-use crate::{Event, EventType, file, sample};
+use crate::{Event, EventType, file, sample, system_calls};
 
 /// How often the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -87,8 +87,8 @@ impl Drop for Local {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TraceOptions {
-    /// Events that the buffer of a thread holds, 32 bytes each, rounded up to a power of two: 65,536 by default.
-    /// Those that find it full are lost, and counted.
+    /// Events that the buffer of a thread holds, 32 bytes each, rounded up to a power of two: 65,536 by
+    /// default. Those that find it full are lost, and counted.
     pub buffer_events: usize,
 }
 
@@ -124,8 +124,8 @@ pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Records an event of the calling thread, at this time. Call it only if [`is_on`], to keep the path without a
-/// recording short.
+/// Records an event of the calling thread, at this time. Call it only if [`is_on`], to keep the path without
+/// a recording short.
 #[cold]
 #[inline(never)]
 pub fn record(kind: EventType, id: u64, a: u64, b: u64) {
@@ -140,6 +140,20 @@ pub fn record_call(begin: u64, number: u32, first: usize, result: isize) {
     let duration = time.saturating_sub(begin).min((1 << 48) - 1);
     let id = duration << 16 | u64::from(number & 0xffff);
     record_at(time, EventType::SystemCall, id, first as u64, result as u64);
+}
+
+/// Makes a call of the kernel with this name, and records it for the calling thread. Call it only if a
+/// recording [is on](is_on).
+///
+/// # Errors
+/// Those of the call.
+#[cold]
+pub fn system_call<T>(name: &str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let begin = now();
+    let result = call();
+    let outcome = result.as_ref().map_or_else(|errno| -(errno.raw_os_error() as isize), |_| 0);
+    record_call(begin, system_calls::number(name), usize::MAX, outcome);
+    result
 }
 
 /// Returns the task that runs on this thread, 0 for none.

@@ -6,8 +6,8 @@ use std::pin::pin;
 
 use crate::{EventType, Name, StaticName, is_on, record};
 
-/// A stretch of the calling thread's time, until this is dropped. It does not go to another thread, and is not
-/// to be held across an `.await`, at which other tasks run: [`in_span`] is for that.
+/// A stretch of the calling thread's time, until this is dropped. It does not go to another thread, and is
+/// not to be held across an `.await`, at which other tasks run: [`in_span`] is for that.
 #[derive(Debug)]
 #[must_use = "a span ends when this is dropped"]
 pub struct Span {

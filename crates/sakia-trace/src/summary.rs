@@ -188,8 +188,8 @@ impl Summary {
         wasteful.sort();
         let (asked, result) = wasteful[wasteful.len() / 2];
         self.findings.push(format!(
-            "Buffers are much larger than what is read: {} of {} reads asked for {} and got {}. Begin with a small \
-             buffer, or take one from a pool, for small files.",
+            "Buffers are much larger than what is read: {} of {} reads asked for {} and got {}. Begin with \
+             a small buffer, or take one from a pool, for small files.",
             wasteful.len(),
             got.len(),
             bytes(*asked as u64),
@@ -213,8 +213,8 @@ impl Summary {
             String::new()
         };
         self.findings.push(format!(
-            "{faults} page faults{of_each}: memory is used for the first time again and again. Keep buffers and use \
-             them again instead of allocating one per file."
+            "{faults} page faults{of_each}: memory is used for the first time again and again. Keep \
+             buffers and use them again instead of allocating one per file."
         ));
     }
 
@@ -237,10 +237,10 @@ impl Summary {
             self.threads.iter().map(|thread| thread.in_flight - thread.overlap).sum::<u64>();
         let share = percent(waiting, self.duration * self.threads.len().max(1) as u64);
         self.findings.push(format!(
-            "One operation in flight per file: {serial} of {files} files never had two reads or writes in flight at a \
-             time, and for {share} of the time the threads had operations in the kernel and computed nothing. Read \
-             the next block while one is written, copy within the kernel (`fs::copy`, `io::copy`), or work on more \
-             files at a time."
+            "One operation in flight per file: {serial} of {files} files never had two reads or writes in \
+             flight at a time, and for {share} of the time the threads had operations in the kernel and \
+             computed nothing. Read the next block while one is written, copy within the kernel \
+             (`fs::copy`, `io::copy`), or work on more files at a time."
         ));
     }
 
@@ -268,8 +268,9 @@ impl Summary {
         let workers = samples(trace).filter_map(|sample| sample.number(sample::WORKERS)).max();
         if let Some(workers) = workers.filter(|workers| *workers > 0) {
             self.findings.push(format!(
-                "The ring's kernel had up to {workers} worker threads (inferred from threads named `iou-wrk`): \
-                 operations that could not be done at once were handed to them, which costs two thread switches each."
+                "The ring's kernel had up to {workers} worker threads (inferred from threads named \
+                 `iou-wrk`): operations that could not be done at once were handed to them, which costs \
+                 two thread switches each."
             ));
         }
     }
@@ -279,8 +280,8 @@ impl Summary {
         for kind in self.kinds.iter().filter(|kind| kind.queue >= 16) {
             if kind.scheduling > 2 * kind.kernel && kind.scheduling > 50_000 {
                 findings.push(format!(
-                    "Results of \"{}\" waited {} for their task (median), longer than the {} in the kernel: the thread \
-                     computes for long between two turns.",
+                    "Results of \"{}\" waited {} for their task (median), longer than the {} in the \
+                     kernel: the thread computes for long between two turns.",
                     kind.name,
                     time(kind.scheduling),
                     time(kind.kernel)
@@ -288,8 +289,8 @@ impl Summary {
             }
             if kind.submit > 2 * kind.kernel && kind.submit > 50_000 {
                 findings.push(format!(
-                    "Operations \"{}\" waited {} before they were submitted (median), longer than the {} in the kernel: \
-                     the thread computes for long after it started them.",
+                    "Operations \"{}\" waited {} before they were submitted (median), longer than the {} \
+                     in the kernel: the thread computes for long after it started them.",
                     kind.name,
                     time(kind.submit),
                     time(kind.kernel)

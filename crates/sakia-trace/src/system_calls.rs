@@ -1,7 +1,6 @@
 //! Names of system calls.
 
 use linux_raw_sys::general as abi;
-use rustix::io::Errno;
 
 /// `io_uring_enter(2)`, which submits the operations that were queued before.
 pub(crate) const ENTER: u32 = abi::__NR_io_uring_enter;
@@ -11,20 +10,9 @@ pub(crate) fn name(number: u32) -> Option<&'static str> {
     CALLS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
 }
 
-/// Makes a call of the kernel with this name, and records it for the calling thread. Call it only if a recording
-/// [is on](crate::is_on).
-///
-/// # Errors
-/// Those of the call.
-#[cold]
-pub fn system_call<T>(name: &str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let begin = crate::now();
-    let result = call();
-    let number =
-        CALLS.iter().find(|(_, known)| *known == name).map_or(u32::MAX, |(number, _)| *number);
-    let outcome = result.as_ref().map_or_else(|errno| -(errno.raw_os_error() as isize), |_| 0);
-    crate::record_call(begin, number, usize::MAX, outcome);
-    result
+/// Returns the number of a call by its name; that of no call if the name is unknown.
+pub(crate) fn number(name: &str) -> u32 {
+    CALLS.iter().find(|(_, known)| *known == name).map_or(u32::MAX, |(number, _)| *number)
 }
 
 macro_rules! calls {

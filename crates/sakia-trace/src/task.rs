@@ -8,8 +8,8 @@ use crate::{EventType, Name, record};
 /// The numbers of tasks; zero is none.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Records that a task was spawned at `place` by the task that runs on this thread. Returns its number. Call it
-/// only if a recording [is on](crate::is_on).
+/// Records that a task was spawned at `place` by the task that runs on this thread. Returns its number. Call
+/// it only if a recording [is on](crate::is_on).
 #[cold]
 #[inline(never)]
 pub fn task_spawned(place: &Location<'_>) -> u64 {
@@ -29,8 +29,9 @@ pub struct TaskRun {
     pub has_ended: bool,
 }
 
-/// Records that a task runs. `number` is zero if the task was spawned before the recording began, and is set then.
-/// Operations that it starts are recorded as its own. Call it only if a recording [is on](crate::is_on).
+/// Records that a task runs. `number` is zero if the task was spawned before the recording began, and is set
+/// then. Operations that it starts are recorded as its own. Call it only if a recording [is
+/// on](crate::is_on).
 #[cold]
 #[inline(never)]
 pub fn task_runs(number: &mut u64) -> TaskRun {

@@ -50,7 +50,9 @@ fn files_that_end_early_are_read_as_far_as_they_go() {
 
 proptest! {
     #[test]
-    fn altered_files_end_in_an_error_or_are_read(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20)) {
+    fn altered_files_end_in_an_error_or_are_read(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+    ) {
         let mut bytes = BYTES.clone();
         for (index, byte) in changes {
             let index = index.index(bytes.len());

@@ -1,9 +1,9 @@
 //! Recordings of what a program does, for Perfetto and for `sakia trace summary`.
 //!
-//! A recording begins by [`Recording::to_file`], or without a change of the program by the environment variable
-//! `SAKIA_TRACE`, which names the file. It has, for each thread, its turns, tasks and system calls, and each
-//! operation from its start to the moment at which a task takes its result. Without a recording an event point
-//! costs two instructions.
+//! A recording begins by [`Recording::to_file`], or without a change of the program by the environment
+//! variable `SAKIA_TRACE`, which names the file. It has, for each thread, its turns, tasks and system calls,
+//! and each operation from its start to the moment at which a task takes its result. Without a recording an
+//! event point costs two instructions.
 //!
 //! # Examples
 //! ```

@@ -10,9 +10,9 @@ use crate::trace::{Options, Plot, Record, Summarize};
 
 /// Record what a program on Sakia does, and say why it is slow
 ///
-/// `record` runs a program with a recording on, without a rebuild. `summary` says in words what the file tells:
-/// which way operations took, where their time went, and what stands out. `plot` draws a stretch of it. The
-/// file opens in Perfetto, https://ui.perfetto.dev.
+/// `record` runs a program with a recording on, without a rebuild. `summary` says in words what the file
+/// tells: which way operations took, where their time went, and what stands out. `plot` draws a stretch of
+/// it. The file opens in Perfetto, https://ui.perfetto.dev.
 #[derive(Debug, Args)]
 pub(super) struct TraceArgs {
     #[command(subcommand)]
@@ -23,9 +23,10 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     /// Run a program and record what it does
     ///
-    /// The program gets the file's name in the environment variable SAKIA_TRACE. Each of its processes that uses
-    /// Sakia writes a file: the first that with this name, others with their process number appended. Setuid
-    /// programs ignore the variable. The exit status is the program's, or 1 if there is no recording in the end.
+    /// The program gets the file's name in the environment variable SAKIA_TRACE. Each of its processes that
+    /// uses Sakia writes a file: the first that with this name, others with their process number appended.
+    /// Setuid programs ignore the variable. The exit status is the program's, or 1 if there is no recording
+    /// in the end.
     Record {
         /// The file; a regular file of this name is replaced
         #[arg(short, long, default_value = "sakia.trace", value_name = "FILE")]

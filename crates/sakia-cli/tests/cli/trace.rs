@@ -63,7 +63,6 @@ fn each_call_of_a_copy_is_recorded() {
         "openat2",
         "preadv2",
         "pwrite64",
-        "pread64",
         "copy_file_range",
         "mkdirat",
         "fchmod",
