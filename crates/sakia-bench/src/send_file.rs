@@ -8,7 +8,10 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use sakia::io::BufResultExt;
+use sakia_driver::SEND_FILE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -66,12 +69,14 @@ named! {
         Copy = "copy",
         /// A thread with a loop of `sendfile(2)`.
         Blocking = "blocking",
+        /// The least that a server pays whose calls do not wait: a thread with `sendfile(2)` and `poll(2)`.
+        Floor = "floor",
     }
 }
 
 impl Variant {
     /// Those that are measured unless others are asked for.
-    pub const DEFAULT: [Self; 4] = Self::ALL;
+    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Poll, Self::Copy, Self::Blocking];
 }
 
 /// The experiment.
@@ -137,7 +142,8 @@ fn notes(place: &Place) -> Vec<String> {
              {WARMUP_PART} times, and once at least, before what is measured."
         ),
         "uring, poll: a runtime of one thread and one task, which calls send_file; copy: reads and \
-         writes of 64 KiB on the ring. blocking: a thread with sendfile."
+         writes of 64 KiB on the ring. blocking: a thread with sendfile; floor: a thread with sendfile of \
+         1 MiB at most on a socket in non-blocking mode, and poll when it is full."
             .into(),
         "Of processor time, 5 % more or less are a tie.".into(),
     ]
@@ -190,6 +196,7 @@ impl Experiment for SendFile {
         let calls = ["send_file.inline", "send_file.lane"].map(|name| a_file(row.count(name)));
         let calls = match Variant::by_name(row.variant)? {
             Variant::Blocking => "sendfile until all is sent".to_owned(),
+            Variant::Floor => "sendfile and poll".to_owned(),
             Variant::Copy => "no send_file".to_owned(),
             Variant::Uring | Variant::Poll => {
                 format!("{:.1} calls in place and {:.1} of a lane", calls[0], calls[1])
@@ -230,6 +237,10 @@ fn work(variant: Variant, task: &Task, file: PathBuf, meter: &mut Meter) -> anyh
         }
         Variant::Blocking => {
             let serve = move |stream| send_blocking(&stream, &file);
+            return net::serve_blocking(task, meter, serve);
+        }
+        Variant::Floor => {
+            let serve = move |stream| send_ready(&stream, &file);
             return net::serve_blocking(task, meter, serve);
         }
     };
@@ -288,11 +299,38 @@ fn send_blocking(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
                 let left = (len - at) as usize;
                 match rustix::fs::sendfile(stream, &file, Some(&mut at), left) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
         }
+    }
+    Ok(0)
+}
+
+/// As [`send_blocking`], but that no call waits for the peer: that is done by `poll(2)`.
+fn send_ready(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let mut asked = [0; 8];
+    while stream.read_exact(&mut asked).is_ok() {
+        stream.set_nonblocking(true)?;
+        for _ in 0..u64::from_be_bytes(asked) {
+            let mut at = 0;
+            while at < len {
+                let wanted = (len - at).min(SEND_FILE_BYTES_MAX as u64) as usize;
+                match rustix::fs::sendfile(stream, &file, Some(&mut at), wanted) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(count) if count == wanted => {}
+                    Ok(_) | Err(Errno::AGAIN) => {
+                        poll(&mut [PollFd::new(&stream, PollFlags::OUT)], None)?;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        stream.set_nonblocking(false)?;
     }
     Ok(0)
 }

@@ -229,8 +229,9 @@ struct UdpArgs {
 /// A server that sends a file of the page cache again and again
 ///
 /// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
-/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. The
-/// load is another process, which receives the files, and adds up their bytes.
+/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. floor,
+/// which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode. The load
+/// is another process, which receives the files, and adds up their bytes.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SendFileArgs {
@@ -246,7 +247,7 @@ struct SendFileArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// What to measure: uring, poll, copy, blocking
+    /// What to measure: uring, poll, copy, blocking, floor
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<send_file::Variant>)]
     variants: Vec<send_file::Variant>,

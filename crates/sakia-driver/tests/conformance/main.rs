@@ -145,6 +145,7 @@ cases! {
         much_of_a_file_is_sent_piece_by_piece
         a_full_stream_refuses_a_file
         a_stream_that_sends_a_file_keeps_its_mode
+        a_stream_that_sends_a_file_has_its_mode_when_that_matters
         a_stream_of_others_is_sent_to_as_it_is
         a_pipe_is_sent_on_a_stream
         a_file_is_not_sent_where_that_makes_no_sense
