@@ -15,6 +15,7 @@ use rustix::io::ReadWriteFlags;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
 use crate::operation::Completion;
+use crate::ops::StatxResult;
 use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
@@ -137,6 +138,12 @@ pub(crate) trait Owner {
     ///
     /// - The descriptor stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
+    /// The same, and what `statx(2)` tells by the same call; see [`Descriptors::facts_and_stat`].
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Owner::facts).
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult);
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
     /// Whether looking this path up, or opening what is there, may wait for a server.
@@ -283,6 +290,20 @@ impl Fd {
     #[inline(always)]
     pub fn kind(&self) -> FileKind {
         self.inner.kind()
+    }
+
+    /// Finds out what the descriptor refers to, unless that is known, and returns what `statx(2)` tells of a
+    /// file of a local file system by the same call.
+    pub(crate) fn learn_with_stat(&self) -> Option<StatxResult> {
+        let inner = &*self.inner;
+        if inner.kind.get().is_some() {
+            return None;
+        }
+        // SAFETY: a clone keeps the descriptor open: `self`.
+        let (facts, stat) = unsafe { inner.owner.facts_and_stat(inner.raw) };
+        inner.learn(facts);
+        let is_local = self.mount().is_some_and(|mount| mount.is_local);
+        (is_local && stat.mask != 0).then_some(stat)
     }
 
     /// The mounted file system of a file on which operations end by themselves; `None` for other
@@ -585,16 +606,21 @@ impl Inner {
     fn learn_kind(&self) -> FileKind {
         // SAFETY: the caller has a clone, or is the last one's destructor; both keep the descriptor open.
         let facts = unsafe { self.owner.facts(self.raw) };
+        self.learn(facts);
+        facts.kind
+    }
+
+    fn learn(&self, facts: FileFacts) {
         self.kind.set(Some(facts.kind));
         self.size.set(facts.size);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             let _ = self.mount.set(self.owner.mount(&facts));
         } else if self.is_nonblock_added.take() {
-            // SAFETY: as above; the flag was added when the driver opened the file, which nobody else has.
+            // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added when
+            // the driver opened the file, which nobody else has.
             unsafe { self.owner.descriptors().make_blocking(self.raw) };
         }
-        facts.kind
     }
 
     /// What is no file has nothing to write back when it is closed.

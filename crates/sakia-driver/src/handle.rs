@@ -22,6 +22,7 @@ use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::operation::{Completion, Erased, Operation, Storage};
+use crate::ops::StatxResult;
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
@@ -539,6 +540,11 @@ impl Owner for Shared {
     unsafe fn facts(&self, raw: i32) -> FileFacts {
         // SAFETY: the caller's promise.
         unsafe { self.descriptors.facts(raw) }
+    }
+
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
+        // SAFETY: the caller's promise.
+        unsafe { self.descriptors.facts_and_stat(raw) }
     }
 
     fn mount(&self, facts: &FileFacts) -> Rc<Mount> {

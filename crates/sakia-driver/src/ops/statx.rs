@@ -1,5 +1,6 @@
 //! What the kernel knows of a file, and of the file system that it lies on.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::rc::Rc;
 
@@ -9,10 +10,11 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::path_route;
-use crate::call::{Function, System, word};
+use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
+use crate::policy::{Route, Rule};
 
 /// A point in time, as `struct statx_timestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,7 +113,9 @@ impl StatxResult {
 pub struct Statx {
     at: At,
     flags: u32,
-    result: StatxResult,
+    result: Cell<StatxResult>,
+    /// The result was found out together with the way.
+    is_known: Cell<bool>,
     owner: Rc<dyn Owner>,
 }
 
@@ -204,7 +208,8 @@ impl Handle {
     }
 
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
-        let statx = Statx { at, flags, result: StatxResult::default(), owner: self.owner() };
+        let (result, is_known) = <_>::default();
+        let statx = Statx { at, flags, result, is_known, owner: self.owner() };
         // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
@@ -215,6 +220,17 @@ impl Statx {
     fn path(&self) -> *const u8 {
         self.at.c_path().unwrap_or_default().as_ptr().cast()
     }
+
+    /// Returns the way of a call about an open file. If nothing is known of the descriptor that way takes a
+    /// call of the same name, which then tells the result, too.
+    fn route_of(&self, fd: &Fd, rule: Rule) -> Route {
+        if rule.tries_now {
+            let known = fd.learn_with_stat();
+            self.is_known.set(self.is_known.get() || known.is_some());
+            known.map(|result| self.result.set(result));
+        }
+        fd.route_call(rule)
+    }
 }
 
 // SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
@@ -223,19 +239,21 @@ impl Statx {
 operation! {
     unsafe |it: Statx| Bounded, at; Statx;
     entry {
-        let (path, result) = (it.path(), &raw mut it.result);
+        let (path, result) = (it.path(), it.result.as_ptr());
         Sqe::statx(it.at.raw(), path, it.flags, StatxResult::BASIC, result)
     };
-    call {
-        let (path, result) = (it.path(), &raw mut it.result);
+    call if it.is_known.get() {
+        Call::Nop
+    } else {
+        let (path, result) = (it.path(), it.result.as_ptr());
         let (flags, mask) = (it.flags as usize, StatxResult::BASIC as usize);
         System::on(Function::Statx, it.at.raw(), [word(path), flags, mask, word(result)])
     };
     route |rules| match (it.at.c_path(), it.at.descriptor()) {
-        (None, Some(fd)) => fd.route_call(rules.of(OpKind::Statx)),
+        (None, Some(fd)) => it.route_of(fd, rules.of(OpKind::Statx)),
         _ => path_route(rules, OpKind::Statx, &it.at, &*it.owner),
     };
-    output StatxResult, |completion| completion.result().map(|_| it.result);
+    output StatxResult, |completion| completion.result().map(|_| it.result.get());
 }
 
 // SAFETY: the entry names the result, which is part of the value and stays where it is until the
