@@ -227,6 +227,8 @@ cases! {
         descriptors_come_to_a_receiver_once
         a_close_ends_a_receiver
         a_shutdown_ends_a_receiver
+        a_receiver_is_told_that_others_have_ended_it
+        a_receiver_of_packets_is_told_that_its_peer_has_left
         what_a_receiver_brought_is_taken_in_order;
     messages:
         a_descriptor_is_passed_and_used
