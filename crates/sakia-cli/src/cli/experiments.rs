@@ -230,8 +230,9 @@ struct UdpArgs {
 ///
 /// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
 /// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. floor,
-/// which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode. The load
-/// is another process, which receives the files, and adds up their bytes.
+/// which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode. So are send
+/// and send-zc, a thread with a ring that sends the bytes from memory, by sends and by sends without a copy. The
+/// load is another process, which receives the files, and adds up their bytes.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SendFileArgs {
@@ -247,7 +248,7 @@ struct SendFileArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// What to measure: uring, poll, copy, blocking, floor
+    /// What to measure: uring, poll, copy, blocking, floor, send, send-zc
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<send_file::Variant>)]
     variants: Vec<send_file::Variant>,
