@@ -224,10 +224,11 @@ impl Statx {
     /// Returns the way of a call about an open file. If nothing is known of the descriptor that way takes a
     /// call of the same name, which then tells the result, too.
     fn route_of(&self, fd: &Fd, rule: Rule) -> Route {
-        if rule.tries_now {
-            let known = fd.learn_with_stat();
-            self.is_known.set(self.is_known.get() || known.is_some());
-            known.map(|result| self.result.set(result));
+        if rule.tries_now
+            && let Some(result) = fd.learn_with_stat()
+        {
+            self.result.set(result);
+            self.is_known.set(true);
         }
         fd.route_call(rule)
     }
