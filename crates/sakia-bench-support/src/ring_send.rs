@@ -96,7 +96,7 @@ impl RingSender {
             sqe.ioprio = IORING_SEND_ZC_REPORT_USAGE as u16;
         }
         // SAFETY: the bytes are on the heap, never change, and are freed after the last completion only; the
-        // descriptor is borrowed until the send's own completion, and the kernel has a reference for the rest.
+        // descriptor is borrowed until the send's own completion, and the kernel has its own reference then.
         let pushed = unsafe { self.ring.push(sqe.user_data(1)) };
         assert!(pushed.is_some(), "one entry at a time");
         loop {

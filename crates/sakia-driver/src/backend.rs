@@ -23,8 +23,8 @@ use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::mounts::RemoteMounts;
-use crate::ops::StatxResult;
 use crate::policy::{Attempt, CallMode, Lane};
+use crate::stat::StatxResult;
 
 /// What the queue of a [`Backend`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Sock
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::mounts::{self, MountTable, RemoteMounts};
-use crate::ops::StatxResult;
+use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
 use crate::sys::{self, OpenHow, abi, open};
 

@@ -15,10 +15,10 @@ use rustix::io::ReadWriteFlags;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
 use crate::operation::Completion;
-use crate::ops::StatxResult;
 use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
+use crate::stat::StatxResult;
 use crate::sys::{Direction, send_file};
 
 /// Which way a descriptor is closed. Nobody but the driver has its number then.
@@ -617,8 +617,8 @@ impl Inner {
             // A file is never in the way of the flag; see `into_owned`.
             let _ = self.mount.set(self.owner.mount(&facts));
         } else if self.is_nonblock_added.take() {
-            // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added when
-            // the driver opened the file, which nobody else has.
+            // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added
+            // when the driver opened the file, which nobody else has.
             unsafe { self.owner.descriptors().make_blocking(self.raw) };
         }
     }

@@ -22,10 +22,10 @@ use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::operation::{Completion, Erased, Operation, Storage};
-use crate::ops::StatxResult;
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
+use crate::stat::StatxResult;
 
 /// What all handles of a driver share.
 pub(crate) struct Shared {

@@ -85,6 +85,7 @@ pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;
+mod stat;
 mod sys;
 mod transfer;
 mod uring;

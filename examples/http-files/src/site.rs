@@ -1,7 +1,7 @@
 //! The files of a folder as answers to requests.
 //!
-//! A request opens its file, asks by one call for its size and time, and reads what it sends in large pieces, the
-//! next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
+//! A request opens its file, asks by one call for its size and time, and reads what it sends in large pieces,
+//! the next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
 //! file, and a small file is one read.
 
 use std::error::Error;

@@ -229,10 +229,10 @@ struct UdpArgs {
 /// A server that sends a file of the page cache again and again
 ///
 /// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
-/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. floor,
-/// which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode. So are send
-/// and send-zc, a thread with a ring that sends the bytes from memory, by sends and by sends without a copy. The
-/// load is another process, which receives the files, and adds up their bytes.
+/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB.
+/// floor, which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode.
+/// So are send and send-zc, a thread with a ring that sends the bytes from memory, by sends and by sends
+/// without a copy. The load is another process, which receives the files, and adds up their bytes.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SendFileArgs {

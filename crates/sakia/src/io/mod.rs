@@ -54,10 +54,10 @@ pub fn adopt(fd: impl Into<OwnedFd>) -> Fd {
     current().driver.adopt(fd.into())
 }
 
-/// Registers memory with the calling thread's runtime: `blocks` blocks of `block_bytes` bytes each, rounded up to
-/// whole pages. The kernel pins it once, instead of with each operation. What counts are direct I/O and small
-/// transfers of many: see [`File::read_fixed_at`](crate::fs::File::read_fixed_at). A thread has one arena at most,
-/// which counts against the limit on locked memory (`RLIMIT_MEMLOCK`).
+/// Registers memory with the calling thread's runtime: `blocks` blocks of `block_bytes` bytes each, rounded
+/// up to whole pages. The kernel pins it once, instead of with each operation. What counts are direct I/O and
+/// small transfers of many: see [`File::read_fixed_at`](crate::fs::File::read_fixed_at). A thread has one
+/// arena at most, which counts against the limit on locked memory (`RLIMIT_MEMLOCK`).
 ///
 /// Without a ring there is nothing to register, and the blocks are aligned memory like any other.
 ///

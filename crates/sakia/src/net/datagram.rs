@@ -2,7 +2,8 @@
 //! [`UnixDatagram`](super::UnixDatagram) have in common. They add the names of their addresses.
 //!
 //! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. What
-//! it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to the next.
+//! it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to the
+//! next.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -134,8 +135,8 @@ pub(super) struct Datagrams {
     receiver: OnceCell<DatagramReceiver>,
     /// What that has room for.
     options: Cell<DatagramOptions>,
-    /// The most room for control messages that a receive was given. From then on plain receives have it, too: if
-    /// they are dropped the descriptors that come for them are kept.
+    /// The most room for control messages that a receive was given. From then on plain receives have it, too:
+    /// if they are dropped the descriptors that come for them are kept.
     control_bytes: Cell<usize>,
     /// Its receives were shut down.
     receives_ended: Cell<bool>,

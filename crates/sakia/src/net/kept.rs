@@ -1,4 +1,5 @@
-//! Receives of datagrams that were dropped, and what they brought: for the receives that wait, and the next ones.
+//! Receives of datagrams that were dropped, and what they brought: for the receives that wait, and the next
+//! ones.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -95,8 +96,8 @@ type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 
 /// Dropped receives, in the order of dropping, and those that wait.
 ///
-/// What the kernel is done with wakes the one that polled it last. So whenever one of those that wait goes away
-/// the others are woken, if there is something for them.
+/// What the kernel is done with wakes the one that polled it last. So whenever one of those that wait goes
+/// away the others are woken, if there is something for them.
 #[derive(Default)]
 pub(super) struct Kept {
     dropped: RefCell<VecDeque<Dropped>>,
@@ -221,8 +222,8 @@ fn says_nothing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN))
 }
 
-/// A receive under way. What it brings is kept if it is dropped. It takes what an earlier one brought that was
-/// dropped, and then cancels its own operation.
+/// A receive under way. What it brings is kept if it is dropped. It takes what an earlier one brought that
+/// was dropped, and then cancels its own operation.
 pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
     op: Option<Op<O>>,
     kept: Option<&'a Kept>,
