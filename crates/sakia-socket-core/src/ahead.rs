@@ -73,19 +73,25 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.is_ahead
     }
 
-    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
-    pub fn plan(&mut self, want: usize) -> ReadPlan {
+    /// Returns the way of the next read if it is not to fetch more than was asked for: `MSG_TRUNC` of TCP,
+    /// which copies nothing. A plain call counts as begun.
+    pub fn plan_exact(&mut self) -> ReadPlan {
         if !self.is_empty() {
             return ReadPlan::Take;
         }
+        self.direct += 1;
+        ReadPlan::Direct
+    }
+
+    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
+    pub fn plan(&mut self, want: usize) -> ReadPlan {
         // While another thread is in a plain call, bytes kept here could be overtaken by those it gets
         // later.
         let is_alone = self.direct == 0;
-        if self.is_ahead && is_alone && want > 0 {
+        if self.is_ahead && is_alone && want > 0 && self.is_empty() {
             return ReadPlan::Ahead;
         }
-        self.direct += 1;
-        ReadPlan::Direct
+        self.plan_exact()
     }
 
     /// A plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
@@ -373,6 +379,11 @@ mod tests {
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));
         ahead.direct_ended(10, Some(10)); // it ended
+        // Neither while one of them fetches exactly what was asked for.
+        assert_eq!(ahead.plan_exact(), ReadPlan::Direct);
+        assert_eq!(ahead.plan(10), ReadPlan::Direct);
+        ahead.direct_ended(10, Some(10));
+        ahead.direct_ended(10, Some(10));
         assert_eq!(ahead.plan(10), ReadPlan::Ahead);
     }
 }

@@ -39,7 +39,8 @@ pub enum WritePlan {
     /// again. If queued bytes are left, the kernel has no room: the caller waits for it, or pushes what
     /// fits and returns `EAGAIN` for the rest.
     Flush,
-    /// The socket is shut down for writing: `EPIPE`.
+    /// The socket is shut down for writing, or bytes of it were lost: `EPIPE`, of the kernel's if
+    /// [`refuses_alone`](WriteQueue::refuses_alone) is false.
     Refuse,
 }
 
@@ -68,6 +69,8 @@ enum Shutdown {
     Asked,
     /// The kernel was told.
     Done,
+    /// Queued bytes were dropped, so that none may come behind them.
+    Failed,
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
@@ -189,9 +192,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.small_writes = 0;
     }
 
-    /// Drops the queued bytes, which cannot be sent any more. Returns how many.
+    /// Drops the queued bytes, which cannot be sent any more, and takes no more: the peer must not see
+    /// later bytes without them. Returns how many.
     pub fn fail(&mut self) -> usize {
         self.due = None;
+        self.shutdown = Shutdown::Failed;
         self.queue.as_mut().map_or(0, |queue| queue.discard(usize::MAX))
     }
 
@@ -200,6 +205,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         if self.shutdown == Shutdown::No {
             self.shutdown = Shutdown::Asked;
         }
+    }
+
+    /// Returns true if a write is `EPIPE` without a call, which might succeed: the kernel was not told of
+    /// the shutdown yet, or queued bytes were lost.
+    pub fn refuses_alone(&self) -> bool {
+        matches!(self.shutdown, Shutdown::Asked | Shutdown::Failed)
     }
 
     /// Returns true once, when the kernel is to be told of the shutdown: all queued bytes were sent.
@@ -420,11 +431,14 @@ mod tests {
     fn the_kernel_hears_of_a_shutdown_after_the_last_byte() {
         let (mut queue, mut kernel) = gathering();
         write(&mut queue, &mut kernel, b"last", Duration::ZERO);
+        assert!(!queue.refuses_alone());
         queue.shut_down();
         assert!(!queue.take_shutdown());
         assert_eq!(queue.plan(1), WritePlan::Refuse);
+        assert!(queue.refuses_alone(), "the kernel would take the byte");
         flush(&mut queue, &mut kernel);
         assert!(queue.take_shutdown());
+        assert!(!queue.refuses_alone());
         assert!(!queue.take_shutdown());
         assert_eq!(queue.plan(1), WritePlan::Refuse);
     }
@@ -437,5 +451,8 @@ mod tests {
         assert_eq!(queue.fail(), 4);
         assert_eq!((queue.due(), queue.len()), (None, 0));
         assert!(queue.give_back().is_some());
+        // A byte behind the lost ones would be a hole in the stream.
+        assert_eq!(queue.plan(1), WritePlan::Refuse);
+        assert!(queue.refuses_alone());
     }
 }

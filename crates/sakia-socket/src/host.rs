@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
 };
 
-use crate::Events;
+use crate::{Events, ReceivedMessage, SendControl};
 
 /// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
 /// memory.
@@ -89,11 +89,80 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// `getsockopt(SO_ERROR)`: takes the pending error of the socket.
     fn take_error(&self, fd: &Self::Fd) -> Result<Option<Errno>, Errno>;
 
-    /// `getsockopt(SO_SNDTIMEO)`; `None` is for ever.
-    fn send_timeout(&self, fd: &Self::Fd) -> Result<Option<Duration>, Errno>;
-
     /// `setsockopt(SO_LINGER)` with zero seconds: closing the socket resets the connection.
     fn reset_on_close(&self, fd: &Self::Fd) -> Result<(), Errno>;
+
+    /// `setsockopt(2)` with the kernel's numbers and bytes of `value`. Without an implementation the host has
+    /// no options: `ENOPROTOOPT`.
+    fn set_option(&self, fd: &Self::Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        let _ = (fd, level, name, value);
+        Err(Errno::NOPROTOOPT)
+    }
+
+    /// `getsockopt(2)`: fills `value` and returns how many bytes of it. Without an implementation the host
+    /// has no options: `ENOPROTOOPT`.
+    fn option(
+        &self,
+        fd: &Self::Fd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let _ = (fd, level, name, value);
+        Err(Errno::NOPROTOOPT)
+    }
+
+    /// `recvmsg(2)` with `room` bytes for control messages, which may be more than one. Without an
+    /// implementation there are none.
+    fn receive_message(
+        &self,
+        fd: &Self::Fd,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<Self::Fd>, Errno> {
+        let _ = room;
+        self.receive(fd, buffers, flags).map(ReceivedMessage::from)
+    }
+
+    /// `sendmsg(2)` with control messages: the number of bytes sent. Without an implementation
+    /// `EOPNOTSUPP`.
+    fn send_message(
+        &self,
+        fd: &Self::Fd,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, Self::Fd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        let _ = (fd, buffers, control, flags, to);
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// `connect(2)` with `AF_UNSPEC`: the socket has no peer any more. Without an implementation
+    /// `EOPNOTSUPP`.
+    fn disconnect(&self, fd: &Self::Fd) -> Result<(), Errno> {
+        let _ = fd;
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, as the host knows. Without an
+    /// implementation `ENOTTY`.
+    fn unsent(&self, fd: &Self::Fd) -> Result<u64, Errno> {
+        let _ = fd;
+        Err(Errno::NOTTY)
+    }
+
+    /// `ioctl(SIOCATMARK)`: the next byte of the host is the urgent one. Without an implementation
+    /// `ENOTTY`.
+    fn is_at_mark(&self, fd: &Self::Fd) -> Result<bool, Errno> {
+        let _ = fd;
+        Err(Errno::NOTTY)
+    }
+
+    /// Raises `SIGPIPE` in the program's thread that made the call. Without an implementation nothing
+    /// happens.
+    fn raise_broken_pipe(&self) {}
 
     /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`.
     fn set_nonblocking(&self, fd: &Self::Fd, is_nonblocking: bool) -> Result<(), Errno>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::sockopt::{Timeout, set_socket_linger, socket_error, socket_timeout};
+use rustix::net::sockopt::{set_socket_linger, socket_error};
 use rustix::net::{
     AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
     Shutdown, SocketAddrAny, SocketFlags, SocketType,
@@ -16,7 +16,9 @@ use rustix::net::{
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Entry, Events, Host, Received};
+use crate::kernel_options;
+use crate::message::kernel as message;
+use crate::{Entry, Events, Host, Received, ReceivedMessage, SendControl};
 
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,12 +125,55 @@ impl Host for Kernel {
         socket_error(fd).map(Result::err)
     }
 
-    fn send_timeout(&self, fd: &OwnedFd) -> Result<Option<Duration>, Errno> {
-        socket_timeout(fd, Timeout::Send)
-    }
-
     fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
         set_socket_linger(fd, Some(Duration::ZERO))
+    }
+
+    fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        kernel_options::set(fd, level, name, value)
+    }
+
+    fn option(
+        &self,
+        fd: &OwnedFd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        kernel_options::get(fd, level, name, value)
+    }
+
+    fn receive_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
+        message::receive(fd, buffers, room, flags)
+    }
+
+    fn send_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, OwnedFd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        message::send(fd, buffers, control, flags, to)
+    }
+
+    fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        rustix::net::connect_unspec(fd)
+    }
+
+    fn raise_broken_pipe(&self) {
+        // The kernel raises it for this thread, as it does for a socket. Without descriptors there is none.
+        if let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) {
+            drop(reader);
+            let _ = rustix::io::write(&writer, b"-");
+        }
     }
 
     fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {

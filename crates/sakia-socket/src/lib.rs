@@ -37,21 +37,28 @@
 
 #![forbid(unsafe_code)]
 
+mod close;
 mod host;
 mod kernel;
+mod kernel_options;
 mod layer;
+mod message;
 mod open;
 mod options;
+mod pieces;
 mod poll;
 mod pump;
 mod receive;
 mod send;
+mod settings;
 mod socket;
+pub mod sockopt;
 
 pub use host::{Entry, Host, Received};
 pub use kernel::Kernel;
 pub use layer::Layer;
-pub use options::{Options, When};
+pub use message::{Control, Credentials, ReceivedMessage, SendControl, control_space};
+pub use options::{BrokenPipe, Options, When};
 pub use poll::PollEntry;
 pub use sakia_socket_core::{Events, QueueLimits};
 pub use socket::Socket;

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, Protocol, SocketType, ipproto};
 use sakia_socket_core::{ReadAhead, WriteQueue};
 
 use crate::pump::Pump;
+use crate::settings::Settings;
 use crate::{Host, Options};
 
 thread_local! {
@@ -40,14 +41,20 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(family: AddressFamily, kind: SocketType) -> Self {
-        match (kind, family) {
-            (SocketType::STREAM, AddressFamily::INET | AddressFamily::INET6) => Self::Internet,
-            (SocketType::STREAM, _) => Self::Stream,
+    pub(crate) fn of(family: AddressFamily, kind: SocketType, protocol: Option<Protocol>) -> Self {
+        let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
+        match kind {
+            SocketType::STREAM if !is_internet => Self::Stream,
+            SocketType::STREAM if protocol.is_none_or(|protocol| STREAMS.contains(&protocol)) => {
+                Self::Internet
+            }
             _ => Self::Datagrams,
         }
     }
 }
+
+/// The protocols of streams; others of the Internet's, as SCTP, keep messages apart.
+const STREAMS: [Protocol; 2] = [ipproto::TCP, ipproto::MPTCP];
 
 /// An open socket.
 #[derive(Debug)]
@@ -58,6 +65,12 @@ pub(crate) struct Open<H: Host> {
     pub(crate) is_nonblocking: AtomicBool,
     /// The kernel serves it alone from now on.
     pub(crate) is_plain: AtomicBool,
+    /// It was connected at a time: only then bytes may be delayed, and the kernel refuses them before.
+    pub(crate) is_connected: AtomicBool,
+    /// The host reported what cannot be true, and the connection counts as reset.
+    is_broken: AtomicBool,
+    /// The options of the socket that hold for bytes in memory, too.
+    pub(crate) settings: Settings,
     /// Handles of the program.
     pub(crate) handles: AtomicUsize,
     /// The errno of a call that the program did not make, until one of its calls reports it; 0 for none.
@@ -78,6 +91,7 @@ pub(crate) struct Sending<H: Host> {
 }
 
 impl<H: Host> Open<H> {
+    /// Makes an open socket of a descriptor in blocking mode.
     pub(crate) fn new(shared: &Arc<Shared<H>>, fd: H::Fd, kind: Kind) -> Arc<Self> {
         let queue = WriteQueue::new(shared.options.limits);
         let sending = Sending { queue, is_listed: false, waits: 0 };
@@ -87,6 +101,9 @@ impl<H: Host> Open<H> {
             kind,
             is_nonblocking: AtomicBool::new(false),
             is_plain: AtomicBool::new(kind == Kind::Datagrams),
+            is_connected: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+            settings: Settings::default(),
             handles: AtomicUsize::new(1),
             error: AtomicI32::new(0),
             receiving: Mutex::new(ReadAhead::new()),
@@ -125,6 +142,53 @@ impl<H: Host> Open<H> {
             0 => None,
             errno => Some(Errno::from_raw_os_error(errno)),
         }
+    }
+
+    /// Keeps the error of a call whose other part succeeded, unless it says only that the call had to end.
+    pub(crate) fn keep_error(&self, error: Errno) {
+        if error != Errno::AGAIN && error != Errno::INTR {
+            self.set_error(error);
+        }
+    }
+
+    /// Returns true if the connection counts as reset.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// The host reported what cannot be true: the connection counts as reset from now on, since bytes of
+    /// it may be missing. Returns the error of the call.
+    pub(crate) fn break_off(&self) -> Errno {
+        self.is_broken.store(true, Ordering::Relaxed);
+        // The peer learns of it when the socket is closed.
+        let _ = self.host().reset_on_close(&self.fd);
+        Errno::CONNRESET
+    }
+
+    /// The kernel serves it alone from now on, behind the bytes in memory.
+    pub(crate) fn be_plain(&self) {
+        self.is_plain.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if bytes of it may be in memory.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.kind != Kind::Datagrams
+    }
+
+    /// Returns the number of delayed bytes.
+    pub(crate) fn delayed(&self) -> usize {
+        if self.is_stream() { self.sending().queue.len() } else { 0 }
+    }
+
+    /// The socket has another connection from now on.
+    pub(crate) fn mend(&self) {
+        self.is_broken.store(false, Ordering::Relaxed);
+        self.error.store(0, Ordering::Relaxed);
+    }
+
+    /// `recv(2)` or `send(2)` with these flags on a socket in this mode does not wait.
+    pub(crate) fn is_nonblocking(&self, is_dontwait: bool) -> bool {
+        is_dontwait || self.is_nonblocking.load(Ordering::Relaxed)
     }
 
     /// Bytes that wait in memory to be read.

@@ -111,7 +111,7 @@ impl<T: Delayed> Pump<T> {
             if is_asleep {
                 host.park(&self.wakes, expected, None);
             } else {
-                let until = next.unwrap_or(now + Duration::from_micros(100));
+                let until = next.unwrap_or(now.saturating_add(Duration::from_micros(100)));
                 host.park(&self.wakes, expected, Some(until.saturating_sub(host.now())));
             }
         }
