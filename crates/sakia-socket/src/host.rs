@@ -194,7 +194,7 @@ pub trait Host: Debug + Send + Sync + 'static {
 pub struct Received {
     /// The number of bytes.
     pub bytes: usize,
-    /// Flags of the message, `MSG_TRUNC` for one.
+    /// Flags of the message, `MSG_TRUNC` for one; none but those of [`Host::receive_message`] count.
     pub flags: rustix::net::ReturnFlags,
     /// The sender's address, if the socket has those.
     pub from: Option<SocketAddrAny>,

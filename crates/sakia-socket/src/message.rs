@@ -161,7 +161,7 @@ impl<H: Host> Open<H> {
         room: usize,
         flags: RecvFlags,
     ) -> Result<ReceivedMessage<H::Fd>, Errno> {
-        if room == 0 || self.is_served(flags) {
+        if self.is_served(flags) {
             return self.receive_from(buffers, flags).map(ReceivedMessage::from);
         }
         if let Some(received) = self.received_before_error(buffers, flags)? {
