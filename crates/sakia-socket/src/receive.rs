@@ -23,9 +23,6 @@ const SERVED: RecvFlags = RecvFlags::DONTWAIT
 /// part of the stream.
 const BESIDE: RecvFlags = RecvFlags::OOB.union(RecvFlags::ERRQUEUE);
 
-/// Bytes that are fetched at a time so that a look at them is complete.
-const PEEK_BYTES: usize = 4096;
-
 impl<H: Host> Open<H> {
     /// Receives into `buffers`, as `recvmsg(2)` does without an address and control messages.
     pub(crate) fn receive(
@@ -236,59 +233,51 @@ impl<H: Host> Open<H> {
         count
     }
 
-    /// Copies the next bytes to `buffers`, and leaves them to be read.
+    /// Copies the next bytes to `buffers`, and leaves them to be read. The host's bytes behind those in
+    /// memory are part of the answer: a program may look again until it sees enough.
     fn peek(&self, buffers: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
         let len = pieces::len(buffers);
-        let is_all = flags.contains(RecvFlags::WAITALL)
+        let mut may_wait = flags.contains(RecvFlags::WAITALL)
             && !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT));
-        let mut patience = Patience::new(self.settings.receive_timeout.get());
         loop {
-            let mut receiving = self.receiving();
+            let receiving = self.receiving();
             if receiving.is_empty() {
                 drop(receiving);
                 return self.receive_plainly(buffers, flags).map(|received| received.bytes);
             }
-            let may_come = self.fetch_behind(&mut receiving, len);
-            let is_enough = receiving.len() >= len || receiving.free() == 0;
-            if !is_all || !may_come || is_enough {
-                return Ok(peek_into(&receiving, buffers));
+            let count = peek_into(&receiving, buffers);
+            if count == len || self.has_error() || self.is_broken() {
+                return Ok(count);
             }
+            if !may_wait {
+                let flags = (flags - RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
+                return Ok(count + self.peek_behind(buffers, count, flags));
+            }
+            // Without the lock another thread may take bytes: this one looks again.
             drop(receiving);
-            if self.wait_for(Events::IN, &mut patience).is_err() {
-                return Ok(peek_into(&self.receiving(), buffers));
-            }
+            self.shared.before_wait();
+            self.peek_behind(buffers, count, flags);
+            may_wait = false;
         }
     }
 
-    /// Fetches the bytes behind those in memory, until there are `len`: they are part of what a look sees,
-    /// since a program may wait until it sees enough. Returns false if no more come.
-    fn fetch_behind(&self, receiving: &mut ReadAhead<H::Memory>, len: usize) -> bool {
-        while receiving.len() < len && !self.has_error() {
-            let mut more = [0; PEEK_BYTES];
-            let room = more.len().min(receiving.free()).min(len - receiving.len());
-            if room == 0 {
-                return true;
+    /// Looks at the host's bytes, for the place behind the first `count` of `buffers`. Returns how many
+    /// there are.
+    fn peek_behind(&self, buffers: &mut [IoSliceMut<'_>], count: usize, flags: RecvFlags) -> usize {
+        let mut rest = pieces::rest_mut(buffers, count);
+        let room = pieces::len(&rest);
+        match self.host().receive(&self.fd, &mut rest, flags) {
+            Ok(received) if received.bytes <= room => received.bytes,
+            Ok(_) => {
+                self.set_error(self.break_off());
+                0
             }
-            let buffers = &mut [IoSliceMut::new(&mut more[..room])];
-            match self.host().receive(&self.fd, buffers, RecvFlags::DONTWAIT) {
-                Ok(received) if received.bytes > room => {
-                    let errno = self.break_off();
-                    self.set_error(errno);
-                    return false;
-                }
-                Ok(received) if received.bytes > 0 => {
-                    receiving.append(&more[..received.bytes]);
-                }
-                Err(Errno::AGAIN | Errno::INTR) => return true,
-                // The program made no such call: one that finds no byte before it reports it.
-                Err(errno) => {
-                    self.set_error(errno);
-                    return false;
-                }
-                Ok(_) => return false,
+            // The program sees bytes: a call that finds none before it reports it.
+            Err(errno) => {
+                self.keep_error(errno);
+                0
             }
         }
-        !self.has_error()
     }
 }
 
