@@ -169,7 +169,7 @@ impl<E: End> Program<E> {
             }
         }
         if self.is_cut && self.wire == Wire::Tcp {
-            std::thread::sleep(Duration::from_micros(200));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -177,12 +177,7 @@ impl<E: End> Program<E> {
         let under_way = self.sides[side].sends - self.sides[1 - side].receives;
         self.has_moved = matches!(
             step,
-            Step::Send { .. }
-                | Step::Pass { .. }
-                | Step::Shutdown(_)
-                | Step::Close
-                | Step::Reset
-                | Step::Disconnect
+            Step::Pass { .. } | Step::Shutdown(_) | Step::Close | Step::Reset | Step::Disconnect
         );
         let is_tcp = self.wire == Wire::Tcp;
         let [first, second] = &mut self.sides;
@@ -193,7 +188,7 @@ impl<E: End> Program<E> {
                 let free = UNDER_WAY.saturating_sub(under_way) as usize;
                 let (sent, result) = send(end, this.sends, lens, free, *more, self.may_refuse);
                 this.sends += sent;
-                self.is_cut |= self.may_refuse;
+                self.has_moved = sent > 0;
                 format!("{sent} {result:?}")
             }
             Step::Recv { lens, flags } => {
@@ -250,8 +245,6 @@ impl<E: End> Program<E> {
             }
             Step::Shutdown(how) => {
                 self.may_refuse = true;
-                // On TCP, bytes that come after this would be read or refused, as the time has it.
-                self.is_cut |= *how != Shutdown::Write;
                 this.has_ended |= *how != Shutdown::Read;
                 format!("{:?}", end.shutdown(*how))
             }
@@ -402,10 +395,10 @@ fn compare(seeds: std::ops::Range<u64>, wire: Wire) {
 
 #[test]
 fn programs_on_unix_streams_see_the_same_as_on_the_kernel() {
-    compare(0..programs(300), Wire::Unix);
+    compare(0..programs(400), Wire::Unix);
 }
 
 #[test]
 fn programs_on_tcp_see_the_same_as_on_the_kernel() {
-    compare(0..programs(300), Wire::Tcp);
+    compare(0..programs(60), Wire::Tcp);
 }
