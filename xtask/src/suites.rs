@@ -86,6 +86,10 @@ pub(crate) enum Suite {
     CopyUnits,
     /// `tests/cli` of `sakia-cli`.
     Cli,
+    /// `tests/semantics` of `sakia-socket`.
+    SocketSemantics,
+    /// `tests/streams` there.
+    SocketStreams,
 }
 
 impl Suite {
@@ -110,6 +114,8 @@ impl Suite {
             Self::Copy => ("sakia-copy", "copy", None),
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
             Self::Cli => ("sakia-cli", "cli", None),
+            Self::SocketSemantics => ("sakia-socket", "semantics", None),
+            Self::SocketStreams => ("sakia-socket", "streams", None),
         }
     }
 }

@@ -66,7 +66,7 @@ impl<H: Host> Open<H> {
                 }
                 WritePlan::Refuse | WritePlan::Direct => {
                     drop(sending);
-                    return self.send_rest(buffers, sent, flags, patience);
+                    return self.send_remainder(buffers, sent, flags, patience);
                 }
                 WritePlan::Queue => sent += self.delay(&mut sending, buffers, sent),
                 WritePlan::Flush => match self.send_queue(&mut sending, buffers, sent, flags) {
@@ -108,7 +108,7 @@ impl<H: Host> Open<H> {
     }
 
     /// Sends what is left of `buffers` behind their first `sent` bytes, with nothing delayed before it.
-    fn send_rest(
+    fn send_remainder(
         &self,
         buffers: &[IoSlice<'_>],
         mut sent: usize,

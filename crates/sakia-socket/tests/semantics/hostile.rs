@@ -18,9 +18,6 @@ use sakia_socket::{
 
 /// The content of buffers before they are filled.
 const UNTOUCHED: u8 = 0xee;
-/// Random programs.
-const SEEDS: u64 = 4000;
-
 /// A descriptor. All are alike, as if their numbers were the same; they are counted.
 #[derive(Debug)]
 struct Fd {
@@ -520,17 +517,20 @@ impl Program {
 
 #[test]
 fn a_host_that_lies_resets_connections_at_worst() {
+    let seeds = std::env::var("SAKIA_TEST_SOCKET_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let seeds: u64 = seeds.unwrap_or(4000);
+    let patience = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
+    let patience = Duration::from_secs(patience.unwrap_or(60));
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
-        for seed in 0..SEEDS {
+        for seed in 0..seeds {
             let program = std::panic::catch_unwind(|| Program::new(seed).run());
             sender.send((seed, program.is_ok())).expect("the test waits");
         }
     });
-    for expected in 0..SEEDS {
-        let (seed, is_ok) = ended
-            .recv_timeout(Duration::from_secs(60))
-            .unwrap_or_else(|_| panic!("a hang of seed {expected}"));
+    for expected in 0..seeds {
+        let (seed, is_ok) =
+            ended.recv_timeout(patience).unwrap_or_else(|_| panic!("a hang of seed {expected}"));
         assert!(is_ok, "seed {seed}");
     }
 }
