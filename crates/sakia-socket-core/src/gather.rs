@@ -352,6 +352,47 @@ mod tests {
             prop_assert_eq!(kernel.taken, accepted);
         }
 
+        /// In whatever order a stream ends and fails: nothing is taken afterwards, the kernel hears of the
+        /// end once and behind the last byte, and never after lost ones.
+        #[test]
+        fn nothing_is_taken_behind_the_end(
+            steps in prop::collection::vec((0_u8..7, 0_usize..60), 1..100),
+        ) {
+            let (mut queue, mut kernel) = (Queue::new(LIMITS), Kernel::default());
+            let (mut accepted, mut is_over, mut told) = (0, false, 0);
+            let mut is_lost = false;
+            for (kind, size) in steps {
+                match kind {
+                    0 => kernel.room += size,
+                    1 => flush(&mut queue, &mut kernel),
+                    2 if size < 6 => {
+                        queue.shut_down();
+                        is_over = true;
+                    }
+                    3 if size < 6 => {
+                        accepted -= queue.fail();
+                        (is_over, is_lost) = (true, true);
+                    }
+                    4 => {
+                        if queue.take_shutdown() {
+                            told += 1;
+                            prop_assert!(queue.is_empty() && !is_lost);
+                        }
+                    }
+                    _ => {
+                        let count = write(&mut queue, &mut kernel, &vec![1; size], Duration::ZERO);
+                        prop_assert!(!is_over || count == 0);
+                        accepted += count;
+                    }
+                }
+                prop_assert!(!is_over || queue.plan(1) == WritePlan::Refuse);
+                // With no byte left and the kernel told, its answer counts.
+                prop_assert_eq!(queue.refuses_alone(), is_over && (is_lost || told == 0));
+                prop_assert_eq!(kernel.taken.len() + queue.len(), accepted);
+            }
+            prop_assert!(told <= 1);
+        }
+
         #[test]
         fn counts_that_lie_end_in_an_error(
             queued in 0_usize..64,

@@ -13,12 +13,21 @@
 //! are due, and an error of sending them is reported by the next call.
 //!
 //! Every call to the kernel goes through a [`Host`]: [`Kernel`] makes it at once, and a library operating
-//! system leaves its enclave or sandbox there. Its results are checked, since a host may lie: a count that
-//! cannot be true is `ECONNRESET`.
+//! system leaves its enclave or sandbox there. Its results are checked, since a host may lie: after a count
+//! that cannot be true the connection is reset, for the program and for the peer.
 //!
-//! Sockets of streams that are not of TCP read nothing ahead, since descriptors may come with their bytes.
-//! Control messages, `epoll` sets and `sendfile` are calls of the host: [`Socket::hand_back`] prepares a
-//! socket for them.
+//! # Rules
+//! - Sockets of streams that are not of TCP read nothing ahead, since descriptors may come with their bytes.
+//! - An error is reported once, by a call or as `SO_ERROR`, behind the bytes that arrived before it. Bytes
+//!   that a failed send lost end the stream: a later write is `EPIPE`.
+//! - `SO_RCVTIMEO`, `SO_SNDTIMEO` and `SO_LINGER` hold where the library waits or closes, too. Bytes that a
+//!   call took stay so, whatever its time.
+//! - Bytes are delayed on a connection only, never with flags but `MSG_DONTWAIT` and `MSG_NOSIGNAL`, and
+//!   never behind a call with control messages: what is delayed is sent before it.
+//! - A flag or an [option](sockopt) that is not known to leave bytes as they are gives the socket to the
+//!   kernel for good, behind the bytes in memory. [`Socket::hand_back`] does the same before a call that
+//!   this library does not have, such as `sendfile(2)`.
+//! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
 //!
 //! # Examples
 //! ```
