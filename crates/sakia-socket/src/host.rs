@@ -10,7 +10,8 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
 };
 
-use crate::{Events, ReceivedMessage, SendControl};
+use crate::Events;
+use crate::control::{Received, ReceivedMessage, SendControl};
 
 /// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
 /// memory.
@@ -187,17 +188,6 @@ pub trait Host: Debug + Send + Sync + 'static {
 
     /// Returns `len` bytes of memory.
     fn memory(&self, len: usize) -> Self::Memory;
-}
-
-/// The result of [`Host::receive`].
-#[derive(Debug)]
-pub struct Received {
-    /// The number of bytes.
-    pub bytes: usize,
-    /// Flags of the message, `MSG_TRUNC` for one; none but those of [`Host::receive_message`] count.
-    pub flags: rustix::net::ReturnFlags,
-    /// The sender's address, if the socket has those.
-    pub from: Option<SocketAddrAny>,
 }
 
 /// One descriptor of a [wait](Host::wait).

@@ -16,9 +16,9 @@ use rustix::net::{
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::kernel_options;
-use crate::message::kernel as message;
-use crate::{Entry, Events, Host, Received, ReceivedMessage, SendControl};
+use crate::control::{Received, ReceivedMessage, SendControl};
+use crate::{Entry, Events, Host};
+use crate::{kernel_messages, kernel_options};
 
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,7 +150,7 @@ impl Host for Kernel {
         room: usize,
         flags: RecvFlags,
     ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
-        message::receive(fd, buffers, room, flags)
+        kernel_messages::receive(fd, buffers, room, flags)
     }
 
     fn send_message(
@@ -161,7 +161,7 @@ impl Host for Kernel {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
-        message::send(fd, buffers, control, flags, to)
+        kernel_messages::send(fd, buffers, control, flags, to)
     }
 
     fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {

@@ -47,12 +47,15 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod control;
 mod host;
 mod kernel;
+mod kernel_messages;
 mod kernel_options;
 mod layer;
 mod message;
 mod open;
+mod option_calls;
 mod options;
 mod pieces;
 mod poll;
@@ -63,10 +66,10 @@ mod settings;
 mod socket;
 pub mod sockopt;
 
-pub use host::{Entry, Host, Received};
+pub use control::{Control, Credentials, Received, ReceivedMessage, SendControl, control_space};
+pub use host::{Entry, Host};
 pub use kernel::Kernel;
 pub use layer::Layer;
-pub use message::{Control, Credentials, ReceivedMessage, SendControl, control_space};
 pub use options::{BrokenPipe, Options, When};
 pub use poll::PollEntry;
 pub use sakia_socket_core::{Events, QueueLimits};

@@ -142,7 +142,7 @@ impl Host for Watched {
     fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         self.set.lock().expect("no panic").push((level, name));
         let (bytes, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
-        // SAFETY: the descriptor is open, and the bytes are as many; the tests set no option with an address.
+        // SAFETY: the descriptor is open, the bytes are as many, and the tests set no option with an address.
         let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, bytes, len) };
         if result < 0 { Err(last()) } else { Ok(()) }
     }
@@ -156,7 +156,7 @@ impl Host for Watched {
     ) -> Result<usize, Errno> {
         let mut len = value.len() as libc::socklen_t;
         let (bytes, len_at) = (value.as_mut_ptr().cast(), &raw mut len);
-        // SAFETY: the descriptor is open, and there are as many bytes; the tests get no option with an address.
+        // SAFETY: the descriptor is open, there are as many bytes, and no option of the tests has an address.
         let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, bytes, len_at) };
         if result < 0 { Err(last()) } else { Ok(len as usize) }
     }

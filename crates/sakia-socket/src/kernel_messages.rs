@@ -11,8 +11,7 @@ use rustix::net::{
 };
 use rustix::thread::{Gid, Pid, Uid};
 
-use super::{Control, Credentials, SendControl, control_space};
-use crate::{Received, ReceivedMessage};
+use crate::control::{Control, Credentials, Received, ReceivedMessage, SendControl, control_space};
 
 /// Descriptors that a message has at most (`SCM_MAX_FD`), with credentials beside them: more room is of no
 /// use.
