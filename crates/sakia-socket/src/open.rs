@@ -69,6 +69,8 @@ pub(crate) struct Open<H: Host> {
     pub(crate) is_connected: AtomicBool,
     /// The host reported what cannot be true, and the connection counts as reset.
     is_broken: AtomicBool,
+    /// A look showed bytes of the host behind those in memory, which the next read is to have, too.
+    pub(crate) has_looked: AtomicBool,
     /// The options of the socket that hold for bytes in memory, too.
     pub(crate) settings: Settings,
     /// Handles of the program.
@@ -103,6 +105,7 @@ impl<H: Host> Open<H> {
             is_plain: AtomicBool::new(kind == Kind::Datagrams),
             is_connected: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
+            has_looked: AtomicBool::new(false),
             settings: Settings::default(),
             handles: AtomicUsize::new(1),
             error: AtomicI32::new(0),

@@ -144,11 +144,18 @@ impl<H: Host> Open<H> {
             }
             let plan = if is_exact { receiving.plan_exact() } else { receiving.plan(len) };
             match plan {
-                ReadPlan::Take if flags.contains(RecvFlags::TRUNC) => {
-                    return Ok(receiving.discard(len));
-                }
                 ReadPlan::Take => {
-                    return Ok(buffers.iter_mut().map(|piece| receiving.take(piece)).sum());
+                    let count = if flags.contains(RecvFlags::TRUNC) {
+                        receiving.discard(len)
+                    } else {
+                        buffers.iter_mut().map(|piece| receiving.take(piece)).sum()
+                    };
+                    if count == len || !self.has_looked.swap(false, Ordering::Relaxed) {
+                        return Ok(count);
+                    }
+                    // A look showed more: the program may count on them.
+                    let flags = flags | RecvFlags::DONTWAIT;
+                    return Ok(count + self.receive_behind(buffers, count, flags));
                 }
                 ReadPlan::Direct => {
                     drop(receiving);
@@ -251,19 +258,25 @@ impl<H: Host> Open<H> {
             }
             if !may_wait {
                 let flags = (flags - RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
-                return Ok(count + self.peek_behind(buffers, count, flags));
+                self.has_looked.store(true, Ordering::Relaxed);
+                return Ok(count + self.receive_behind(buffers, count, flags));
             }
             // Without the lock another thread may take bytes: this one looks again.
             drop(receiving);
             self.shared.before_wait();
-            self.peek_behind(buffers, count, flags);
+            self.receive_behind(buffers, count, flags);
             may_wait = false;
         }
     }
 
-    /// Looks at the host's bytes, for the place behind the first `count` of `buffers`. Returns how many
-    /// there are.
-    fn peek_behind(&self, buffers: &mut [IoSliceMut<'_>], count: usize, flags: RecvFlags) -> usize {
+    /// Receives the host's bytes, or looks at them, for the place behind the first `count` of `buffers`.
+    /// Returns how many there are.
+    fn receive_behind(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        count: usize,
+        flags: RecvFlags,
+    ) -> usize {
         let mut rest = pieces::rest_mut(buffers, count);
         let room = pieces::len(&rest);
         match self.host().receive(&self.fd, &mut rest, flags) {
