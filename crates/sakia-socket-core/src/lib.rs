@@ -49,12 +49,14 @@ extern crate std;
 mod ahead;
 mod fifo;
 mod gather;
+mod select;
 mod watch;
 
 pub use ahead::{ReadAhead, ReadPlan};
 pub use fifo::Fifo;
 pub use gather::{QueueLimits, WritePlan, WriteQueue};
-pub use watch::{Events, Trigger, Watch};
+pub use select::Selection;
+pub use watch::{Events, InMemory, Trigger, Watch};
 
 /// The host reported a count that no kernel can report: more bytes than there was room for, or than were
 /// given to it. The connection is to be treated as reset; nothing was copied.
