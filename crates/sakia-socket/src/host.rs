@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
 };
 
-use crate::Events;
+use crate::{EpollChange, EpollEvent, Events};
 
 /// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
 /// memory.
@@ -105,6 +105,36 @@ pub trait Host: Debug + Send + Sync + 'static {
         entries: &mut [Entry<'_, Self::Fd>],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno>;
+
+    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`.
+    fn epoll_create(&self) -> Result<Self::Fd, Errno>;
+
+    /// `epoll_ctl(2)`. An event may have any bits.
+    fn epoll_control(
+        &self,
+        set: &Self::Fd,
+        change: EpollChange,
+        fd: &Self::Fd,
+    ) -> Result<(), Errno>;
+
+    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many.
+    fn epoll_wait(
+        &self,
+        set: &Self::Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno>;
+
+    /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor to wake threads by, which sleep in
+    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait).
+    fn event(&self) -> Result<Self::Fd, Errno>;
+
+    /// `write(2)` to a descriptor of [`event`](Host::event): makes it readable.
+    fn signal(&self, event: &Self::Fd) -> Result<(), Errno>;
+
+    /// `read(2)` from a descriptor of [`event`](Host::event): it is not readable any more; `EAGAIN` if it was
+    /// not.
+    fn drain(&self, event: &Self::Fd) -> Result<(), Errno>;
 
     /// `futex(FUTEX_WAIT)`: sleeps while `word` is `expected`, at most for `timeout`; it may also return
     /// early.

@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+mod epoll;
 mod host;
 mod kernel;
 mod layer;
@@ -45,13 +46,18 @@ mod options;
 mod poll;
 mod pump;
 mod receive;
+mod select;
 mod send;
+mod set;
 mod socket;
+mod wake;
 
+pub use epoll::{Epoll, EpollChange, EpollEvent, Pollable};
 pub use host::{Entry, Host, Received};
 pub use kernel::Kernel;
 pub use layer::Layer;
 pub use options::{Options, When};
 pub use poll::PollEntry;
-pub use sakia_socket_core::{Events, QueueLimits};
+pub use sakia_socket_core::{Events, QueueLimits, Selection};
+pub use select::SelectEntry;
 pub use socket::Socket;

@@ -136,6 +136,9 @@ impl<H: Host> Open<H> {
         let result = self.host().receive(&self.fd, &mut buffers, flags | RecvFlags::DONTWAIT);
         let count = result.as_ref().ok().map(|received| received.bytes);
         let mine = receiving.ended(want, count).map_err(|_| Errno::CONNRESET)?;
+        if !receiving.is_empty() {
+            self.news.arrived();
+        }
         result.map(|_| mine)
     }
 
@@ -170,6 +173,7 @@ impl<H: Host> Open<H> {
             match self.host().receive(&self.fd, buffers, RecvFlags::DONTWAIT) {
                 Ok(received) if (1..=room).contains(&received.bytes) => {
                     receiving.append(&more[..received.bytes]);
+                    self.news.arrived();
                 }
                 // The program made no such call: one that finds no byte before it reports it.
                 Err(errno) if errno != Errno::AGAIN && errno != Errno::INTR => {

@@ -139,6 +139,7 @@ impl<H: Host> Open<H> {
         if sending.queue.is_empty() {
             return Ok(0);
         }
+        let had_room = sending.queue.has_room();
         let (first, second) = sending.queue.queued();
         let buffers = [IoSlice::new(first), IoSlice::new(second), IoSlice::new(bytes)];
         let flags = (flags & DELAYED) | SendFlags::DONTWAIT;
@@ -152,7 +153,18 @@ impl<H: Host> Open<H> {
             Ok(_) => {}
             Err(_) => drop(sending.queue.fail()),
         }
+        if !had_room && sending.queue.has_room() {
+            self.news.got_room();
+        }
         result
+    }
+
+    /// Sends the delayed bytes, as far as the host has room, and keeps the error.
+    pub(crate) fn send_rest(&self) {
+        let mut sending = self.sending();
+        if let Err(errno) = self.send_queue(&mut sending, &[], SendFlags::NOSIGNAL) {
+            self.set_error(errno);
+        }
     }
 
     /// Waits until the host has room for bytes.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 
 use crate::open::{Kind, Open};
-use crate::{Events, Host, Kernel, Received};
+use crate::{Host, Kernel, Received};
 
 /// A socket. Its methods are the calls of POSIX with that name, with their errors, and may be called from
 /// any thread.
@@ -31,6 +31,7 @@ impl<H: Host> Clone for Socket<H> {
 impl<H: Host> Drop for Socket<H> {
     fn drop(&mut self) {
         if self.open.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.open.news.close();
             // What is left keeps the open socket in the pump's list.
             // There is no call left to report an error.
             let _ = self.open.flush();
@@ -210,16 +211,8 @@ impl<H: Host> Socket<H> {
         if self.open.unread() > 0 { Err(Errno::BUSY) } else { Ok(&self.open.fd) }
     }
 
-    /// The events that memory adds to those of the host.
-    pub(crate) fn ready_in_memory(&self) -> Events {
-        let mut events = Events::NONE;
-        if self.open.unread() > 0 {
-            events |= Events::IN;
-        }
-        if self.open.has_error() {
-            events |= Events::ERR;
-        }
-        events
+    pub(crate) fn open(&self) -> &Arc<Open<H>> {
+        &self.open
     }
 
     pub(crate) fn before_wait(&self) {
