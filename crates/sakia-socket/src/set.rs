@@ -221,7 +221,7 @@ impl<H: Host> Set<H> {
         let mut rounds = 0;
         loop {
             let (found, asked, entries) = self.ask(events.len(), left)?;
-            let count = self.report(&found, events);
+            let count = self.report(&found, found.len() == asked, events);
             // If all that the host reported was for the program not to hear, it may have more to report. It
             // repeats none of that, so the number of these rounds has an end even if the host lies.
             let is_all = found.len() < asked || rounds > entries;
@@ -262,8 +262,8 @@ impl<H: Host> Set<H> {
         Ok((found, asked, entries))
     }
 
-    /// Reports what the host `found`, and what is ready in memory.
-    fn report(&self, found: &[EpollEvent], events: &mut [EpollEvent]) -> usize {
+    /// Reports what the host `found`, of which there may be more if `is_full`, and what is ready in memory.
+    fn report(&self, found: &[EpollEvent], is_full: bool, events: &mut [EpollEvent]) -> usize {
         let mut state = self.state();
         state.round += 1;
         for event in found {
@@ -274,7 +274,7 @@ impl<H: Host> Set<H> {
             }
         }
         self.read_mail(&mut state);
-        state.ask_again(self.host());
+        state.ask_again(self.host(), is_full);
         let mut count = 0;
         for _ in 0..state.ready.len() {
             if count == events.len() {
@@ -331,9 +331,12 @@ impl<H: Host> Set<H> {
     fn read_mail(&self, state: &mut State<H>) {
         let tokens = mem::take(&mut self.mail().tokens);
         for token in tokens {
-            if state.member(token).is_some() {
-                state.list(token as u32);
+            let Some(member) = state.member(token) else { continue };
+            if member.source.as_set().is_some() && member.watch.trigger() == Trigger::Edge {
+                // An edge of a set is reported if the set is ready for any reason.
+                member.found |= Events::IN;
             }
+            state.list(token as u32);
         }
     }
 
@@ -482,11 +485,11 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// The host has reported `events` of the entry of `token`.
+    /// The host has reported `events` of the entry of `token`: all that are there, so an older report is over.
     fn found(&mut self, token: u64, events: Events) {
         let round = self.round;
         if let Some(member) = self.member(token) {
-            member.found |= events;
+            member.found = events;
             member.found_in = round;
             self.list(token as u32);
         }
@@ -506,14 +509,14 @@ impl<H: Host> State<H> {
         false
     }
 
-    /// Asks the host again about its reports of earlier rounds.
-    fn ask_again(&mut self, host: &H) {
-        let round = self.round;
-        let is_old = |member: &Member<H>| !member.found.is_empty() && member.found_in != round;
+    /// Asks the host again about its reports of earlier rounds. If it had no place for all of this round, about
+    /// entries that are ready in memory, too: their event has all that is there.
+    fn ask_again(&mut self, host: &H, is_full: bool) {
         let mut old = Vec::new();
         for &place in &self.ready {
             if let Some(member) = &self.slots[place as usize].entry
-                && is_old(member)
+                && member.found_in != self.round
+                && (!member.found.is_empty() || is_full && member.is_ready())
             {
                 old.push((place, Arc::clone(&member.source), member.watch.wanted()));
             }
@@ -535,10 +538,7 @@ impl<H: Host> State<H> {
         let now: Vec<Events> = entries.iter().map(|entry| entry.ready).collect();
         for ((place, ..), now) in old.iter().zip(now) {
             if let Some(member) = &mut self.slots[*place as usize].entry {
-                member.found = match member.watch.trigger() {
-                    Trigger::Level => now,
-                    Trigger::Edge => member.found & now,
-                };
+                member.found = now;
             }
         }
     }
