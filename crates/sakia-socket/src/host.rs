@@ -106,35 +106,53 @@ pub trait Host: Debug + Send + Sync + 'static {
         timeout: Option<Duration>,
     ) -> Result<usize, Errno>;
 
-    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`.
-    fn epoll_create(&self) -> Result<Self::Fd, Errno>;
+    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`. Without an implementation there are no sets: `ENOSYS`.
+    fn epoll_create(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
 
-    /// `epoll_ctl(2)`. An event may have any bits.
+    /// `epoll_ctl(2)`. An event may have any bits. Without an implementation `ENOSYS`.
     fn epoll_control(
         &self,
         set: &Self::Fd,
         change: EpollChange,
         fd: &Self::Fd,
-    ) -> Result<(), Errno>;
+    ) -> Result<(), Errno> {
+        let _ = (set, change, fd);
+        Err(Errno::NOSYS)
+    }
 
-    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many.
+    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many. Without an implementation
+    /// `ENOSYS`.
     fn epoll_wait(
         &self,
         set: &Self::Fd,
         events: &mut [EpollEvent],
         timeout: Option<Duration>,
-    ) -> Result<usize, Errno>;
+    ) -> Result<usize, Errno> {
+        let _ = (set, events, timeout);
+        Err(Errno::NOSYS)
+    }
 
     /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor to wake threads by, which sleep in
-    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait).
-    fn event(&self) -> Result<Self::Fd, Errno>;
+    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait). Without an implementation, `ENOSYS`, a thread
+    /// that sleeps there does not learn of bytes or errors that another one brings to memory.
+    fn event(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
 
     /// `write(2)` to a descriptor of [`event`](Host::event): makes it readable.
-    fn signal(&self, event: &Self::Fd) -> Result<(), Errno>;
+    fn signal(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
 
     /// `read(2)` from a descriptor of [`event`](Host::event): it is not readable any more; `EAGAIN` if it was
     /// not.
-    fn drain(&self, event: &Self::Fd) -> Result<(), Errno>;
+    fn drain(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
 
     /// `futex(FUTEX_WAIT)`: sleeps while `word` is `expected`, at most for `timeout`; it may also return
     /// early.

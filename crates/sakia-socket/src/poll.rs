@@ -78,13 +78,14 @@ pub(crate) fn wait_for<'a, H: Host>(
         .map(|timeout| host.now().saturating_add(timeout));
     let mut left = timeout;
     let mut sleeper: Option<Sleeper<'_, H>> = None;
+    let mut is_heard = !items.iter().any(|item| item.source.may_keep());
     loop {
         let is_ready =
             items.iter().any(|item| !(item.source.memory().ready & item.ending).is_empty());
         let may_sleep = !is_ready && left != Some(Duration::ZERO);
-        if may_sleep && sleeper.is_none() && items.iter().any(|item| item.source.may_keep()) {
+        if may_sleep && !std::mem::replace(&mut is_heard, true) {
             let files: Vec<&'a dyn Source<H>> = items.iter().map(|item| item.source).collect();
-            sleeper = Some(Sleeper::new(&shared.host, &shared.beds, files)?);
+            sleeper = Sleeper::new(&shared.host, &shared.beds, files)?;
             // From now on it hears of memory, which may have changed before.
             continue;
         }

@@ -177,26 +177,29 @@ pub(crate) struct Sleeper<'a, H: Host> {
 }
 
 impl<'a, H: Host> Sleeper<'a, H> {
-    /// Hears of `files` from now on.
+    /// Hears of `files` from now on; `None` if the host cannot wake it.
     pub(crate) fn new(
         host: &Arc<H>,
         beds: &'a Beds<H>,
         files: Vec<&'a dyn Source<H>>,
-    ) -> Result<Self, Errno> {
+    ) -> Result<Option<Self>, Errno> {
         let free = beds.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let bed = match free {
             Some(bed) => bed,
-            None => Arc::new(Bed {
-                host: Arc::clone(host),
-                event: host.event()?,
-                is_signaled: AtomicBool::new(false),
-            }),
+            None => match host.event() {
+                Ok(event) => {
+                    let (host, is_signaled) = (Arc::clone(host), AtomicBool::new(false));
+                    Arc::new(Bed { host, event, is_signaled })
+                }
+                Err(Errno::NOSYS) => return Ok(None),
+                Err(errno) => return Err(errno),
+            },
         };
         let listener = listener(&bed);
         for file in &files {
             file.news().add(Weak::clone(&listener), 0);
         }
-        Ok(Self { beds, bed, files })
+        Ok(Some(Self { beds, bed, files }))
     }
 
     /// The descriptor that is readable once there is news.

@@ -266,15 +266,21 @@ fn pollable<'a>(file: &File<'a, Layer<Kernel>>) -> Pollable<'a, Kernel> {
     }
 }
 
-/// What a program saw at one of its steps.
+/// A step of a program, and what it saw.
 #[derive(Debug)]
-enum Seen {
+struct Seen {
+    step: String,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
     /// The same everywhere.
     Said(String),
     /// The events of a set that was polled.
-    Polled(String, Events, Exactness),
+    Polled(Events, Exactness),
     /// The events of a wait.
-    Waited(String, BTreeMap<u64, Report>),
+    Waited(BTreeMap<u64, Report>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,13 +416,9 @@ impl<'a, W: World> Program<'a, W> {
                 let end = &self.connections[place][side];
                 format!("error {:?}", self.world.take_error(&end.sockets[0]))
             }
-            45..55 => {
-                if self.connections[place].iter().all(|end| end.sockets.is_empty()) {
-                    self.connections[place] = self.connect(place);
-                    "connected".to_owned()
-                } else {
-                    return;
-                }
+            45..55 if self.connections[place].iter().all(|end| end.sockets.is_empty()) => {
+                self.connections[place] = self.connect(place);
+                "connected".to_owned()
             }
             55..70 if is_open => self.control(number, place, side),
             70..72 => self.nest(number),
@@ -424,7 +426,7 @@ impl<'a, W: World> Program<'a, W> {
                 let said = self.poll();
                 let events = self.world.poll(&[File::Set(&self.sets[0])], Events::IN)[0];
                 let exactness = self.exactness(1, NESTED);
-                self.seen.push(Seen::Polled(format!("{name} polled 0"), events, exactness));
+                self.seen.push(Seen { step: name.clone(), what: What::Polled(events, exactness) });
                 said
             }
             76..94 => {
@@ -448,7 +450,7 @@ impl<'a, W: World> Program<'a, W> {
             }
             _ => return,
         };
-        self.seen.push(Seen::Said(format!("{name} {said}")));
+        self.seen.push(Seen { step: name, what: What::Said(said) });
     }
 
     fn send(&mut self, place: usize, side: usize) -> String {
@@ -657,7 +659,8 @@ impl<'a, W: World> Program<'a, W> {
             let report = reports.entry(event.data).or_insert(none);
             report.events |= event.events;
         }
-        self.seen.push(Seen::Waited(format!("{name} waited for {set}"), reports));
+        let step = format!("{name} waited for {set}");
+        self.seen.push(Seen { step, what: What::Waited(reports) });
     }
 
     fn exactness(&self, set: usize, entry: u64) -> Exactness {
@@ -777,11 +780,12 @@ fn compare(plain: &[Seen], found: &[Seen], is_exact: bool, what: &str) {
         format!("{what}, after\n{}\nthe kernel: {:?}", before.join("\n"), plain[place])
     };
     for (place, (plain, found)) in plain.iter().zip(found).enumerate() {
-        match (plain, found) {
-            (Seen::Said(plain), Seen::Said(found)) => {
+        assert_eq!(plain.step, found.step, "{}", context(place));
+        match (&plain.what, &found.what) {
+            (What::Said(plain), What::Said(found)) => {
                 assert_eq!(plain, found, "{}", context(place));
             }
-            (Seen::Polled(_, plain, exactness), Seen::Polled(_, found, _)) => {
+            (What::Polled(plain, exactness), What::Polled(found, _)) => {
                 let is_right = match exactness {
                     Exactness::MayBeMore if !is_exact => found.contains(*plain),
                     Exactness::Any => true,
@@ -789,7 +793,7 @@ fn compare(plain: &[Seen], found: &[Seen], is_exact: bool, what: &str) {
                 };
                 assert!(is_right, "{}", context(place));
             }
-            (Seen::Waited(_, plain), Seen::Waited(_, found)) => {
+            (What::Waited(plain), What::Waited(found)) => {
                 let entries: BTreeSet<u64> = plain.keys().chain(found.keys()).copied().collect();
                 for entry in entries {
                     let both = [plain.get(&entry), found.get(&entry)];
