@@ -133,7 +133,8 @@ pub enum Trigger {
 /// reported that the kernel alone would not have, and never the other way around.
 ///
 /// Nor does the kernel see the write queue. While it has no room, the kernel's `EPOLLOUT` is withheld. With
-/// [`Trigger::Edge`] the kernel may have no reason to repeat it, so room in the queue is an edge of its own.
+/// [`Trigger::Edge`] the kernel may have no reason to repeat it, so room in the queue is an edge of its own, if
+/// `poll(2)` [finds](Watch::take_room) room in the kernel, too. If not, the kernel sees an edge when it has some.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     wanted: Events,
@@ -143,7 +144,7 @@ pub struct Watch {
     is_armed: bool,
     /// The arrivals that were reported.
     reported: Option<u32>,
-    /// The number of times the write queue had got room when that was last reported.
+    /// The number of times the write queue had got room, as far as that was taken as an edge.
     rooms: u32,
 }
 
@@ -178,6 +179,17 @@ impl Watch {
         !self.of_memory(memory).is_empty()
     }
 
+    /// Returns true once when the write queue got room, if that may be an edge: the kernel is to be asked by
+    /// `poll(2)`, and its answer to be [reported](Watch::report).
+    pub fn take_room(&mut self, memory: InMemory) -> bool {
+        let is_edge = self.trigger == Trigger::Edge && memory.has_room;
+        let is_taken = is_edge && self.rooms != memory.rooms;
+        if is_taken {
+            self.rooms = memory.rooms;
+        }
+        is_taken && self.is_armed && !(self.wanted & Events::WRITABLE).is_empty()
+    }
+
     /// Returns the events to report: those of the kernel, corrected by `memory`. Nothing more is reported of
     /// what this returns, if the entry says so.
     pub fn report(&mut self, kernel: Events, memory: InMemory) -> Events {
@@ -186,9 +198,6 @@ impl Watch {
             return Events::NONE;
         }
         self.reported = Some(memory.arrivals);
-        if memory.has_room {
-            self.rooms = memory.rooms;
-        }
         self.is_armed = !self.is_one_shot;
         events
     }
@@ -197,15 +206,8 @@ impl Watch {
         if !self.is_armed {
             return Events::NONE;
         }
-        let is_edge = self.trigger == Trigger::Edge;
-        let mut events = Events::NONE;
-        if !is_edge || self.reported != Some(memory.arrivals) {
-            events |= memory.ready;
-        }
-        if is_edge && memory.has_room && self.rooms != memory.rooms {
-            events |= Events::WRITABLE;
-        }
-        events & self.wanted
+        let is_new = self.trigger == Trigger::Level || self.reported != Some(memory.arrivals);
+        if is_new { memory.ready & self.wanted } else { Events::NONE }
     }
 }
 
@@ -294,19 +296,26 @@ mod tests {
     }
 
     #[test]
-    fn room_in_the_queue_is_an_edge_and_no_level() {
+    fn room_in_the_queue_is_an_edge_if_the_kernel_has_room() {
         let mut edge = Watch::new(Events::OUT | Events::EDGE, queue(false, 3));
-        assert!(!edge.is_ready(queue(false, 3)));
+        assert!(!edge.take_room(queue(false, 3)));
         assert_eq!(edge.report(Events::OUT, queue(false, 3)), Events::NONE, "an edge that is owed");
-        assert!(edge.is_ready(queue(true, 4)));
-        assert_eq!(edge.report(Events::NONE, queue(true, 4)), Events::OUT);
-        assert!(!edge.is_ready(queue(true, 4)));
-        // It was full again before the program heard of it.
-        assert_eq!(edge.report(Events::NONE, queue(false, 5)), Events::NONE);
-        assert_eq!(edge.report(Events::HUP, queue(false, 5)), Events::HUP);
-        assert_eq!(edge.report(Events::NONE, queue(true, 6)), Events::OUT);
+        assert!(edge.take_room(queue(true, 4)));
+        assert!(!edge.take_room(queue(true, 4)), "once");
+        assert_eq!(edge.report(Events::OUT, queue(true, 4)), Events::OUT);
+        assert!(!edge.take_room(queue(false, 5)), "full again before it was asked");
+        assert!(edge.take_room(queue(true, 6)));
+        assert_eq!(edge.report(Events::NONE, queue(true, 6)), Events::NONE, "the kernel is full");
+    }
 
-        let mut level = Watch::new(Events::OUT, queue(false, 3));
-        assert_eq!(level.report(Events::NONE, queue(true, 4)), Events::NONE, "the kernel is full");
+    #[test]
+    fn room_in_the_queue_is_asked_about_only_where_it_is_an_edge_to_report() {
+        for events in [Events::OUT, Events::IN | Events::EDGE] {
+            assert!(!Watch::new(events, queue(false, 0)).take_room(queue(true, 1)));
+        }
+        let events = Events::OUT | Events::EDGE | Events::ONE_SHOT;
+        let mut one_shot = Watch::new(events, queue(true, 0));
+        assert_eq!(one_shot.report(Events::OUT, queue(true, 0)), Events::OUT);
+        assert!(!one_shot.take_room(queue(true, 1)));
     }
 }

@@ -332,9 +332,13 @@ impl<H: Host> Set<H> {
         let tokens = mem::take(&mut self.mail().tokens);
         for token in tokens {
             let Some(member) = state.member(token) else { continue };
+            // The host is asked whether these are true.
             if member.source.as_set().is_some() && member.watch.trigger() == Trigger::Edge {
                 // An edge of a set is reported if the set is ready for any reason.
                 member.found |= Events::IN;
+            }
+            if member.watch.take_room(member.source.memory()) {
+                member.found |= Events::OUT;
             }
             state.list(token as u32);
         }
