@@ -132,9 +132,10 @@ pub enum Trigger {
 /// call may have taken the bytes of an event which the kernel had not reported yet: so an event may be
 /// reported that the kernel alone would not have, and never the other way around.
 ///
-/// Nor does the kernel see the write queue. While it has no room, the kernel's `EPOLLOUT` is withheld. With
-/// [`Trigger::Edge`] the kernel may have no reason to repeat it, so room in the queue is an edge of its own, if
-/// `poll(2)` [finds](Watch::take_room) room in the kernel, too. If not, the kernel sees an edge when it has some.
+/// Nor does the kernel see the write queue. While it has no room, the kernel's `EPOLLOUT` is withheld.
+/// With [`Trigger::Edge`] the kernel may have no reason to repeat it, so room in the queue is an edge of
+/// its own, if `poll(2)` [finds](Watch::take_room) room in the kernel, too. If not, the kernel sees an
+/// edge when it has some.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     wanted: Events,

@@ -7,27 +7,7 @@ use rustix::io::Errno;
 
 use crate::set::Set;
 use crate::wake::Source;
-use crate::{Events, Host, Kernel, Layer, Socket};
-
-/// An event of an `epoll` set, `struct epoll_event`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EpollEvent {
-    /// The events to wait for, with bits such as [`Events::EDGE`], or those that are there.
-    pub events: Events,
-    /// The number that the program gave the entry.
-    pub data: u64,
-}
-
-/// A change of the host's set: an operation of `epoll_ctl(2)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EpollChange {
-    /// `EPOLL_CTL_ADD`.
-    Add(EpollEvent),
-    /// `EPOLL_CTL_MOD`.
-    Modify(EpollEvent),
-    /// `EPOLL_CTL_DEL`.
-    Delete,
-}
+use crate::{EpollEvent, Host, Kernel, Layer, Socket};
 
 /// A set of files to wait for, as `epoll(7)` has it, with bytes and errors that wait in memory. Its methods
 /// may be called from any thread. A clone is the same set, as after `dup(2)`; the last one closes it.
@@ -35,13 +15,13 @@ pub enum EpollChange {
 /// An entry stands for an open socket with all its clones. So adding a clone is `EEXIST`, and closing the
 /// last clone takes the entry out, even if delayed bytes keep the host's descriptor open.
 ///
-/// As with the kernel alone, an entry with [`Events::EDGE`] is reported when more comes. In addition it is
-/// reported when a read has brought bytes to memory that the program did not ask for, also if the kernel
-/// alone would have reported them before. A wait that wakes a thread may find nothing for it: it then sleeps
-/// on, by the rest of its timeout.
+/// As with the kernel alone, an entry with [`Events::EDGE`](crate::Events::EDGE) is reported when more
+/// comes. In addition it is reported when a read has brought bytes to memory that the program did not ask
+/// for, also if the kernel alone would have reported them before. A wait that wakes a thread may find
+/// nothing for it: it then sleeps on, by the rest of its timeout.
 ///
-/// With [`Events::EXCLUSIVE`] the kernel wakes the waiters of one set only, at best; news of memory wakes
-/// those of all.
+/// With [`Events::EXCLUSIVE`](crate::Events::EXCLUSIVE) the kernel wakes the waiters of one set only, at
+/// best; news of memory wakes those of all.
 ///
 /// # Examples
 /// ```
@@ -87,8 +67,8 @@ impl<H: Host> Clone for Epoll<H> {
 }
 
 impl<H: Host> Layer<H> {
-    /// Makes an empty set, as `epoll_create1(2)` does; `EPOLL_CLOEXEC` is set. Where bytes may wait in memory,
-    /// it has an event descriptor of the host, too.
+    /// Makes an empty set, as `epoll_create1(2)` does; `EPOLL_CLOEXEC` is set. Where bytes may wait in
+    /// memory, it has an event descriptor of the host, too.
     ///
     /// # Errors
     /// Those of `epoll_create1(2)` and `eventfd(2)`.

@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
 };
 
-use crate::{EpollChange, EpollEvent, Events};
+use crate::Events;
 
 /// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
 /// memory.
@@ -188,4 +188,24 @@ pub struct Entry<'a, F> {
     pub wanted: Events,
     /// The events that are there.
     pub ready: Events,
+}
+
+/// An event of an `epoll` set, `struct epoll_event`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollEvent {
+    /// The events to wait for, with bits such as [`Events::EDGE`], or those that are there.
+    pub events: Events,
+    /// The number that the program gave the entry.
+    pub data: u64,
+}
+
+/// A change of the host's set: an operation of `epoll_ctl(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpollChange {
+    /// `EPOLL_CTL_ADD`.
+    Add(EpollEvent),
+    /// `EPOLL_CTL_MOD`.
+    Modify(EpollEvent),
+    /// `EPOLL_CTL_DEL`.
+    Delete,
 }

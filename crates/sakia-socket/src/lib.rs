@@ -52,8 +52,8 @@ mod set;
 mod socket;
 mod wake;
 
-pub use epoll::{Epoll, EpollChange, EpollEvent, Pollable};
-pub use host::{Entry, Host, Received};
+pub use epoll::{Epoll, Pollable};
+pub use host::{Entry, EpollChange, EpollEvent, Host, Received};
 pub use kernel::Kernel;
 pub use layer::Layer;
 pub use options::{Options, When};

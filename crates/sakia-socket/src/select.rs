@@ -32,9 +32,9 @@ impl<'a, H: Host> SelectEntry<'a, H> {
 }
 
 impl<H: Host> Layer<H> {
-    /// `select(2)`: waits until one of `entries` is ready for one of its sets, at most for `timeout`, for ever
-    /// with `None`. Returns the number of files in all three sets; none after the timeout. Delayed bytes of
-    /// all sockets are sent first.
+    /// `select(2)`: waits until one of `entries` is ready for one of its sets, at most for `timeout`, for
+    /// ever with `None`. Returns the number of files in all three sets; none after the timeout. Delayed
+    /// bytes of all sockets are sent first.
     ///
     /// # Errors
     /// Those of the call, `EINTR` for one.

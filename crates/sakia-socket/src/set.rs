@@ -122,13 +122,13 @@ impl<H: Host> Set<H> {
 
     pub(crate) fn add(&self, source: &Arc<dyn Source<H>>, event: EpollEvent) -> Result<(), Errno> {
         let mut nesting = None;
-        if let Some(inner) = source.as_set() {
-            if ptr::eq(inner, self) {
+        if source.is_set() {
+            if address(&**source) == address(self) {
                 return Err(Errno::INVAL);
             }
             // Two sets that are added to each other at a time are a loop, too.
             nesting = Some(self.shared.nesting.lock().unwrap_or_else(PoisonError::into_inner));
-            if inner.leads_to(self, DEPTH_MAX) {
+            if source.leads_to(address(self), DEPTH_MAX) {
                 return Err(Errno::LOOP);
             }
         }
@@ -233,8 +233,8 @@ impl<H: Host> Set<H> {
         }
     }
 
-    /// Asks the host for `max` events, and sleeps if there is nothing to report. Returns them, how many it was
-    /// asked for, and the number of entries.
+    /// Asks the host for `max` events, and sleeps if there is nothing to report. Returns them, how many
+    /// it was asked for, and the number of entries.
     fn ask(
         &self,
         max: usize,
@@ -333,7 +333,7 @@ impl<H: Host> Set<H> {
         for token in tokens {
             let Some(member) = state.member(token) else { continue };
             // The host is asked whether these are true.
-            if member.source.as_set().is_some() && member.watch.trigger() == Trigger::Edge {
+            if member.source.is_set() && member.watch.trigger() == Trigger::Edge {
                 // An edge of a set is reported if the set is ready for any reason.
                 member.found |= Events::IN;
             }
@@ -353,15 +353,6 @@ impl<H: Host> Set<H> {
     /// Returns the error of a change that is refused: the host's, which may find another reason than `errno`.
     fn refusal(&self, change: EpollChange, source: &dyn Source<H>, errno: Errno) -> Errno {
         self.host().epoll_control(&self.fd, change, source.fd()).err().unwrap_or(errno)
-    }
-
-    /// Returns true if `target` is an entry of this set, or of a set in it, or this is too deep to tell.
-    fn leads_to(&self, target: &Self, depth: u32) -> bool {
-        let sources: Vec<_> = self.state().members().map(|(_, source)| source).collect();
-        sources
-            .iter()
-            .filter_map(|source| source.as_set())
-            .any(|inner| ptr::eq(inner, target) || depth == 0 || inner.leads_to(target, depth - 1))
     }
 
     fn host(&self) -> &H {
@@ -422,8 +413,15 @@ impl<H: Host> Source<H> for Set<H> {
         self.bell.is_some()
     }
 
-    fn as_set(&self) -> Option<&Self> {
-        Some(self)
+    fn is_set(&self) -> bool {
+        true
+    }
+
+    fn leads_to(&self, target: usize, depth: u32) -> bool {
+        let sources: Vec<_> = self.state().members().map(|(_, source)| source).collect();
+        sources.iter().filter(|source| source.is_set()).any(|inner| {
+            address(&**inner) == target || depth == 0 || inner.leads_to(target, depth - 1)
+        })
     }
 }
 
@@ -489,7 +487,8 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// The host has reported `events` of the entry of `token`: all that are there, so an older report is over.
+    /// The host has reported `events` of the entry of `token`: all that are there, so an older report is
+    /// over.
     fn found(&mut self, token: u64, events: Events) {
         let round = self.round;
         if let Some(member) = self.member(token) {
@@ -513,8 +512,8 @@ impl<H: Host> State<H> {
         false
     }
 
-    /// Asks the host again about its reports of earlier rounds. If it had no place for all of this round, about
-    /// entries that are ready in memory, too: their event has all that is there.
+    /// Asks the host again about its reports of earlier rounds. If it had no place for all of this round,
+    /// about entries that are ready in memory, too: their event has all that is there.
     fn ask_again(&mut self, host: &H, is_full: bool) {
         let mut old = Vec::new();
         for &place in &self.ready {

@@ -1,8 +1,8 @@
 //! News of memory: bytes or an error came there, or the write queue got room.
 //!
-//! The kernel wakes a thread that sleeps in `poll(2)` or `epoll_wait(2)` when it sees an event. What happens
-//! in memory it does not see. So each file keeps a list of its *listeners*: the sets that have it as an entry,
-//! and the threads that sleep in a poll.
+//! The kernel wakes a thread that sleeps in `poll(2)` or `epoll_wait(2)` when it sees an event. What
+//! happens in memory it does not see. So each file keeps a list of its *listeners*: the sets that have it
+//! as an entry, and the threads that sleep in a poll.
 //!
 //! 1. A thread that is about to sleep puts itself on the lists (a set is on them from the begin), and then
 //!    looks at memory.
@@ -22,7 +22,6 @@ use rustix::io::Errno;
 use sakia_socket_core::InMemory;
 
 use crate::Host;
-use crate::set::Set;
 
 /// A file that can be waited for.
 pub(crate) trait Source<H: Host>: Debug + Send + Sync {
@@ -41,9 +40,16 @@ pub(crate) trait Source<H: Host>: Debug + Send + Sync {
     /// Returns true if its memory is ever used.
     fn may_keep(&self) -> bool;
 
-    /// Returns the `epoll` set that this is.
-    fn as_set(&self) -> Option<&Set<H>> {
-        None
+    /// Returns true if it is an `epoll` set.
+    fn is_set(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the set at the address `target` is an entry of this set, or of one within it, or
+    /// this is more than `depth` sets away.
+    fn leads_to(&self, target: usize, depth: u32) -> bool {
+        let _ = (target, depth);
+        false
     }
 }
 

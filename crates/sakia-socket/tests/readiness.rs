@@ -6,8 +6,8 @@
 //!   memory than it returns is an edge, since it may have taken the bytes of one. It is never reported less.
 //! - Writes that were gathered arrive as one, so between Unix sockets there are fewer moments at which a read
 //!   frees memory of the sender, each of which is an edge of `EPOLLOUT` although there was room before.
-//! - A set within a set may be reported although its next wait finds nothing, if an entry with one-shot trigger
-//!   was reported because of memory: the kernel's own entry is still armed.
+//! - A set within a set may be reported although its next wait finds nothing, if an entry with one-shot
+//!   trigger was reported because of memory: the kernel's own entry is still armed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -29,7 +29,8 @@ use sakia_socket::{
 
 /// Connections of a program; every other one is of TCP, the others are Unix sockets.
 const CONNECTIONS: usize = 3;
-/// Bytes under way in one direction at most, and calls that sent them, so that no buffer of the kernel is full.
+/// Bytes under way in one direction at most, and calls that sent them, so that no buffer of the kernel is
+/// full.
 const UNDER_WAY: usize = 4000;
 const SENDS_UNDER_WAY: usize = 20;
 const SEEDS: u64 = 1500;
@@ -690,8 +691,8 @@ impl<'a, W: World> Program<'a, W> {
         })
     }
 
-    /// Waits until all bytes have arrived. Between Unix sockets they have when the call returns, so there delayed
-    /// ones may be left for a wait to send, unless `all` are to be sent now.
+    /// Waits until all bytes have arrived. Between Unix sockets they have when the call returns, so there
+    /// delayed ones may be left for a wait to send, unless `all` are to be sent now.
     fn settle(&mut self, all: bool) {
         for (place, ends) in self.connections.iter().enumerate() {
             for (side, end) in ends.iter().enumerate() {

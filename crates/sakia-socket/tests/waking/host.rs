@@ -1,5 +1,5 @@
-//! The kernel as the host, with a door before each sleep: what a thread would meet in an unlucky moment happens
-//! there each time.
+//! The kernel as the host, with a door before each sleep: what a thread would meet in an unlucky moment
+//! happens there each time.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
