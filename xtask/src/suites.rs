@@ -86,6 +86,12 @@ pub(crate) enum Suite {
     CopyUnits,
     /// `tests/cli` of `sakia-cli`.
     Cli,
+    /// The unit tests of `sakia-socket-core`.
+    SocketCore,
+    /// `tests/readiness` of `sakia-socket`.
+    SocketReadiness,
+    /// `tests/waking` there.
+    SocketWaking,
 }
 
 impl Suite {
@@ -110,6 +116,9 @@ impl Suite {
             Self::Copy => ("sakia-copy", "copy", None),
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
             Self::Cli => ("sakia-cli", "cli", None),
+            Self::SocketCore => ("sakia-socket-core", "sakia_socket_core", None),
+            Self::SocketReadiness => ("sakia-socket", "readiness", None),
+            Self::SocketWaking => ("sakia-socket", "waking", None),
         }
     }
 }

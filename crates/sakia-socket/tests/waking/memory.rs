@@ -238,3 +238,23 @@ fn an_event_in_memory_does_not_hide_those_of_the_kernel() {
     assert_eq!(set.wait(&mut events, NOW), Ok(2));
     assert_eq!(events[2], EpollEvent::default());
 }
+
+/// As the kernel does: a set is reported at an edge if it is ready, for whatever reason.
+#[test]
+fn an_edge_of_a_set_that_memory_brought_outlasts_what_was_there() {
+    let (layer, _) = layer(When::Always, When::Never);
+    let (a, b) = tcp(&layer);
+    let (c, d) = unix(&layer);
+    let [inner, outer] = [(); 2].map(|()| layer.epoll().expect("a set"));
+    inner.add(&d, event(Events::IN, 1)).expect("an entry");
+    outer.add(&inner, event(Events::IN | Events::EDGE, 2)).expect("an entry");
+    send(&c, &d, 1);
+    assert_eq!(ready(&outer), [(2, Events::IN)]);
+    assert_eq!(ready(&outer), []);
+    send(&a, &b, 10);
+    read_ahead(&b);
+    inner.add(&b, event(Events::IN, 3)).expect("an entry");
+    assert_eq!(b.recv(&mut [0; 10], RecvFlags::DONTWAIT), Ok(9));
+    assert_eq!(ready(&outer), [(2, Events::IN)]);
+    assert_eq!(ready(&outer), []);
+}

@@ -20,19 +20,23 @@ fn a_wait_is_woken_by_bytes_that_another_thread_reads_ahead() {
         let (a, b) = tcp(&layer);
         let set = layer.epoll().expect("a set");
         set.add(&b, event(events, 7)).expect("an entry");
-        let door = state.close_door();
-        thread::scope(|scope| {
-            let sleeper = scope.spawn(|| wait(&set, 8, None));
-            let go = door.recv().expect("it is about to sleep");
-            send(&a, &b, 10);
-            // The kernel has none of them any more.
-            read_ahead(&b);
-            go.send(()).expect("it waits");
-            // The wait may find nothing first, if the host wakes it early.
-            state.open_door();
-            assert_eq!(sleeper.join().expect("no panic"), [(7, Events::IN)]);
-        });
-        assert_eq!(state.signals.load(Ordering::SeqCst), 1);
+        for round in 1..=3 {
+            let door = state.close_door();
+            thread::scope(|scope| {
+                let sleeper = scope.spawn(|| wait(&set, 8, None));
+                let go = door.recv().expect("it is about to sleep");
+                send(&a, &b, 10);
+                // The kernel has none of them any more.
+                read_ahead(&b);
+                go.send(()).expect("it waits");
+                // The wait may find nothing first, if the host wakes it early.
+                state.open_door();
+                assert_eq!(sleeper.join().expect("no panic"), [(7, Events::IN)]);
+            });
+            assert_eq!(state.signals.load(Ordering::SeqCst), round);
+            assert_eq!(b.recv(&mut [0; 10], RecvFlags::DONTWAIT), Ok(9));
+            set.modify(&b, event(events, 7)).expect("an entry");
+        }
     }
 }
 
