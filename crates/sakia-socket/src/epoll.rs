@@ -12,16 +12,16 @@ use crate::{EpollEvent, Host, Kernel, Layer, Socket};
 /// A set of files to wait for, as `epoll(7)` has it, with bytes and errors that wait in memory. Its methods
 /// may be called from any thread. A clone is the same set, as after `dup(2)`; the last one closes it.
 ///
-/// An entry stands for an open socket with all its clones. So adding a clone is `EEXIST`, and closing the
-/// last clone takes the entry out, even if delayed bytes keep the host's descriptor open.
+/// An entry stands for an open socket with all its clones. So adding a clone is `EEXIST`, where the kernel
+/// has an entry for each number of `dup(2)`. Closing the last clone takes the entry out, even if delayed
+/// bytes keep the host's descriptor open.
 ///
-/// As with the kernel alone, an entry with [`Events::EDGE`](crate::Events::EDGE) is reported when more
-/// comes. In addition it is reported when a read has brought bytes to memory that the program did not ask
-/// for, also if the kernel alone would have reported them before. A wait that wakes a thread may find
-/// nothing for it: it then sleeps on, by the rest of its timeout.
-///
-/// With [`Events::EXCLUSIVE`](crate::Events::EXCLUSIVE) the kernel wakes the waiters of one set only, at
-/// best; news of memory wakes those of all.
+/// Other differences to the kernel alone:
+/// - An entry with [`Events::EDGE`](crate::Events::EDGE) is also reported when a read has brought bytes to
+///   memory that the program did not ask for, even if their event was reported before.
+/// - A set within a set may be reported although its own wait then finds nothing, if an entry of it with
+///   [`Events::ONE_SHOT`](crate::Events::ONE_SHOT) was reported because of memory.
+/// - With [`Events::EXCLUSIVE`](crate::Events::EXCLUSIVE) news of memory wakes the waiters of all sets.
 ///
 /// # Examples
 /// ```

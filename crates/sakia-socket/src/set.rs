@@ -6,9 +6,9 @@
 //! 2. puts what the host reports on the list, behind what is there,
 //! 3. reports from the front of the list, and puts behind the others what stays ready in memory.
 //!
-//! So entries take turns, whoever found them ready, and one that is ready in both ways is one event. Reports
-//! of the host for which the program left no place stay on the list. The next wait asks `poll(2)` about those
-//! that the host has not repeated, since they may not be true any more.
+//! So entries take turns, whether memory or the host makes them ready, and both together are one event.
+//! Reports of the host for which the program left no place stay on the list. The next wait asks `poll(2)`
+//! about those that the host has not repeated, since they may not be true any more.
 //!
 //! News of a file comes as mail, which needs no lock but its own: see [`wake`](crate::wake). The lock of the
 //! state is held during calls of the host that do not wait.

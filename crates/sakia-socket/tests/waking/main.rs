@@ -1,4 +1,4 @@
-//! Readiness between threads and in memory: who wakes whom, what is full, and what is closed.
+//! Readiness between threads and in memory: wake-ups, few places, full queues, closed sockets and sets.
 
 mod host;
 mod hostile;
