@@ -90,6 +90,12 @@ pub(crate) enum Suite {
     SocketSemantics,
     /// `tests/streams` there.
     SocketStreams,
+    /// The unit tests of `sakia-socket-core`.
+    SocketCore,
+    /// `tests/readiness` of `sakia-socket`.
+    SocketReadiness,
+    /// `tests/waking` there.
+    SocketWaking,
 }
 
 impl Suite {
@@ -116,6 +122,9 @@ impl Suite {
             Self::Cli => ("sakia-cli", "cli", None),
             Self::SocketSemantics => ("sakia-socket", "semantics", None),
             Self::SocketStreams => ("sakia-socket", "streams", None),
+            Self::SocketCore => ("sakia-socket-core", "sakia_socket_core", None),
+            Self::SocketReadiness => ("sakia-socket", "readiness", None),
+            Self::SocketWaking => ("sakia-socket", "waking", None),
         }
     }
 }

@@ -222,9 +222,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         is_time
     }
 
-    /// Returns true if a program that asks is to hear that it can write: a third of the queue is free.
+    /// Returns true if a program that asks is to hear that it can write: a third of the queue is free, or
+    /// the next write fails at once because the sending side is shut down.
     pub fn has_room(&self) -> bool {
-        self.queue.as_ref().is_none_or(|queue| queue.free() * 3 >= queue.capacity())
+        self.shutdown != Shutdown::No
+            || self.queue.as_ref().is_none_or(|queue| queue.free() * 3 >= queue.capacity())
     }
 
     /// Gives the memory back, if no byte waits in it.
@@ -473,7 +475,10 @@ mod tests {
         let (mut queue, mut kernel) = gathering();
         write(&mut queue, &mut kernel, b"last", Duration::ZERO);
         assert!(!queue.refuses_alone());
+        queue.push(&[0; 64], Duration::ZERO);
+        assert!(!queue.has_room());
         queue.shut_down();
+        assert!(queue.has_room(), "for EPIPE");
         assert!(!queue.take_shutdown());
         assert_eq!(queue.plan(1), WritePlan::Refuse);
         assert!(queue.refuses_alone(), "the kernel would take the byte");

@@ -176,6 +176,54 @@ pub trait Host: Debug + Send + Sync + 'static {
         timeout: Option<Duration>,
     ) -> Result<usize, Errno>;
 
+    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`. Without an implementation there are no sets: `ENOSYS`.
+    fn epoll_create(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
+
+    /// `epoll_ctl(2)`. An event may have any bits. Without an implementation `ENOSYS`.
+    fn epoll_control(
+        &self,
+        set: &Self::Fd,
+        change: EpollChange,
+        fd: &Self::Fd,
+    ) -> Result<(), Errno> {
+        let _ = (set, change, fd);
+        Err(Errno::NOSYS)
+    }
+
+    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many. Without an implementation
+    /// `ENOSYS`.
+    fn epoll_wait(
+        &self,
+        set: &Self::Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let _ = (set, events, timeout);
+        Err(Errno::NOSYS)
+    }
+
+    /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor to wake threads by, which sleep in
+    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait). Without an implementation, `ENOSYS`, a thread
+    /// that sleeps there does not learn of bytes or errors that another one brings to memory.
+    fn event(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
+
+    /// `write(2)` to a descriptor of [`event`](Host::event): makes it readable.
+    fn signal(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
+
+    /// `read(2)` from a descriptor of [`event`](Host::event): it is not readable any more; `EAGAIN` if it was
+    /// not.
+    fn drain(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
+
     /// `futex(FUTEX_WAIT)`: sleeps while `word` is `expected`, at most for `timeout`; it may also return
     /// early.
     fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>);
@@ -199,4 +247,24 @@ pub struct Entry<'a, F> {
     pub wanted: Events,
     /// The events that are there.
     pub ready: Events,
+}
+
+/// An event of an `epoll` set, `struct epoll_event`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollEvent {
+    /// The events to wait for, with bits such as [`Events::EDGE`], or those that are there.
+    pub events: Events,
+    /// The number that the program gave the entry.
+    pub data: u64,
+}
+
+/// A change of the host's set: an operation of `epoll_ctl(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpollChange {
+    /// `EPOLL_CTL_ADD`.
+    Add(EpollEvent),
+    /// `EPOLL_CTL_MOD`.
+    Modify(EpollEvent),
+    /// `EPOLL_CTL_DEL`.
+    Delete,
 }

@@ -26,7 +26,12 @@ impl<H: Host> Layer<H> {
     /// Makes a layer on `host`. It starts a thread with the first write that is delayed, and none before.
     pub fn new(host: H, options: Options) -> Self {
         let (host, pump) = (Arc::new(host), Arc::new(Pump::default()));
-        Self { shared: Arc::new(Shared { host, options, pump }) }
+        let (beds, nesting) = Default::default();
+        Self { shared: Arc::new(Shared { host, options, pump, beds, nesting }) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<H>> {
+        &self.shared
     }
 
     /// Returns the host.

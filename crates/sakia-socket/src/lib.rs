@@ -29,6 +29,16 @@
 //!   this library does not have, such as `sendfile(2)`.
 //! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
 //!
+//! # Readiness
+//! [`Layer::poll`], [`Layer::select`] and [`Epoll`] sets know of bytes, errors and delayed writes in memory,
+//! which the host does not see. Delayed bytes are sent before each wait. `EPOLLOUT` is for room in the host and
+//! in the write queue. A thread that sleeps in one of them is woken when another thread changes what is in
+//! memory, by an event descriptor of the host; a read or a write makes no call for that while no thread sleeps.
+//!
+//! A set of this library has one of the host with the same entries. Each wait asks it, also when an entry
+//! is ready in memory, so that neither kind of entry waits for the other. Compared with the kernel alone,
+//! an entry with edge trigger may be reported more often, never less; see [`Epoll`].
+//!
 //! # Examples
 //! ```
 //! use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
@@ -48,6 +58,7 @@
 
 mod close;
 mod control;
+mod epoll;
 mod host;
 mod kernel;
 mod kernel_messages;
@@ -61,16 +72,21 @@ mod pieces;
 mod poll;
 mod pump;
 mod receive;
+mod select;
 mod send;
+mod set;
 mod settings;
 mod socket;
 pub mod sockopt;
+mod wake;
 
 pub use control::{Control, Credentials, Received, ReceivedMessage, SendControl, control_space};
-pub use host::{Entry, Host};
+pub use epoll::{Epoll, Pollable};
+pub use host::{Entry, EpollChange, EpollEvent, Host};
 pub use kernel::Kernel;
 pub use layer::Layer;
 pub use options::{BrokenPipe, Options, When};
 pub use poll::PollEntry;
-pub use sakia_socket_core::{Events, QueueLimits};
+pub use sakia_socket_core::{Events, QueueLimits, Selection};
+pub use select::SelectEntry;
 pub use socket::Socket;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketType, ipproto};
-use sakia_socket_core::{ReadAhead, WriteQueue};
+use sakia_socket_core::{InMemory, ReadAhead, WriteQueue};
 
 use crate::pump::Pump;
 use crate::settings::Settings;
-use crate::{Host, Options};
+use crate::wake::{Beds, News, Source};
+use crate::{Events, Host, Options, When};
 
 thread_local! {
     /// A number that no other thread has, and that changes with each wait of this one.
@@ -26,6 +27,9 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) host: Arc<H>,
     pub(crate) options: Options,
     pub(crate) pump: Arc<Pump<Open<H>>>,
+    pub(crate) beds: Beds<H>,
+    /// Held while a set is put into another one.
+    pub(crate) nesting: Mutex<()>,
 }
 
 /// How the bytes of a socket travel.
@@ -78,6 +82,7 @@ pub(crate) struct Open<H: Host> {
     /// The errno of a call that the program did not make, until one of its calls reports it; 0 for none.
     /// As the kernel's `sk_err` exactly one call reports it, a later error replaces one that no call did.
     error: AtomicI32,
+    pub(crate) news: News,
     receiving: Mutex<ReadAhead<H::Memory>>,
     sending: Mutex<Sending<H>>,
 }
@@ -109,6 +114,7 @@ impl<H: Host> Open<H> {
             settings: Settings::default(),
             handles: AtomicUsize::new(1),
             error: AtomicI32::new(0),
+            news: News::default(),
             receiving: Mutex::new(ReadAhead::new()),
             sending: Mutex::new(sending),
         })
@@ -128,12 +134,13 @@ impl<H: Host> Open<H> {
 
     /// Keeps `error` for the next call of the program.
     pub(crate) fn set_error(&self, error: Errno) {
-        self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        self.error.store(error.raw_os_error(), Ordering::SeqCst);
+        self.news.arrived();
     }
 
     /// Returns true if an error is kept.
     pub(crate) fn has_error(&self) -> bool {
-        self.error.load(Ordering::Relaxed) != 0
+        self.error.load(Ordering::SeqCst) != 0
     }
 
     /// Takes the kept error.
@@ -156,13 +163,14 @@ impl<H: Host> Open<H> {
 
     /// Returns true if the connection counts as reset.
     pub(crate) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed)
+        self.is_broken.load(Ordering::SeqCst)
     }
 
     /// The host reported what cannot be true: the connection counts as reset from now on, since bytes of
     /// it may be missing. Returns the error of the call.
     pub(crate) fn break_off(&self) -> Errno {
-        self.is_broken.store(true, Ordering::Relaxed);
+        self.is_broken.store(true, Ordering::SeqCst);
+        self.news.arrived();
         // The peer learns of it when the socket is closed.
         let _ = self.host().reset_on_close(&self.fd);
         Errno::CONNRESET
@@ -207,6 +215,42 @@ impl<H: Host> Drop for Open<H> {
         if !receiving.is_empty() {
             let _ = self.shared.host.reset_on_close(&self.fd);
         }
+    }
+}
+
+impl<H: Host> Source<H> for Open<H> {
+    fn fd(&self) -> &H::Fd {
+        &self.fd
+    }
+
+    fn news(&self) -> &News {
+        &self.news
+    }
+
+    fn memory(&self) -> InMemory {
+        let (arrivals, rooms) = self.news.counts();
+        let mut ready = Events::NONE;
+        if self.unread() > 0 {
+            ready |= Events::IN | Events::RDNORM;
+        }
+        if self.has_error() {
+            ready |= Events::ERR;
+        }
+        if self.is_broken() {
+            ready |= Events::IN | Events::OUT | Events::RDHUP | Events::HUP;
+        }
+        let has_room = self.shared.options.gather == When::Never || self.sending().queue.has_room();
+        InMemory { ready, arrivals, has_room, rooms }
+    }
+
+    fn make_room(&self) {
+        self.send_rest();
+    }
+
+    fn may_keep(&self) -> bool {
+        let options = &self.shared.options;
+        options.gather != When::Never
+            || self.kind == Kind::Internet && options.read_ahead != When::Never
     }
 }
 

@@ -203,6 +203,9 @@ impl<H: Host> Open<H> {
         };
         let count = result.as_ref().ok().map(|received| received.bytes);
         let mine = receiving.ended(want, count).map_err(|_| self.break_off())?;
+        if !receiving.is_empty() {
+            self.news.arrived();
+        }
         result.map(|_| mine)
     }
 

@@ -309,6 +309,7 @@ impl<H: Host> Open<H> {
         // Bytes whose flags are not for the delayed ones go alone.
         let buffers = if DELAYED.contains(flags) { buffers } else { &[] };
         let call = (flags & DELAYED) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let had_room = sending.queue.has_room();
         let (first, second) = sending.queue.queued();
         let (first, second) = (IoSlice::new(first), IoSlice::new(second));
         let (result, len) = match buffers {
@@ -337,7 +338,18 @@ impl<H: Host> Open<H> {
             Ok(_) => {}
             Err(_) => drop(sending.queue.fail()),
         }
+        if !had_room && sending.queue.has_room() {
+            self.news.got_room();
+        }
         result
+    }
+
+    /// Sends the delayed bytes, as far as the host has room, and keeps the error.
+    pub(crate) fn send_rest(&self) {
+        let mut sending = self.sending();
+        if let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL) {
+            self.set_error(errno);
+        }
     }
 
     /// Waits until the host has room for bytes.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 
 use crate::open::Open;
-use crate::{Events, Host, Kernel, Received};
+use crate::{Host, Kernel, Received};
 
 /// A socket. Its methods are the calls of POSIX with that name, with their errors, and may be called from
 /// any thread.
@@ -32,6 +32,7 @@ impl<H: Host> Clone for Socket<H> {
 impl<H: Host> Drop for Socket<H> {
     fn drop(&mut self) {
         if self.open.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.open.news.close();
             self.open.close();
         }
     }
@@ -250,21 +251,6 @@ impl<H: Host> Socket<H> {
             return Err(Errno::AGAIN);
         }
         if self.open.unread() > 0 { Err(Errno::BUSY) } else { Ok(&self.open.fd) }
-    }
-
-    /// The events that memory adds to those of the host.
-    pub(crate) fn ready_in_memory(&self) -> Events {
-        let mut events = Events::NONE;
-        if self.open.unread() > 0 {
-            events |= Events::IN;
-        }
-        if self.open.has_error() {
-            events |= Events::ERR;
-        }
-        if self.open.is_broken() {
-            events |= Events::IN | Events::OUT | Events::RDHUP | Events::HUP;
-        }
-        events
     }
 
     pub(crate) fn before_wait(&self) {

@@ -15,6 +15,9 @@ use super::known::{Bug, Edit};
 use super::places::{self, Place};
 use crate::tidy;
 
+/// The root of a crate that has the standard library for its tests only.
+const WITHOUT_STD: &str = "#[cfg(test)]\nextern crate std;";
+
 /// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
 /// same keep their times, so that only the others are built again.
 ///
@@ -31,8 +34,10 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
             content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
-        if name.ends_with("/src/lib.rs") {
-            content = with_std(content);
+        if name.ends_with("/src/lib.rs") && has_bugs(&name, bugs) {
+            // A bug is switched on by the environment, for which a crate needs the standard library.
+            let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
+            content = text.replace(WITHOUT_STD, "extern crate std;").into_bytes();
         }
         write(&copy.join(&name), &content)?;
         files.insert(name);
@@ -44,16 +49,11 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
     remove_others(copy, copy, &files)
 }
 
-/// The root of a crate, which may use the standard library: that has the environment.
-fn with_std(content: Vec<u8>) -> Vec<u8> {
-    match str::from_utf8(&content) {
-        Ok(text) if text.contains(NO_STD) => text.replacen(NO_STD, "\n", 1).into_bytes(),
-        _ => content,
-    }
+/// Returns true if `name` is the root of a crate, and some of the bugs are in the crate.
+fn has_bugs(name: &str, bugs: &[Bug]) -> bool {
+    let folder = name.trim_end_matches("lib.rs");
+    bugs.iter().flat_map(Bug::edits).any(|edit| edit.file.starts_with(folder))
 }
-
-/// As it stands in the root of a crate without the standard library.
-const NO_STD: &str = "\n#![no_std]\n";
 
 fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|present| present == content) {
