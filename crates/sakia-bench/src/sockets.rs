@@ -291,7 +291,8 @@ impl Sockets {
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!(
-            "Connections are made here: {}; TCP_NODELAY is set on both sides.",
+            "Connections are made here: {}; TCP_NODELAY is set on both sides, but not by programs that \
+             send streams.",
             place.describe()
         ),
         "All figures are those of the process on the sockets. The other ends are plain sockets in \

@@ -120,7 +120,7 @@ impl<H: Host> Open<H> {
         if !sending.queue.has_memory() {
             sending.queue.begin(self.host().memory(self.shared.options.limits.bytes));
         }
-        let count = sending.queue.push(bytes, self.host().now());
+        let count = sending.queue.push(bytes, || self.host().now());
         if count > 0 && !sending.is_listed {
             sending.is_listed = true;
             self.shared.pump.list(&self.shared.host, Arc::clone(self));

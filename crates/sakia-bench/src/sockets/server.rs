@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use sakia_socket::{HostCounts, Kernel, Layer, ToyEnclave};
 
 use super::programs::{Socket, Sockets, serve};
@@ -98,6 +98,9 @@ fn socket(sockets: &Sockets, input: &Input) -> anyhow::Result<Socket> {
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).context("bind")?;
     if !is_datagrams {
         order.place.tell(socket.fd())?;
+        // A loop of writes leaves it to the kernel to make segments of them, as iperf3 does.
+        let is_sink = matches!(order.work, Work::Sinks(_));
+        sockopt::set_tcp_nodelay(socket.fd(), !is_sink).context("cannot set TCP_NODELAY")?;
         socket.listen(BACKLOG).context("listen")?;
     }
     Ok(socket)
