@@ -31,6 +31,9 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
             content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
+        if name.ends_with("/src/lib.rs") {
+            content = with_std(content);
+        }
         write(&copy.join(&name), &content)?;
         files.insert(name);
         Ok(())
@@ -40,6 +43,17 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
     }
     remove_others(copy, copy, &files)
 }
+
+/// The root of a crate, which may use the standard library: that has the environment.
+fn with_std(content: Vec<u8>) -> Vec<u8> {
+    match str::from_utf8(&content) {
+        Ok(text) if text.contains(NO_STD) => text.replacen(NO_STD, "\n", 1).into_bytes(),
+        _ => content,
+    }
+}
+
+/// As it stands in the root of a crate without the standard library.
+const NO_STD: &str = "\n#![no_std]\n";
 
 fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|present| present == content) {
