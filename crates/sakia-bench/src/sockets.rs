@@ -1,7 +1,7 @@
 //! The experiment `sockets`: programs on the sockets of `sakia-socket`, inside a toy enclave.
 //!
 //! Each call of the host costs a set time more than its system call, as an exit of an enclave or a trap of a
-//! sandbox does. What reading ahead and gathering save is calls; what they cost is copies. The other ends of
+//! sandbox does. Reading ahead and gathering save calls and cost copies. The other ends of
 //! all connections are plain sockets of the kernel in another process.
 
 mod programs;
@@ -42,7 +42,7 @@ const WARMUP_PART: u64 = 5;
 const DATAGRAMS: u64 = 32;
 
 named! {
-    /// What the program on the sockets does.
+    /// A program on the sockets.
     pub enum Program {
         /// A loop of blocking writes.
         Send = "send",
@@ -66,7 +66,7 @@ named! {
 pub struct Cell {
     /// The program.
     pub program: Program,
-    /// What tells it from the others of the program: bytes of a call, or connections.
+    /// The number in its name: bytes of a call, or connections.
     pub size: usize,
 }
 
@@ -122,8 +122,8 @@ impl Cell {
     /// The name: that of the program, and bytes of a call or the number of connections.
     pub fn name(self) -> String {
         let Self { program, size } = self;
-        match size {
-            1024.. => format!("{}-{}K", program.name(), size >> 10),
+        match size % 1024 {
+            0 => format!("{}-{}K", program.name(), size >> 10),
             _ => format!("{}-{size}", program.name()),
         }
     }
@@ -150,7 +150,7 @@ impl Cell {
         }
     }
 
-    /// About how long an operation takes, and how many calls of the host, if each call of the program is one.
+    /// The time of an operation, about, and its calls of the host if each call of the program is one.
     fn estimate(self) -> (u64, u64) {
         let of_block = |bytes: usize| 350 + bytes as u64 / 4;
         match self.program {
@@ -163,7 +163,7 @@ impl Cell {
         }
     }
 
-    /// What the load does.
+    /// The work of the load.
     fn work(self, exit_us: u64, options: &Options) -> load::Work {
         let (ns, calls) = self.estimate();
         let run_ns = if options.quick { QUICK_RUN_NS } else { RUN_NS };
@@ -189,7 +189,7 @@ impl Cell {
     }
 }
 
-/// What is to be measured.
+/// The points and variants of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The cells; with each exit a point.

@@ -17,7 +17,7 @@ use std::{env, thread};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
 use sakia_socket::{HostCounts, Kernel, Layer, Options, Socket, ToyEnclave, When};
 
-/// What a library operating system has in place of the kernel's sockets.
+/// The sockets of a library operating system, in place of the kernel's.
 type Sockets = Layer<ToyEnclave<Kernel>>;
 
 const LINES: usize = 20_000;

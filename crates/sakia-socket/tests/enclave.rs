@@ -88,7 +88,7 @@ fn scene() {
             got += b.recv(&mut buffer, RecvFlags::empty()).expect("an open connection");
         }
         b.unread().expect("an open connection");
-        if number % 10 == 0 {
+        if number.is_multiple_of(10) {
             let (c, d) = tcp(&sockets);
             c.set_nonblocking(true).expect("an option");
             c.send(b"unread", SendFlags::NOSIGNAL).expect("an open connection");

@@ -64,6 +64,8 @@ fn cells_have_names_and_points() {
     for cell in CELLS {
         assert_eq!(Cell::by_name(&cell.name()), [cell]);
     }
+    let udp: Vec<_> = Cell::by_name("udp").into_iter().map(Cell::name).collect();
+    assert_eq!(udp, ["udp-64", "udp-1400"]);
     assert_eq!(Cell::by_name("iperf-send").len(), 3);
     assert!(Cell::by_name("iperf").is_empty());
     assert!(QUICK_CELLS.iter().all(|name| Cell::by_name(name).len() == 1));
