@@ -84,6 +84,10 @@ pub(crate) enum Suite {
     Copy,
     /// The unit tests there.
     CopyUnits,
+    /// The unit tests of `sakia-socket-core`.
+    SocketCoreUnits,
+    /// The unit tests of `sakia-socket`.
+    SocketUnits,
     /// `tests/cli` of `sakia-cli`.
     Cli,
     /// `tests/semantics` of `sakia-socket`.
@@ -119,6 +123,8 @@ impl Suite {
             Self::Tokio => ("sakia-tokio", "fs", None),
             Self::Copy => ("sakia-copy", "copy", None),
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
+            Self::SocketCoreUnits => ("sakia-socket-core", "sakia_socket_core", None),
+            Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),
             Self::SocketSemantics => ("sakia-socket", "semantics", None),
             Self::SocketStreams => ("sakia-socket", "streams", None),

@@ -140,12 +140,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.queue.is_some()
     }
 
-    /// Appends as many of `bytes` as fit, at the time `now`. Returns how many: none without memory.
-    pub fn push(&mut self, bytes: &[u8], now: Duration) -> usize {
+    /// Appends as many of `bytes` as fit. Returns how many: none without memory. Only for the first byte of
+    /// a queue the time is asked of `now`.
+    pub fn push(&mut self, bytes: &[u8], now: impl FnOnce() -> Duration) -> usize {
         let count = self.queue.as_mut().map_or(0, |queue| queue.push(bytes));
-        if count > 0 {
-            let delay = self.limits.delay;
-            self.due.get_or_insert(now.saturating_add(delay));
+        if count > 0 && self.due.is_none() {
+            self.due = Some(now().saturating_add(self.limits.delay));
         }
         count
     }
@@ -286,14 +286,14 @@ mod tests {
                     if !queue.has_memory() {
                         queue.begin(vec![0; LIMITS.bytes].into());
                     }
-                    return accepted + queue.push(rest, now);
+                    return accepted + queue.push(rest, || now);
                 }
                 WritePlan::Flush => {
                     let (first, second) = queue.queued();
                     let count = kernel.send(&[first, second, rest]);
                     accepted += queue.sent(rest.len(), count).expect("the count is true");
                     if !queue.is_empty() {
-                        return accepted + queue.push(&bytes[accepted..], now);
+                        return accepted + queue.push(&bytes[accepted..], || now);
                     }
                     plan = queue.plan_rest(bytes.len() - accepted);
                 }
@@ -403,7 +403,7 @@ mod tests {
         ) {
             let (mut queue, _) = gathering();
             queue.begin(vec![0; LIMITS.bytes].into());
-            queue.push(&vec![0; queued], Duration::ZERO);
+            queue.push(&vec![0; queued], || Duration::ZERO);
             match queue.sent(len, count) {
                 Ok(mine) => prop_assert!(count <= queued + len && mine == count.saturating_sub(queued)),
                 Err(Impossible) => prop_assert!(count > queued + len && queue.len() == queued),
@@ -468,6 +468,23 @@ mod tests {
         assert_eq!(queue.due(), None);
         queue.postpone(second);
         assert_eq!(queue.due(), None);
+    }
+
+    #[test]
+    fn the_time_is_asked_for_the_first_byte_only() {
+        let (mut queue, mut kernel) = gathering();
+        queue.begin(vec![0; LIMITS.bytes].into());
+        let mut looks = 0;
+        for _ in 0..2 {
+            for _ in 0..5 {
+                queue.push(b"-", || {
+                    looks += 1;
+                    Duration::ZERO
+                });
+            }
+            flush(&mut queue, &mut kernel);
+        }
+        assert_eq!(looks, 2);
     }
 
     #[test]

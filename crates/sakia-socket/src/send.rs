@@ -277,11 +277,11 @@ impl<H: Host> Open<H> {
         if !sending.queue.has_memory() {
             sending.queue.begin(self.host().memory(self.shared.options.limits.bytes));
         }
-        let (now, mut count) = (self.host().now(), 0);
+        let mut count = 0;
         for piece in buffers {
             let done = sent.min(piece.len());
             sent -= done;
-            let pushed = sending.queue.push(&piece[done..], now);
+            let pushed = sending.queue.push(&piece[done..], || self.host().now());
             count += pushed;
             if pushed < piece.len() - done {
                 break;
