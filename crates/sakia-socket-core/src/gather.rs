@@ -492,7 +492,7 @@ mod tests {
         let (mut queue, mut kernel) = gathering();
         write(&mut queue, &mut kernel, b"last", Duration::ZERO);
         assert!(!queue.refuses_alone());
-        queue.push(&[0; 64], Duration::ZERO);
+        queue.push(&[0; 64], || Duration::ZERO);
         assert!(!queue.has_room());
         queue.shut_down();
         assert!(queue.has_room(), "for EPIPE");
