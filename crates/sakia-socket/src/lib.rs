@@ -32,9 +32,10 @@
 //!
 //! # Readiness
 //! [`Layer::poll`], [`Layer::select`] and [`Epoll`] sets know of bytes, errors and delayed writes in memory,
-//! which the host does not see. Delayed bytes are sent before each wait. `EPOLLOUT` is for room in the host and
-//! in the write queue. A thread that sleeps in one of them is woken when another thread changes what is in
-//! memory, by an event descriptor of the host; a read or a write makes no call for that while no thread sleeps.
+//! which the host does not see. Delayed bytes are sent before each wait. `EPOLLOUT` is for room in the host
+//! and in the write queue. A thread that sleeps in one of them is woken when another thread changes what is
+//! in memory, by an event descriptor of the host; a read or a write makes no call for that while no thread
+//! sleeps.
 //!
 //! A set of this library has one of the host with the same entries. Each wait asks it, also when an entry
 //! is ready in memory, so that neither kind of entry waits for the other. Compared with the kernel alone,
