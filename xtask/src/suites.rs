@@ -84,8 +84,22 @@ pub(crate) enum Suite {
     Copy,
     /// The unit tests there.
     CopyUnits,
+    /// The unit tests of `sakia-socket-core`.
+    SocketCoreUnits,
+    /// The unit tests of `sakia-socket`.
+    SocketUnits,
     /// `tests/cli` of `sakia-cli`.
     Cli,
+    /// `tests/semantics` of `sakia-socket`.
+    SocketSemantics,
+    /// `tests/streams` there.
+    SocketStreams,
+    /// The unit tests of `sakia-socket-core`.
+    SocketCore,
+    /// `tests/readiness` of `sakia-socket`.
+    SocketReadiness,
+    /// `tests/waking` there.
+    SocketWaking,
 }
 
 impl Suite {
@@ -109,7 +123,14 @@ impl Suite {
             Self::Tokio => ("sakia-tokio", "fs", None),
             Self::Copy => ("sakia-copy", "copy", None),
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
+            Self::SocketCoreUnits => ("sakia-socket-core", "sakia_socket_core", None),
+            Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),
+            Self::SocketSemantics => ("sakia-socket", "semantics", None),
+            Self::SocketStreams => ("sakia-socket", "streams", None),
+            Self::SocketCore => ("sakia-socket-core", "sakia_socket_core", None),
+            Self::SocketReadiness => ("sakia-socket", "readiness", None),
+            Self::SocketWaking => ("sakia-socket", "waking", None),
         }
     }
 }

@@ -23,6 +23,7 @@ pub mod blocked;
 pub mod fuse;
 mod loop_device;
 pub mod place;
+pub mod ring_send;
 pub mod small_fs;
 pub mod stats;
 pub mod throttled;

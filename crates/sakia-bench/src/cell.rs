@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::measure::{Meter, Section, peak_rss_bytes};
 use crate::named::Named;
-use crate::{copytree, echo, file_sum, net, sched, send_file, tcp_sum, threads, udp};
+use crate::{copytree, echo, file_sum, net, sched, send_file, sockets, tcp_sum, threads, udp};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -97,6 +97,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
         tcp_sum::NAME => tcp_sum::run_cell(&spec),
         threads::NAME => threads::run_cell(&spec),
         send_file::NAME => send_file::run_cell(&spec),
+        sockets::NAME => sockets::run_cell(&spec),
         udp::NAME => udp::run_cell(&spec),
         other => bail!("there is no experiment {other}"),
     }

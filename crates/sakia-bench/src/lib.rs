@@ -33,6 +33,7 @@ pub mod run;
 pub mod sched;
 mod scratch;
 pub mod send_file;
+pub mod sockets;
 pub mod tcp_sum;
 pub mod text;
 pub mod threads;

@@ -6,9 +6,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use sakia::io::BufResultExt;
+use sakia_bench_support::ring_send::{Counts, RingSender};
+use sakia_driver::SEND_FILE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -37,6 +42,9 @@ const BYTES: u64 = 1 << 30;
 const WARMUP_PART: u64 = 5;
 /// A quick look sends so many times less of small files.
 const QUICK_PART: u64 = 4;
+/// Names of what is counted: sends by a ring, and those of them that were to be without a copy and were not.
+const SENDS: &str = "ring.sends";
+const COPIED: &str = "ring.sends_copied";
 /// Bytes of a piece that is read and written.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -66,12 +74,18 @@ named! {
         Copy = "copy",
         /// A thread with a loop of `sendfile(2)`.
         Blocking = "blocking",
+        /// The least that a server pays whose calls do not wait: a thread with `sendfile(2)` and `poll(2)`.
+        Floor = "floor",
+        /// The same bytes from memory, by sends of a ring.
+        Send = "send",
+        /// The same by sends that do not copy, unless the kernel does.
+        SendZc = "send-zc",
     }
 }
 
 impl Variant {
     /// Those that are measured unless others are asked for.
-    pub const DEFAULT: [Self; 4] = Self::ALL;
+    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Poll, Self::Copy, Self::Blocking];
 }
 
 /// The experiment.
@@ -112,7 +126,7 @@ impl SendFile {
             title: "a server that sends a file of the page cache".into(),
             notes: notes(&place),
             points: messages.iter().map(point).collect(),
-            pairs: against(&variants, [Variant::Blocking.name(), Variant::Copy.name()]),
+            pairs: pairs(&variants),
             variants,
             ..place.about(NAME, Focus::Requests)
         };
@@ -122,6 +136,15 @@ impl SendFile {
     fn file(&self, point: usize) -> PathBuf {
         self.directory.path().join(self.messages[point].message_bytes.to_string())
     }
+}
+
+/// What is compared.
+fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let mut pairs = against(variants, [Variant::Blocking.name(), Variant::Copy.name()]);
+    if [Variant::SendZc, Variant::Send].iter().all(|one| variants.contains(&one.name())) {
+        pairs.push((Variant::SendZc.name(), Variant::Send.name()));
+    }
+    pairs
 }
 
 /// How it is measured.
@@ -137,7 +160,11 @@ fn notes(place: &Place) -> Vec<String> {
              {WARMUP_PART} times, and once at least, before what is measured."
         ),
         "uring, poll: a runtime of one thread and one task, which calls send_file; copy: reads and \
-         writes of 64 KiB on the ring. blocking: a thread with sendfile."
+         writes of 64 KiB on the ring. blocking: a thread with sendfile; floor: a thread with sendfile of \
+         1 MiB at most on a socket in non-blocking mode, and poll when it is full."
+            .into(),
+        "send, send-zc: a thread with a ring that sends the bytes from memory, by IORING_OP_SEND and \
+         IORING_OP_SEND_ZC. It has one send under way, and does not wait for notifications."
             .into(),
         "Of processor time, 5 % more or less are a tie.".into(),
     ]
@@ -190,6 +217,12 @@ impl Experiment for SendFile {
         let calls = ["send_file.inline", "send_file.lane"].map(|name| a_file(row.count(name)));
         let calls = match Variant::by_name(row.variant)? {
             Variant::Blocking => "sendfile until all is sent".to_owned(),
+            Variant::Floor => "sendfile and poll".to_owned(),
+            Variant::Send => format!("{:.1} sends", a_file(row.count(SENDS))),
+            Variant::SendZc => {
+                let [sends, copied] = [SENDS, COPIED].map(|name| a_file(row.count(name)));
+                format!("{sends:.1} sends, of which the kernel copied {copied:.1} all the same")
+            }
             Variant::Copy => "no send_file".to_owned(),
             Variant::Uring | Variant::Poll => {
                 format!("{:.1} calls in place and {:.1} of a lane", calls[0], calls[1])
@@ -230,6 +263,13 @@ fn work(variant: Variant, task: &Task, file: PathBuf, meter: &mut Meter) -> anyh
         }
         Variant::Blocking => {
             let serve = move |stream| send_blocking(&stream, &file);
+            return net::serve_blocking(task, meter, serve);
+        }
+        Variant::Send | Variant::SendZc => {
+            return send_memory(task, &file, meter, variant == Variant::SendZc);
+        }
+        Variant::Floor => {
+            let serve = move |stream| send_ready(&stream, &file);
             return net::serve_blocking(task, meter, serve);
         }
     };
@@ -288,11 +328,73 @@ fn send_blocking(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
                 let left = (len - at) as usize;
                 match rustix::fs::sendfile(stream, &file, Some(&mut at), left) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
         }
+    }
+    Ok(0)
+}
+
+/// Sends what the file has by a ring, from memory.
+fn send_memory(
+    task: &Task,
+    path: &Path,
+    meter: &mut Meter,
+    zero_copy: bool,
+) -> anyhow::Result<Done> {
+    let bytes: Arc<[u8]> = std::fs::read(path)?.into();
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let its = Arc::clone(&counts);
+    let serve = move |mut stream: TcpStream| {
+        let mut sender = RingSender::new((*bytes).into(), zero_copy)?;
+        let mut asked = [0; 8];
+        while stream.read_exact(&mut asked).is_ok() {
+            let before = sender.counts();
+            for _ in 0..u64::from_be_bytes(asked) {
+                sender.send(&stream)?;
+            }
+            // The buffer is the program's again only then.
+            sender.settle()?;
+            let Counts { sends, copied, .. } = sender.counts();
+            let (sends, copied) = (sends - before.sends, copied - before.copied);
+            // The last question is what is measured.
+            *its.lock().unwrap_or_else(PoisonError::into_inner) = (sends, copied);
+        }
+        Ok(0)
+    };
+    let mut done = net::serve_blocking(task, meter, serve)?;
+    let (sends, copied) = *counts.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, count) in [(SENDS, sends), (COPIED, copied)] {
+        done.counters.insert(name.into(), count);
+    }
+    Ok(done)
+}
+
+/// As [`send_blocking`], but that no call waits for the peer: that is done by `poll(2)`.
+fn send_ready(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let mut asked = [0; 8];
+    while stream.read_exact(&mut asked).is_ok() {
+        stream.set_nonblocking(true)?;
+        for _ in 0..u64::from_be_bytes(asked) {
+            let mut at = 0;
+            while at < len {
+                let wanted = (len - at).min(SEND_FILE_BYTES_MAX as u64) as usize;
+                match rustix::fs::sendfile(stream, &file, Some(&mut at), wanted) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(count) if count == wanted => {}
+                    Ok(_) | Err(Errno::AGAIN) => {
+                        poll(&mut [PollFd::new(&stream, PollFlags::OUT)], None)?;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        stream.set_nonblocking(false)?;
     }
     Ok(0)
 }

@@ -122,10 +122,10 @@ fn us_of_each(results: &Results, row: &Row) -> impl Fn(u64) -> String {
     |ns| format!("{:.2}", of_each(results, row, ns) / 1e3)
 }
 
-/// The columns that labels of points take; those of trees say much.
+/// The columns that labels of points take.
 fn label_width(results: &Results) -> usize {
     let labels = results.about.points.iter().map(|point| point.label.chars().count());
-    labels.max().filter(|_| results.about.focus == Focus::Files).unwrap_or(0).max(12)
+    labels.max().unwrap_or(0).max(12)
 }
 
 fn most_or_none(results: &Results, row: &Row, name: &str) -> String {

@@ -13,6 +13,7 @@ use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::AtHand;
 use sakia_bench::sched::{self, Sched};
 use sakia_bench::send_file::{self, SendFile};
+use sakia_bench::sockets::{self, Sockets};
 use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
@@ -51,6 +52,7 @@ pub enum Which {
     Echo(echo::Options),
     Udp(udp::Options),
     SendFile(send_file::Options),
+    Sockets(sockets::Options),
     Threads(threads::Options),
     Sched(Box<sched::Options>),
     CopyTree(Box<copytree::Options>),
@@ -88,6 +90,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::Echo(echo) => Box::new(Echo::new(echo::Options { load, ..echo })?),
         Which::Udp(udp) => Box::new(Udp::new(udp::Options { load, ..udp })?),
         Which::SendFile(files) => Box::new(SendFile::new(send_file::Options { load, ..files })?),
+        Which::Sockets(sockets) => Box::new(Sockets::new(sockets::Options { load, ..sockets })?),
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),

@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::buf::{IoBufMut, Slice};
+
 /// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
 ///
 /// It counts against the limit on locked memory. It is given back when the driver, the arena and every
@@ -109,6 +111,33 @@ impl FixedBuf {
         // SAFETY: the index is less than the number of blocks, all of which lie within the map.
         unsafe { self.memory.addr.add(self.index as usize * self.memory.block_bytes) }.as_ptr()
     }
+}
+
+/// A block of an [`Arena`], or a part of one. No other types can be.
+pub trait RegisteredBuf: IoBufMut + sealed::Sealed {
+    /// The block.
+    #[doc(hidden)]
+    fn block(&self) -> &FixedBuf;
+}
+
+impl RegisteredBuf for FixedBuf {
+    fn block(&self) -> &FixedBuf {
+        self
+    }
+}
+
+impl RegisteredBuf for Slice<FixedBuf> {
+    fn block(&self) -> &FixedBuf {
+        self.buffer()
+    }
+}
+
+mod sealed {
+    /// Says that all bytes of the buffer lie within a block.
+    pub trait Sealed {}
+
+    impl Sealed for super::FixedBuf {}
+    impl Sealed for super::Slice<super::FixedBuf> {}
 }
 
 impl std::ops::Deref for FixedBuf {

@@ -24,6 +24,7 @@ use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::mounts::RemoteMounts;
 use crate::policy::{Attempt, CallMode, Lane};
+use crate::stat::StatxResult;
 
 /// What the queue of a [`Backend`] takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -433,6 +434,17 @@ pub trait Descriptors {
     ///
     /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
+
+    /// The same, and what `statx(2)` tells by the same call; its mask is zero where there is no such call.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    #[doc(hidden)]
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
+        // SAFETY: the caller's duties are the same.
+        (unsafe { self.facts(raw) }, StatxResult::default())
+    }
 
     /// The descriptor's status flags, as `F_GETFL`.
     ///

@@ -17,7 +17,7 @@ use crate::call::{Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
-use crate::ops::{Received, TRUNCATED, transfer_len};
+use crate::ops::{CONTROL_TRUNCATED, Received, TRUNCATED, transfer_len};
 use crate::policy::{Attempt, CallMode};
 use crate::sys::{DONT_WAIT, Message, NO_SIGNAL};
 
@@ -91,8 +91,13 @@ impl Handle {
             // before; there is room for as many.
             unsafe { buf.set_init(len) };
             let from = name.address_of(message.name_len);
-            let is_truncated = message.flags & TRUNCATED != 0;
-            received.push(Received { len, from, is_truncated, datagram_len: len });
+            received.push(Received {
+                len,
+                from,
+                is_truncated: message.flags & TRUNCATED != 0,
+                is_control_truncated: message.flags & CONTROL_TRUNCATED != 0,
+                datagram_len: len,
+            });
         }
         self.keep(scratch);
         match moved {

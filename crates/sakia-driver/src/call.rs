@@ -364,7 +364,7 @@ functions! {
     /// `renameat2(2)`.
     Renameat = __NR_renameat2: once path;
     /// `sendfile(2)` to a socket, as far as that has room. The fifth argument is not the kernel's: it says
-    /// whether the socket's mode may be changed for the call.
+    /// what may be done with the socket's mode.
     Sendfile = __NR_sendfile: writes;
     /// `sendmmsg(2)`, whose flags say that it does not wait.
     Sendmmsg = __NR_sendmmsg: ;

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Sock
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::mounts::{self, MountTable, RemoteMounts};
+use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
 use crate::sys::{self, OpenHow, abi, open};
 
@@ -67,6 +68,22 @@ impl Descriptors for KernelDescriptors {
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
         facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
+    }
+
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
+        let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
+        let wanted = StatxResult::BASIC | abi::STATX_MNT_ID;
+        let mut stat = StatxResult::default();
+        let (path, result) =
+            (c"".as_ptr().expose_provenance(), (&raw mut stat).expose_provenance());
+        // SAFETY: the path is static, and the result outlives the call; it has the kernel's form.
+        if unsafe { sys::statx(raw, path as u64, flags, wanted, result as u64) }.is_err() {
+            // SAFETY: the caller keeps the descriptor open during the call.
+            return (unsafe { self.facts(raw) }, StatxResult::default());
+        }
+        let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
+        let mount = (stat.mask & abi::STATX_MNT_ID != 0).then_some(stat.mount_id);
+        (facts_of(stat.mode.into(), Some(stat.size), device, mount), stat)
     }
 
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {

@@ -62,7 +62,9 @@ impl Driver {
     }
 
     fn on(backend: Auto) -> Self {
-        sakia_trace::record_as_environment_says();
+        if cfg!(feature = "trace") {
+            sakia_trace::record_as_environment_says();
+        }
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
         let lent = RefCell::default();

@@ -18,7 +18,8 @@ use crate::operation::Completion;
 use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
-use crate::sys::Direction;
+use crate::stat::StatxResult;
+use crate::sys::{Direction, send_file};
 
 /// Which way a descriptor is closed. Nobody but the driver has its number then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,7 @@ struct Inner {
     flags: Cell<Option<u32>>,
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
-    /// It is a socket that the driver has made.
-    is_own_socket: Cell<bool>,
+    mode: Cell<SocketMode>,
     /// Whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
     /// The mounted file system, found out together with the kind.
@@ -65,6 +65,32 @@ struct Inner {
     driver: *const (),
     /// What keeps the descriptor open, if that is not this: it was lent, and others may use it.
     lender: Option<Lender>,
+}
+
+/// Whose a socket's mode is, and which it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SocketMode {
+    /// No socket that the driver has made.
+    Foreign,
+    /// One that the driver has made, in blocking mode. No other program, and no operation, goes by its mode.
+    Own,
+    /// The same, left in non-blocking mode by a send of a file.
+    NonBlocking,
+    /// One that the driver has made, in blocking mode, by which others may go.
+    Shared,
+}
+
+/// What a send of a file may do with the socket's mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendMode {
+    /// Only look at it.
+    Given = send_file::GIVEN as isize,
+    /// Change it for the call.
+    Changed = send_file::CHANGED as isize,
+    /// Change it, and leave it so if the call succeeds or finds no room.
+    Kept = send_file::KEPT as isize,
+    /// It is in non-blocking mode, and stays so.
+    NonBlocking = send_file::NON_BLOCKING as isize,
 }
 
 /// What keeps a lent descriptor open, whatever it is.
@@ -112,6 +138,12 @@ pub(crate) trait Owner {
     ///
     /// - The descriptor stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
+    /// The same, and what `statx(2)` tells by the same call; see [`Descriptors::facts_and_stat`].
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Owner::facts).
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult);
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
     /// Whether looking this path up, or opening what is there, may wait for a server.
@@ -157,7 +189,7 @@ impl Fd {
                 size: Cell::new(None),
                 flags: Cell::new(None),
                 is_nonblock_added: Cell::new(false),
-                is_own_socket: Cell::new(false),
+                mode: Cell::new(SocketMode::Foreign),
                 cache_hint: CacheHint::new(),
                 mount: OnceCell::new(),
                 closer: Cell::new(None),
@@ -195,13 +227,50 @@ impl Fd {
         // SAFETY: the caller's duties are the same.
         let fd = unsafe { Self::opened(raw, owner, 0, false) };
         fd.inner.kind.set(Some(FileKind::Waiting));
-        fd.inner.is_own_socket.set(true);
+        fd.inner.mode.set(SocketMode::Own);
         fd
     }
 
-    /// Returns whether it is a socket that the driver has made, whose mode may be changed for a moment.
-    pub(crate) fn is_own_socket(&self) -> bool {
-        self.inner.is_own_socket.get()
+    /// Returns what a send of a file may do with the socket's mode.
+    pub(crate) fn mode_for_sends(&self) -> SendMode {
+        match self.inner.mode.get() {
+            SocketMode::Foreign => SendMode::Given,
+            SocketMode::Own => SendMode::Kept,
+            SocketMode::NonBlocking => SendMode::NonBlocking,
+            SocketMode::Shared => SendMode::Changed,
+        }
+    }
+
+    /// A send of a file has left the socket in non-blocking mode.
+    pub(crate) fn note_nonblocking(&self) {
+        match self.inner.mode.get() {
+            SocketMode::Own => self.inner.mode.set(SocketMode::NonBlocking),
+            // Meanwhile it was handed out.
+            SocketMode::Shared => self.make_blocking(),
+            SocketMode::Foreign | SocketMode::NonBlocking => {}
+        }
+    }
+
+    /// The socket's mode matters to others from now on: it is in blocking mode, unless a call is under way
+    /// that changes it for a moment.
+    #[inline(always)]
+    pub(crate) fn share_mode(&self) {
+        if matches!(self.inner.mode.get(), SocketMode::Own | SocketMode::NonBlocking) {
+            self.end_own_mode();
+        }
+    }
+
+    #[cold]
+    fn end_own_mode(&self) {
+        if self.inner.mode.replace(SocketMode::Shared) == SocketMode::NonBlocking {
+            self.make_blocking();
+        }
+    }
+
+    fn make_blocking(&self) {
+        // SAFETY: a clone keeps the descriptor open: `self`. The driver made the socket, and has changed its
+        // mode itself.
+        unsafe { self.inner.owner.descriptors().make_blocking(self.inner.raw) };
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -221,6 +290,20 @@ impl Fd {
     #[inline(always)]
     pub fn kind(&self) -> FileKind {
         self.inner.kind()
+    }
+
+    /// Finds out what the descriptor refers to, unless that is known, and returns what `statx(2)` tells of a
+    /// file of a local file system by the same call.
+    pub(crate) fn learn_with_stat(&self) -> Option<StatxResult> {
+        let inner = &*self.inner;
+        if inner.kind.get().is_some() {
+            return None;
+        }
+        // SAFETY: a clone keeps the descriptor open: `self`.
+        let (facts, stat) = unsafe { inner.owner.facts_and_stat(inner.raw) };
+        inner.learn(facts);
+        let is_local = self.mount().is_some_and(|mount| mount.is_local);
+        (is_local && stat.mask != 0).then_some(stat)
     }
 
     /// The mounted file system of a file on which operations end by themselves; `None` for other
@@ -259,9 +342,13 @@ impl Fd {
     #[inline(always)]
     pub(crate) fn route(&self, direction: Direction, rule: Rule, bytes: u32) -> Route {
         if !rule.tries_now {
+            self.share_mode(); // transfers that are no socket's own go by it
             return Route::Queue;
         }
-        let Some(mount) = self.mount() else { return Route::Queue };
+        let Some(mount) = self.mount() else {
+            self.share_mode();
+            return Route::Queue;
+        };
         if mount.is_remote {
             return Route::Lane(Lane::Elastic);
         }
@@ -430,6 +517,7 @@ impl Fd {
         if self.is_closing() || self.inner.lender.is_some() {
             return Err(self);
         }
+        self.share_mode();
         let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
         if inner.is_nonblock_added.take() {
             // SAFETY: `inner` keeps the descriptor open; the flag was added when the driver opened the file,
@@ -443,6 +531,19 @@ impl Fd {
         // SAFETY: an open descriptor of this process, to which this was the last reference; `Inner`, which
         // would close it, has another number now.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    }
+
+    /// Lends the descriptor for a call that neither goes by the mode of a socket nor keeps a copy of the
+    /// descriptor, such as `getsockopt(2)`. Other calls need [`as_fd`](AsFd::as_fd): a socket that the driver
+    /// made may be in non-blocking mode until then, see [`Connection::send_file`](crate::Connection::send_file).
+    ///
+    /// # Panics
+    /// On the simulated kernel, whose descriptors mean nothing to the process.
+    pub fn peek(&self) -> BorrowedFd<'_> {
+        self.assert_is_of_this_process();
+        // SAFETY: an open descriptor of this process: nobody closes it while there is a clone, such as
+        // the one that is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.inner.raw) }
     }
 
     /// Whether the descriptor is the simulated kernel's, and means nothing to the process.
@@ -481,10 +582,8 @@ impl AsFd for Fd {
     /// # Panics
     /// On the simulated kernel, whose descriptors mean nothing to the process.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.assert_is_of_this_process();
-        // SAFETY: an open descriptor of this process: nobody closes it while there is a clone, such as
-        // the one that is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.inner.raw) }
+        self.share_mode();
+        self.peek()
     }
 }
 
@@ -507,16 +606,21 @@ impl Inner {
     fn learn_kind(&self) -> FileKind {
         // SAFETY: the caller has a clone, or is the last one's destructor; both keep the descriptor open.
         let facts = unsafe { self.owner.facts(self.raw) };
+        self.learn(facts);
+        facts.kind
+    }
+
+    fn learn(&self, facts: FileFacts) {
         self.kind.set(Some(facts.kind));
         self.size.set(facts.size);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             let _ = self.mount.set(self.owner.mount(&facts));
         } else if self.is_nonblock_added.take() {
-            // SAFETY: as above; the flag was added when the driver opened the file, which nobody else has.
+            // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added
+            // when the driver opened the file, which nobody else has.
             unsafe { self.owner.descriptors().make_blocking(self.raw) };
         }
-        facts.kind
     }
 
     /// What is no file has nothing to write back when it is closed.

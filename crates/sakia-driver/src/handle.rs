@@ -25,6 +25,7 @@ use crate::operation::{Completion, Erased, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
+use crate::stat::StatxResult;
 
 /// What all handles of a driver share.
 pub(crate) struct Shared {
@@ -539,6 +540,11 @@ impl Owner for Shared {
     unsafe fn facts(&self, raw: i32) -> FileFacts {
         // SAFETY: the caller's promise.
         unsafe { self.descriptors.facts(raw) }
+    }
+
+    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
+        // SAFETY: the caller's promise.
+        unsafe { self.descriptors.facts_and_stat(raw) }
     }
 
     fn mount(&self, facts: &FileFacts) -> Rc<Mount> {

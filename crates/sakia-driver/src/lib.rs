@@ -85,6 +85,7 @@ pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;
+mod stat;
 mod sys;
 mod transfer;
 mod uring;
@@ -93,7 +94,7 @@ mod whole;
 
 pub use address::{Credentials, Domain, ShutdownHow, SocketAddress, SocketType};
 pub use aligned::AlignedBuf;
-pub use arena::{Arena, FixedBuf};
+pub use arena::{Arena, FixedBuf, RegisteredBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake, Takes};
 pub use buf::{BufResult, BufResultExt, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};

@@ -6,6 +6,11 @@ use crate::{Fifo, Impossible};
 const SMALL: usize = 4096;
 /// So many of them in a row, each of which found a full buffer's worth, show it.
 const FULL_READS: u32 = 32;
+/// Reading ahead has paid if it served this many reads from memory. If it ended before, twice as many full
+/// reads are needed the next time.
+const SAVED: u32 = 8;
+/// So many are needed at most.
+const FULL_READS_MAX: u32 = 4096;
 /// Reading ahead ends after this many calls in a row that brought no byte more than was asked for.
 const MISSES: u32 = 4;
 /// It also ends when reads ask for more than this on average: copying these bytes costs more than a call.
@@ -31,7 +36,9 @@ pub enum ReadPlan {
 ///
 /// It reads ahead after 32 reads in a row of at most 4 KiB that each found a full buffer's worth, and stops
 /// when 4 calls in a row brought nothing more than was asked for, when the kernel had nothing, or when
-/// reads ask for more than 8 KiB on average. Bytes that wait always come before those of the next call.
+/// reads ask for more than 8 KiB on average. If it stops before 8 reads were served from memory, as with
+/// messages that fill the buffer one by one, it takes twice as many full reads the next time, up to 4096.
+/// Bytes that wait always come before those of the next call.
 #[derive(Debug)]
 pub struct ReadAhead<M> {
     waiting: Option<Fifo<M>>,
@@ -40,6 +47,10 @@ pub struct ReadAhead<M> {
     direct: u32,
     /// Full small reads in a row.
     full_reads: u32,
+    /// So many of them begin it.
+    needed: u32,
+    /// Reads that were served from memory since it began.
+    saved: u32,
     /// Calls in a row that brought nothing more.
     misses: u32,
     /// The average number of bytes asked for, times `1 << WEIGHT`.
@@ -48,7 +59,16 @@ pub struct ReadAhead<M> {
 
 impl<M> Default for ReadAhead<M> {
     fn default() -> Self {
-        Self { waiting: None, is_ahead: false, direct: 0, full_reads: 0, misses: 0, average: 0 }
+        Self {
+            waiting: None,
+            is_ahead: false,
+            direct: 0,
+            full_reads: 0,
+            needed: FULL_READS,
+            saved: 0,
+            misses: 0,
+            average: 0,
+        }
     }
 }
 
@@ -73,19 +93,25 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.is_ahead
     }
 
-    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
-    pub fn plan(&mut self, want: usize) -> ReadPlan {
+    /// Returns the way of the next read if it is not to fetch more than was asked for: `MSG_TRUNC` of TCP,
+    /// which copies nothing. A plain call counts as begun.
+    pub fn plan_exact(&mut self) -> ReadPlan {
         if !self.is_empty() {
             return ReadPlan::Take;
         }
+        self.direct += 1;
+        ReadPlan::Direct
+    }
+
+    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
+    pub fn plan(&mut self, want: usize) -> ReadPlan {
         // While another thread is in a plain call, bytes kept here could be overtaken by those it gets
         // later.
         let is_alone = self.direct == 0;
-        if self.is_ahead && is_alone && want > 0 {
+        if self.is_ahead && is_alone && want > 0 && self.is_empty() {
             return ReadPlan::Ahead;
         }
-        self.direct += 1;
-        ReadPlan::Direct
+        self.plan_exact()
     }
 
     /// A plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
@@ -94,9 +120,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.note_size(want);
         let is_full = count == Some(want) && want > 0 && want <= SMALL;
         self.full_reads = if is_full { self.full_reads + 1 } else { 0 };
-        if self.full_reads >= FULL_READS {
+        if self.full_reads >= self.needed {
             self.is_ahead = true;
-            (self.full_reads, self.misses) = (0, 0);
+            (self.full_reads, self.misses, self.saved) = (0, 0, 0);
         }
     }
 
@@ -151,6 +177,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
             // Nothing was there at all: the peer is not ahead of the program any more.
             if count.is_none() || self.misses >= MISSES {
                 self.is_ahead = false;
+                // It cost a call that found nothing, and memory.
+                let has_paid = self.saved >= SAVED;
+                self.needed =
+                    if has_paid { FULL_READS } else { (self.needed * 2).min(FULL_READS_MAX) };
             }
         }
         Ok(count.unwrap_or(0).min(want))
@@ -159,6 +189,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
     /// Moves waiting bytes to `out`. Returns how many.
     pub fn take(&mut self, out: &mut [u8]) -> usize {
         self.note_size(out.len());
+        self.saved = self.saved.saturating_add(1);
         self.waiting.as_mut().map_or(0, |waiting| waiting.pop(out))
     }
 
@@ -347,6 +378,34 @@ mod tests {
     }
 
     #[test]
+    fn takes_more_evidence_where_it_did_not_pay() {
+        let mut ahead = Ahead::new();
+        let mut reads_before = || {
+            let mut reads = 0;
+            while ahead.plan(64) == ReadPlan::Direct {
+                ahead.direct_ended(64, Some(64));
+                reads += 1;
+            }
+            // Messages come one by one: behind the last one there is none.
+            assert_eq!(ahead.ended(64, None), Ok(0));
+            reads
+        };
+        let reads: Vec<u32> = (0..9).map(|_| reads_before()).collect();
+        assert_eq!(reads, [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096]);
+
+        // A backlog from which 8 reads are served: the same evidence as in the beginning.
+        let mut kernel: VecDeque<u8> = vec![1; 64 * 5000].into();
+        while read(&mut ahead, &mut kernel, 8).1 != ReadPlan::Ahead {}
+        kernel.clear();
+        for _ in 0..SAVED {
+            assert_eq!(read(&mut ahead, &mut kernel, 8).1, ReadPlan::Take);
+        }
+        assert_eq!(read(&mut ahead, &mut kernel, 8).1, ReadPlan::Ahead);
+        assert!(!ahead.is_ahead());
+        assert_eq!(ahead.needed, FULL_READS);
+    }
+
+    #[test]
     fn ends_with_large_reads_and_gives_its_memory_back() {
         let mut ahead = engaged();
         let mut kernel: VecDeque<u8> = vec![1; 1000].into();
@@ -373,6 +432,11 @@ mod tests {
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));
         ahead.direct_ended(10, Some(10)); // it ended
+        // Neither while one of them fetches exactly what was asked for.
+        assert_eq!(ahead.plan_exact(), ReadPlan::Direct);
+        assert_eq!(ahead.plan(10), ReadPlan::Direct);
+        ahead.direct_ended(10, Some(10));
+        ahead.direct_ended(10, Some(10));
         assert_eq!(ahead.plan(10), ReadPlan::Ahead);
     }
 }

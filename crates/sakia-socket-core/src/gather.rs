@@ -39,7 +39,8 @@ pub enum WritePlan {
     /// again. If queued bytes are left, the kernel has no room: the caller waits for it, or pushes what
     /// fits and returns `EAGAIN` for the rest.
     Flush,
-    /// The socket is shut down for writing: `EPIPE`.
+    /// The socket is shut down for writing, or bytes of it were lost: `EPIPE`, of the kernel's if
+    /// [`refuses_alone`](WriteQueue::refuses_alone) is false.
     Refuse,
 }
 
@@ -68,6 +69,8 @@ enum Shutdown {
     Asked,
     /// The kernel was told.
     Done,
+    /// Queued bytes were dropped, so that none may come behind them.
+    Failed,
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
@@ -137,12 +140,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.queue.is_some()
     }
 
-    /// Appends as many of `bytes` as fit, at the time `now`. Returns how many: none without memory.
-    pub fn push(&mut self, bytes: &[u8], now: Duration) -> usize {
+    /// Appends as many of `bytes` as fit. Returns how many: none without memory. Only for the first byte of
+    /// a queue the time is asked of `now`.
+    pub fn push(&mut self, bytes: &[u8], now: impl FnOnce() -> Duration) -> usize {
         let count = self.queue.as_mut().map_or(0, |queue| queue.push(bytes));
-        if count > 0 {
-            let delay = self.limits.delay;
-            self.due.get_or_insert(now.saturating_add(delay));
+        if count > 0 && self.due.is_none() {
+            self.due = Some(now().saturating_add(self.limits.delay));
         }
         count
     }
@@ -189,9 +192,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.small_writes = 0;
     }
 
-    /// Drops the queued bytes, which cannot be sent any more. Returns how many.
+    /// Drops the queued bytes, which cannot be sent any more, and takes no more: the peer must not see
+    /// later bytes without them. Returns how many.
     pub fn fail(&mut self) -> usize {
         self.due = None;
+        self.shutdown = Shutdown::Failed;
         self.queue.as_mut().map_or(0, |queue| queue.discard(usize::MAX))
     }
 
@@ -200,6 +205,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         if self.shutdown == Shutdown::No {
             self.shutdown = Shutdown::Asked;
         }
+    }
+
+    /// Returns true if a write is `EPIPE` without a call, which might succeed: the kernel was not told of
+    /// the shutdown yet, or queued bytes were lost.
+    pub fn refuses_alone(&self) -> bool {
+        matches!(self.shutdown, Shutdown::Asked | Shutdown::Failed)
     }
 
     /// Returns true once, when the kernel is to be told of the shutdown: all queued bytes were sent.
@@ -211,9 +222,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         is_time
     }
 
-    /// Returns true if a program that asks is to hear that it can write: a third of the queue is free.
+    /// Returns true if a program that asks is to hear that it can write: a third of the queue is free, or
+    /// the next write fails at once because the sending side is shut down.
     pub fn has_room(&self) -> bool {
-        self.queue.as_ref().is_none_or(|queue| queue.free() * 3 >= queue.capacity())
+        self.shutdown != Shutdown::No
+            || self.queue.as_ref().is_none_or(|queue| queue.free() * 3 >= queue.capacity())
     }
 
     /// Gives the memory back, if no byte waits in it.
@@ -273,14 +286,14 @@ mod tests {
                     if !queue.has_memory() {
                         queue.begin(vec![0; LIMITS.bytes].into());
                     }
-                    return accepted + queue.push(rest, now);
+                    return accepted + queue.push(rest, || now);
                 }
                 WritePlan::Flush => {
                     let (first, second) = queue.queued();
                     let count = kernel.send(&[first, second, rest]);
                     accepted += queue.sent(rest.len(), count).expect("the count is true");
                     if !queue.is_empty() {
-                        return accepted + queue.push(&bytes[accepted..], now);
+                        return accepted + queue.push(&bytes[accepted..], || now);
                     }
                     plan = queue.plan_rest(bytes.len() - accepted);
                 }
@@ -341,6 +354,47 @@ mod tests {
             prop_assert_eq!(kernel.taken, accepted);
         }
 
+        /// In whatever order a stream ends and fails: nothing is taken afterwards, the kernel hears of the
+        /// end once and behind the last byte, and never after lost ones.
+        #[test]
+        fn nothing_is_taken_behind_the_end(
+            steps in prop::collection::vec((0_u8..7, 0_usize..60), 1..100),
+        ) {
+            let (mut queue, mut kernel) = (Queue::new(LIMITS), Kernel::default());
+            let (mut accepted, mut is_over, mut told) = (0, false, 0);
+            let mut is_lost = false;
+            for (kind, size) in steps {
+                match kind {
+                    0 => kernel.room += size,
+                    1 => flush(&mut queue, &mut kernel),
+                    2 if size < 6 => {
+                        queue.shut_down();
+                        is_over = true;
+                    }
+                    3 if size < 6 => {
+                        accepted -= queue.fail();
+                        (is_over, is_lost) = (true, true);
+                    }
+                    4 => {
+                        if queue.take_shutdown() {
+                            told += 1;
+                            prop_assert!(queue.is_empty() && !is_lost);
+                        }
+                    }
+                    _ => {
+                        let count = write(&mut queue, &mut kernel, &vec![1; size], Duration::ZERO);
+                        prop_assert!(!is_over || count == 0);
+                        accepted += count;
+                    }
+                }
+                prop_assert!(!is_over || queue.plan(1) == WritePlan::Refuse);
+                // With no byte left and the kernel told, its answer counts.
+                prop_assert_eq!(queue.refuses_alone(), is_over && (is_lost || told == 0));
+                prop_assert_eq!(kernel.taken.len() + queue.len(), accepted);
+            }
+            prop_assert!(told <= 1);
+        }
+
         #[test]
         fn counts_that_lie_end_in_an_error(
             queued in 0_usize..64,
@@ -349,7 +403,7 @@ mod tests {
         ) {
             let (mut queue, _) = gathering();
             queue.begin(vec![0; LIMITS.bytes].into());
-            queue.push(&vec![0; queued], Duration::ZERO);
+            queue.push(&vec![0; queued], || Duration::ZERO);
             match queue.sent(len, count) {
                 Ok(mine) => prop_assert!(count <= queued + len && mine == count.saturating_sub(queued)),
                 Err(Impossible) => prop_assert!(count > queued + len && queue.len() == queued),
@@ -417,14 +471,37 @@ mod tests {
     }
 
     #[test]
+    fn the_time_is_asked_for_the_first_byte_only() {
+        let (mut queue, mut kernel) = gathering();
+        queue.begin(vec![0; LIMITS.bytes].into());
+        let mut looks = 0;
+        for _ in 0..2 {
+            for _ in 0..5 {
+                queue.push(b"-", || {
+                    looks += 1;
+                    Duration::ZERO
+                });
+            }
+            flush(&mut queue, &mut kernel);
+        }
+        assert_eq!(looks, 2);
+    }
+
+    #[test]
     fn the_kernel_hears_of_a_shutdown_after_the_last_byte() {
         let (mut queue, mut kernel) = gathering();
         write(&mut queue, &mut kernel, b"last", Duration::ZERO);
+        assert!(!queue.refuses_alone());
+        queue.push(&[0; 64], || Duration::ZERO);
+        assert!(!queue.has_room());
         queue.shut_down();
+        assert!(queue.has_room(), "for EPIPE");
         assert!(!queue.take_shutdown());
         assert_eq!(queue.plan(1), WritePlan::Refuse);
+        assert!(queue.refuses_alone(), "the kernel would take the byte");
         flush(&mut queue, &mut kernel);
         assert!(queue.take_shutdown());
+        assert!(!queue.refuses_alone());
         assert!(!queue.take_shutdown());
         assert_eq!(queue.plan(1), WritePlan::Refuse);
     }
@@ -437,5 +514,8 @@ mod tests {
         assert_eq!(queue.fail(), 4);
         assert_eq!((queue.due(), queue.len()), (None, 0));
         assert!(queue.give_back().is_some());
+        // A byte behind the lost ones would be a hole in the stream.
+        assert_eq!(queue.plan(1), WritePlan::Refuse);
+        assert!(queue.refuses_alone());
     }
 }

@@ -4,7 +4,8 @@
 //! more than the program asked for, and later reads are served from memory ([`ReadAhead`]). It gathers:
 //! small writes are put into a queue, and one call sends them ([`WriteQueue`]). Both cost a copy, so both
 //! begin only on evidence that they pay, and end with it. As long as bytes wait in memory, the kernel's
-//! answers to `poll` and `epoll_wait` have to be corrected ([`Watch`]).
+//! answers to `poll`, `select` and `epoll_wait` have to be corrected ([`InMemory`], [`Selection`],
+//! [`Watch`]).
 //!
 //! This crate has the rules only. It makes no system call, takes no lock, allocates no memory and has no
 //! dependency, so that a library operating system and a signal handler can use it alike. The caller
@@ -49,12 +50,14 @@ extern crate std;
 mod ahead;
 mod fifo;
 mod gather;
+mod select;
 mod watch;
 
 pub use ahead::{ReadAhead, ReadPlan};
 pub use fifo::Fifo;
 pub use gather::{QueueLimits, WritePlan, WriteQueue};
-pub use watch::{Events, Trigger, Watch};
+pub use select::Selection;
+pub use watch::{Events, InMemory, Trigger, Watch};
 
 /// The host reported a count that no kernel can report: more bytes than there was room for, or than were
 /// given to it. The connection is to be treated as reset; nothing was copied.

@@ -11,6 +11,7 @@ use rustix::net::{
 };
 
 use crate::Events;
+use crate::control::{Received, ReceivedMessage, SendControl};
 
 /// Makes the calls of this library to the kernel, or to another host: sockets, waits, parking, time and
 /// memory.
@@ -89,11 +90,80 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// `getsockopt(SO_ERROR)`: takes the pending error of the socket.
     fn take_error(&self, fd: &Self::Fd) -> Result<Option<Errno>, Errno>;
 
-    /// `getsockopt(SO_SNDTIMEO)`; `None` is for ever.
-    fn send_timeout(&self, fd: &Self::Fd) -> Result<Option<Duration>, Errno>;
-
     /// `setsockopt(SO_LINGER)` with zero seconds: closing the socket resets the connection.
     fn reset_on_close(&self, fd: &Self::Fd) -> Result<(), Errno>;
+
+    /// `setsockopt(2)` with the kernel's numbers and bytes of `value`. Without an implementation the host has
+    /// no options: `ENOPROTOOPT`.
+    fn set_option(&self, fd: &Self::Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        let _ = (fd, level, name, value);
+        Err(Errno::NOPROTOOPT)
+    }
+
+    /// `getsockopt(2)`: fills `value` and returns how many bytes of it. Without an implementation the host
+    /// has no options: `ENOPROTOOPT`.
+    fn option(
+        &self,
+        fd: &Self::Fd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let _ = (fd, level, name, value);
+        Err(Errno::NOPROTOOPT)
+    }
+
+    /// `recvmsg(2)` with `room` bytes for control messages, which may be more than one. Without an
+    /// implementation there are none.
+    fn receive_message(
+        &self,
+        fd: &Self::Fd,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<Self::Fd>, Errno> {
+        let _ = room;
+        self.receive(fd, buffers, flags).map(ReceivedMessage::from)
+    }
+
+    /// `sendmsg(2)` with control messages: the number of bytes sent. Without an implementation
+    /// `EOPNOTSUPP`.
+    fn send_message(
+        &self,
+        fd: &Self::Fd,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, Self::Fd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        let _ = (fd, buffers, control, flags, to);
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// `connect(2)` with `AF_UNSPEC`: the socket has no peer any more. Without an implementation
+    /// `EOPNOTSUPP`.
+    fn disconnect(&self, fd: &Self::Fd) -> Result<(), Errno> {
+        let _ = fd;
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, as the host knows. Without an
+    /// implementation `ENOTTY`.
+    fn unsent(&self, fd: &Self::Fd) -> Result<u64, Errno> {
+        let _ = fd;
+        Err(Errno::NOTTY)
+    }
+
+    /// `ioctl(SIOCATMARK)`: the next byte of the host is the urgent one. Without an implementation
+    /// `ENOTTY`.
+    fn is_at_mark(&self, fd: &Self::Fd) -> Result<bool, Errno> {
+        let _ = fd;
+        Err(Errno::NOTTY)
+    }
+
+    /// Raises `SIGPIPE` in the program's thread that made the call. Without an implementation nothing
+    /// happens.
+    fn raise_broken_pipe(&self) {}
 
     /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`.
     fn set_nonblocking(&self, fd: &Self::Fd, is_nonblocking: bool) -> Result<(), Errno>;
@@ -105,6 +175,54 @@ pub trait Host: Debug + Send + Sync + 'static {
         entries: &mut [Entry<'_, Self::Fd>],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno>;
+
+    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`. Without an implementation there are no sets: `ENOSYS`.
+    fn epoll_create(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
+
+    /// `epoll_ctl(2)`. An event may have any bits. Without an implementation `ENOSYS`.
+    fn epoll_control(
+        &self,
+        set: &Self::Fd,
+        change: EpollChange,
+        fd: &Self::Fd,
+    ) -> Result<(), Errno> {
+        let _ = (set, change, fd);
+        Err(Errno::NOSYS)
+    }
+
+    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many. Without an implementation
+    /// `ENOSYS`.
+    fn epoll_wait(
+        &self,
+        set: &Self::Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let _ = (set, events, timeout);
+        Err(Errno::NOSYS)
+    }
+
+    /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor to wake threads by, which sleep in
+    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait). Without an implementation, `ENOSYS`, a thread
+    /// that sleeps there does not learn of bytes or errors that another one brings to memory.
+    fn event(&self) -> Result<Self::Fd, Errno> {
+        Err(Errno::NOSYS)
+    }
+
+    /// `write(2)` to a descriptor of [`event`](Host::event): makes it readable.
+    fn signal(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
+
+    /// `read(2)` from a descriptor of [`event`](Host::event): it is not readable any more; `EAGAIN` if it was
+    /// not.
+    fn drain(&self, event: &Self::Fd) -> Result<(), Errno> {
+        let _ = event;
+        Err(Errno::NOSYS)
+    }
 
     /// `futex(FUTEX_WAIT)`: sleeps while `word` is `expected`, at most for `timeout`; it may also return
     /// early.
@@ -120,17 +238,6 @@ pub trait Host: Debug + Send + Sync + 'static {
     fn memory(&self, len: usize) -> Self::Memory;
 }
 
-/// The result of [`Host::receive`].
-#[derive(Debug)]
-pub struct Received {
-    /// The number of bytes.
-    pub bytes: usize,
-    /// Flags of the message, `MSG_TRUNC` for one.
-    pub flags: rustix::net::ReturnFlags,
-    /// The sender's address, if the socket has those.
-    pub from: Option<SocketAddrAny>,
-}
-
 /// One descriptor of a [wait](Host::wait).
 #[derive(Debug)]
 pub struct Entry<'a, F> {
@@ -140,4 +247,24 @@ pub struct Entry<'a, F> {
     pub wanted: Events,
     /// The events that are there.
     pub ready: Events,
+}
+
+/// An event of an `epoll` set, `struct epoll_event`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollEvent {
+    /// The events to wait for, with bits such as [`Events::EDGE`], or those that are there.
+    pub events: Events,
+    /// The number that the program gave the entry.
+    pub data: u64,
+}
+
+/// A change of the host's set: an operation of `epoll_ctl(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpollChange {
+    /// `EPOLL_CTL_ADD`.
+    Add(EpollEvent),
+    /// `EPOLL_CTL_MOD`.
+    Modify(EpollEvent),
+    /// `EPOLL_CTL_DEL`.
+    Delete,
 }

@@ -1,14 +1,15 @@
 //! The kernel of this process as the host.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::sockopt::{Timeout, set_socket_linger, socket_error, socket_timeout};
+use rustix::net::sockopt::{set_socket_linger, socket_error};
 use rustix::net::{
     AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
     Shutdown, SocketAddrAny, SocketFlags, SocketType,
@@ -16,7 +17,12 @@ use rustix::net::{
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Entry, Events, Host, Received};
+use crate::control::{Received, ReceivedMessage, SendControl};
+use crate::{Entry, EpollChange, EpollEvent, Events, Host};
+use crate::{kernel_messages, kernel_options};
+
+/// Events that one call of `epoll_wait` reports without memory of the heap.
+const FEW: usize = 64;
 
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,12 +129,55 @@ impl Host for Kernel {
         socket_error(fd).map(Result::err)
     }
 
-    fn send_timeout(&self, fd: &OwnedFd) -> Result<Option<Duration>, Errno> {
-        socket_timeout(fd, Timeout::Send)
-    }
-
     fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
         set_socket_linger(fd, Some(Duration::ZERO))
+    }
+
+    fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        kernel_options::set(fd, level, name, value)
+    }
+
+    fn option(
+        &self,
+        fd: &OwnedFd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        kernel_options::get(fd, level, name, value)
+    }
+
+    fn receive_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
+        kernel_messages::receive(fd, buffers, room, flags)
+    }
+
+    fn send_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, OwnedFd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        kernel_messages::send(fd, buffers, control, flags, to)
+    }
+
+    fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        rustix::net::connect_unspec(fd)
+    }
+
+    fn raise_broken_pipe(&self) {
+        // The kernel raises it for this thread, as it does for a socket. Without descriptors there is none.
+        if let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) {
+            drop(reader);
+            let _ = rustix::io::write(&writer, b"-");
+        }
     }
 
     fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {
@@ -151,6 +200,55 @@ impl Host for Kernel {
             entry.ready = Events(fd.revents().bits().into());
         }
         Ok(count)
+    }
+
+    fn epoll_create(&self) -> Result<OwnedFd, Errno> {
+        epoll::create(epoll::CreateFlags::CLOEXEC)
+    }
+
+    fn epoll_control(&self, set: &OwnedFd, change: EpollChange, fd: &OwnedFd) -> Result<(), Errno> {
+        let flags = |event: EpollEvent| epoll::EventFlags::from_bits_retain(event.events.0);
+        let data = |event: EpollEvent| epoll::EventData::new_u64(event.data);
+        match change {
+            EpollChange::Add(event) => epoll::add(set, fd, data(event), flags(event)),
+            EpollChange::Modify(event) => epoll::modify(set, fd, data(event), flags(event)),
+            EpollChange::Delete => epoll::delete(set, fd),
+        }
+    }
+
+    fn epoll_wait(
+        &self,
+        set: &OwnedFd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let timeout = timeout.and_then(timespec);
+        let mut few = [const { MaybeUninit::<epoll::Event>::uninit() }; FEW];
+        let mut many = Vec::new();
+        let buffer = if events.len() <= FEW {
+            &mut few[..events.len()]
+        } else {
+            many.resize_with(events.len(), MaybeUninit::uninit);
+            &mut many[..]
+        };
+        let (found, _) = epoll::wait(set, buffer, timeout.as_ref())?;
+        for (event, found) in events.iter_mut().zip(&*found) {
+            let (flags, data) = (found.flags, found.data);
+            *event = EpollEvent { events: Events(flags.bits()), data: data.u64() };
+        }
+        Ok(found.len())
+    }
+
+    fn event(&self) -> Result<OwnedFd, Errno> {
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+    }
+
+    fn signal(&self, event: &OwnedFd) -> Result<(), Errno> {
+        rustix::io::write(event, &1_u64.to_ne_bytes()).map(drop)
+    }
+
+    fn drain(&self, event: &OwnedFd) -> Result<(), Errno> {
+        rustix::io::read(event, &mut [0; 8]).map(drop)
     }
 
     fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {

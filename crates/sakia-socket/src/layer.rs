@@ -1,6 +1,7 @@
 //! A host with its sockets.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
@@ -25,7 +26,12 @@ impl<H: Host> Layer<H> {
     /// Makes a layer on `host`. It starts a thread with the first write that is delayed, and none before.
     pub fn new(host: H, options: Options) -> Self {
         let (host, pump) = (Arc::new(host), Arc::new(Pump::default()));
-        Self { shared: Arc::new(Shared { host, options, pump }) }
+        let (beds, nesting) = Default::default();
+        Self { shared: Arc::new(Shared { host, options, pump, beds, nesting }) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<H>> {
+        &self.shared
     }
 
     /// Returns the host.
@@ -44,7 +50,7 @@ impl<H: Host> Layer<H> {
         protocol: Option<Protocol>,
     ) -> Result<Socket<H>, Errno> {
         let fd = self.shared.host.socket(family, kind, SocketFlags::CLOEXEC, protocol)?;
-        Ok(self.with(fd, Kind::of(family, kind)))
+        Ok(self.with(fd, Kind::of(family, kind, protocol)))
     }
 
     /// Makes two connected sockets, as `socketpair(2)` does; `SOCK_CLOEXEC` is set.
@@ -57,18 +63,26 @@ impl<H: Host> Layer<H> {
         kind: SocketType,
     ) -> Result<(Socket<H>, Socket<H>), Errno> {
         let (a, b) = self.shared.host.pair(family, kind, SocketFlags::CLOEXEC)?;
-        let kind = Kind::of(family, kind);
-        Ok((self.with(a, kind), self.with(b, kind)))
+        let kind = Kind::of(family, kind, None);
+        let [a, b] = [a, b].map(|fd| {
+            let open = Open::new(&self.shared, fd, kind);
+            open.is_connected.store(true, Ordering::Relaxed);
+            Socket::of(open)
+        });
+        Ok((a, b))
     }
 
-    /// Makes a socket of a descriptor, which is in blocking mode and of type `kind`. No other part of the
-    /// program may read or write it in other ways, or the order of bytes is lost.
+    /// Makes a socket of a descriptor, which is in blocking mode and of type `kind`, and a stream of TCP if
+    /// it is one of the Internet's. No other part of the program may read or write it in other ways, or the
+    /// order of bytes is lost. Its timeouts and `SO_LINGER` are those that the host names.
     ///
     /// # Errors
     /// Those of `getsockname(2)`.
     pub fn adopt(&self, fd: H::Fd, kind: SocketType) -> Result<Socket<H>, Errno> {
         let family = self.host().local_address(&fd)?.address_family();
-        Ok(self.with(fd, Kind::of(family, kind)))
+        let socket = self.with(fd, Kind::of(family, kind, None));
+        socket.open().load_settings();
+        Ok(socket)
     }
 
     fn with(&self, fd: H::Fd, kind: Kind) -> Socket<H> {

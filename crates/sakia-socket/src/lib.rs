@@ -13,12 +13,33 @@
 //! are due, and an error of sending them is reported by the next call.
 //!
 //! Every call to the kernel goes through a [`Host`]: [`Kernel`] makes it at once, and a library operating
-//! system leaves its enclave or sandbox there. Its results are checked, since a host may lie: a count that
-//! cannot be true is `ECONNRESET`.
+//! system leaves its enclave or sandbox there. Its results are checked, since a host may lie: after a count
+//! that cannot be true the connection is reset, for the program and for the peer. [`ToyEnclave`] shows on any
+//! machine how many calls leave, and what that costs.
 //!
-//! Sockets of streams that are not of TCP read nothing ahead, since descriptors may come with their bytes.
-//! Control messages, `epoll` sets and `sendfile` are calls of the host: [`Socket::hand_back`] prepares a
-//! socket for them.
+//! # Rules
+//! - Sockets of streams that are not of TCP read nothing ahead, since descriptors may come with their bytes.
+//! - An error is reported once, by a call or as `SO_ERROR`, behind the bytes that arrived before it. Bytes
+//!   that a failed send lost end the stream: a later write is `EPIPE`.
+//! - `SO_RCVTIMEO`, `SO_SNDTIMEO` and `SO_LINGER` hold where the library waits or closes, too. Bytes that a
+//!   call took stay so, whatever its time.
+//! - Bytes are delayed on a connection only, never with flags but `MSG_DONTWAIT` and `MSG_NOSIGNAL`, and
+//!   never behind a call with control messages: what is delayed is sent before it.
+//! - A flag or an [option](sockopt) that is not known to leave bytes as they are gives the socket to the
+//!   kernel for good, behind the bytes in memory. [`Socket::hand_back`] does the same before a call that
+//!   this library does not have, such as `sendfile(2)`.
+//! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
+//!
+//! # Readiness
+//! [`Layer::poll`], [`Layer::select`] and [`Epoll`] sets know of bytes, errors and delayed writes in memory,
+//! which the host does not see. Delayed bytes are sent before each wait. `EPOLLOUT` is for room in the host
+//! and in the write queue. A thread that sleeps in one of them is woken when another thread changes what is
+//! in memory, by an event descriptor of the host; a read or a write makes no call for that while no thread
+//! sleeps.
+//!
+//! A set of this library has one of the host with the same entries. Each wait asks it, also when an entry
+//! is ready in memory, so that neither kind of entry waits for the other. Compared with the kernel alone,
+//! an entry with edge trigger may be reported more often, never less; see [`Epoll`].
 //!
 //! # Examples
 //! ```
@@ -37,21 +58,39 @@
 
 #![forbid(unsafe_code)]
 
+mod close;
+mod control;
+mod enclave;
+mod epoll;
 mod host;
 mod kernel;
+mod kernel_messages;
+mod kernel_options;
 mod layer;
+mod message;
 mod open;
+mod option_calls;
 mod options;
+mod pieces;
 mod poll;
 mod pump;
 mod receive;
+mod select;
 mod send;
+mod set;
+mod settings;
 mod socket;
+pub mod sockopt;
+mod wake;
 
-pub use host::{Entry, Host, Received};
+pub use control::{Control, Credentials, Received, ReceivedMessage, SendControl, control_space};
+pub use enclave::{EnclaveFd, HostCall, HostCounts, ToyEnclave};
+pub use epoll::{Epoll, Pollable};
+pub use host::{Entry, EpollChange, EpollEvent, Host};
 pub use kernel::Kernel;
 pub use layer::Layer;
-pub use options::{Options, When};
+pub use options::{BrokenPipe, Options, When};
 pub use poll::PollEntry;
-pub use sakia_socket_core::{Events, QueueLimits};
+pub use sakia_socket_core::{Events, QueueLimits, Selection};
+pub use select::SelectEntry;
 pub use socket::Socket;

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType};
-use sakia_socket_core::{ReadAhead, WriteQueue};
+use rustix::net::{AddressFamily, Protocol, SocketType, ipproto};
+use sakia_socket_core::{InMemory, ReadAhead, WriteQueue};
 
 use crate::pump::Pump;
-use crate::{Host, Options};
+use crate::settings::Settings;
+use crate::wake::{Beds, News, Source};
+use crate::{Events, Host, Options, When};
 
 thread_local! {
     /// A number that no other thread has, and that changes with each wait of this one.
@@ -25,6 +27,9 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) host: Arc<H>,
     pub(crate) options: Options,
     pub(crate) pump: Arc<Pump<Open<H>>>,
+    pub(crate) beds: Beds<H>,
+    /// Held while a set is put into another one.
+    pub(crate) nesting: Mutex<()>,
 }
 
 /// How the bytes of a socket travel.
@@ -40,14 +45,20 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(family: AddressFamily, kind: SocketType) -> Self {
-        match (kind, family) {
-            (SocketType::STREAM, AddressFamily::INET | AddressFamily::INET6) => Self::Internet,
-            (SocketType::STREAM, _) => Self::Stream,
+    pub(crate) fn of(family: AddressFamily, kind: SocketType, protocol: Option<Protocol>) -> Self {
+        let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
+        match kind {
+            SocketType::STREAM if !is_internet => Self::Stream,
+            SocketType::STREAM if protocol.is_none_or(|protocol| STREAMS.contains(&protocol)) => {
+                Self::Internet
+            }
             _ => Self::Datagrams,
         }
     }
 }
+
+/// The protocols of streams; others of the Internet's, as SCTP, keep messages apart.
+const STREAMS: [Protocol; 2] = [ipproto::TCP, ipproto::MPTCP];
 
 /// An open socket.
 #[derive(Debug)]
@@ -58,11 +69,20 @@ pub(crate) struct Open<H: Host> {
     pub(crate) is_nonblocking: AtomicBool,
     /// The kernel serves it alone from now on.
     pub(crate) is_plain: AtomicBool,
+    /// It was connected at a time: only then bytes may be delayed, and the kernel refuses them before.
+    pub(crate) is_connected: AtomicBool,
+    /// The host reported what cannot be true, and the connection counts as reset.
+    is_broken: AtomicBool,
+    /// A look showed bytes of the host behind those in memory, which the next read is to have, too.
+    pub(crate) has_looked: AtomicBool,
+    /// The options of the socket that hold for bytes in memory, too.
+    pub(crate) settings: Settings,
     /// Handles of the program.
     pub(crate) handles: AtomicUsize,
     /// The errno of a call that the program did not make, until one of its calls reports it; 0 for none.
     /// As the kernel's `sk_err` exactly one call reports it, a later error replaces one that no call did.
     error: AtomicI32,
+    pub(crate) news: News,
     receiving: Mutex<ReadAhead<H::Memory>>,
     sending: Mutex<Sending<H>>,
 }
@@ -78,6 +98,7 @@ pub(crate) struct Sending<H: Host> {
 }
 
 impl<H: Host> Open<H> {
+    /// Makes an open socket of a descriptor in blocking mode.
     pub(crate) fn new(shared: &Arc<Shared<H>>, fd: H::Fd, kind: Kind) -> Arc<Self> {
         let queue = WriteQueue::new(shared.options.limits);
         let sending = Sending { queue, is_listed: false, waits: 0 };
@@ -87,8 +108,13 @@ impl<H: Host> Open<H> {
             kind,
             is_nonblocking: AtomicBool::new(false),
             is_plain: AtomicBool::new(kind == Kind::Datagrams),
+            is_connected: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+            has_looked: AtomicBool::new(false),
+            settings: Settings::default(),
             handles: AtomicUsize::new(1),
             error: AtomicI32::new(0),
+            news: News::default(),
             receiving: Mutex::new(ReadAhead::new()),
             sending: Mutex::new(sending),
         })
@@ -108,12 +134,13 @@ impl<H: Host> Open<H> {
 
     /// Keeps `error` for the next call of the program.
     pub(crate) fn set_error(&self, error: Errno) {
-        self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        self.error.store(error.raw_os_error(), Ordering::SeqCst);
+        self.news.arrived();
     }
 
     /// Returns true if an error is kept.
     pub(crate) fn has_error(&self) -> bool {
-        self.error.load(Ordering::Relaxed) != 0
+        self.error.load(Ordering::SeqCst) != 0
     }
 
     /// Takes the kept error.
@@ -125,6 +152,54 @@ impl<H: Host> Open<H> {
             0 => None,
             errno => Some(Errno::from_raw_os_error(errno)),
         }
+    }
+
+    /// Keeps the error of a call whose other part succeeded, unless it says only that the call had to end.
+    pub(crate) fn keep_error(&self, error: Errno) {
+        if error != Errno::AGAIN && error != Errno::INTR {
+            self.set_error(error);
+        }
+    }
+
+    /// Returns true if the connection counts as reset.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::SeqCst)
+    }
+
+    /// The host reported what cannot be true: the connection counts as reset from now on, since bytes of
+    /// it may be missing. Returns the error of the call.
+    pub(crate) fn break_off(&self) -> Errno {
+        self.is_broken.store(true, Ordering::SeqCst);
+        self.news.arrived();
+        // The peer learns of it when the socket is closed.
+        let _ = self.host().reset_on_close(&self.fd);
+        Errno::CONNRESET
+    }
+
+    /// The kernel serves it alone from now on, behind the bytes in memory.
+    pub(crate) fn be_plain(&self) {
+        self.is_plain.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if bytes of it may be in memory.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.kind != Kind::Datagrams
+    }
+
+    /// Returns the number of delayed bytes.
+    pub(crate) fn delayed(&self) -> usize {
+        if self.is_stream() { self.sending().queue.len() } else { 0 }
+    }
+
+    /// The socket has another connection from now on.
+    pub(crate) fn mend(&self) {
+        self.is_broken.store(false, Ordering::Relaxed);
+        self.error.store(0, Ordering::Relaxed);
+    }
+
+    /// `recv(2)` or `send(2)` with these flags on a socket in this mode does not wait.
+    pub(crate) fn is_nonblocking(&self, is_dontwait: bool) -> bool {
+        is_dontwait || self.is_nonblocking.load(Ordering::Relaxed)
     }
 
     /// Bytes that wait in memory to be read.
@@ -140,6 +215,42 @@ impl<H: Host> Drop for Open<H> {
         if !receiving.is_empty() {
             let _ = self.shared.host.reset_on_close(&self.fd);
         }
+    }
+}
+
+impl<H: Host> Source<H> for Open<H> {
+    fn fd(&self) -> &H::Fd {
+        &self.fd
+    }
+
+    fn news(&self) -> &News {
+        &self.news
+    }
+
+    fn memory(&self) -> InMemory {
+        let (arrivals, rooms) = self.news.counts();
+        let mut ready = Events::NONE;
+        if self.unread() > 0 {
+            ready |= Events::IN | Events::RDNORM;
+        }
+        if self.has_error() {
+            ready |= Events::ERR;
+        }
+        if self.is_broken() {
+            ready |= Events::IN | Events::OUT | Events::RDHUP | Events::HUP;
+        }
+        let has_room = self.shared.options.gather == When::Never || self.sending().queue.has_room();
+        InMemory { ready, arrivals, has_room, rooms }
+    }
+
+    fn make_room(&self) {
+        self.send_rest();
+    }
+
+    fn may_keep(&self) -> bool {
+        let options = &self.shared.options;
+        options.gather != When::Never
+            || self.kind == Kind::Internet && options.read_ahead != When::Never
     }
 }
 

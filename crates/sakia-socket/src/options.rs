@@ -14,6 +14,19 @@ pub enum When {
     Always,
 }
 
+/// When a send on a broken connection raises `SIGPIPE`, besides its `EPIPE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BrokenPipe {
+    /// Never, as if every call had `MSG_NOSIGNAL`: the signal would be one for the process of the library,
+    /// not for the program that it serves. The caller raises its own with each `EPIPE` of a stream.
+    #[default]
+    Never,
+    /// As in the kernel: with each `EPIPE` of a stream for a call without `MSG_NOSIGNAL`, in the calling
+    /// thread. [`Host::raise_broken_pipe`](crate::Host::raise_broken_pipe) does it where no call of the
+    /// host failed.
+    Raise,
+}
+
 /// How the sockets of a [`Layer`](crate::Layer) behave.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -25,6 +38,8 @@ pub struct Options {
     pub gather: When,
     /// How many bytes of a socket are delayed at most, and how long.
     pub limits: QueueLimits,
+    /// When sends raise `SIGPIPE`: by default never.
+    pub broken_pipe: BrokenPipe,
     /// How many bytes of a socket are read ahead at most: 64 KiB by default.
     pub ahead_bytes: usize,
 }
@@ -35,6 +50,7 @@ impl Default for Options {
             read_ahead: When::OnEvidence,
             gather: When::Never,
             limits: QueueLimits::default(),
+            broken_pipe: BrokenPipe::Never,
             ahead_bytes: 64 << 10,
         }
     }

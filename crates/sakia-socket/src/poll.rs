@@ -1,28 +1,33 @@
-//! Waiting for several sockets.
+//! Waiting for several files.
 
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::{Entry, Events, Host, Layer, Socket};
+use crate::open::Shared;
+use crate::wake::{Sleeper, Source};
+use crate::{Entry, Events, Host, Layer, Pollable};
 
-/// A socket of [`Layer::poll`].
+/// A file whose events do not end a wait is left out of it for so long.
+const LEFT_OUT: Duration = Duration::from_millis(10);
+
+/// A file of [`Layer::poll`].
 #[derive(Debug)]
 pub struct PollEntry<'a, H: Host> {
-    socket: &'a Socket<H>,
-    wanted: Events,
-    ready: Events,
+    item: Item<'a, H>,
 }
 
 impl<'a, H: Host> PollEntry<'a, H> {
     /// Makes an entry that waits for `wanted`, errors and hang-ups.
-    pub fn new(socket: &'a Socket<H>, wanted: Events) -> Self {
-        Self { socket, wanted, ready: Events::NONE }
+    pub fn new(file: impl Into<Pollable<'a, H>>, wanted: Events) -> Self {
+        let source = file.into().source();
+        let ending = wanted | Events::ERR | Events::HUP;
+        Self { item: Item { source, wanted, ending, ready: Events::NONE, is_left_out: false } }
     }
 
     /// Returns the events that the last wait found.
     pub fn ready(&self) -> Events {
-        self.ready
+        self.item.ready
     }
 }
 
@@ -38,22 +43,104 @@ impl<H: Host> Layer<H> {
         entries: &mut [PollEntry<'_, H>],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        self.flush();
-        let always = Events::ERR | Events::HUP;
-        for entry in &mut *entries {
-            entry.ready = entry.socket.ready_in_memory() & (entry.wanted | always);
-        }
-        let is_ready = entries.iter().any(|entry| !entry.ready.is_empty());
-        let mut waits: Vec<Entry<'_, H::Fd>> = entries
-            .iter()
-            .map(|entry| Entry { fd: entry.socket.fd(), wanted: entry.wanted, ready: Events::NONE })
-            .collect();
-        let timeout = if is_ready { Some(Duration::ZERO) } else { timeout };
-        self.host().wait(&mut waits, timeout)?;
-        let found: Vec<Events> = waits.iter().map(|wait| wait.ready).collect();
-        for (entry, found) in entries.iter_mut().zip(found) {
-            entry.ready |= found;
-        }
-        Ok(entries.iter().filter(|entry| !entry.ready.is_empty()).count())
+        let mut items: Vec<&mut Item<'_, H>> =
+            entries.iter_mut().map(|entry| &mut entry.item).collect();
+        wait_for(self.shared(), &mut items, timeout)?;
+        Ok(entries.iter().filter(|entry| !entry.ready().is_empty()).count())
     }
+}
+
+/// A file of a wait.
+#[derive(Debug)]
+pub(crate) struct Item<'a, H: Host> {
+    pub(crate) source: &'a dyn Source<H>,
+    /// The events to ask the host for.
+    pub(crate) wanted: Events,
+    /// Those that end the wait; the host reports others as well.
+    pub(crate) ending: Events,
+    /// Those of them that are there.
+    pub(crate) ready: Events,
+    /// The host reports other events only, which would end each wait at once.
+    pub(crate) is_left_out: bool,
+}
+
+/// Waits until one of `items` is ready, at most for `timeout`.
+pub(crate) fn wait_for<'a, H: Host>(
+    shared: &Shared<H>,
+    items: &mut [&mut Item<'a, H>],
+    timeout: Option<Duration>,
+) -> Result<(), Errno> {
+    shared.before_wait();
+    items.iter_mut().for_each(|item| item.is_left_out = false);
+    let host = &*shared.host;
+    let end = timeout
+        .filter(|timeout| !timeout.is_zero())
+        .map(|timeout| host.now().saturating_add(timeout));
+    let mut left = timeout;
+    let mut sleeper: Option<Sleeper<'_, H>> = None;
+    let mut is_heard = !items.iter().any(|item| item.source.may_keep());
+    loop {
+        let is_ready =
+            items.iter().any(|item| !(item.source.memory().ready & item.ending).is_empty());
+        let may_sleep = !is_ready && left != Some(Duration::ZERO);
+        if may_sleep && !std::mem::replace(&mut is_heard, true) {
+            let files: Vec<&'a dyn Source<H>> = items.iter().map(|item| item.source).collect();
+            sleeper = Sleeper::new(&shared.host, &shared.beds, files)?;
+            // From now on it hears of memory, which may have changed before.
+            continue;
+        }
+        let mut timeout = if may_sleep { left } else { Some(Duration::ZERO) };
+        if may_sleep && items.iter().any(|item| item.is_left_out) {
+            timeout = Some(timeout.map_or(LEFT_OUT, |timeout| timeout.min(LEFT_OUT)));
+        }
+        ask(host, items, sleeper.as_ref(), timeout)?;
+        let is_over = left == Some(Duration::ZERO);
+        if is_over || items.iter().any(|item| !item.ready.is_empty()) {
+            return Ok(());
+        }
+        left = end.map_or(left, |end| Some(end.saturating_sub(host.now())));
+    }
+}
+
+/// One `poll(2)` of the host.
+fn ask<H: Host>(
+    host: &H,
+    items: &mut [&mut Item<'_, H>],
+    sleeper: Option<&Sleeper<'_, H>>,
+    timeout: Option<Duration>,
+) -> Result<(), Errno> {
+    let asked = |item: &&mut Item<'_, H>| !item.is_left_out;
+    let entry = |fd, wanted| Entry { fd, wanted, ready: Events::NONE };
+    let mut entries: Vec<Entry<'_, H::Fd>> = items
+        .iter()
+        .filter(|item| asked(item))
+        .map(|item| entry(item.source.fd(), item.wanted))
+        .chain(sleeper.map(|sleeper| entry(sleeper.event(), Events::IN)))
+        .collect();
+    host.wait(&mut entries, timeout)?;
+    let found: Vec<Events> = entries.iter().map(|entry| entry.ready).collect();
+    drop(entries);
+    let mut found = found.into_iter();
+    for item in &mut *items {
+        if item.is_left_out {
+            // It is asked again next time.
+            item.is_left_out = false;
+            item.ready = item.source.memory().ready & item.ending;
+            continue;
+        }
+        let found = found.next().unwrap_or_default();
+        let mut memory = item.source.memory();
+        if found.contains(Events::OUT) && !memory.has_room {
+            item.source.make_room();
+            memory = item.source.memory();
+        }
+        item.ready = memory.correct(found) & item.ending;
+        item.is_left_out = !found.is_empty() && (found & item.ending).is_empty();
+    }
+    if let Some(sleeper) = sleeper
+        && found.next().is_some_and(|found| !found.is_empty())
+    {
+        sleeper.drain();
+    }
+    Ok(())
 }

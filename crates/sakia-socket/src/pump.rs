@@ -14,6 +14,9 @@ use crate::Host;
 /// How long the thread looks for more bytes before it waits to be woken.
 const LINGER: Duration = Duration::from_millis(10);
 
+/// How long it sleeps at most while bytes are delayed, whatever the host's clock said.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Something with delayed bytes.
 pub(crate) trait Delayed: Send + Sync + 'static {
     /// Sends the delayed bytes that are due at `now`, or all with `None`, as far as there is room. Returns
@@ -111,8 +114,9 @@ impl<T: Delayed> Pump<T> {
             if is_asleep {
                 host.park(&self.wakes, expected, None);
             } else {
-                let until = next.unwrap_or(now + Duration::from_micros(100));
-                host.park(&self.wakes, expected, Some(until.saturating_sub(host.now())));
+                let until = next.unwrap_or(now.saturating_add(Duration::from_micros(100)));
+                let timeout = until.saturating_sub(host.now()).min(LOOK);
+                host.park(&self.wakes, expected, Some(timeout));
             }
         }
     }

@@ -8,7 +8,9 @@ use rustix::net::RecvFlags;
 use sakia_socket_core::{ReadAhead, ReadPlan};
 
 use crate::open::{Kind, Open};
-use crate::{Host, Received, When};
+use crate::pieces::{self, PIECES_MAX};
+use crate::settings::Patience;
+use crate::{Events, Host, Received, When};
 
 /// Flags that are served here; with any other the kernel serves the call, and from then on the socket.
 const SERVED: RecvFlags = RecvFlags::DONTWAIT
@@ -17,79 +19,119 @@ const SERVED: RecvFlags = RecvFlags::DONTWAIT
     .union(RecvFlags::TRUNC)
     .union(RecvFlags::CMSG_CLOEXEC);
 
-/// Bytes that are fetched at a time so that a look at them is complete.
-const PEEK_BYTES: usize = 4096;
+/// Flags with which the kernel serves a call while bytes wait in memory: urgent data and errors are no
+/// part of the stream.
+const BESIDE: RecvFlags = RecvFlags::OOB.union(RecvFlags::ERRQUEUE);
 
 impl<H: Host> Open<H> {
-    /// Receives into `buffer`, as `recv(2)` does.
-    pub(crate) fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-        if !SERVED.contains(flags) {
-            self.is_plain.store(true, Ordering::Relaxed);
-        }
-        let is_plain = self.is_plain.load(Ordering::Relaxed) && self.unread() == 0;
-        if self.kind != Kind::Internet || is_plain {
-            return self.receive_plainly(buffer, flags).map(|received| received.bytes);
-        }
-        if flags.contains(RecvFlags::OOB) || flags.contains(RecvFlags::ERRQUEUE) {
-            // Urgent data and errors are no part of the stream.
-            return self.receive_plainly(buffer, flags).map(|received| received.bytes);
+    /// Receives into `buffers`, as `recvmsg(2)` does without an address and control messages.
+    pub(crate) fn receive(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Errno> {
+        if !self.is_served(flags) {
+            return self.receive_plainly(buffers, flags).map(|received| received.bytes);
         }
         if flags.contains(RecvFlags::PEEK) {
-            return self.peek(buffer, flags);
+            return self.peek(buffers, flags);
         }
-        if flags.contains(RecvFlags::TRUNC) {
-            let dropped = self.receiving().discard(buffer.len());
-            if dropped > 0 || buffer.is_empty() {
-                return Ok(dropped);
-            }
-            return self.receive_plainly(buffer, flags).map(|received| received.bytes);
+        let is_all = flags.contains(RecvFlags::WAITALL)
+            && !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT));
+        if !is_all {
+            return self.receive_some(buffers, flags);
         }
-        let count = self.receive_some(buffer, flags)?;
-        let is_all = flags.contains(RecvFlags::WAITALL) && !self.is_nonblocking(flags);
-        if !is_all || count == 0 || count == buffer.len() {
+        let mut patience = Patience::new(self.settings.receive_timeout.get());
+        patience.left(self.host());
+        let count = self.receive_some(buffers, flags)?;
+        if count == 0 || count == pieces::len(buffers) {
             return Ok(count);
         }
-        self.receive_rest(buffer, count, flags)
+        Ok(self.receive_rest(buffers, count, flags, patience))
     }
 
     /// Receives one datagram, or bytes of a stream without a sender's address.
     pub(crate) fn receive_from(
         &self,
-        buffer: &mut [u8],
+        buffers: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<Received, Errno> {
         if self.kind != Kind::Internet {
-            return self.receive_plainly(buffer, flags);
+            return self.receive_plainly(buffers, flags);
         }
-        let bytes = self.receive(buffer, flags)?;
+        let bytes = self.receive(buffers, flags)?;
         Ok(Received { bytes, flags: rustix::net::ReturnFlags::empty(), from: None })
     }
 
-    /// Returns true if a call with `flags` must not wait.
-    fn is_nonblocking(&self, flags: RecvFlags) -> bool {
-        flags.contains(RecvFlags::DONTWAIT) || self.is_nonblocking.load(Ordering::Relaxed)
+    /// Returns true if a call with `flags` is served here, not by one call of the host.
+    pub(crate) fn is_served(&self, flags: RecvFlags) -> bool {
+        if !SERVED.contains(flags) {
+            self.be_plain();
+        }
+        self.kind == Kind::Internet
+            && !flags.intersects(BESIDE)
+            && !(self.is_plain.load(Ordering::Relaxed) && self.unread() == 0)
     }
 
     /// One call of the host, with the program's own flags.
-    fn receive_plainly(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
-        if let Some(errno) = self.take_error() {
-            return Err(errno);
+    fn receive_plainly(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received, Errno> {
+        if let Some(received) = self.received_before_error(buffers, flags)? {
+            return Ok(received);
         }
-        if !self.is_nonblocking(flags) {
+        if !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT)) {
             self.shared.before_wait();
         }
-        let len = buffer.len();
-        let received = self.host().receive(&self.fd, &mut [IoSliceMut::new(buffer)], flags)?;
-        // With this flag a count may be larger than the buffer.
-        if received.bytes > len && !flags.contains(RecvFlags::TRUNC) {
-            return Err(Errno::CONNRESET);
+        let received = self.host().receive(&self.fd, buffers, flags)?;
+        self.checked(received, pieces::len(buffers), flags)
+    }
+
+    /// Returns the result of a receive on a connection that is broken: the kept error, once, behind the
+    /// bytes that arrived before it, and then the end.
+    pub(crate) fn received_before_error(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Option<Received>, Errno> {
+        if self.is_broken() {
+            let end = Received { bytes: 0, flags: rustix::net::ReturnFlags::empty(), from: None };
+            return self.take_error().map_or(Ok(Some(end)), Err);
         }
-        Ok(received)
+        if !self.has_error() {
+            return Ok(None);
+        }
+        match self.host().receive(&self.fd, buffers, flags | RecvFlags::DONTWAIT) {
+            Ok(received) if received.bytes > 0 => {
+                self.checked(received, pieces::len(buffers), flags).map(Some)
+            }
+            _ => self.take_error().map_or(Ok(None), Err),
+        }
+    }
+
+    /// Returns `received`, if it can be true of a call for `len` bytes.
+    pub(crate) fn checked(
+        &self,
+        received: Received,
+        len: usize,
+        flags: RecvFlags,
+    ) -> Result<Received, Errno> {
+        // With this flag the count may be that of a datagram that is longer.
+        let is_whole = flags.contains(RecvFlags::TRUNC) && self.kind == Kind::Datagrams;
+        if received.bytes > len && !is_whole { Err(self.break_off()) } else { Ok(received) }
     }
 
     /// Receives what there is, at least a byte if the call may wait.
-    fn receive_some(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    fn receive_some(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Errno> {
         let flags = flags - RecvFlags::WAITALL;
+        let len = pieces::len(buffers);
+        let is_exact = flags.contains(RecvFlags::TRUNC) || buffers.len() >= PIECES_MAX;
         let mut may_start = self.shared.options.read_ahead == When::Always;
         loop {
             let mut receiving = self.receiving();
@@ -100,85 +142,171 @@ impl<H: Host> Open<H> {
             } else if may_start {
                 receiving.start();
             }
-            match receiving.plan(buffer.len()) {
-                ReadPlan::Take => return Ok(receiving.take(buffer)),
+            let plan = if is_exact { receiving.plan_exact() } else { receiving.plan(len) };
+            match plan {
+                ReadPlan::Take => {
+                    let count = if flags.contains(RecvFlags::TRUNC) {
+                        receiving.discard(len)
+                    } else {
+                        buffers.iter_mut().map(|piece| receiving.take(piece)).sum()
+                    };
+                    if count == len || !self.has_looked.swap(false, Ordering::Relaxed) {
+                        return Ok(count);
+                    }
+                    // A look showed more: the program may count on them.
+                    let flags = flags | RecvFlags::DONTWAIT;
+                    return Ok(count + self.receive_behind(buffers, count, flags));
+                }
                 ReadPlan::Direct => {
                     drop(receiving);
-                    let result = self.receive_plainly(buffer, flags).map(|received| received.bytes);
+                    let result =
+                        self.receive_plainly(buffers, flags).map(|received| received.bytes);
                     let mut receiving = self.receiving();
-                    receiving.direct_ended(buffer.len(), result.as_ref().ok().copied());
+                    receiving.direct_ended(len, result.as_ref().ok().copied());
                     drop(receiving.give_back());
                     return result;
                 }
-                ReadPlan::Ahead => match self.receive_ahead(&mut receiving, buffer, flags) {
-                    Err(Errno::AGAIN) if !self.is_nonblocking(flags) => may_start = false,
+                ReadPlan::Ahead => match self.receive_ahead(&mut receiving, buffers, flags) {
+                    Err(Errno::AGAIN)
+                        if !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT)) =>
+                    {
+                        may_start = false;
+                    }
                     result => return result,
                 },
             }
         }
     }
 
-    /// One call of the host that does not wait, into `buffer` and the memory behind it.
+    /// One call of the host that does not wait, into `buffers` and the memory behind them.
     fn receive_ahead(
         &self,
         receiving: &mut ReadAhead<H::Memory>,
-        buffer: &mut [u8],
+        buffers: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Errno> {
-        if let Some(errno) = self.take_error() {
-            return Err(errno);
+        if let Some(received) = self.received_before_error(buffers, flags)? {
+            return Ok(received.bytes);
         }
-        let want = buffer.len();
+        let want = pieces::len(buffers);
         if !receiving.has_memory() {
             receiving.begin(self.host().memory(self.shared.options.ahead_bytes));
         }
-        let mut buffers = [IoSliceMut::new(buffer), IoSliceMut::new(receiving.room())];
-        let result = self.host().receive(&self.fd, &mut buffers, flags | RecvFlags::DONTWAIT);
+        let flags = flags | RecvFlags::DONTWAIT;
+        let room = IoSliceMut::new(receiving.room());
+        let result = if let [buffer] = buffers {
+            self.host().receive(&self.fd, &mut [IoSliceMut::new(buffer), room], flags)
+        } else {
+            let mut all = pieces::rest_mut(buffers, 0);
+            all.push(room);
+            self.host().receive(&self.fd, &mut all, flags)
+        };
         let count = result.as_ref().ok().map(|received| received.bytes);
-        let mine = receiving.ended(want, count).map_err(|_| Errno::CONNRESET)?;
+        let mine = receiving.ended(want, count).map_err(|_| self.break_off())?;
+        if !receiving.is_empty() {
+            self.news.arrived();
+        }
         result.map(|_| mine)
     }
 
-    /// Receives until `buffer`, of which `count` bytes are filled, is full, or the stream ends.
+    /// Receives until `buffers`, of which `count` bytes are filled, are full, or the stream or the time
+    /// ends. Returns how many bytes are filled then.
     fn receive_rest(
         &self,
-        buffer: &mut [u8],
+        buffers: &mut [IoSliceMut<'_>],
         mut count: usize,
-        flags: RecvFlags,
-    ) -> Result<usize, Errno> {
-        while count < buffer.len() {
-            match self.receive_some(&mut buffer[count..], flags) {
-                Ok(0) | Err(_) => break,
-                Ok(more) => count += more,
-            }
+        mut flags: RecvFlags,
+        mut patience: Patience,
+    ) -> usize {
+        let len = pieces::len(buffers);
+        if patience.is_limited() {
+            // The host would begin to count its timeout again.
+            flags |= RecvFlags::DONTWAIT;
         }
-        Ok(count)
-    }
-
-    /// Copies the next bytes to `buffer`, and leaves them to be read.
-    fn peek(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-        let mut receiving = self.receiving();
-        if receiving.is_empty() {
-            drop(receiving);
-            return self.receive_plainly(buffer, flags).map(|received| received.bytes);
-        }
-        // The bytes behind those in memory are part of the answer: a program may wait until it sees enough.
-        while receiving.len() < buffer.len() {
-            let mut more = [0; PEEK_BYTES];
-            let room = more.len().min(receiving.free()).min(buffer.len() - receiving.len());
-            let buffers = &mut [IoSliceMut::new(&mut more[..room])];
-            match self.host().receive(&self.fd, buffers, RecvFlags::DONTWAIT) {
-                Ok(received) if (1..=room).contains(&received.bytes) => {
-                    receiving.append(&more[..received.bytes]);
+        while count < len {
+            let result = match self.receive_some(&mut pieces::rest_mut(buffers, count), flags) {
+                Err(Errno::AGAIN) if patience.is_limited() => {
+                    self.wait_for(Events::IN, &mut patience).map(|()| None)
                 }
-                // The program made no such call: one that finds no byte before it reports it.
-                Err(errno) if errno != Errno::AGAIN && errno != Errno::INTR => {
-                    self.set_error(errno);
+                result => result.map(Some),
+            };
+            match result {
+                Ok(None) => {}
+                Ok(Some(0)) => break,
+                Ok(Some(more)) => count += more,
+                Err(errno) => {
+                    self.keep_error(errno);
                     break;
                 }
-                _ => break,
             }
         }
-        Ok(receiving.peek(buffer))
+        count
     }
+
+    /// Copies the next bytes to `buffers`, and leaves them to be read. The host's bytes behind those in
+    /// memory are part of the answer: a program may look again until it sees enough.
+    fn peek(&self, buffers: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
+        let len = pieces::len(buffers);
+        let mut may_wait = flags.contains(RecvFlags::WAITALL)
+            && !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT));
+        loop {
+            let receiving = self.receiving();
+            if receiving.is_empty() {
+                drop(receiving);
+                return self.receive_plainly(buffers, flags).map(|received| received.bytes);
+            }
+            let count = peek_into(&receiving, buffers);
+            if count == len || self.has_error() || self.is_broken() {
+                return Ok(count);
+            }
+            if !may_wait {
+                let flags = (flags - RecvFlags::WAITALL) | RecvFlags::DONTWAIT;
+                self.has_looked.store(true, Ordering::Relaxed);
+                return Ok(count + self.receive_behind(buffers, count, flags));
+            }
+            // Without the lock another thread may take bytes: this one looks again.
+            drop(receiving);
+            self.shared.before_wait();
+            self.receive_behind(buffers, count, flags);
+            may_wait = false;
+        }
+    }
+
+    /// Receives the host's bytes, or looks at them, for the place behind the first `count` of `buffers`.
+    /// Returns how many there are.
+    fn receive_behind(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        count: usize,
+        flags: RecvFlags,
+    ) -> usize {
+        let mut rest = pieces::rest_mut(buffers, count);
+        let room = pieces::len(&rest);
+        match self.host().receive(&self.fd, &mut rest, flags) {
+            Ok(received) if received.bytes <= room => received.bytes,
+            Ok(_) => {
+                self.set_error(self.break_off());
+                0
+            }
+            // The program sees bytes: a call that finds none before it reports it.
+            Err(errno) => {
+                self.keep_error(errno);
+                0
+            }
+        }
+    }
+}
+
+/// Copies bytes that wait to `buffers`. Returns how many.
+fn peek_into<M: AsRef<[u8]> + AsMut<[u8]>>(
+    receiving: &ReadAhead<M>,
+    buffers: &mut [IoSliceMut<'_>],
+) -> usize {
+    if let [buffer] = buffers {
+        return receiving.peek(buffer);
+    }
+    let mut bytes = vec![0; pieces::len(buffers).min(receiving.len())];
+    let count = receiving.peek(&mut bytes);
+    pieces::scatter(&bytes[..count], buffers);
+    count
 }

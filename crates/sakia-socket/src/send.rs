@@ -1,17 +1,19 @@
 //! Sending: at once, or gathered.
 
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, SocketAddrAny};
 use sakia_socket_core::WritePlan;
 
-use crate::open::{Open, Sending, wait_number};
+use crate::open::{Kind, Open, Sending, wait_number};
+use crate::pieces::{self, PIECES_MAX};
 use crate::pump::Delayed;
-use crate::{Entry, Events, Host, When};
+use crate::settings::Patience;
+use crate::{BrokenPipe, Entry, Events, Host, When};
 
 /// Flags with which bytes may be delayed.
 const DELAYED: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
@@ -19,77 +21,181 @@ const DELAYED: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const FULL: Duration = Duration::from_millis(1);
 
 impl<H: Host> Open<H> {
-    /// Sends `bytes`, as `send(2)` does.
-    pub(crate) fn send(self: &Arc<Self>, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
-        let gather = self.shared.options.gather;
-        if gather == When::Never || self.is_plain.load(Ordering::Relaxed) && self.flush()? == 0 {
-            return self.take_error().map_or_else(|| self.send_plainly(bytes, flags, None), Err);
+    /// Sends the bytes of `buffers`, as `sendmsg(2)` does without an address and control messages.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
+        let is_delayed = self.shared.options.gather != When::Never
+            && self.kind != Kind::Datagrams
+            && self.is_connected.load(Ordering::Relaxed);
+        if !is_delayed {
+            self.may_send(flags)?;
+            let sent = self.send_plainly(buffers, flags, None)?;
+            if sent > 0 && !self.is_connected.load(Ordering::Relaxed) {
+                self.is_connected.store(true, Ordering::Relaxed);
+            }
+            return Ok(sent);
         }
-        let is_nonblocking =
-            flags.contains(SendFlags::DONTWAIT) || self.is_nonblocking.load(Ordering::Relaxed);
-        let mut sent = 0;
+        if buffers.len() > PIECES_MAX {
+            return Err(Errno::MSGSIZE);
+        }
         let mut sending = self.sending();
-        if let Some(errno) = self.take_error() {
-            return Err(errno);
-        }
-        let mut plan = self.plan(&mut sending, bytes.len(), flags);
+        self.may_send(flags)?;
+        let plan = self.plan(&mut sending, pieces::len(buffers), flags);
+        self.send_by(plan, sending, buffers, flags)
+    }
+
+    /// Sends the bytes of `buffers` by `plan`, and then as the queue says.
+    fn send_by<'a>(
+        self: &'a Arc<Self>,
+        mut plan: WritePlan,
+        mut sending: MutexGuard<'a, Sending<H>>,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
+        let is_nonblocking = self.is_nonblocking(flags.contains(SendFlags::DONTWAIT));
+        let mut patience = Patience::new(self.settings.send_timeout.get());
+        let (mut sent, len) = (0, pieces::len(buffers));
         loop {
-            let rest = &bytes[sent..];
             match plan {
+                WritePlan::Refuse if sending.queue.refuses_alone() => {
+                    drop(sending);
+                    return if sent > 0 { Ok(sent) } else { Err(self.broken_pipe(flags)) };
+                }
                 WritePlan::Refuse | WritePlan::Direct => {
                     drop(sending);
-                    let result = self.send_plainly(rest, flags, None);
-                    return if sent == 0 { result } else { Ok(sent + result.unwrap_or(0)) };
+                    return self.send_remainder(buffers, sent, flags, patience);
                 }
-                WritePlan::Queue => return Ok(sent + self.delay(&mut sending, rest)),
-                WritePlan::Flush => match self.send_queue(&mut sending, behind(rest, flags), flags)
-                {
+                WritePlan::Queue => sent += self.delay(&mut sending, buffers, sent),
+                WritePlan::Flush => match self.send_queue(&mut sending, buffers, sent, flags) {
                     Ok(more) => sent += more,
-                    Err(errno) if sent == 0 => return Err(errno),
-                    Err(_) => return Ok(sent),
+                    Err(errno) if sent == 0 => {
+                        drop(sending);
+                        return Err(self.report(errno, flags));
+                    }
+                    Err(errno) => {
+                        self.keep_error(errno);
+                        return Ok(sent);
+                    }
                 },
             }
-            if sent == bytes.len() {
+            if sent == len {
                 return Ok(sent);
+            }
+            if plan == WritePlan::Queue && !sending.queue.is_empty() {
+                // The memory is shorter than was asked for.
+                plan = WritePlan::Flush;
+                continue;
             }
             if !sending.queue.is_empty() {
                 if is_nonblocking {
-                    let more = self.delay(&mut sending, &bytes[sent..]);
-                    return if sent + more == 0 { Err(Errno::AGAIN) } else { Ok(sent + more) };
+                    if DELAYED.contains(flags) {
+                        sent += self.delay(&mut sending, buffers, sent);
+                    }
+                    return if sent == 0 { Err(Errno::AGAIN) } else { Ok(sent) };
                 }
                 drop(sending);
-                match self.wait_for_room() {
+                match self.wait_for_room(&mut patience) {
                     Err(_) if sent > 0 => return Ok(sent),
                     result => result?,
                 }
                 sending = self.sending();
             }
-            plan = as_flags_say(sending.queue.plan_rest(bytes.len() - sent), &sending, flags);
+            plan = as_flags_say(sending.queue.plan_rest(len - sent), &sending, flags);
         }
     }
 
-    /// Sends a datagram to `to`.
+    /// Sends what is left of `buffers` behind their first `sent` bytes, with nothing delayed before it.
+    fn send_remainder(
+        &self,
+        buffers: &[IoSlice<'_>],
+        mut sent: usize,
+        flags: SendFlags,
+        mut patience: Patience,
+    ) -> Result<usize, Errno> {
+        if sent == 0 && !patience.is_started() {
+            return self.send_plainly(buffers, flags, None);
+        }
+        let len = pieces::len(buffers);
+        // The host would begin to count its timeout again.
+        let is_watched =
+            patience.is_limited() && !self.is_nonblocking(flags.contains(SendFlags::DONTWAIT));
+        let call = if is_watched { flags | SendFlags::DONTWAIT } else { flags };
+        loop {
+            let result = match self.send_plainly(&pieces::rest(buffers, sent), call, None) {
+                Err(Errno::AGAIN) if is_watched => self.wait_for_room(&mut patience).map(|()| 0),
+                result => result,
+            };
+            match result {
+                Ok(more) => sent += more,
+                Err(errno) if sent == 0 => return Err(errno),
+                Err(errno) => {
+                    self.keep_error(errno);
+                    return Ok(sent);
+                }
+            }
+            if sent == len || !is_watched {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// One call of the host, with the program's own flags.
     pub(crate) fn send_plainly(
         &self,
-        bytes: &[u8],
+        buffers: &[IoSlice<'_>],
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
-        let count = self.host().send(&self.fd, &[IoSlice::new(bytes)], flags, to)?;
-        if count > bytes.len() { Err(Errno::CONNRESET) } else { Ok(count) }
+        let count = self.host().send(&self.fd, buffers, self.with_signal(flags), to)?;
+        if count > pieces::len(buffers) { Err(self.break_off()) } else { Ok(count) }
     }
 
-    /// Shuts the sending side down, behind the last delayed byte.
-    pub(crate) fn shut_down_sending(&self) -> Result<(), Errno> {
-        let mut sending = self.sending();
-        sending.queue.shut_down();
-        if let Err(errno) = self.send_queue(&mut sending, &[], SendFlags::NOSIGNAL) {
-            self.set_error(errno);
-        }
-        if sending.queue.take_shutdown() {
+    /// Sends all delayed bytes, before a call of the host that must not overtake them: with `flags` it
+    /// waits for room or not, as a send does.
+    ///
+    /// # Errors
+    /// Those of sending them, and `EAGAIN` if some are left.
+    pub(crate) fn drain(&self, flags: SendFlags) -> Result<(), Errno> {
+        let is_nonblocking = self.is_nonblocking(flags.contains(SendFlags::DONTWAIT));
+        let mut patience = Patience::new(self.settings.send_timeout.get());
+        loop {
+            self.may_send_queued(flags)?;
+            let mut sending = self.sending();
+            if let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL) {
+                drop(sending);
+                return Err(self.report(errno, flags));
+            }
+            if sending.queue.is_empty() {
+                return Ok(());
+            }
             drop(sending);
-            return self.host().shutdown(&self.fd, Shutdown::Write);
+            if is_nonblocking {
+                return Err(Errno::AGAIN);
+            }
+            self.wait_for_room(&mut patience)?;
         }
+    }
+
+    /// Shuts down `how`, the sending side behind the last delayed byte.
+    pub(crate) fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
+        if how == Shutdown::Read {
+            return self.host().shutdown(&self.fd, how);
+        }
+        self.send_some();
+        let mut sending = self.sending();
+        if sending.queue.is_empty() {
+            self.host().shutdown(&self.fd, how)?;
+            sending.queue.shut_down();
+            sending.queue.take_shutdown();
+            return Ok(());
+        }
+        if how == Shutdown::Both {
+            self.host().shutdown(&self.fd, Shutdown::Read)?;
+        }
+        sending.queue.shut_down();
         Ok(())
     }
 
@@ -100,8 +206,51 @@ impl<H: Host> Open<H> {
         if let Some(errno) = self.take_error() {
             return Err(errno);
         }
-        self.send_queue(&mut sending, &[], SendFlags::NOSIGNAL)?;
+        self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL)?;
         Ok(sending.queue.len())
+    }
+
+    /// Returns the error that a send reports before it sends.
+    pub(crate) fn may_send(&self, flags: SendFlags) -> Result<(), Errno> {
+        match self.take_error() {
+            Some(errno) => Err(self.report(errno, flags)),
+            None if self.is_broken() => Err(self.broken_pipe(flags)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, before delayed bytes are sent.
+    fn may_send_queued(&self, flags: SendFlags) -> Result<(), Errno> {
+        self.may_send(flags)?;
+        if self.kind != Kind::Datagrams && self.sending().queue.refuses_alone() {
+            // They were lost, or the end is to come behind them.
+            return Err(self.broken_pipe(flags));
+        }
+        Ok(())
+    }
+
+    /// Returns `errno`, with which no call of the host failed that had `flags`; the signal that belongs to
+    /// it is raised.
+    pub(crate) fn report(&self, errno: Errno, flags: SendFlags) -> Errno {
+        if errno == Errno::PIPE { self.broken_pipe(flags) } else { errno }
+    }
+
+    /// Raises `SIGPIPE`, if the program is to see it. Returns the errno.
+    fn broken_pipe(&self, flags: SendFlags) -> Errno {
+        if self.shared.options.broken_pipe == BrokenPipe::Raise
+            && !flags.contains(SendFlags::NOSIGNAL)
+        {
+            self.host().raise_broken_pipe();
+        }
+        Errno::PIPE
+    }
+
+    /// Returns the flags of the program's call, of which `MSG_NOSIGNAL` also depends on the options.
+    pub(crate) fn with_signal(&self, flags: SendFlags) -> SendFlags {
+        match self.shared.options.broken_pipe {
+            BrokenPipe::Never => flags | SendFlags::NOSIGNAL,
+            BrokenPipe::Raise => flags,
+        }
     }
 
     fn plan(&self, sending: &mut Sending<H>, len: usize, flags: SendFlags) -> WritePlan {
@@ -109,18 +258,35 @@ impl<H: Host> Open<H> {
             sending.waits = wait_number();
             sending.queue.waited();
         }
-        if self.shared.options.gather == When::Always {
+        if self.is_plain.load(Ordering::Relaxed) {
+            sending.queue.waited();
+        } else if self.shared.options.gather == When::Always {
             sending.queue.start();
         }
         as_flags_say(sending.queue.plan(len), sending, flags)
     }
 
-    /// Puts as many of `bytes` into the queue as fit. Returns how many.
-    fn delay(self: &Arc<Self>, sending: &mut Sending<H>, bytes: &[u8]) -> usize {
+    /// Puts as many of the bytes of `buffers` behind their first `sent` into the queue as fit. Returns how
+    /// many.
+    fn delay(
+        self: &Arc<Self>,
+        sending: &mut Sending<H>,
+        buffers: &[IoSlice<'_>],
+        mut sent: usize,
+    ) -> usize {
         if !sending.queue.has_memory() {
             sending.queue.begin(self.host().memory(self.shared.options.limits.bytes));
         }
-        let count = sending.queue.push(bytes, self.host().now());
+        let mut count = 0;
+        for piece in buffers {
+            let done = sent.min(piece.len());
+            sent -= done;
+            let pushed = sending.queue.push(&piece[done..], || self.host().now());
+            count += pushed;
+            if pushed < piece.len() - done {
+                break;
+            }
+        }
         if count > 0 && !sending.is_listed {
             sending.is_listed = true;
             self.shared.pump.list(&self.shared.host, Arc::clone(self));
@@ -128,40 +294,79 @@ impl<H: Host> Open<H> {
         count
     }
 
-    /// One call of the host that does not wait, with the delayed bytes and `bytes` behind them. Returns
-    /// how many of `bytes` were sent; none if there was no room.
-    fn send_queue(
+    /// One call of the host that does not wait, with the delayed bytes and those of `buffers` behind the
+    /// first `sent`. Returns how many of these were sent; none if there was no room.
+    pub(crate) fn send_queue(
         &self,
         sending: &mut Sending<H>,
-        bytes: &[u8],
+        buffers: &[IoSlice<'_>],
+        sent: usize,
         flags: SendFlags,
     ) -> Result<usize, Errno> {
         if sending.queue.is_empty() {
             return Ok(0);
         }
+        // Bytes whose flags are not for the delayed ones go alone.
+        let buffers = if DELAYED.contains(flags) { buffers } else { &[] };
+        let call = (flags & DELAYED) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let had_room = sending.queue.has_room();
         let (first, second) = sending.queue.queued();
-        let buffers = [IoSlice::new(first), IoSlice::new(second), IoSlice::new(bytes)];
-        let flags = (flags & DELAYED) | SendFlags::DONTWAIT;
-        let result = match self.host().send(&self.fd, &buffers, flags, None) {
-            Ok(count) => sending.queue.sent(bytes.len(), count).map_err(|_| Errno::CONNRESET),
+        let (first, second) = (IoSlice::new(first), IoSlice::new(second));
+        let (result, len) = match buffers {
+            [] => (self.host().send(&self.fd, &[first, second], call, None), 0),
+            [piece] => {
+                let piece = IoSlice::new(&piece[sent..]);
+                (self.host().send(&self.fd, &[first, second, piece], call, None), piece.len())
+            }
+            _ => {
+                let rest = pieces::rest(buffers, sent);
+                let few = &rest[..rest.len().min(PIECES_MAX - 2)];
+                let all = [&[first, second], few].concat();
+                (self.host().send(&self.fd, &all, call, None), pieces::len(few))
+            }
+        };
+        let result = match result {
+            Ok(count) => sending.queue.sent(len, count).map_err(|_| self.break_off()),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(errno) => Err(errno),
         };
         match result {
-            Ok(_) if !sending.queue.is_empty() => sending.queue.postpone(self.host().now() + FULL),
+            // The host may have memory later: nothing is lost.
+            Ok(_) | Err(Errno::NOBUFS | Errno::NOMEM) if !sending.queue.is_empty() => {
+                sending.queue.postpone(self.host().now().saturating_add(FULL));
+            }
             Ok(_) => {}
             Err(_) => drop(sending.queue.fail()),
+        }
+        if !had_room && sending.queue.has_room() {
+            self.news.got_room();
         }
         result
     }
 
+    /// Sends the delayed bytes, as far as the host has room, and keeps the error.
+    pub(crate) fn send_rest(&self) {
+        let mut sending = self.sending();
+        if let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL) {
+            self.set_error(errno);
+        }
+    }
+
     /// Waits until the host has room for bytes.
-    fn wait_for_room(&self) -> Result<(), Errno> {
+    pub(crate) fn wait_for_room(&self, patience: &mut Patience) -> Result<(), Errno> {
+        self.wait_for(Events::OUT, patience)
+    }
+
+    /// Waits for one of the events that the host reports.
+    pub(crate) fn wait_for(&self, wanted: Events, patience: &mut Patience) -> Result<(), Errno> {
         self.shared.before_wait();
-        let timeout = self.host().send_timeout(&self.fd)?;
-        let entry = Entry { fd: &self.fd, wanted: Events::OUT, ready: Events::NONE };
-        match self.host().wait(&mut [entry], timeout)? {
-            0 => Err(Errno::AGAIN),
+        let left = patience.left(self.host());
+        if left == Some(Duration::ZERO) {
+            return Err(Errno::AGAIN);
+        }
+        let entry = Entry { fd: &self.fd, wanted, ready: Events::NONE };
+        match self.host().wait(&mut [entry], left)? {
+            0 if patience.is_limited() => Err(Errno::AGAIN),
             _ => Ok(()),
         }
     }
@@ -170,9 +375,12 @@ impl<H: Host> Open<H> {
 impl<H: Host> Delayed for Open<H> {
     fn send_due(&self, now: Option<Duration>) -> Option<Duration> {
         let mut sending = self.sending();
-        let due = sending.queue.due();
-        if due.is_some_and(|due| now.is_none_or(|now| due <= now))
-            && let Err(errno) = self.send_queue(&mut sending, &[], SendFlags::NOSIGNAL)
+        let delay = self.shared.options.limits.delay.saturating_add(FULL);
+        // Bytes that are due later than any can be: the host's clock went back.
+        let is_time = |due, now: Duration| due <= now || due > now.saturating_add(delay);
+        if sending.queue.due().is_some_and(|due| now.is_none_or(|now| is_time(due, now)))
+            && let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL)
+            && sending.queue.is_empty()
         {
             self.set_error(errno);
         }
@@ -194,9 +402,4 @@ fn as_flags_say<H: Host>(plan: WritePlan, sending: &Sending<H>, flags: SendFlags
         WritePlan::Queue => WritePlan::Flush,
         plan => plan,
     }
-}
-
-/// Returns the bytes that may go behind delayed ones in the same call: none if `flags` hold for them only.
-fn behind(bytes: &[u8], flags: SendFlags) -> &[u8] {
-    if DELAYED.contains(flags) { bytes } else { &[] }
 }

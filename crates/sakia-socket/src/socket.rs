@@ -1,21 +1,22 @@
 //! The handle of an open socket.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 
-use crate::open::{Kind, Open};
-use crate::{Events, Host, Kernel, Received};
+use crate::open::Open;
+use crate::{Host, Kernel, Received};
 
 /// A socket. Its methods are the calls of POSIX with that name, with their errors, and may be called from
 /// any thread.
 ///
 /// A clone is the same open socket, as after `dup(2)`, without a call; the last one closes it. Bytes that
-/// were delayed are sent before, in the background if the host has no room for them; if bytes that were
-/// received have not been read, the connection is reset, as the kernel does. `SO_LINGER` holds for what
-/// the kernel has.
+/// were delayed are sent before, in the background if the host has no room for them; with `SO_LINGER` the
+/// close waits for room as long as that says. If bytes that were received have not been read, the
+/// connection is reset and delayed ones are dropped, as the kernel does.
 #[derive(Debug)]
 pub struct Socket<H: Host = Kernel> {
     open: Arc<Open<H>>,
@@ -31,10 +32,8 @@ impl<H: Host> Clone for Socket<H> {
 impl<H: Host> Drop for Socket<H> {
     fn drop(&mut self) {
         if self.open.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What is left keeps the open socket in the pump's list.
-            // There is no call left to report an error.
-            let _ = self.open.flush();
-            self.open.shared.pump.send_all();
+            self.open.news.close();
+            self.open.close();
         }
     }
 }
@@ -42,6 +41,10 @@ impl<H: Host> Drop for Socket<H> {
 impl<H: Host> Socket<H> {
     pub(crate) fn of(open: Arc<Open<H>>) -> Self {
         Self { open }
+    }
+
+    pub(crate) fn open(&self) -> &Arc<Open<H>> {
+        &self.open
     }
 
     /// `bind(2)`.
@@ -60,23 +63,43 @@ impl<H: Host> Socket<H> {
         self.open.host().listen(&self.open.fd, backlog)
     }
 
-    /// `accept4(2)` with `SOCK_CLOEXEC`: the connection and the peer's address, if it has one.
+    /// `accept4(2)` with `SOCK_CLOEXEC`: the connection and the peer's address, if it has one. It is in
+    /// blocking mode, and inherits the options that a connection of the kernel's does.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Those of the call, which leave the listener as it is.
     pub fn accept(&self) -> Result<(Self, Option<SocketAddrAny>), Errno> {
         self.before_wait();
         let (fd, address) = self.open.host().accept(&self.open.fd, SocketFlags::CLOEXEC)?;
-        Ok((Self::of(Open::new(&self.open.shared, fd, self.open.kind)), address))
+        let open = Open::new(&self.open.shared, fd, self.open.kind);
+        open.is_connected.store(true, Ordering::Relaxed);
+        open.is_plain.store(self.open.is_plain.load(Ordering::Relaxed), Ordering::Relaxed);
+        if self.open.settings.is_any() {
+            // A connection that was made before they were set has others.
+            open.load_settings();
+        }
+        Ok((Self::of(open), address))
     }
 
-    /// `connect(2)`.
+    /// `connect(2)`. In non-blocking mode that of a stream is `EINPROGRESS`, then `EALREADY`; once it can be
+    /// written, [`take_error`](Socket::take_error) has the result.
     ///
     /// # Errors
     /// Those of the call.
     pub fn connect(&self, address: &SocketAddrAny) -> Result<(), Errno> {
         self.before_wait();
-        self.open.host().connect(&self.open.fd, address)
+        self.open.host().connect(&self.open.fd, address)?;
+        self.open.is_connected.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `connect(2)` with `AF_UNSPEC`: a datagram socket has no peer any more, and a connection is reset.
+    /// Bytes that were delayed, or are in memory to be read, are dropped as those in the kernel are.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn disconnect(&self) -> Result<(), Errno> {
+        self.open.disconnect()
     }
 
     /// `recv(2)`. `MSG_PEEK`, `MSG_WAITALL`, `MSG_TRUNC` and `MSG_DONTWAIT` are served from memory too.
@@ -85,7 +108,7 @@ impl<H: Host> Socket<H> {
     /// # Errors
     /// Those of the call.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-        self.open.receive(buffer, flags)
+        self.open.receive(&mut [IoSliceMut::new(buffer)], flags)
     }
 
     /// `recvfrom(2)`: with `MSG_TRUNC` the number of bytes is that of the whole datagram.
@@ -93,16 +116,15 @@ impl<H: Host> Socket<H> {
     /// # Errors
     /// Those of the call.
     pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
-        self.open.receive_from(buffer, flags)
+        self.open.receive_from(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// `send(2)`. Without `MSG_NOSIGNAL` the signal `SIGPIPE` comes as from the kernel, but not for bytes
-    /// that were delayed.
+    /// `send(2)`. `SIGPIPE` is raised as [`BrokenPipe`](crate::BrokenPipe) says.
     ///
     /// # Errors
-    /// Those of the call, and the error of bytes that were delayed before, once.
+    /// Those of the call, and the error of bytes that were delayed before, once; `EPIPE` after it.
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
-        self.open.send(bytes, flags)
+        self.open.send(&[IoSlice::new(bytes)], flags)
     }
 
     /// `sendto(2)`.
@@ -115,10 +137,7 @@ impl<H: Host> Socket<H> {
         flags: SendFlags,
         to: &SocketAddrAny,
     ) -> Result<usize, Errno> {
-        if self.open.kind != Kind::Datagrams {
-            return self.open.send(bytes, flags);
-        }
-        self.open.send_plainly(bytes, flags, Some(to))
+        self.send_message(&[IoSlice::new(bytes)], &[], flags, Some(to))
     }
 
     /// Sends the delayed bytes of this socket now, as far as the host has room. Returns the number of
@@ -136,13 +155,7 @@ impl<H: Host> Socket<H> {
     /// # Errors
     /// Those of the call.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Errno> {
-        if how != Shutdown::Write {
-            self.open.host().shutdown(&self.open.fd, Shutdown::Read)?;
-        }
-        if how != Shutdown::Read {
-            self.open.shut_down_sending()?;
-        }
-        Ok(())
+        self.open.shut_down(how)
     }
 
     /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`, for all clones.
@@ -155,12 +168,42 @@ impl<H: Host> Socket<H> {
         Ok(())
     }
 
+    /// `fcntl(F_GETFL)`: returns true with `O_NONBLOCK`.
+    pub fn is_nonblocking(&self) -> bool {
+        self.open.is_nonblocking(false)
+    }
+
     /// `ioctl(FIONREAD)`: bytes that can be read, those in memory included.
     ///
     /// # Errors
     /// Those of the call.
     pub fn unread(&self) -> Result<u64, Errno> {
-        Ok(self.open.host().unread(&self.open.fd)? + self.open.unread() as u64)
+        let unread = self.open.host().unread(&self.open.fd)?;
+        Ok(unread.saturating_add(self.open.unread() as u64))
+    }
+
+    /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, delayed ones included.
+    ///
+    /// # Errors
+    /// Those of the call; `ENOTTY` if the host cannot tell, as [`Kernel`]: then
+    /// [`delayed`](Socket::delayed) is to be added to the answer of a call of the program's own.
+    pub fn unsent(&self) -> Result<u64, Errno> {
+        let unsent = self.open.host().unsent(&self.open.fd)?;
+        Ok(unsent.saturating_add(self.open.delayed() as u64))
+    }
+
+    /// Returns the number of bytes that are delayed.
+    pub fn delayed(&self) -> usize {
+        self.open.delayed()
+    }
+
+    /// `ioctl(SIOCATMARK)`: returns true if the next byte is the urgent one. Bytes in memory come before it.
+    ///
+    /// # Errors
+    /// Those of the call; `ENOTTY` if the host cannot tell, as [`Kernel`].
+    pub fn is_at_mark(&self) -> Result<bool, Errno> {
+        self.open.be_plain();
+        Ok(self.open.host().is_at_mark(&self.open.fd)? && self.open.unread() == 0)
     }
 
     /// `getsockopt(SO_ERROR)`: takes the pending error, also one of delayed bytes.
@@ -189,8 +232,8 @@ impl<H: Host> Socket<H> {
         self.open.host().peer_address(&self.open.fd)
     }
 
-    /// Returns the host's descriptor, for socket options that do not concern the bytes of a stream. For
-    /// anything else there is [`hand_back`](Socket::hand_back).
+    /// Returns the host's descriptor, for calls that do not concern the bytes of a stream and are not among
+    /// these methods. For anything else there is [`hand_back`](Socket::hand_back).
     pub fn fd(&self) -> &H::Fd {
         &self.open.fd
     }
@@ -203,27 +246,15 @@ impl<H: Host> Socket<H> {
     /// - The error of sending delayed bytes.
     /// - `EBUSY` if bytes wait in memory: they have to be read first, then the next call succeeds.
     pub fn hand_back(&self) -> Result<&H::Fd, Errno> {
-        self.open.is_plain.store(true, Ordering::Relaxed);
+        self.open.be_plain();
         if self.flush()? > 0 {
             return Err(Errno::AGAIN);
         }
         if self.open.unread() > 0 { Err(Errno::BUSY) } else { Ok(&self.open.fd) }
     }
 
-    /// The events that memory adds to those of the host.
-    pub(crate) fn ready_in_memory(&self) -> Events {
-        let mut events = Events::NONE;
-        if self.open.unread() > 0 {
-            events |= Events::IN;
-        }
-        if self.open.has_error() {
-            events |= Events::ERR;
-        }
-        events
-    }
-
     pub(crate) fn before_wait(&self) {
-        if !self.open.is_nonblocking.load(Ordering::Relaxed) {
+        if !self.open.is_nonblocking(false) {
             self.open.shared.before_wait();
         }
     }

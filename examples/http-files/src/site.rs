@@ -1,7 +1,7 @@
 //! The files of a folder as answers to requests.
 //!
-//! A request opens its file, asks once for its size and time, and reads what it sends in large pieces, the
-//! next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
+//! A request opens its file, asks by one call for its size and time, and reads what it sends in large pieces,
+//! the next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
 //! file, and a small file is one read.
 
 use std::error::Error;
@@ -23,7 +23,7 @@ use hyper::header::{
 use hyper::http::response::Builder;
 use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
-use sakia::fs::{Dir, File};
+use sakia::fs::{Dir, File, OpenOptions};
 use sakia::io::{BufResultExt, IoBufMut};
 
 use crate::conditions::{Asked, Version};
@@ -38,12 +38,16 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// A folder whose files are sent.
 pub struct Site {
     folder: Dir,
+    /// How its files are opened.
+    options: OpenOptions,
 }
 
 impl Site {
     /// Opens the folder.
     pub async fn open(folder: &Path) -> sakia::Result<Self> {
-        Ok(Self { folder: Dir::open(folder).await? })
+        // A FIFO would wait for a writer, and is no file that is sent.
+        let options = OpenOptions::new().read(true).nonblocking(true).clone();
+        Ok(Self { folder: Dir::open(folder).await?, options })
     }
 
     /// Answers a request; what goes wrong is an answer, too.
@@ -74,8 +78,8 @@ impl Site {
         let path = request.uri().path();
         let name: Vec<u8> = percent_decode_str(path.strip_prefix('/').unwrap_or(path)).collect();
         // The kernel refuses what leads out of the folder, by `..` or by links.
-        let file = self.folder.open_file(OsStr::from_bytes(&name)).await?;
-        let metadata = file.metadata().await?;
+        let path = OsStr::from_bytes(&name);
+        let (file, metadata) = self.folder.open_with_metadata(path, &self.options).await?;
         if !metadata.is_file() {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -100,7 +104,7 @@ impl Site {
                 return Ok(finish(head.status(StatusCode::NOT_MODIFIED), Full::default()));
             }
         };
-        let kind = mime_guess::from_path(Path::new(OsStr::from_bytes(&name))).first_raw();
+        let kind = mime_guess::from_path(Path::new(path)).first_raw();
         if let Some(kind) = kind {
             head = head.header(CONTENT_TYPE, HeaderValue::from_static(kind));
         }
@@ -147,7 +151,10 @@ fn finish<S>(head: Builder, body: Full<Bytes>) -> Response<FileBody<S>> {
 
 /// The status that tells of an error.
 fn status_of(error: &io::Error) -> StatusCode {
+    /// `ENXIO`: it is a socket.
+    const NO_DEVICE: i32 = 6;
     match error.kind() {
+        _ if error.raw_os_error() == Some(NO_DEVICE) => StatusCode::NOT_FOUND,
         ErrorKind::NotFound | ErrorKind::NotADirectory => StatusCode::NOT_FOUND,
         ErrorKind::InvalidInput | ErrorKind::InvalidFilename => StatusCode::BAD_REQUEST,
         // `EXDEV`: out of the folder.

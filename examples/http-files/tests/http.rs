@@ -3,7 +3,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
 use bytes::Bytes;
 use examples_common::{Folder, Server, Sum, transfer_bytes};
@@ -180,6 +182,10 @@ async fn only_files_below_the_folder_are_sent() {
     std::fs::write(folder.path().join("served/public"), "public").unwrap();
     symlink("../secret", folder.path().join("served/link")).unwrap();
     symlink("public", folder.path().join("served/inner")).unwrap();
+    // No request waits for what writes into this one.
+    let made = Command::new("mkfifo").arg(folder.path().join("served/fifo")).status().unwrap();
+    assert!(made.success());
+    let _socket = UnixListener::bind(folder.path().join("served/socket")).unwrap();
     let server = serve_path(&folder.path().join("served"));
     for mut client in Client::both(&server).await {
         for (path, status) in [
@@ -194,6 +200,8 @@ async fn only_files_below_the_folder_are_sent() {
             ("/link", StatusCode::FORBIDDEN),
             ("/", StatusCode::NOT_FOUND),
             ("/folder", StatusCode::NOT_FOUND),
+            ("/fifo", StatusCode::NOT_FOUND),
+            ("/socket", StatusCode::NOT_FOUND),
             ("/missing", StatusCode::NOT_FOUND),
             ("/public/below", StatusCode::NOT_FOUND),
             ("/%00", StatusCode::BAD_REQUEST),

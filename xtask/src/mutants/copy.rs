@@ -15,6 +15,9 @@ use super::known::{Bug, Edit};
 use super::places::{self, Place};
 use crate::tidy;
 
+/// The root of a crate that has the standard library for its tests only.
+const WITHOUT_STD: &str = "#[cfg(test)]\nextern crate std;";
+
 /// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
 /// same keep their times, so that only the others are built again.
 ///
@@ -31,6 +34,11 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
             content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
+        if name.ends_with("/src/lib.rs") && has_bugs(&name, bugs) {
+            // A bug is switched on by the environment, for which a crate needs the standard library.
+            let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
+            content = text.replace(WITHOUT_STD, "extern crate std;").into_bytes();
+        }
         write(&copy.join(&name), &content)?;
         files.insert(name);
         Ok(())
@@ -39,6 +47,12 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
         bail!("{}: there is no file {file}", edits[0].bug);
     }
     remove_others(copy, copy, &files)
+}
+
+/// Returns true if `name` is the root of a crate, and some of the bugs are in the crate.
+fn has_bugs(name: &str, bugs: &[Bug]) -> bool {
+    let folder = name.trim_end_matches("lib.rs");
+    bugs.iter().flat_map(Bug::edits).any(|edit| edit.file.starts_with(folder))
 }
 
 fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use sakia_bench_support::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::datagrams::DatagramLoad;
+use super::streams::{self, Streams};
 use super::{BEGIN, END, Place};
 use crate::bytes::sum;
 use crate::machine::keep_to;
@@ -56,6 +57,10 @@ pub enum Work {
     Stream(u64),
     /// Messages of one connection that the load asks for by their number, twice: to warm up, and measured.
     Answers(Messages),
+    /// Streams from the load to the server.
+    Sources(Streams),
+    /// Streams from the server, whose blocks the load asks for by their number, twice.
+    Sinks(Streams),
 }
 
 /// Messages that come back.
@@ -78,11 +83,12 @@ impl Work {
     pub fn connections(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.connections,
+            Self::Sources(streams) | Self::Sinks(streams) => streams.connections,
             Self::Datagrams(_) | Self::Stream(_) | Self::Answers(_) => 1,
         }
     }
 
-    /// What a run is to come to: of messages the load's sum, of a stream the server's.
+    /// What a run is to come to: of streams to the server its own sum, of the rest the load's.
     pub fn expected(&self) -> u64 {
         match *self {
             Self::Messages(messages) | Self::Datagrams(messages) => {
@@ -90,6 +96,8 @@ impl Work {
                 let all = |connection| (0..warmup + requests).map(move |n| mark(connection, n));
                 (0..connections).flat_map(all).fold(0, u64::wrapping_add)
             }
+            Self::Sources(streams) => streams.expected_of_sources(),
+            Self::Sinks(streams) => streams.expected_of_sinks(),
             Self::Answers(messages) => {
                 let one = Self::Stream(messages.message_bytes as u64).expected();
                 one.wrapping_mul(messages.warmup + messages.requests)
@@ -125,7 +133,7 @@ pub(crate) fn write_stream(mut to: impl Write, bytes: u64) -> io::Result<()> {
 }
 
 /// The bytes of messages behind their number, and of streams.
-pub(super) fn pattern(bytes: usize) -> Vec<u8> {
+pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     let mut pattern = vec![0; bytes];
     Rng::with_seed(SEED).fill(&mut pattern);
     pattern
@@ -163,6 +171,8 @@ pub fn run(
             let ((), cpu_ns) = session.measured(|| load.exchange(messages.requests))?;
             Ok(Report { sum: load.sum, cpu_ns })
         }
+        Work::Sources(streams) => streams::send(&session, streams, order),
+        Work::Sinks(streams) => streams::receive(&session, streams, order),
         Work::Answers(Messages { message_bytes, warmup, requests, .. }) => {
             let stream = connect(server, &order.place)?;
             let mut buffer = vec![0; RECEIVE_BYTES];
@@ -243,7 +253,7 @@ impl Session {
     }
 }
 
-fn connect(server: SocketAddr, place: &Place) -> anyhow::Result<TcpStream> {
+pub(super) fn connect(server: SocketAddr, place: &Place) -> anyhow::Result<TcpStream> {
     let stream = TcpStream::connect(server).context("connect")?;
     place.tell(&stream)?;
     Ok(stream)

@@ -10,7 +10,8 @@
 //!    server answers that.
 //! 6. The load closes all connections, and reports.
 //!
-//! Of datagrams there are no connections: the server tells the port of its socket.
+//! Of datagrams there are no connections: the server tells the port of its socket. Of streams to the server
+//! the section ends when the server has received all.
 //!
 //! Should either end early, the other one learns it from control.
 
@@ -18,11 +19,16 @@ mod datagrams;
 pub mod load;
 mod place;
 mod server;
+mod streams;
 
 pub(crate) use self::datagrams::{serve_datagrams, serve_datagrams_blocking};
 pub use self::load::Order;
 pub use self::place::{CONGESTION, Place};
-pub(crate) use self::server::{LOAD, Task, run_cell, run_load, serve_blocking, through_runtime};
+pub(crate) use self::server::{
+    LOAD, Load, Task, done, hear_blocking, run_cell, run_load, serve_blocking, through_runtime,
+};
+pub(crate) use self::streams::Sampled;
+pub use self::streams::Streams;
 
 /// Said by the load before what is measured, and by the server when it is ready for that.
 pub const BEGIN: u8 = b'b';

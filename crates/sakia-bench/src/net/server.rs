@@ -46,9 +46,9 @@ pub(crate) fn run_cell<V: Named>(
 }
 
 /// The load of a server.
-pub(super) struct Load {
+pub(crate) struct Load {
     /// Where it waits for control.
-    pub(super) control: SocketAddr,
+    pub(crate) control: SocketAddr,
     runner: Runner,
 }
 
@@ -60,7 +60,7 @@ enum Runner {
 
 impl Load {
     /// Starts it: in a process of its own, or for tests in a thread.
-    pub(super) fn start(task: &Task) -> anyhow::Result<Self> {
+    pub(crate) fn start(task: &Task) -> anyhow::Result<Self> {
         let Task { order, load, .. } = task;
         let Some(launcher) = load else { return Self::start_thread(order.clone()) };
         let spec = Spec { experiment: LOAD.into(), variant: LOAD.into(), input: json!(order) };
@@ -125,7 +125,7 @@ pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
 }
 
 /// What a server came to: of messages what the load found, of a stream what was served.
-pub(super) fn done(
+pub(crate) fn done(
     load: Load,
     order: &Order,
     served: u64,
@@ -133,8 +133,8 @@ pub(super) fn done(
 ) -> anyhow::Result<Done> {
     let of_load = load.finish()?;
     let sum = match order.work {
-        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => of_load,
-        Work::Stream(_) => served,
+        Work::Stream(_) | Work::Sources(_) => served,
+        _ => of_load,
     };
     Ok(Done { sum, counters })
 }
@@ -177,13 +177,13 @@ pub(crate) fn serve_blocking(
     };
     let sum = match order.work {
         // The load is through with it, and what it sent may be under way.
-        Work::Stream(_) => {
+        Work::Stream(_) | Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;
             say(END)?;
             sum
         }
-        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => {
+        _ => {
             meter.end()?;
             say(END)?;
             join()?
@@ -193,7 +193,7 @@ pub(crate) fn serve_blocking(
 }
 
 /// Waits for a word of the load.
-pub(super) fn hear_blocking(mut control: &TcpStream, word: u8) -> anyhow::Result<()> {
+pub(crate) fn hear_blocking(mut control: &TcpStream, word: u8) -> anyhow::Result<()> {
     let mut heard = [0];
     control.read_exact(&mut heard).context("the load ended early")?;
     ensure!(heard == [word], "the load said {heard:?}");
@@ -263,13 +263,13 @@ where
     };
     Ok(match order.work {
         // The load is through with it, and what it sent may be under way.
-        Work::Stream(_) => {
+        Work::Stream(_) | Work::Sources(_) => {
             let sum = join().await?;
             let counters = end()?;
             control.write_all(vec![END]).await.0.context("control")?;
             (sum, counters)
         }
-        Work::Messages(_) | Work::Datagrams(_) | Work::Answers(_) => {
+        _ => {
             let counters = end()?;
             control.write_all(vec![END]).await.0.context("control")?;
             (join().await?, counters)

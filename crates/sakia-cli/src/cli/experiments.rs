@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sakia_bench::named::Named;
 use sakia_bench::net::{CONGESTION, load};
-use sakia_bench::{echo, file_sum, sched, send_file, tcp_sum, threads, udp};
+use sakia_bench::{echo, file_sum, sched, send_file, sockets, tcp_sum, threads, udp};
 
 use super::notes::{
-    ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, SEND_FILE_NOTES, TCP_SUM_NOTES,
-    THREADS_NOTES, UDP_NOTES, bench_json_help,
+    ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, SEND_FILE_NOTES, SOCKETS_NOTES,
+    TCP_SUM_NOTES, THREADS_NOTES, UDP_NOTES, bench_json_help,
 };
 use super::{MEMORY_MAX, Surroundings, bytes, copytree};
 use crate::bench;
@@ -43,6 +43,7 @@ enum ExperimentArgs {
     Echo(EchoArgs),
     Udp(UdpArgs),
     SendFile(SendFileArgs),
+    Sockets(SocketsArgs),
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
     Copytree(copytree::CopytreeArgs),
@@ -229,8 +230,10 @@ struct UdpArgs {
 /// A server that sends a file of the page cache again and again
 ///
 /// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
-/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB. The
-/// load is another process, which receives the files, and adds up their bytes.
+/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB.
+/// floor, which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode.
+/// So are send and send-zc, a thread with a ring that sends the bytes from memory, by sends and by sends
+/// without a copy. The load is another process, which receives the files, and adds up their bytes.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SendFileArgs {
@@ -246,11 +249,53 @@ struct SendFileArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// What to measure: uring, poll, copy, blocking
+    /// What to measure: uring, poll, copy, blocking, floor, send, send-zc
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<send_file::Variant>)]
     variants: Vec<send_file::Variant>,
 }
+
+/// Programs on sockets inside a toy enclave, where each call of the host takes an exit
+///
+/// The sockets are those of sakia-socket. plain makes each call of the program one of the host; default
+/// makes reads ahead on evidence; gathered gathers writes on evidence, too; ahead always makes reads ahead;
+/// all always gathers as well. The other ends are plain sockets in another process. Both are in a network
+/// namespace of their own where this is permitted.
+///
+/// Cells are send-256, -1K, -4K, -16K and -128K, receive- of the same, events-1, -50 and -1000, threads-64,
+/// udp-64 and -1400, iperf-receive-1, -2 and -4, iperf-send- of the same; a name without a number is all of
+/// these. With --quick seven cells at exits of 0 and 4 us.
+///
+/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for wrong
+/// usage.
+#[derive(Debug, Args)]
+#[command(after_long_help = bench_json_help(&format!("{SOCKETS_NOTES}\n\n{NETWORK_NOTES}")))]
+struct SocketsArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// What to measure, by the names of cells or of their programs; all
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_cells)]
+    cells: Vec<Cells>,
+
+    /// Microseconds that each call of the host takes more than its system call; 0,1,4,10
+    #[arg(long, value_name = "US,…", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=sockets::EXIT_US_MAX))]
+    costs: Vec<u64>,
+
+    /// Calls, or requests, of a run; as many as take plain about half a second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    operations: Option<u64>,
+
+    /// How the sockets behave: plain, default, gathered, ahead, all
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_named::<sockets::Variant>)]
+    variants: Vec<sockets::Variant>,
+}
+
+/// The cells that a name names.
+#[derive(Clone, Debug)]
+struct Cells(Vec<sockets::Cell>);
 
 /// The threads of a process during ten thousand reads of files that are not answered
 ///
@@ -435,6 +480,7 @@ pub(super) fn resolve(
         Of::Echo(args) => &args.common,
         Of::Udp(args) => &args.common,
         Of::SendFile(args) => &args.common,
+        Of::Sockets(args) => &args.common,
         Of::Threads(args) => &args.common,
         Of::Sched(args) => &args.common,
         Of::Copytree(args) => &args.common,
@@ -446,6 +492,7 @@ pub(super) fn resolve(
         Of::Echo(args) => (echo::NAME, Which::Echo(resolve_echo(args)), 15),
         Of::Udp(args) => (udp::NAME, Which::Udp(resolve_udp(args)), 15),
         Of::SendFile(args) => (send_file::NAME, Which::SendFile(resolve_send_file(args)), 15),
+        Of::Sockets(args) => (sockets::NAME, Which::Sockets(resolve_sockets(args)), 15),
         Of::Threads(args) => (threads::NAME, Which::Threads(resolve_threads(args)), 3),
         Of::Sched(args) => (sched::NAME, Which::Sched(Box::new(resolve_sched(*args))), 9),
         Of::Copytree(args) => {
@@ -524,6 +571,26 @@ fn resolve_send_file(args: SendFileArgs) -> send_file::Options {
     }
 }
 
+fn resolve_sockets(args: SocketsArgs) -> sockets::Options {
+    use sockets::{CELLS, Cell, EXITS_US, QUICK_CELLS, QUICK_EXITS_US, Variant};
+    let quick = args.common.quick;
+    let asked: Vec<Cell> = match quick {
+        _ if !args.cells.is_empty() => {
+            args.cells.into_iter().flat_map(|Cells(cells)| cells).collect()
+        }
+        true => QUICK_CELLS.into_iter().flat_map(Cell::by_name).collect(),
+        false => CELLS.to_vec(),
+    };
+    sockets::Options {
+        cells: CELLS.into_iter().filter(|cell| asked.contains(cell)).collect(),
+        exits_us: or(args.costs, if quick { &QUICK_EXITS_US } else { &EXITS_US }),
+        operations: args.operations,
+        quick,
+        variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
+        load: None,
+    }
+}
+
 fn resolve_threads(args: ThreadsArgs) -> threads::Options {
     use threads::{Place, Variant};
     let mut places = args.places;
@@ -592,6 +659,15 @@ pub(super) fn default_directory() -> PathBuf {
 fn parse_named<T: Named>(text: &str) -> Result<T, String> {
     let names = || T::NAMES.iter().map(|&(name, _)| name).collect::<Vec<_>>();
     T::by_name(text).ok_or_else(|| expected(&names()))
+}
+
+fn parse_cells(text: &str) -> Result<Cells, String> {
+    let cells = sockets::Cell::by_name(text);
+    if cells.is_empty() {
+        let names: Vec<_> = sockets::CELLS.into_iter().map(sockets::Cell::name).collect();
+        return Err(expected(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    }
+    Ok(Cells(cells))
 }
 
 fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
@@ -687,6 +763,25 @@ mod tests {
         assert_eq!(tcp_sum.sizes, [tcp_sum::QUICK_SIZE]);
         assert_eq!(tcp_sum.variants, tcp_sum::Variant::DEFAULT);
         assert_eq!((tcp_sum.congestion.as_str(), tcp_sum.block_bytes), ("cubic", 128 << 10));
+        let (bench::Which::Sockets(all), 15) = options(&["bench", "sockets"]) else {
+            panic!("sockets was asked for");
+        };
+        assert_eq!(
+            (all.cells, all.exits_us),
+            (sockets::CELLS.to_vec(), sockets::EXITS_US.to_vec())
+        );
+        let (bench::Which::Sockets(some), 3) =
+            options(&["bench", "sockets", "--quick", "--cells", "udp,send-256", "--costs", "7"])
+        else {
+            panic!("sockets was asked for");
+        };
+        let names: Vec<_> = some.cells.into_iter().map(sockets::Cell::name).collect();
+        assert_eq!(
+            (names, some.exits_us),
+            (vec!["send-256".into(), "udp-64".into(), "udp-1400".into()], vec![7])
+        );
+        let wrong = task(&["bench", "sockets", "--cells", "send-7"]).unwrap_err();
+        assert_eq!(wrong, ErrorKind::ValueValidation);
         for wrong in [["--connections", "0"], ["--message", "7"], ["--variants", "pool"]] {
             let args = [&["bench", "echo"], &wrong[..]].concat();
             let error = task(&args).unwrap_err();

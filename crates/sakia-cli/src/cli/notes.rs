@@ -60,6 +60,8 @@ pub(super) const TCP_SUM_NOTES: &str = "The params are size_bytes and block_byte
 pub(super) const ECHO_NOTES: &str = "The params are connections and message_bytes.";
 pub(super) const UDP_NOTES: &str = "The params are in_flight and datagram_bytes.";
 pub(super) const SEND_FILE_NOTES: &str = "The params are file_bytes.";
+pub(super) const SOCKETS_NOTES: &str = "\
+The params are cell and exit_us; the counters are the calls of the host by name, and exits, those that left.";
 /// Of experiments on connections.
 pub(super) const NETWORK_NOTES: &str = "\
 The machine has one thing more, \"network\":{\"namespace\":…, \"congestion\":…, \"usual\":…, \

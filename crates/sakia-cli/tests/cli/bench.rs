@@ -369,3 +369,31 @@ fn files_are_sent_by_the_kernel() {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
 }
+
+#[test]
+fn sockets_of_a_toy_enclave_are_measured() {
+    let args = ["bench", "sockets", "--runs", "1", "--cells", "send-256,udp-64", "--costs", "0,2"];
+    let args = [&args[..], &["--operations", "300"]].concat();
+    let ended = run(sakia(&args).arg("--json"));
+    ended.assert_quiet_success();
+    let lines = ended.json_lines();
+    let results: Vec<_> = lines.iter().filter(|line| line["type"] == "result").collect();
+    let variants: Vec<_> = results.iter().take(5).map(|result| &result["variant"]).collect();
+    assert_eq!(variants, ["plain", "default", "gathered", "ahead", "all"]);
+    assert_eq!(results.len(), 4 * 5);
+    for result in results {
+        let (params, counters) = (&result["params"], &result["counters"]);
+        let is_stream = params["cell"] == "send-256";
+        assert!(is_stream || params["cell"] == "udp-64", "{params}");
+        assert!([0, 2].map(Some).contains(&params["exit_us"].as_i64()), "{params}");
+        let sends = counters["send"].as_u64().unwrap();
+        let is_gathered = ["gathered", "all"].contains(&result["variant"].as_str().unwrap());
+        assert_eq!(sends < 300, is_stream && is_gathered, "{result}");
+        assert!(counters["exits"].as_u64() >= Some(sends), "{counters}");
+    }
+    let ended = run(sakia(&args).args(["--variants", "plain,default"]));
+    ended.assert_quiet_success();
+    for text in ["host calls", "default/plain", "send-256 2 us"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}

@@ -89,7 +89,7 @@ fn usage_is_that_of_the_command() {
 }
 
 /// Every command.
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &[],
     &["sum"],
     &["cp"],
@@ -102,6 +102,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["bench", "echo"],
     &["bench", "udp"],
     &["bench", "send-file"],
+    &["bench", "sockets"],
     &["bench", "threads"],
     &["bench", "sched"],
     &["bench", "copytree"],
@@ -150,6 +151,7 @@ fn help_has_the_notes_of_its_own_experiment() {
         ("echo", "message_bytes"),
         ("udp", "datagram_bytes"),
         ("send-file", "file_bytes"),
+        ("sockets", "exit_us"),
         ("threads", "place, reads and"),
         ("sched", "read_step_bytes"),
         ("copytree", "after_delete, article"),
@@ -163,7 +165,7 @@ fn help_has_the_notes_of_its_own_experiment() {
         }
         assert_eq!(
             text.contains("\"network\""),
-            ["echo", "send-file", "tcp-sum", "udp"].contains(&name),
+            ["echo", "send-file", "sockets", "tcp-sum", "udp"].contains(&name),
             "{name}"
         );
     }

@@ -8,6 +8,9 @@
 //!
 //! A datagram here owns the descriptors that came with it, also while nobody has taken it.
 //!
+//! A ring's receive that goes on is not told that the socket's receives were shut down, be it by another
+//! process. So a poll ([`EndWatch`]) waits for that beside it.
+//!
 //! Source: `io_uring_prep_recvmsg_multishot(3)`.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -31,10 +34,11 @@ use crate::call::{Call, MessageRooms};
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::Handle;
+use crate::key::Key;
 use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::{
-    CLOSE_ON_EXEC, CONTROL_BYTES_MAX, CONTROL_TRUNCATED, Received, ReceivedControl, RecvMessage,
-    TRUNCATED, acts_on,
+    CLOSE_ON_EXEC, CONTROL_BYTES_MAX, CONTROL_TRUNCATED, PollEvents, Received, ReceivedControl,
+    RecvMessage, TRUNCATED, acts_on,
 };
 use crate::pool::{Pool, Size};
 use crate::sys::{Message, array};
@@ -120,6 +124,8 @@ struct Inner {
     error: Cell<Option<io::Error>>,
     /// The receive that brings them.
     multishot: Multishot,
+    /// The poll that waits for the end of receives.
+    end_watch: Cell<Option<Key>>,
 }
 
 impl fmt::Debug for DatagramReceiver {
@@ -131,6 +137,9 @@ impl fmt::Debug for DatagramReceiver {
 impl Drop for DatagramReceiver {
     fn drop(&mut self) {
         self.inner.multishot.cancel(&self.driver);
+        if let Some(key) = self.inner.end_watch.get() {
+            self.driver.shared.cancel_by_key(key);
+        }
     }
 }
 
@@ -219,14 +228,10 @@ impl DatagramReceiver {
         !is_busy && !has_error && inner.datagrams.borrow().is_empty()
     }
 
-    /// From now on each call receives one datagram only, without a receive that goes on by itself: the
-    /// kernel does not tell that one when the socket's receives are [shut down](Handle::shutdown_socket).
+    /// From now on each call receives one datagram only, without a receive that goes on by itself. Once the
+    /// socket's receives are shut down, here or by another process, that is so anyway.
     pub fn receive_singly(&self) {
-        let multishot = &self.inner.multishot;
-        multishot.give_up();
-        if multishot.is_armed() {
-            multishot.pause(&self.driver);
-        }
+        self.inner.receive_singly(&self.driver);
     }
 
     /// Receives one into memory of its own. What comes for nobody stays here.
@@ -252,7 +257,21 @@ impl DatagramReceiver {
         let message = UnsafeCell::new(Message::EMPTY);
         let recv = MultiRecvMessage { fd, inner, pool, size, rooms, message };
         self.inner.multishot.start(&self.driver, recv);
+        self.watch_end();
         true
+    }
+
+    /// Starts the poll for the end of receives, unless one is in flight or the backend tells that itself.
+    fn watch_end(&self) {
+        let (inner, shared) = (&self.inner, &self.driver.shared);
+        if inner.end_watch.get().is_some() || !shared.core.borrow().takes_entries() {
+            return;
+        }
+        let (fd, driver) = (self.fd.clone(), self.driver.clone());
+        let watch = EndWatch { fd, driver, inner: Rc::clone(inner) };
+        let key = shared.core.borrow_mut().start_detached(watch);
+        inner.end_watch.set(Some(key));
+        shared.settle_later();
     }
 }
 
@@ -275,6 +294,13 @@ impl Inner {
         let datagram = self.datagrams.borrow_mut().pop_front()?;
         self.bytes.set(self.bytes.get() - datagram.bytes.len());
         Some(datagram)
+    }
+
+    fn receive_singly(&self, driver: &Handle) {
+        self.multishot.give_up();
+        if self.multishot.is_armed() {
+            self.multishot.pause(driver);
+        }
     }
 
     /// Whether further ones are to stay with the kernel now.
@@ -371,6 +397,38 @@ unsafe impl Operation for MultiRecvMessage {
 
     fn lose(&self) -> Option<Waker> {
         self.inner.multishot.lose()
+    }
+
+    acts_on!(Waiting, fd);
+}
+
+/// Waits for the end of a socket's receives, and then has each of them be a single one, which is told.
+struct EndWatch {
+    fd: Fd,
+    driver: Handle,
+    inner: Rc<Inner>,
+}
+
+// SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
+unsafe impl Operation for EndWatch {
+    type Output = ();
+    const KIND: OpKind = OpKind::Poll;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::poll_add(self.fd.raw(), PollEvents::READ_HANG_UP.0))
+    }
+
+    fn call(&mut self) -> Call {
+        Call::Poll { raw: self.fd.raw(), events: PollEvents::READ_HANG_UP.0 }
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        self.inner.end_watch.set(None);
+        // An error of the socket ends it, too; the next receive that goes on starts another one.
+        let events = completion.result().map(PollEvents);
+        if events.is_ok_and(|events| events.contains(PollEvents::READ_HANG_UP)) {
+            self.inner.receive_singly(&self.driver);
+        }
     }
 
     acts_on!(Waiting, fd);

@@ -218,6 +218,11 @@ impl Core {
         (0..count).for_each(|_| self.inline.budget.spend(0));
     }
 
+    /// Whether the queue takes entries, so that no call of this process tells what becomes of them.
+    pub(crate) fn takes_entries(&self) -> bool {
+        self.ways.takes == Takes::Entries
+    }
+
     /// Whether what a backend reports as read was written; see [`Backend::fills_what_it_reports`].
     pub(crate) fn fills(&self) -> bool {
         self.ways.fills

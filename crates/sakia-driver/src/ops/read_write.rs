@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use sakia_ring::Sqe;
 
-use crate::arena::FixedBuf;
+use crate::arena::{FixedBuf, RegisteredBuf};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
@@ -28,7 +28,7 @@ pub struct Read<T, const FIXED: bool = false> {
 }
 
 /// See [`Handle::read_fixed`].
-pub type ReadFixed = Read<FixedBuf, true>;
+pub type ReadFixed<T = FixedBuf> = Read<T, true>;
 
 /// See [`Handle::write`]. `FIXED` as for [`Read`].
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Write<T, const FIXED: bool = false> {
 }
 
 /// See [`Handle::write_fixed`].
-pub type WriteFixed = Write<FixedBuf, true>;
+pub type WriteFixed<T = FixedBuf> = Write<T, true>;
 
 impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
     #[inline(always)]
@@ -90,7 +90,7 @@ impl Handle {
         self.start_transfer(Read::new(self.held(fd), buf, offset, flags), flags)
     }
 
-    /// As [`read`](Handle::read), into a block of the registered arena, which saves the kernel from
+    /// As [`read`](Handle::read), into a block of the registered arena or a part of one, which saves the kernel from
     /// looking up and pinning its pages each time. What counts is `O_DIRECT`: what the page cache holds is
     /// read as into any other memory.
     ///
@@ -99,8 +99,8 @@ impl Handle {
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
-    pub fn read_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<ReadFixed> {
-        let is_registered = self.has_registered(&buf);
+    pub fn read_fixed<T: RegisteredBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<ReadFixed<T>> {
+        let is_registered = self.has_registered(buf.block());
         let read = Read::new(self.held(fd), buf, offset, 0);
         if is_registered { self.start(read) } else { self.refuse(read, Errno::FAULT) }
     }
@@ -146,15 +146,15 @@ impl Handle {
         self.start_transfer(Write { fd: self.held(fd), buf, offset, flags }, flags)
     }
 
-    /// As [`write`](Handle::write), from a block of the registered arena.
+    /// As [`write`](Handle::write), from a block of the registered arena or a part of one.
     ///
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
-    pub fn write_fixed(&self, fd: &Fd, buf: FixedBuf, offset: u64) -> Op<WriteFixed> {
-        let is_registered = self.has_registered(&buf);
+    pub fn write_fixed<T: RegisteredBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<WriteFixed<T>> {
+        let is_registered = self.has_registered(buf.block());
         let write = Write { fd: self.held(fd), buf, offset, flags: 0 };
         if is_registered { self.start(write) } else { self.refuse(write, Errno::FAULT) }
     }

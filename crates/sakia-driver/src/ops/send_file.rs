@@ -9,14 +9,21 @@
 //! Neither waits for the peer: the socket is in non-blocking mode during the call. `EAGAIN` says that it is
 //! full; the caller polls it, which occupies no thread.
 //!
+//! To change the mode and back takes three calls. So a socket that the driver made, and that was not handed
+//! out, stays in non-blocking mode: sends, receives and polls do not go by it. What does, or might, ends that
+//! ([`Fd::share_mode`]): other transfers, [`as_fd`](std::os::fd::AsFd::as_fd), a message that carries the
+//! descriptor, giving it away.
+//!
 //! Source: `sendfile(2)`, `cachestat(2)`, `fs/splice.c`.
 
 use std::io;
 use std::rc::Rc;
 
+use rustix::io::Errno;
+
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
-use crate::fd::Fd;
+use crate::fd::{Fd, SendMode};
 use crate::operation::{Completion, Operation};
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::sys::{Direction, register};
@@ -33,11 +40,14 @@ pub(crate) struct SendFile {
     file: Fd,
     offset: u64,
     len: usize,
+    /// What its call was told to do with the mode.
+    mode: SendMode,
 }
 
 impl SendFile {
     pub(crate) fn new(socket: Fd, file: Fd, offset: u64, len: usize) -> Self {
-        Self { socket, file, offset, len: len.min(SEND_FILE_BYTES_MAX) }
+        let mode = SendMode::Given;
+        Self { socket, file, offset, len: len.min(SEND_FILE_BYTES_MAX), mode }
     }
 }
 
@@ -48,14 +58,22 @@ unsafe impl Operation for SendFile {
     const KIND: OpKind = OpKind::SendFile;
 
     fn call(&mut self) -> Call {
-        let Self { socket, file, offset, len } = self;
-        let may_change_mode = usize::from(socket.is_own_socket());
-        let args = [register(file.raw()), word(&raw mut *offset), *len, may_change_mode];
+        let Self { socket, file, offset, len, mode } = self;
+        *mode = socket.mode_for_sends();
+        let args = [register(file.raw()), word(&raw mut *offset), *len, *mode as usize];
         System::on(Function::Sendfile, socket.raw(), args)
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        completion.count(self.len)
+        let result = completion.count(self.len);
+        let is_kept = match &result {
+            Ok(_) => true,
+            Err(error) => Errno::from_io_error(error) == Some(Errno::AGAIN),
+        };
+        if self.mode == SendMode::Kept && is_kept {
+            self.socket.note_nonblocking();
+        }
+        result
     }
 
     fn route(&self, rules: &Rules) -> Route {

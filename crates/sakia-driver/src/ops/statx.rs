@@ -1,5 +1,6 @@
 //! What the kernel knows of a file, and of the file system that it lies on.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::rc::Rc;
 
@@ -9,109 +10,22 @@ use sakia_ring::Sqe;
 
 use super::at::At;
 use super::open::path_route;
-use crate::call::{Function, System, word};
+use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
+use crate::policy::{Route, Rule};
 
-/// A point in time, as `struct statx_timestamp`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub struct StatxTime {
-    /// Seconds since 1970.
-    pub seconds: i64,
-    /// Nanoseconds of the second.
-    pub nanoseconds: u32,
-    reserved: i32,
-}
-
-impl StatxTime {
-    /// This many seconds since 1970, and nanoseconds of the second.
-    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
-        Self { seconds, nanoseconds, reserved: 0 }
-    }
-}
-
-/// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
-/// `mask`; see `statx(2)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-#[non_exhaustive]
-pub struct StatxResult {
-    /// `STATX_*` bits of the fields that are filled.
-    pub mask: u32,
-    /// Preferred size of a transfer in bytes.
-    pub block_size: u32,
-    /// `STATX_ATTR_*` bits.
-    pub attributes: u64,
-    /// Hard links.
-    pub links: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Type and permissions, as `st_mode`.
-    pub mode: u16,
-    spare0: u16,
-    /// Inode number.
-    pub inode: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Blocks of 512 bytes that are allocated.
-    pub blocks: u64,
-    /// Which bits of `attributes` mean something.
-    pub attributes_mask: u64,
-    /// Last access.
-    pub accessed: StatxTime,
-    /// Creation.
-    pub created: StatxTime,
-    /// Last change of the inode.
-    pub changed: StatxTime,
-    /// Last change of the contents.
-    pub modified: StatxTime,
-    /// Of a device file: its device.
-    pub rdev_major: u32,
-    /// Of a device file: its device.
-    pub rdev_minor: u32,
-    /// Device of the file system.
-    pub dev_major: u32,
-    /// Device of the file system.
-    pub dev_minor: u32,
-    /// Mount.
-    pub mount_id: u64,
-    /// Alignment of buffers in memory for direct I/O, in bytes; 0 where it is not supported.
-    pub direct_memory_align: u32,
-    /// Alignment of offsets and lengths for direct I/O, in bytes; 0 where it is not supported.
-    pub direct_offset_align: u32,
-    spare3: [u64; 12],
-}
-
-const _: () = assert!(size_of::<StatxResult>() == 256);
-
-impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
-    pub const BASIC: u32 = 0xfff | 0x2000;
-
-    /// The type bits of `mode`.
-    const TYPE_MASK: u16 = 0o170_000;
-
-    /// Whether this is a regular file.
-    pub fn is_file(&self) -> bool {
-        self.mode & Self::TYPE_MASK == 0o100_000
-    }
-
-    /// Whether this is a directory.
-    pub fn is_directory(&self) -> bool {
-        self.mode & Self::TYPE_MASK == 0o040_000
-    }
-}
+pub use crate::stat::{StatxResult, StatxTime};
 
 /// See [`Handle::statx`].
 #[derive(Debug)]
 pub struct Statx {
     at: At,
     flags: u32,
-    result: StatxResult,
+    result: Cell<StatxResult>,
+    /// The result was found out together with the way.
+    is_known: Cell<bool>,
     owner: Rc<dyn Owner>,
 }
 
@@ -204,7 +118,8 @@ impl Handle {
     }
 
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
-        let statx = Statx { at, flags, result: StatxResult::default(), owner: self.owner() };
+        let (result, is_known) = <_>::default();
+        let statx = Statx { at, flags, result, is_known, owner: self.owner() };
         // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
@@ -215,6 +130,18 @@ impl Statx {
     fn path(&self) -> *const u8 {
         self.at.c_path().unwrap_or_default().as_ptr().cast()
     }
+
+    /// Returns the way of a call about an open file. If nothing is known of the descriptor that way takes a
+    /// call of the same name, which then tells the result, too.
+    fn route_of(&self, fd: &Fd, rule: Rule) -> Route {
+        if rule.tries_now
+            && let Some(result) = fd.learn_with_stat()
+        {
+            self.result.set(result);
+            self.is_known.set(true);
+        }
+        fd.route_call(rule)
+    }
 }
 
 // SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
@@ -223,19 +150,21 @@ impl Statx {
 operation! {
     unsafe |it: Statx| Bounded, at; Statx;
     entry {
-        let (path, result) = (it.path(), &raw mut it.result);
+        let (path, result) = (it.path(), it.result.as_ptr());
         Sqe::statx(it.at.raw(), path, it.flags, StatxResult::BASIC, result)
     };
-    call {
-        let (path, result) = (it.path(), &raw mut it.result);
+    call if it.is_known.get() {
+        Call::Nop
+    } else {
+        let (path, result) = (it.path(), it.result.as_ptr());
         let (flags, mask) = (it.flags as usize, StatxResult::BASIC as usize);
         System::on(Function::Statx, it.at.raw(), [word(path), flags, mask, word(result)])
     };
     route |rules| match (it.at.c_path(), it.at.descriptor()) {
-        (None, Some(fd)) => fd.route_call(rules.of(OpKind::Statx)),
+        (None, Some(fd)) => it.route_of(fd, rules.of(OpKind::Statx)),
         _ => path_route(rules, OpKind::Statx, &it.at, &*it.owner),
     };
-    output StatxResult, |completion| completion.result().map(|_| it.result);
+    output StatxResult, |completion| completion.result().map(|_| it.result.get());
 }
 
 // SAFETY: the entry names the result, which is part of the value and stays where it is until the

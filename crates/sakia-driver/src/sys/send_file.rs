@@ -2,8 +2,8 @@
 //!
 //! The call goes by the socket's mode, which belongs to all who share it:
 //! - In non-blocking mode it is made as it is.
-//! - A socket that the driver made is put into that mode for the call. Others who were given a copy of its
-//!   descriptor might see that.
+//! - A socket that the driver made is put into that mode. If it was never handed out it stays so, and the
+//!   next call does not ask; else for the call alone, which others who have the descriptor might see.
 //! - Any other in blocking mode is left as it is, and the call is refused with `EOPNOTSUPP`.
 //!
 //! The kernel sends a file by way of a pipe of its own. What is a pipe itself it refuses, and it is spliced.
@@ -18,8 +18,18 @@ use rustix::io::Errno;
 use super::signals::without_sigpipe;
 use super::{abi, borrow, retry, syscall};
 
+/// The mode is only looked at.
+pub(crate) const GIVEN: usize = 0;
+/// It may be changed for the call.
+pub(crate) const CHANGED: usize = 1;
+/// It may be changed for good.
+pub(crate) const KEPT: usize = 2;
+/// The socket is in non-blocking mode.
+pub(crate) const NON_BLOCKING: usize = 3;
+
 /// Sends bytes of a file to a socket, as many as it has room for. The arguments are those of `sendfile(2)`,
-/// and whether the socket's mode may be changed.
+/// and what may be done with the socket's mode, one of those below. After [`KEPT`] it is in non-blocking mode
+/// if the call has succeeded or failed with `EAGAIN`.
 ///
 /// # Errors
 /// - `EAGAIN`: there is no room, or nothing in the pipe that is sent.
@@ -29,7 +39,7 @@ use super::{abi, borrow, retry, syscall};
 ///
 /// - Both descriptors are lent, and so is the offset, which is the call's alone.
 pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
-    let [socket, file, offset, len, may_change_mode, _] = args;
+    let [socket, file, offset, len, mode_use, _] = args;
     // SAFETY: the caller's promise.
     let fd = unsafe { borrow(socket as i32) }?;
     // SAFETY: the call touches the offset and no other memory of ours, by the caller's promise.
@@ -42,15 +52,21 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
         result => result,
     };
     let send = || without_sigpipe(|| retry(send));
+    if mode_use == NON_BLOCKING {
+        return send();
+    }
     let mode = fcntl_getfl(fd)?;
     if mode.contains(OFlags::NONBLOCK) {
         return send();
     }
-    if may_change_mode == 0 {
+    if mode_use == GIVEN {
         return Err(Errno::OPNOTSUPP);
     }
     fcntl_setfl(fd, mode | OFlags::NONBLOCK)?;
     let result = send();
+    if mode_use == KEPT && matches!(result, Ok(_) | Err(Errno::AGAIN)) {
+        return result;
+    }
     let restored = fcntl_setfl(fd, mode);
     debug_assert!(restored.is_ok(), "a mode that was there can be set: {restored:?}");
     result
@@ -111,7 +127,7 @@ mod tests {
 
     fn args(to: &UnixStream, file: &File, offset: &mut u64, len: usize) -> [usize; 6] {
         let (to, file) = (register(to.as_raw_fd()), register(file.as_raw_fd()));
-        [to, file, word(&raw mut *offset), len, 1, 0]
+        [to, file, word(&raw mut *offset), len, CHANGED, 0]
     }
 
     #[test]
@@ -135,22 +151,44 @@ mod tests {
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_mode_is_changed_for_the_call_alone() {
         let (file, near, _far) = file_and_stream();
-        let send = |may_change: usize| {
+        let send = |mode_use: usize| {
             let mut offset = 0;
             let mut args = args(&near, &file, &mut offset, 10_000);
-            args[4] = may_change;
+            args[4] = mode_use;
             // SAFETY: the descriptors and the offset are this function's.
             unsafe { send_file(args) }
         };
         let mode = || fcntl_getfl(&near).unwrap();
-        assert_eq!(send(0), Err(Errno::OPNOTSUPP));
+        assert_eq!(send(GIVEN), Err(Errno::OPNOTSUPP));
         // It does not wait for room.
-        let full = (0..10_000).find_map(|_| send(1).err());
+        let full = (0..10_000).find_map(|_| send(CHANGED).err());
         assert_eq!(full, Some(Errno::AGAIN));
         assert!(!mode().contains(OFlags::NONBLOCK));
         near.set_nonblocking(true).unwrap();
-        assert_eq!((send(0), send(1)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
+        assert_eq!((send(GIVEN), send(CHANGED)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
         assert!(mode().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_mode_is_kept_where_sends_go_on() {
+        let (file, near, far) = file_and_stream();
+        let send = |mode_use: usize| {
+            let mut offset = 0;
+            let mut args = args(&near, &file, &mut offset, 10_000);
+            args[4] = mode_use;
+            // SAFETY: the descriptors and the offset are this function's.
+            unsafe { send_file(args) }
+        };
+        let is_nonblocking = || fcntl_getfl(&near).unwrap().contains(OFlags::NONBLOCK);
+        assert_eq!((send(KEPT), is_nonblocking()), (Ok(10_000), true));
+        let full = (0..10_000).find_map(|_| send(NON_BLOCKING).err());
+        assert_eq!((full, is_nonblocking()), (Some(Errno::AGAIN), true));
+        near.set_nonblocking(false).unwrap();
+        assert_eq!((send(KEPT), is_nonblocking()), (Err(Errno::AGAIN), true));
+        near.set_nonblocking(false).unwrap();
+        drop(far);
+        assert_eq!((send(KEPT), is_nonblocking()), (Err(Errno::PIPE), false));
     }
 
     #[test]

@@ -145,6 +145,7 @@ cases! {
         much_of_a_file_is_sent_piece_by_piece
         a_full_stream_refuses_a_file
         a_stream_that_sends_a_file_keeps_its_mode
+        a_stream_that_sends_a_file_has_its_mode_when_that_matters
         a_stream_of_others_is_sent_to_as_it_is
         a_pipe_is_sent_on_a_stream
         a_file_is_not_sent_where_that_makes_no_sense
@@ -226,6 +227,8 @@ cases! {
         descriptors_come_to_a_receiver_once
         a_close_ends_a_receiver
         a_shutdown_ends_a_receiver
+        a_receiver_is_told_that_others_have_ended_it
+        a_receiver_of_packets_is_told_that_its_peer_has_left
         what_a_receiver_brought_is_taken_in_order;
     messages:
         a_descriptor_is_passed_and_used

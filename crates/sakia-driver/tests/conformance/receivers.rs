@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use sakia_driver::{
     ControlMessages, DatagramOptions, Domain, Driver, Fd, ShutdownHow, SocketAddress, SocketType,
 };
@@ -230,6 +231,55 @@ pub fn a_shutdown_ends_a_receiver(stage: &Stage) {
                 let end = run(&driver, receiver.recv()).unwrap();
                 assert!(end.bytes.is_empty() && end.from.is_unnamed(), "{end:?}");
             }
+        }
+    }
+}
+
+/// By a copy of the descriptor, as another process has one.
+pub fn a_receiver_is_told_that_others_have_ended_it(stage: &Stage) {
+    let driver = stage.driver();
+    for is_waiting in [false, true] {
+        let (near, _) = bound(stage, &driver, Domain::UNIX);
+        let (far, to) = bound(stage, &driver, Domain::UNIX);
+        if far.is_simulated() {
+            return; // nothing else has its descriptors
+        }
+        let receiver = driver.datagrams(far.clone(), DatagramOptions::default());
+        send(&driver, &near, &to, b"first");
+        assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"first");
+        if is_waiting {
+            assert!(poll(pin!(receiver.recv())).is_pending());
+            settle(&driver);
+        }
+        send(&driver, &near, &to, b"before");
+        shutdown(&far, Shutdown::Read).unwrap();
+        assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"before");
+        for _ in 0..2 {
+            let end = run(&driver, receiver.recv()).unwrap();
+            assert!(end.bytes.is_empty() && end.from.is_unnamed(), "{end:?}");
+        }
+        drop(receiver);
+        settle(&driver);
+        wait(&driver, driver.close(far)).unwrap();
+    }
+}
+
+/// The peer's end is that of a socket for packets in order.
+pub fn a_receiver_of_packets_is_told_that_its_peer_has_left(stage: &Stage) {
+    let driver = stage.driver();
+    for is_waiting in [false, true] {
+        let Ok((near, far)) = driver.socket_pair(SocketType::SEQUENCED) else { return };
+        let receiver = driver.datagrams(far, DatagramOptions::default());
+        if is_waiting {
+            assert!(poll(pin!(receiver.recv())).is_pending());
+            settle(&driver);
+        }
+        wait(&driver, driver.send(&near, "before", 0)).0.unwrap();
+        wait(&driver, driver.close(near)).unwrap();
+        assert_eq!(&run(&driver, receiver.recv()).unwrap().bytes[..], b"before");
+        for _ in 0..2 {
+            let end = run(&driver, receiver.recv()).unwrap();
+            assert!(end.bytes.is_empty() && end.from.is_unnamed(), "{end:?}");
         }
     }
 }

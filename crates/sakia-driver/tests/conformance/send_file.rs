@@ -7,7 +7,8 @@ use std::task::Poll;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use sakia_driver::{
-    Bypass, Connection, Domain, Driver, Fd, OpKind, PollEvents, Rule, Rules, SEND_FILE_BYTES_MAX,
+    Bypass, Connection, ControlMessages, Domain, Driver, Fd, OpKind, PollEvents, Rule, Rules,
+    SEND_FILE_BYTES_MAX,
 };
 
 use crate::connections::{connection, pattern, poll, run};
@@ -98,7 +99,63 @@ pub fn a_full_stream_refuses_a_file(stage: &Stage) {
     assert_eq!(send(&driver, &near, &file, 0, 5).unwrap(), 5);
 }
 
-/// A receive that waits on the stream is not told that the mode is another one for a moment.
+/// Returns whether a descriptor is in non-blocking mode, without lending it.
+fn is_nonblocking(fd: &Fd) -> bool {
+    const NONBLOCK: u64 = OFlags::NONBLOCK.bits() as u64;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.raw())).unwrap();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+    u64::from_str_radix(flags.trim(), 8).unwrap() & NONBLOCK != 0
+}
+
+/// A stream of the driver stays in non-blocking mode until something may go by that.
+pub fn a_stream_that_sends_a_file_has_its_mode_when_that_matters(stage: &Stage) {
+    type Use = fn(&Driver, &Connection, &Connection);
+    let uses: [Use; 4] = [
+        |_, near, _| {
+            if !near.fd().is_simulated() {
+                near.fd().as_fd();
+            }
+        },
+        |driver, near, far| {
+            let mut read = driver.read(near.fd(), vec![0; 5], 0);
+            settle(driver);
+            assert!(read.try_take().is_none(), "it was told to wait");
+            wait(driver, driver.send(far.fd(), "hello", 0)).0.unwrap();
+            assert_eq!(wait(driver, read).0.unwrap(), 5);
+        },
+        |driver, near, _| {
+            wait(driver, driver.write_vectored(near.fd(), vec!["x"], 0)).0.unwrap();
+        },
+        |_, near, _| drop(ControlMessages::new().descriptor(near.fd())),
+    ];
+    let driver = stage.driver();
+    let file = stage.file(&driver, "file", b"hello");
+    for using in uses {
+        let (near, far) = connection(stage, &driver, DOMAINS[0]);
+        let is_real = !near.fd().is_simulated();
+        for _ in 0..2 {
+            assert_eq!(send(&driver, &near, &file, 0, 5).unwrap(), 5);
+            assert_eq!(is_real, is_real && is_nonblocking(near.fd()));
+        }
+        using(&driver, &near, &far);
+        for _ in 0..2 {
+            assert!(!is_real || !is_nonblocking(near.fd()));
+            assert_eq!(send(&driver, &near, &file, 0, 5).unwrap(), 5);
+        }
+        assert!(!is_real || !is_nonblocking(near.fd()));
+    }
+    let (near, far) = connection(stage, &driver, DOMAINS[0]);
+    assert_eq!(send(&driver, &near, &file, 0, 5).unwrap(), 5);
+    let fd = near.fd().clone();
+    drop((near, far));
+    settle(&driver);
+    if !fd.is_simulated() {
+        let owned = fd.into_owned().expect("nothing else has it");
+        assert!(!fcntl_getfl(owned).unwrap().contains(OFlags::NONBLOCK));
+    }
+}
+
+/// A receive that waits on the stream is not told that the mode is another one.
 pub fn a_stream_that_sends_a_file_keeps_its_mode(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", &[b'x'; 1 << 16]);

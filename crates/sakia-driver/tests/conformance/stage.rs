@@ -331,11 +331,34 @@ pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     panic!("it did not come in {TURNS_MAX} turns");
 }
 
-/// Takes the turns in which everything that can happen at once happens.
+/// Takes the turns in which everything that can happen at once happens: until several in a row bring nothing
+/// while no other thread of the process does anything, a worker of the kernel included; at most 20.
 pub fn settle(driver: &Driver) {
+    const QUIET_TURNS: u32 = 3;
+    let mut quiet = 0;
     for _ in 0..20 {
-        driver.turn(Wait::For(std::time::Duration::from_millis(1))).unwrap();
+        let finished = driver.turn(Wait::For(std::time::Duration::from_millis(1))).unwrap();
+        quiet = if finished == 0 && are_others_asleep() { quiet + 1 } else { 0 };
+        if quiet == QUIET_TURNS {
+            return;
+        }
     }
+}
+
+/// Returns whether all other threads of the process wait for something that may take for ever.
+fn are_others_asleep() -> bool {
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    threads
+        .map(|thread| thread.unwrap())
+        .filter(|it| Some(&*it.file_name()) != own.file_name())
+        .all(|thread| {
+            // One that has just ended has none.
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before it may have any characters.
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_none_or(|state| state == 'S')
+        })
 }
 
 /// The errno of a failure.

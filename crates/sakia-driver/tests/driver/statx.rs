@@ -2,13 +2,15 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata};
+use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use sakia_driver::{StatxResult, Wait};
+use sakia_driver::{Bypass, OpKind, Rules, StatxResult, Wait};
 
+use crate::bypass::each;
 use crate::support::{TempDir, drain, driver, errno, finish};
 
 fn c(path: impl AsRef<Path>) -> CString {
@@ -94,4 +96,70 @@ fn results_of_many_at_a_time_do_not_mix() {
     }
     drain(&driver);
     assert_eq!((driver.counters().pooled, driver.counters().boxed), (1000, 0));
+}
+
+/// The thread's calls of `statx(2)` with this mask fail from now on with `EPERM`.
+fn refuse_statx(mask: u32) {
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let load = |at: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
+    let equal = |k, jf| libc::sock_filter {
+        jf,
+        ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k)
+    };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let (nr, args) = (offset_of!(libc::seccomp_data, nr), offset_of!(libc::seccomp_data, args));
+    let mut program = [
+        load(nr),
+        equal(libc::SYS_statx as u32, 3),
+        load(args + 3 * size_of::<u64>() + if cfg!(target_endian = "big") { 4 } else { 0 }),
+        equal(mask, 1),
+        statement(libc::BPF_RET | libc::BPF_K, refused),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the program outlives the call, which copies it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What the driver has to find out of a descriptor takes the same call as what is asked.
+#[test]
+fn the_first_question_about_a_descriptor_is_one_call() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 12_345);
+    let model = fs::metadata(&path).unwrap();
+    let ask = move || {
+        let driver = driver();
+        driver.set_bypass(Bypass::Rules(Rules::default()));
+        // A mount's first file has its table read.
+        let first = driver.adopt(File::open(&path).unwrap().into());
+        assert_same(&finish(&driver, &mut driver.statx_fd(&first)).unwrap(), &model);
+        // The thread ends with the test.
+        refuse_statx(StatxResult::BASIC);
+        let file = driver.adopt(File::open(&path).unwrap().into());
+        let before = driver.counters().of(OpKind::Statx).inline;
+        assert_same(&finish(&driver, &mut driver.statx_fd(&file)).unwrap(), &model);
+        assert_eq!(driver.counters().of(OpKind::Statx).inline, before + 1);
+        // Each further one is a call, or its answer would be old.
+        assert_eq!(errno(finish(&driver, &mut driver.statx_fd(&file))), Errno::PERM);
+    };
+    std::thread::spawn(ask).join().unwrap();
+}
+
+#[test]
+fn each_answer_about_a_descriptor_is_new() {
+    let folder = TempDir::new();
+    let path = folder.file("file", 10);
+    each(|driver| {
+        let file = driver.adopt(File::open(&path).unwrap().into());
+        for len in [10, 20, 5] {
+            File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+            assert_eq!(finish(&driver, &mut driver.statx_fd(&file)).unwrap().size, len);
+        }
+    });
 }

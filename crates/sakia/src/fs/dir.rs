@@ -120,6 +120,21 @@ impl Dir {
         options.open_at(Some(self), path).await.at("open", &self.path.join(path))
     }
 
+    /// Opens a file beneath this directory, and asks for its metadata; see
+    /// [`OpenOptions::open_with_metadata`].
+    ///
+    /// # Errors
+    /// As for [`open_with`](Dir::open_with), and `statx(2)`.
+    pub async fn open_with_metadata(
+        &self,
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+    ) -> Result<(File, Metadata)> {
+        let path = path.as_ref();
+        let opened = options.open_with_metadata_at(Some(self), path).await;
+        opened.at("open", &self.path.join(path))
+    }
+
     /// Makes a directory beneath this one.
     ///
     /// # Errors

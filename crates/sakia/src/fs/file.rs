@@ -14,7 +14,8 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
-    BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, Room, SyncRange,
+    BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, RegisteredBuf,
+    Room, SyncRange,
 };
 
 use super::direct::Direct;
@@ -323,6 +324,48 @@ impl File {
     ) -> BufResult<usize, T> {
         let (result, buf) = self.read_once(&self.fd, buf, offset).await;
         let len = buf.bytes_room();
+        self.explained(result, buf, len, offset).await
+    }
+
+    /// As [`read_at`](File::read_at), into [registered memory](crate::io::register_buffers), a block or a part
+    /// of one, which the kernel need not pin first. What counts is direct I/O: what the page cache has is
+    /// copied as into any other memory.
+    ///
+    /// # Errors
+    /// `EFAULT`: a block of another thread's runtime. Otherwise as [`read_at`](File::read_at).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
+    pub async fn read_fixed_at<T: RegisteredBuf>(
+        &self,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        buf_try!(check_offset(offset), buf);
+        let read = |buf| self.driver.read_fixed(&self.fd, buf, offset);
+        let (result, buf) = retrying(&self.driver, &self.fd, PollEvents::READABLE, buf, read).await;
+        let len = buf.bytes_room();
+        self.explained(result, buf, len, offset).await
+    }
+
+    /// As [`write_at`](File::write_at), from [registered memory](crate::io::register_buffers), a block or a part
+    /// of one.
+    ///
+    /// # Errors
+    /// `EFAULT`: a block of another thread's runtime. Otherwise as [`write_at`](File::write_at).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
+    pub async fn write_fixed_at<T: RegisteredBuf>(
+        &self,
+        buf: T,
+        offset: u64,
+    ) -> BufResult<usize, T> {
+        buf_try!(self.check_write(offset), buf);
+        let write = |buf| self.driver.write_fixed(&self.fd, buf, offset);
+        let (result, buf) =
+            retrying(&self.driver, &self.fd, PollEvents::WRITABLE, buf, write).await;
+        let len = buf.bytes_len();
         self.explained(result, buf, len, offset).await
     }
 

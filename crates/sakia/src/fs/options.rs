@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, FileKind, Handle};
 
 use super::dir::open_resolving;
-use super::{Dir, File, FileType, c_path, driver, uninterrupted};
+use super::{Dir, File, FileType, Metadata, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
 /// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
@@ -37,6 +37,7 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     direct: bool,
+    nonblocking: bool,
     mode: Option<u32>,
     custom_flags: i32,
     resolve: Option<ResolveFlags>,
@@ -79,6 +80,9 @@ impl OpenOptions {
         /// [`read_to_end_at`](File::read_to_end_at).
         #[doc(alias = "O_DIRECT")]
         direct;
+        /// Not to wait for the other end of a FIFO. Without one, opening it to write fails with `ENXIO`.
+        #[doc(alias = "O_NONBLOCK")]
+        nonblocking;
     }
 
     /// The permissions of a file that is made, before the process's umask. Without this call `0o666`.
@@ -106,8 +110,8 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// A FIFO takes until somebody has opened its other end; only this future waits for that. When it is
-    /// dropped meanwhile, the thread that waits in its place does so until then. With `O_NONBLOCK` among
-    /// the [`custom_flags`](OpenOptions::custom_flags) nothing waits.
+    /// dropped meanwhile, the thread that waits in its place does so until then. With
+    /// [`nonblocking`](OpenOptions::nonblocking) nothing waits.
     ///
     /// # Errors
     /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
@@ -125,9 +129,70 @@ impl OpenOptions {
         self.open_at(None, path).await.at("open", path)
     }
 
+    /// Opens the file, and asks for its metadata. On a local file system both take one call less than
+    /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime asks what it has to
+    /// know of a file by the same call.
+    ///
+    /// # Errors
+    /// As [`open`](OpenOptions::open), and `statx(2)`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    ///
+    /// # Kernel
+    /// As [`open`](OpenOptions::open).
+    ///
+    /// # Examples
+    /// Regular files only, without a wait where there is a FIFO:
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::path::Path;
+    /// use sakia::fs::{File, OpenOptions};
+    ///
+    /// async fn open(path: &Path) -> io::Result<(File, u64)> {
+    ///     let options = OpenOptions::new().read(true).nonblocking(true).clone();
+    ///     let (file, metadata) = options.open_with_metadata(path).await?;
+    ///     if !metadata.is_file() {
+    ///         return Err(io::ErrorKind::NotFound.into());
+    ///     }
+    ///     Ok((file, metadata.len()))
+    /// }
+    /// # sakia::block_on(async {
+    /// #     assert!(open(Path::new("/proc/self/exe")).await.is_ok());
+    /// #     assert!(open(Path::new("/dev/null")).await.is_err());
+    /// # });
+    /// ```
+    pub async fn open_with_metadata(&self, path: impl AsRef<Path>) -> Result<(File, Metadata)> {
+        let path = path.as_ref();
+        self.open_with_metadata_at(None, path).await.at("open", path)
+    }
+
+    /// As [`open_at`](OpenOptions::open_at), with the metadata.
+    pub(super) async fn open_with_metadata_at(
+        &self,
+        directory: Option<&Dir>,
+        path: &Path,
+    ) -> io::Result<(File, Metadata)> {
+        let file = self.open_unawaited(directory, path).await?;
+        // Before anything else is asked of the descriptor.
+        let metadata = file.metadata().await?;
+        if metadata.file_type().is_fifo() && may_await_writer(self.flags()?) {
+            uninterrupted(async || file.driver.await_writer(&file.fd).await).await?;
+        }
+        Ok((file, metadata))
+    }
+
     /// Opens a path, relative to a directory if there is one: its lookup is confined to that unless
     /// [`resolve`](OpenOptions::resolve) says otherwise.
     pub(super) async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
+        let file = self.open_unawaited(directory, path).await?;
+        await_writer(&file.driver, &file.fd, self.flags()?).await?;
+        Ok(file)
+    }
+
+    /// The same, but that a FIFO which is opened to read only does not wait for a writer.
+    async fn open_unawaited(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
         let flags = self.flags()?;
         // One of the bits of the latter is O_DIRECTORY.
         let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
@@ -136,7 +201,7 @@ impl OpenOptions {
         let confined = directory.is_some().then_some(ResolveFlags::BENEATH);
         let lookup =
             self.resolve.or(confined).map(|how| (directory.map(|directory| &directory.fd), how));
-        let fd = open_like_std(&driver, path, flags, mode, lookup).await?;
+        let fd = open_unawaited(&driver, path, flags, mode, lookup).await?;
         Ok(File::new(fd, driver, flags))
     }
 
@@ -185,7 +250,8 @@ impl OpenOptions {
         };
         let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
         let custom = OFlags::from_bits_retain(self.custom_flags.cast_unsigned()) - OFlags::RWMODE;
-        Ok(access | creation | direct | custom)
+        let nonblocking = if self.nonblocking { OFlags::NONBLOCK } else { OFlags::empty() };
+        Ok(access | creation | direct | nonblocking | custom)
     }
 
     fn mode_of_new(&self) -> u32 {
@@ -202,6 +268,19 @@ pub(super) async fn open_like_std(
     mode: u32,
     lookup: Option<(Option<&Fd>, ResolveFlags)>,
 ) -> io::Result<Fd> {
+    let fd = open_unawaited(driver, path, flags, mode, lookup).await?;
+    await_writer(driver, &fd, flags).await?;
+    Ok(fd)
+}
+
+/// The same, but that a FIFO which is opened to read only does not wait for a writer; see [`await_writer`].
+async fn open_unawaited(
+    driver: &Handle,
+    path: &Path,
+    flags: OFlags,
+    mode: u32,
+    lookup: Option<(Option<&Fd>, ResolveFlags)>,
+) -> io::Result<Fd> {
     let opened = match lookup {
         None => {
             uninterrupted(async || driver.open(None, c_path(path)?, flags.bits(), mode).await).await
@@ -211,10 +290,6 @@ pub(super) async fn open_like_std(
         }
     };
     match opened {
-        Ok(fd) => {
-            await_writer(driver, &fd, flags).await?;
-            Ok(fd)
-        }
         Err(error) if is_reader_missing(&error, flags) => {
             let found;
             let (path, flags) = match lookup {
@@ -232,16 +307,14 @@ pub(super) async fn open_like_std(
             let open = async || driver.open_waiting(None, path.clone(), flags.bits(), mode).await;
             uninterrupted(open).await
         }
-        Err(error) => Err(error),
+        opened => opened,
     }
 }
 
 /// Waits until somebody has opened a FIFO to write that was opened to read only. Other files are as they
 /// are to be.
 pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io::Result<()> {
-    let may_wait = flags & OFlags::RWMODE == OFlags::RDONLY
-        && !flags.intersects(OFlags::NONBLOCK | OFlags::PATH);
-    if !may_wait || fd.kind() == FileKind::Bounded {
+    if !may_await_writer(flags) || fd.kind() == FileKind::Bounded {
         return Ok(());
     }
     let stat = uninterrupted(async || driver.statx_fd(fd).await).await?;
@@ -249,6 +322,12 @@ pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io:
         return uninterrupted(async || driver.await_writer(fd).await).await;
     }
     Ok(())
+}
+
+/// Whether a FIFO that is opened with these flags takes until it has a writer.
+fn may_await_writer(flags: OFlags) -> bool {
+    let waits = !flags.intersects(OFlags::NONBLOCK | OFlags::PATH);
+    waits && flags & OFlags::RWMODE == OFlags::RDONLY
 }
 
 /// Whether a FIFO could not be opened to write since nobody reads it, and the caller would rather wait.

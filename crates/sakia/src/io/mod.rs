@@ -30,7 +30,8 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use reader::{Chunks, Lines, Reader};
 pub use readiness::Async;
 pub use sakia_driver::{
-    AlignedBuf, BufResult, BufResultExt, Converted, Fd, IoBuf, IoBufMut, Room, Slice,
+    AlignedBuf, Arena, BufResult, BufResultExt, Converted, Fd, FixedBuf, IoBuf, IoBufMut,
+    RegisteredBuf, Room, Slice,
 };
 pub use source::{
     AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level, Positional, Source, Streamed,
@@ -51,4 +52,49 @@ use crate::executor::current;
 /// Outside of a runtime, and on a simulated kernel.
 pub fn adopt(fd: impl Into<OwnedFd>) -> Fd {
     current().driver.adopt(fd.into())
+}
+
+/// Registers memory with the calling thread's runtime: `blocks` blocks of `block_bytes` bytes each, rounded
+/// up to whole pages. The kernel pins it once, instead of with each operation. What counts are direct I/O and
+/// small transfers of many: see [`File::read_fixed_at`](crate::fs::File::read_fixed_at). A thread has one
+/// arena at most, which counts against the limit on locked memory (`RLIMIT_MEMLOCK`).
+///
+/// Without a ring there is nothing to register, and the blocks are aligned memory like any other.
+///
+/// # Errors
+/// - `ENOMEM`: no memory, or the limit on locked memory is reached.
+/// - `EBUSY`: the thread has an arena. `EINVAL`: no blocks, or more than 1 GiB in all.
+/// - `ECANCELED`: the runtime has ended.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::File;
+/// use sakia::io::{self, BufResultExt, IoBuf};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-arena-{}", std::process::id()));
+/// sakia::block_on(async {
+///     let arena = io::register_buffers(8, 4096)?;
+///     let file = File::options().read(true).write(true).create(true).open(&path).await?;
+///
+///     let mut block = arena.block().expect("no other one is in use");
+///     block[..5].copy_from_slice(b"hello");
+///     // A part of a block, which comes back, as buffers do.
+///     let (count, part) = file.write_fixed_at(block.slice(..5), 0).await.both()?;
+///     assert_eq!(count, 5);
+///
+///     let mut block = part.into_inner();
+///     block.fill(0);
+///     let (count, block) = file.read_fixed_at(block, 0).await.both()?;
+///     assert_eq!(&block[..count], b"hello");
+///     // Dropping it gives the block back.
+/// #   std::fs::remove_file(&path)?;
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+#[doc(alias = "io_uring_register_buffers")]
+pub fn register_buffers(blocks: u32, block_bytes: usize) -> std::io::Result<Arena> {
+    current().driver.register_arena(blocks, block_bytes)
 }

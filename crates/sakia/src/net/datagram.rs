@@ -1,18 +1,16 @@
 //! A socket for datagrams, of whatever family: what [`UdpSocket`](super::UdpSocket) and
 //! [`UnixDatagram`](super::UnixDatagram) have in common. They add the names of their addresses.
 //!
-//! A dropped receive loses nothing: its operation is canceled, and [`Kept`] until it has ended. What it
-//! brought all the same, a datagram or an error, goes to the next receive.
+//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. What
+//! it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to the
+//! next.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::VecDeque;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
-use std::future::{Future, poll_fn, ready};
+use std::future::Future;
 use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
@@ -22,6 +20,7 @@ use sakia_driver::{
     SocketAddress,
 };
 
+use super::kept::{Datagram, Gathered, Kept, Receiving, Shape};
 use super::listener::release;
 use crate::executor::current;
 use crate::io::transfer::{may_retry, retrying, uninterrupted};
@@ -136,6 +135,9 @@ pub(super) struct Datagrams {
     receiver: OnceCell<DatagramReceiver>,
     /// What that has room for.
     options: Cell<DatagramOptions>,
+    /// The most room for control messages that a receive was given. From then on plain receives have it, too:
+    /// if they are dropped the descriptors that come for them are kept.
+    control_bytes: Cell<usize>,
     /// Its receives were shut down.
     receives_ended: Cell<bool>,
 }
@@ -156,6 +158,7 @@ impl Datagrams {
             tells_errors: Cell::default(),
             receiver: OnceCell::new(),
             options: Cell::default(),
+            control_bytes: Cell::default(),
             receives_ended: Cell::default(),
         }
     }
@@ -304,11 +307,14 @@ impl Datagrams {
 
 /// Receiving.
 impl Datagrams {
-    pub(super) fn recv_from<T: IoBufMut>(
-        &self,
-        buf: T,
-    ) -> impl Future<Output = BufResult<driver::Received, T>> {
-        self.receive(buf, false, |buf| self.driver.recv_from(&self.fd, buf, 0))
+    pub(super) async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<driver::Received, T> {
+        let control_bytes = self.control_bytes.get();
+        if control_bytes == 0 {
+            return self.receive(buf, false, |buf| self.driver.recv_from(&self.fd, buf, 0)).await;
+        }
+        let start = |buf| self.driver.recv_message(&self.fd, buf, control_bytes, 0);
+        let (result, buf) = Box::pin(self.receive(buf, false, start)).await;
+        (result.map(|(received, _control): (_, ReceivedControl)| received), buf)
     }
 
     /// As [`recv_from`](Datagrams::recv_from), but leaves the datagram to the next receive.
@@ -324,6 +330,7 @@ impl Datagrams {
         buf: T,
         control_bytes: usize,
     ) -> impl Future<Output = BufResult<(driver::Received, ReceivedControl), T>> {
+        self.control_bytes.set(self.control_bytes.get().max(control_bytes));
         self.receive(buf, false, move |buf| {
             self.driver.recv_message(&self.fd, buf, control_bytes, TELL_LENGTH)
         })
@@ -450,9 +457,7 @@ impl Datagrams {
         if !self.kept.is_empty()
             && let Some(kept) = self.kept.take().await
         {
-            let Datagram { bytes, received, control } = kept?;
-            let driver::Received { from, is_truncated, .. } = received;
-            return Ok(driver::Datagram::new(bytes, from, is_truncated, control));
+            return kept.map(Datagram::into_driver);
         }
         let receiver = self.receiver.get_or_init(|| {
             let receiver = self.driver.datagrams(self.fd.clone(), self.options.get());
@@ -489,8 +494,9 @@ impl Datagrams {
         is_peek: bool,
         start: impl Fn(T) -> Op<O>,
     ) -> BufResult<R, T> {
-        let is_first = self.kept.is_empty() && self.is_ahead_empty();
-        if !is_first && buf.bytes_room() > 0 {
+        // What waits already takes what was kept, if this takes anything.
+        let is_kept = !self.kept.is_empty() && (is_peek || !self.kept.is_awaited());
+        if (is_kept || !self.is_ahead_empty()) && buf.bytes_room() > 0 {
             match self.take_earlier().await {
                 Some(Ok(datagram)) => {
                     return (Ok(datagram.put(&mut buf, &self.kept, is_peek)), buf);
@@ -546,190 +552,5 @@ impl Ahead {
     /// Notes how many came. There may be more if none was missing.
     fn note(&self, came: usize, is_none_missing: bool) {
         self.count.set(came + usize::from(came > 0 && is_none_missing));
-    }
-}
-
-/// What a receive tells besides the bytes. Some tell of control messages.
-trait Shape: Sized + 'static {
-    fn new(received: driver::Received, control: ReceivedControl) -> Self;
-    fn into_parts(self) -> (driver::Received, ReceivedControl);
-}
-
-impl Shape for driver::Received {
-    fn new(received: driver::Received, _: ReceivedControl) -> Self {
-        received
-    }
-
-    fn into_parts(self) -> (driver::Received, ReceivedControl) {
-        (self, ReceivedControl::default())
-    }
-}
-
-impl Shape for (driver::Received, ReceivedControl) {
-    fn new(received: driver::Received, control: ReceivedControl) -> Self {
-        (received, control)
-    }
-
-    fn into_parts(self) -> (driver::Received, ReceivedControl) {
-        self
-    }
-}
-
-/// A datagram that came for an earlier receive.
-struct Datagram {
-    bytes: Vec<u8>,
-    received: driver::Received,
-    control: ReceivedControl,
-}
-
-impl Datagram {
-    fn new<T: IoBuf>(shape: impl Shape, buf: &T) -> Self {
-        let (received, control) = shape.into_parts();
-        Self { bytes: buf.as_bytes()[..received.len].to_vec(), received, control }
-    }
-
-    /// Takes one over that was received ahead.
-    fn of(datagram: driver::Datagram) -> Self {
-        let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
-        let len = bytes.len();
-        let received = driver::Received { len, from, is_truncated, datagram_len: len };
-        Self { bytes: bytes.to_vec(), received, control }
-    }
-
-    /// Puts it into a buffer, and for a peek back to what is kept.
-    fn put<R: Shape, T: IoBufMut>(mut self, buf: &mut T, kept: &Kept, is_peek: bool) -> R {
-        let len = buf.fill_from(&self.bytes);
-        let is_truncated = self.received.is_truncated || len < self.bytes.len();
-        let received = driver::Received { len, is_truncated, ..self.received };
-        if is_peek {
-            kept.put_back(Box::pin(ready(Some(Ok(self)))));
-            return R::new(received, ReceivedControl::default());
-        }
-        R::new(received, mem::take(&mut self.control))
-    }
-}
-
-/// A receive that was dropped. Resolves when the kernel is done with it, to what it brought, if anything.
-type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
-
-/// Dropped receives, in the order of dropping.
-#[derive(Default)]
-struct Kept(RefCell<VecDeque<Dropped>>);
-
-impl Kept {
-    fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
-    }
-
-    fn add(&self, dropped: Dropped) {
-        self.0.borrow_mut().push_back(dropped);
-    }
-
-    fn put_back(&self, dropped: Dropped) {
-        self.0.borrow_mut().push_front(dropped);
-    }
-
-    /// Adds an error that says more than that there was nothing.
-    fn add_error(&self, error: io::Error) {
-        if let Some(error) = of_the_socket(error) {
-            self.add(Box::pin(ready(Some(Err(error)))));
-        }
-    }
-
-    /// Waits until the dropped receives have ended, up to the first that brought something.
-    async fn take(&self) -> Option<io::Result<Datagram>> {
-        loop {
-            let dropped = self.0.borrow_mut().pop_front()?;
-            let mut waiting = Waiting { kept: self, dropped: Some(dropped) };
-            let outcome = poll_fn(|cx| {
-                let dropped = waiting.dropped.as_mut().expect("polled until it is ready");
-                let outcome = dropped.as_mut().poll(cx);
-                if outcome.is_ready() {
-                    waiting.dropped = None;
-                }
-                outcome
-            });
-            if let Some(result) = outcome.await {
-                return Some(result);
-            }
-        }
-    }
-}
-
-/// A dropped receive for which the next one waits. If that is dropped, too, it is kept on.
-struct Waiting<'a> {
-    kept: &'a Kept,
-    dropped: Option<Dropped>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(dropped) = self.dropped.take() {
-            self.kept.put_back(dropped);
-        }
-    }
-}
-
-/// Returns an error that the socket tells once, and that the next receive has to tell if this one cannot.
-fn of_the_socket(error: io::Error) -> Option<io::Error> {
-    let says_nothing =
-        matches!(Errno::from_io_error(&error), Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN));
-    (!says_nothing).then_some(error)
-}
-
-/// A receive under way. What it brings is kept if it is dropped.
-struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
-    op: Option<Op<O>>,
-    kept: Option<&'a Kept>,
-}
-
-impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receiving<'a, O, R, T> {
-    fn new(op: Op<O>, kept: Option<&'a Kept>) -> Self {
-        Self { op: Some(op), kept }
-    }
-}
-
-impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Future
-    for Receiving<'_, O, R, T>
-{
-    type Output = O::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let op = self.op.as_mut().expect("a receive is not polled again after it was ready");
-        let output = Pin::new(op).poll(cx);
-        if output.is_ready() {
-            self.op = None;
-        }
-        output
-    }
-}
-
-impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Drop
-    for Receiving<'_, O, R, T>
-{
-    fn drop(&mut self) {
-        let (Some(mut op), Some(kept)) = (self.op.take(), self.kept) else { return };
-        op.cancel();
-        kept.add(Box::pin(async {
-            let (result, buf) = op.await;
-            match result {
-                Ok(shape) => Some(Ok(Datagram::new(shape, &buf))),
-                Err(error) => of_the_socket(error).map(Err),
-            }
-        }));
-    }
-}
-
-/// Datagrams of a batch that goes on. They are kept if it is dropped.
-struct Gathered<'a, T: IoBuf> {
-    kept: &'a Kept,
-    done: Vec<(driver::Received, T)>,
-}
-
-impl<T: IoBuf> Drop for Gathered<'_, T> {
-    fn drop(&mut self) {
-        for (received, buf) in self.done.drain(..).rev() {
-            self.kept.put_back(Box::pin(ready(Some(Ok(Datagram::new(received, &buf))))));
-        }
     }
 }

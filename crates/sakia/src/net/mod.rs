@@ -31,6 +31,7 @@
 
 mod activation;
 mod datagram;
+mod kept;
 mod listener;
 mod lookup;
 mod options;

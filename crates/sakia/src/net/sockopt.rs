@@ -5,7 +5,7 @@
 //! what happens, and asking for any, fails with `EOPNOTSUPP`.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nix::sys::socket::setsockopt;
@@ -72,7 +72,7 @@ pub(super) fn tune(
     if fd.is_simulated() {
         return Ok(());
     }
-    Ok(set(fd.as_fd())?)
+    Ok(set(fd.peek())?)
 }
 
 /// Sets or asks for what the simulated kernel does not have.
@@ -83,7 +83,7 @@ pub(super) fn option<'a, T>(
     if fd.is_simulated() {
         return Err(Errno::OPNOTSUPP.into());
     }
-    Ok(call(fd.as_fd())?)
+    Ok(call(fd.peek())?)
 }
 
 pub(super) fn set_keepalive(fd: &Fd, keepalive: Option<Keepalive>) -> io::Result<()> {

@@ -19,8 +19,8 @@ use super::{Result, UdpOptions};
 /// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
 /// may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to the next receive. Dropping a send
-/// leaves unknown whether the datagram was sent.
+/// Dropping a receive loses no datagram: what had come for it goes to a receive that waits, or to the next.
+/// Dropping a send leaves unknown whether the datagram was sent.
 ///
 /// # Examples
 /// ```

@@ -26,9 +26,9 @@ use crate::executor::current;
 /// Datagrams arrive once and in order. Where the receiver has no room a send waits, and then another one that
 /// waits may overtake it. Several tasks may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to the next receive, and so do descriptors
-/// to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the datagram was
-/// sent.
+/// Dropping a receive loses no datagram: what had come for it goes to a receive that waits, or to the next,
+/// and so do descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown
+/// whether the datagram was sent.
 ///
 /// # Examples
 /// ```
@@ -268,6 +268,9 @@ impl UnixDatagram {
     /// `n` descriptors, 12 for credentials.
     ///
     /// The capacity of an empty `Vec` is zeroed before.
+    ///
+    /// From the first call on plain receives have the room, too, so that nothing is lost that comes for one
+    /// which is dropped. Before it that loses them, and `is_truncated` tells.
     ///
     /// # Errors
     /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room or no number are closed, and

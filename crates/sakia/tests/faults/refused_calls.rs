@@ -1,7 +1,11 @@
 //! Calls that fail now and then with errors that say nothing of the operation: the program notices
 //! nothing.
 
-use sakia_driver::Policy;
+use std::mem::offset_of;
+
+use sakia::fs::OpenOptions;
+use sakia::io::BufResultExt;
+use sakia_driver::{Policy, StatxResult};
 
 use crate::supervisor::{Refused, refuse};
 use crate::support::{TempDir, on_each_backend};
@@ -64,4 +68,57 @@ pub fn scene_refused_by_a_supervisor(policy: Policy) -> Result<(), String> {
     assert!(count(&[libc::SYS_preadv2], libc::EINTR) > 0);
     assert!(count(&[libc::SYS_preadv2], libc::EAGAIN) > 0);
     Ok(())
+}
+
+/// The thread's calls of `statx(2)` fail from now on with `EPERM`, but those with this mask.
+fn refuse_other_statx(mask: u32) {
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let load = |at: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
+    let jump = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0);
+    let (nr, args) = (offset_of!(libc::seccomp_data, nr), offset_of!(libc::seccomp_data, args));
+    let low_half = if cfg!(target_endian = "big") { 4 } else { 0 };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut program = [
+        load(nr),
+        libc::sock_filter { jf: 3, k: libc::SYS_statx as u32, ..jump },
+        load(args + 3 * size_of::<u64>() + low_half),
+        libc::sock_filter { jt: 1, k: mask, ..jump },
+        statement(libc::BPF_RET | libc::BPF_K, refused),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the program outlives the call, which copies it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What a runtime has to know of a file, and what is asked, is one call, and no other is made.
+#[test]
+fn a_file_is_opened_with_its_metadata_by_one_question() {
+    let folder = TempDir::new();
+    let path = folder.path().join("file");
+    std::fs::write(&path, "hello").unwrap();
+    let open = move || {
+        let runtime = load::runtime(Policy::Uring);
+        runtime.block_on(async {
+            let options = OpenOptions::new().read(true).clone();
+            // The first file of a mount has its table read.
+            drop(options.open_with_metadata(&path).await.unwrap());
+            // The thread ends with the test.
+            refuse_other_statx(StatxResult::BASIC | libc::STATX_MNT_ID);
+            let (file, metadata) = options.open_with_metadata(&path).await.unwrap();
+            assert_eq!((metadata.is_file(), metadata.len()), (true, 5));
+            let bytes = file.read_exact_at(vec![0; 5], 0).await.buffer().unwrap();
+            assert_eq!(bytes, b"hello");
+            // A further question is a call.
+            let refused = file.metadata().await.unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        });
+    };
+    std::thread::spawn(open).join().unwrap();
 }

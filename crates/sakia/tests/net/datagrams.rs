@@ -18,6 +18,8 @@ on_each_backend! {
     empty_truncated_and_oversized
     peeks_leave_the_datagram
     dropped_receives_lose_nothing
+    what_came_for_a_dropped_receive_goes_to_one_that_waits
+    a_plain_receive_that_is_dropped_tells_of_descriptors
     dropped_batches_lose_nothing
     dropped_descriptors_are_kept
     errors_of_the_network_are_told_once
@@ -198,6 +200,69 @@ async fn dropped_receives_lose_nothing() {
         }
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2]);
+    }
+}
+
+/// Nothing else is sent, and no receive begins afterwards.
+async fn what_came_for_a_dropped_receive_goes_to_one_that_waits() {
+    let (one, other) = udp_pair().await;
+    for round in 0..30_u8 {
+        let mut first = Box::pin(other.recv_from(vec![0; 9]));
+        let mut waits = Box::pin(other.recv(Vec::with_capacity(9)));
+        let mut also_waits = Box::pin(other.recv_message(vec![0; 9], 64));
+        assert!(poll_once(&mut first).await.is_pending());
+        assert!(poll_once(&mut waits).await.is_pending());
+        assert!(poll_once(&mut also_waits).await.is_pending());
+        if round % 2 == 0 {
+            sakia::yield_now().await; // the kernel has them, in this order
+        }
+        let plain = rustix::io::dup(&one).unwrap();
+        rustix::net::send(&plain, &[round, 1], rustix::net::SendFlags::empty()).unwrap();
+        drop(first);
+        if round % 3 == 0 {
+            // One that waits goes away, too.
+            drop(also_waits);
+            assert_eq!(got(waits.await), [round, 1]);
+            continue;
+        }
+        rustix::net::send(&plain, &[round, 2], rustix::net::SendFlags::empty()).unwrap();
+        let waits = async { got(waits.await) };
+        let also_waits = async {
+            let (result, buf) = also_waits.await;
+            buf[..result.unwrap().0.len].to_vec()
+        };
+        let (waits, also_waits) = sakia::join!(waits, also_waits);
+        let mut both = [waits, also_waits];
+        both.sort_unstable();
+        assert_eq!(both, [[round, 1], [round, 2]]);
+    }
+}
+
+/// The first one has no room for them. One that follows a receive with room has it, too.
+async fn a_plain_receive_that_is_dropped_tells_of_descriptors() {
+    let room = ControlMessage::space(4);
+    for _ in 0..20 {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        for has_room in [false, true, true] {
+            let mut waiting = Box::pin(far.recv(vec![0; 9]));
+            assert!(poll_once(&mut waiting).await.is_pending());
+            sakia::yield_now().await;
+            let (mut reader, control) = pipe();
+            near.send_message("take it", None, control).await.0.unwrap();
+            sakia::yield_now().await;
+            drop(waiting);
+            let (result, buf) = far.recv_message(vec![0; 9], room).await;
+            let (received, control) = result.unwrap();
+            assert_eq!(&buf[..received.len], b"take it");
+            if control.descriptors.is_empty() {
+                assert!(!has_room, "they are lost");
+                assert!(control.is_truncated, "they are lost, and it does not tell");
+                continue;
+            }
+            write_to(control.descriptors[0].as_fd(), b"through it");
+            drop(control);
+            assert_eq!(read_all(&mut reader).await, b"through it");
+        }
     }
 }
 

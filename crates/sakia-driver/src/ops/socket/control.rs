@@ -200,6 +200,7 @@ impl ControlMessages {
     /// the network ignore it. It stays open until the message was sent. A message carries at most 253.
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
+        fd.share_mode();
         self.descriptors.push(fd.clone());
         self
     }

@@ -81,6 +81,8 @@ pub struct Received {
     pub from: SocketAddress,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
+    /// It had control messages, descriptors for one, that this receive had no room for, and that are lost.
+    pub is_control_truncated: bool,
     /// How many bytes it had, if it was asked for with `MSG_TRUNC`; otherwise as `len`.
     pub datagram_len: usize,
 }
@@ -264,6 +266,7 @@ unsafe impl<T: IoBufMut> Operation for RecvFrom<T> {
             datagram_len: if self.flags & TRUNCATED == 0 { len } else { told },
             from: self.from.address_of(self.message.name_len),
             is_truncated: self.message.flags & TRUNCATED != 0,
+            is_control_truncated: self.message.flags & CONTROL_TRUNCATED != 0,
         });
         (received, buf)
     }

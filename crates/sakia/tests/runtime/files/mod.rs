@@ -11,6 +11,7 @@ mod group_commit;
 #[cfg(feature = "sim")]
 mod on_the_simulated_kernel;
 mod open_files;
+mod registered;
 mod saving;
 mod whole_files;
 

@@ -1,0 +1,93 @@
+//! What `statx(2)` tells, in the kernel's form.
+
+/// A point in time, as `struct statx_timestamp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct StatxTime {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds of the second.
+    pub nanoseconds: u32,
+    reserved: i32,
+}
+
+impl StatxTime {
+    /// This many seconds since 1970, and nanoseconds of the second.
+    pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
+        Self { seconds, nanoseconds, reserved: 0 }
+    }
+}
+
+/// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
+/// `mask`; see `statx(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[non_exhaustive]
+pub struct StatxResult {
+    /// `STATX_*` bits of the fields that are filled.
+    pub mask: u32,
+    /// Preferred size of a transfer in bytes.
+    pub block_size: u32,
+    /// `STATX_ATTR_*` bits.
+    pub attributes: u64,
+    /// Hard links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u16,
+    spare0: u16,
+    /// Inode number.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes that are allocated.
+    pub blocks: u64,
+    /// Which bits of `attributes` mean something.
+    pub attributes_mask: u64,
+    /// Last access.
+    pub accessed: StatxTime,
+    /// Creation.
+    pub created: StatxTime,
+    /// Last change of the inode.
+    pub changed: StatxTime,
+    /// Last change of the contents.
+    pub modified: StatxTime,
+    /// Of a device file: its device.
+    pub rdev_major: u32,
+    /// Of a device file: its device.
+    pub rdev_minor: u32,
+    /// Device of the file system.
+    pub dev_major: u32,
+    /// Device of the file system.
+    pub dev_minor: u32,
+    /// Mount.
+    pub mount_id: u64,
+    /// Alignment of buffers in memory for direct I/O, in bytes; 0 where it is not supported.
+    pub direct_memory_align: u32,
+    /// Alignment of offsets and lengths for direct I/O, in bytes; 0 where it is not supported.
+    pub direct_offset_align: u32,
+    spare3: [u64; 12],
+}
+
+const _: () = assert!(size_of::<StatxResult>() == 256);
+
+impl StatxResult {
+    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    pub const BASIC: u32 = 0xfff | 0x2000;
+
+    /// The type bits of `mode`.
+    const TYPE_MASK: u16 = 0o170_000;
+
+    /// Whether this is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & Self::TYPE_MASK == 0o100_000
+    }
+
+    /// Whether this is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.mode & Self::TYPE_MASK == 0o040_000
+    }
+}

@@ -1,0 +1,111 @@
+//! Messages that were received, and control messages.
+
+use rustix::net::SocketAddrAny;
+
+/// The result of [`Host::receive`](crate::Host::receive).
+#[derive(Debug)]
+pub struct Received {
+    /// The number of bytes.
+    pub bytes: usize,
+    /// Flags of the message, `MSG_TRUNC` for one; none but those of [`Host::receive_message`](crate::Host::receive_message) count.
+    pub flags: rustix::net::ReturnFlags,
+    /// The sender's address, if the socket has those.
+    pub from: Option<SocketAddrAny>,
+}
+
+/// A control message that was received.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Control<F> {
+    /// Descriptors (`SCM_RIGHTS`). One that is dropped is closed.
+    Rights(Vec<F>),
+    /// The sender (`SCM_CREDENTIALS`), on a socket with `SO_PASSCRED`.
+    Credentials(Credentials),
+    /// Any other, with the kernel's numbers and bytes: `IP_PKTINFO`, `IP_TTL`, timestamps.
+    Other {
+        /// `cmsg_level`.
+        level: i32,
+        /// `cmsg_type`.
+        kind: i32,
+        /// The bytes behind the header.
+        data: Vec<u8>,
+    },
+}
+
+/// The result of [`Socket::recv_message`](crate::Socket::recv_message).
+#[derive(Debug)]
+pub struct ReceivedMessage<F> {
+    /// Its bytes, flags and sender.
+    pub received: Received,
+    /// Its control messages.
+    pub control: Vec<Control<F>>,
+}
+
+impl<F> From<Received> for ReceivedMessage<F> {
+    fn from(received: Received) -> Self {
+        Self { received, control: Vec::new() }
+    }
+}
+
+/// A control message to send.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum SendControl<'a, F> {
+    /// Descriptors (`SCM_RIGHTS`). One of a [`Socket`](crate::Socket) has to be
+    /// [handed back](crate::Socket::hand_back) before.
+    Rights(&'a [&'a F]),
+    /// The sender (`SCM_CREDENTIALS`).
+    Credentials(Credentials),
+    /// When the bytes are to leave, in nanoseconds (`SCM_TXTIME`).
+    TransmitTime(u64),
+    /// Any other, with the kernel's numbers and bytes.
+    Other {
+        /// `cmsg_level`.
+        level: i32,
+        /// `cmsg_type`.
+        kind: i32,
+        /// The bytes behind the header.
+        data: &'a [u8],
+    },
+}
+
+/// A process and its user, as numbers of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process.
+    pub process: i32,
+    /// Its user.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+/// Returns the room that a control message of `len` bytes takes (`CMSG_SPACE`): 4 for each descriptor, 12
+/// for credentials.
+pub const fn control_space(len: usize) -> usize {
+    let word = size_of::<usize>();
+    // The header has a length of a word, and two numbers of 4 bytes.
+    let header = (word + 8).next_multiple_of(word);
+    header.saturating_add(len.div_ceil(word).saturating_mul(word))
+}
+
+/// Drops control messages that have no room, which a host that is right does not report. Returns true if
+/// there were any.
+pub(crate) fn cut<F>(control: &mut Vec<Control<F>>, room: usize) -> bool {
+    let mut used: usize = 0;
+    let fitting = control.iter().take_while(|message| {
+        let len = match message {
+            Control::Rights(fds) => fds.len().saturating_mul(4),
+            Control::Credentials(_) => 12,
+            Control::Other { data, .. } => data.len(),
+        };
+        // The last one need not be filled up.
+        let is_fitting = used.saturating_add(control_space(0)).saturating_add(len) <= room;
+        used = used.saturating_add(control_space(len));
+        is_fitting
+    });
+    let count = fitting.count();
+    let is_cut = count < control.len();
+    control.truncate(count);
+    is_cut
+}

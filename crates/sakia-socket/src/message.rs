@@ -1,0 +1,104 @@
+//! Messages: bytes in several buffers, with control messages.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
+
+use crate::control::{ReceivedMessage, SendControl, cut};
+use crate::open::{Kind, Open};
+use crate::pieces;
+use crate::{Host, Socket};
+
+impl<H: Host> Socket<H> {
+    /// `readv(2)`, or `recvmsg(2)` without a name and control messages: fills `buffers` one after the other.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn recv_vectored(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Errno> {
+        self.open().receive(buffers, flags)
+    }
+
+    /// `writev(2)`, or `sendmsg(2)` without a name and control messages.
+    ///
+    /// # Errors
+    /// Those of [`send`](Socket::send).
+    pub fn send_vectored(&self, buffers: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
+        self.open().send(buffers, flags)
+    }
+
+    /// `recvmsg(2)` with `room` bytes for control messages, see [`control_space`]. With `MSG_CTRUNC` among
+    /// the flags of the result there were more of them. Bytes of a stream that wait in memory came without
+    /// control messages.
+    ///
+    /// [`Kernel`](crate::Kernel) knows of descriptors and credentials only, and drops others.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn recv_message(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<H::Fd>, Errno> {
+        self.open().receive_message(buffers, room, flags)
+    }
+
+    /// `sendmsg(2)` with control messages, which belong to the first byte: delayed ones are sent before.
+    ///
+    /// # Errors
+    /// Those of [`send`](Socket::send), and `EAGAIN` if delayed bytes are left of a call that must not
+    /// wait. `EOPNOTSUPP` if the host does not know a control message, [`Kernel`](crate::Kernel) for one
+    /// knows no `Other`.
+    pub fn send_message(
+        &self,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, H::Fd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        let open = self.open();
+        if control.is_empty() && (to.is_none() || open.kind != Kind::Datagrams) {
+            return open.send(buffers, flags);
+        }
+        if open.kind != Kind::Datagrams {
+            open.drain(flags)?;
+        }
+        if control.is_empty() {
+            return open.send_plainly(buffers, flags, to);
+        }
+        let to = to.filter(|_| open.kind == Kind::Datagrams);
+        let call = open.with_signal(flags);
+        let count = open.host().send_message(&open.fd, buffers, control, call, to)?;
+        if count > pieces::len(buffers) { Err(open.break_off()) } else { Ok(count) }
+    }
+}
+
+impl<H: Host> Open<H> {
+    fn receive_message(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<H::Fd>, Errno> {
+        if self.is_served(flags) {
+            return self.receive_from(buffers, flags).map(ReceivedMessage::from);
+        }
+        if let Some(received) = self.received_before_error(buffers, flags)? {
+            return Ok(received.into());
+        }
+        if !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT)) {
+            self.shared.before_wait();
+        }
+        let mut message = self.host().receive_message(&self.fd, buffers, room, flags)?;
+        message.received = self.checked(message.received, pieces::len(buffers), flags)?;
+        if cut(&mut message.control, room) {
+            message.received.flags |= ReturnFlags::CTRUNC;
+        }
+        Ok(message)
+    }
+}

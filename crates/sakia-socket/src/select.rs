@@ -1,0 +1,51 @@
+//! `select(2)`.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sakia_socket_core::Selection;
+
+use crate::poll::{Item, wait_for};
+use crate::{Events, Host, Layer, Pollable};
+
+/// A file of [`Layer::select`], with the sets that it is in. A descriptor number becomes a file before, so
+/// `EBADF` does not arise here.
+#[derive(Debug)]
+pub struct SelectEntry<'a, H: Host> {
+    item: Item<'a, H>,
+    sets: Selection,
+}
+
+impl<'a, H: Host> SelectEntry<'a, H> {
+    /// Makes an entry that is in `sets`.
+    pub fn new(file: impl Into<Pollable<'a, H>>, sets: Selection) -> Self {
+        let source = file.into().source();
+        let (wanted, ending) = (sets.wanted(), sets.ending());
+        let item = Item { source, wanted, ending, ready: Events::NONE, is_left_out: false };
+        Self { item, sets }
+    }
+
+    /// Returns the sets of these in which the last wait left the file.
+    pub fn ready(&self) -> Selection {
+        self.sets.ready(self.item.ready)
+    }
+}
+
+impl<H: Host> Layer<H> {
+    /// `select(2)`: waits until one of `entries` is ready for one of its sets, at most for `timeout`, for
+    /// ever with `None`. Returns the number of files in all three sets; none after the timeout. Delayed
+    /// bytes of all sockets are sent first.
+    ///
+    /// # Errors
+    /// Those of the call, `EINTR` for one.
+    pub fn select(
+        &self,
+        entries: &mut [SelectEntry<'_, H>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let mut items: Vec<&mut Item<'_, H>> =
+            entries.iter_mut().map(|entry| &mut entry.item).collect();
+        wait_for(self.shared(), &mut items, timeout)?;
+        Ok(entries.iter().map(|entry| entry.ready().count()).sum())
+    }
+}

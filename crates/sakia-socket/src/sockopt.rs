@@ -1,0 +1,314 @@
+//! Socket options: by type, and as the bytes of `setsockopt(2)`.
+//!
+//! Most are the kernel's alone, and one call of the host sets them. Some are more:
+//! - `SO_RCVTIMEO`, `SO_SNDTIMEO` and `SO_LINGER` hold for bytes in memory, too, and are kept;
+//! - `SO_ERROR` is also the error of delayed bytes;
+//! - `TCP_NODELAY` and `TCP_CORK` hold from the next byte on: delayed ones are sent before;
+//! - any that might change what a read returns gives the socket to the kernel for good, as
+//!   [`hand_back`](crate::Socket::hand_back) does: bytes that wait in memory are read first, as they came
+//!   before the change, and then each call is one of the host. That holds for each option that this module
+//!   does not name;
+//! - where the kernel would treat bytes that it has already in another way, as with `TCP_ULP`, it must have
+//!   all of them: the call is `EBUSY` while bytes wait in memory to be read, which a program sees only if it
+//!   changes the protocol in the middle of a stream that was read ahead.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use linux_raw_sys::net as raw;
+use rustix::io::Errno;
+
+/// The level of options of sockets.
+pub const SOL_SOCKET: i32 = raw::SOL_SOCKET as i32;
+/// The level of options of IPv4.
+pub const IPPROTO_IP: i32 = 0;
+/// The level of options of TCP.
+pub const IPPROTO_TCP: i32 = 6;
+/// The level of options of IPv6.
+pub const IPPROTO_IPV6: i32 = 41;
+
+/// An option with values of type `T`.
+#[derive(Debug)]
+pub struct SocketOption<T> {
+    pub(crate) level: i32,
+    pub(crate) name: i32,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for SocketOption<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SocketOption<T> {}
+
+impl<T: OptionValue> SocketOption<T> {
+    const fn new(level: i32, name: u32) -> Self {
+        Self { level, name: name as i32, value: PhantomData }
+    }
+}
+
+/// A type of options: `bool`, `i32`, and times.
+pub trait OptionValue: Sized + sealed::Form {}
+
+impl<T: sealed::Form> OptionValue for T {}
+
+pub(crate) mod sealed {
+    use rustix::io::Errno;
+
+    /// A value in the kernel's form.
+    pub trait Form: Sized {
+        fn to_bytes(&self, name: i32) -> Result<Vec<u8>, Errno>;
+        fn of_bytes(name: i32, bytes: &[u8]) -> Option<Self>;
+    }
+}
+
+/// Defines options.
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = ($level:ident, $number:expr);)*) => {
+        $($(#[$doc])* pub const $name: SocketOption<$type> = SocketOption::new($level, $number);)*
+    };
+}
+
+options! {
+    /// How long a receive waits at most; then it is `EAGAIN`, or returns the bytes that came.
+    SO_RCVTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_RCVTIMEO);
+    /// How long a send or `connect(2)` waits at most; then it is `EAGAIN`, or returns the number of bytes
+    /// that were taken, which stay so.
+    SO_SNDTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_SNDTIMEO);
+    /// How long closing waits for sent bytes to arrive, in whole seconds; none at all resets the connection.
+    SO_LINGER: Option<Duration> = (SOL_SOCKET, raw::SO_LINGER);
+    /// The size of the kernel's memory for received bytes; it doubles the value.
+    SO_RCVBUF: i32 = (SOL_SOCKET, raw::SO_RCVBUF);
+    /// The size of the kernel's memory for bytes to send; it doubles the value.
+    SO_SNDBUF: i32 = (SOL_SOCKET, raw::SO_SNDBUF);
+    /// Whether `bind(2)` takes an address that was used before.
+    SO_REUSEADDR: bool = (SOL_SOCKET, raw::SO_REUSEADDR);
+    /// Whether several sockets may have an address.
+    SO_REUSEPORT: bool = (SOL_SOCKET, raw::SO_REUSEPORT);
+    /// Whether an idle connection is probed.
+    SO_KEEPALIVE: bool = (SOL_SOCKET, raw::SO_KEEPALIVE);
+    /// Whether datagrams may be broadcast.
+    SO_BROADCAST: bool = (SOL_SOCKET, raw::SO_BROADCAST);
+    /// Whether urgent data is part of the stream. It gives the socket to the kernel.
+    SO_OOBINLINE: bool = (SOL_SOCKET, raw::SO_OOBINLINE);
+    /// Whether the senders' credentials are received.
+    SO_PASSCRED: bool = (SOL_SOCKET, raw::SO_PASSCRED);
+    /// The socket's type, `SOCK_STREAM` for one. It cannot be set.
+    SO_TYPE: i32 = (SOL_SOCKET, raw::SO_TYPE);
+    /// The socket's family. It cannot be set.
+    SO_DOMAIN: i32 = (SOL_SOCKET, raw::SO_DOMAIN);
+    /// The socket's protocol. It cannot be set.
+    SO_PROTOCOL: i32 = (SOL_SOCKET, raw::SO_PROTOCOL);
+    /// Whether it listens. It cannot be set.
+    SO_ACCEPTCONN: bool = (SOL_SOCKET, raw::SO_ACCEPTCONN);
+    /// The pending error, which reading takes. It cannot be set.
+    SO_ERROR: i32 = (SOL_SOCKET, raw::SO_ERROR);
+    /// The fewest bytes that a receive waits for. More than one gives the socket to the kernel.
+    SO_RCVLOWAT: i32 = (SOL_SOCKET, raw::SO_RCVLOWAT);
+    /// Whether small pieces are sent at once.
+    TCP_NODELAY: bool = (IPPROTO_TCP, raw::TCP_NODELAY);
+    /// Whether only full packets are sent, for 200 ms.
+    TCP_CORK: bool = (IPPROTO_TCP, raw::TCP_CORK);
+    /// The size of packets at most.
+    TCP_MAXSEG: i32 = (IPPROTO_TCP, raw::TCP_MAXSEG);
+    /// Whether packets are acknowledged at once.
+    TCP_QUICKACK: bool = (IPPROTO_TCP, raw::TCP_QUICKACK);
+    /// Seconds before an idle connection is probed.
+    TCP_KEEPIDLE: i32 = (IPPROTO_TCP, raw::TCP_KEEPIDLE);
+    /// Seconds between probes.
+    TCP_KEEPINTVL: i32 = (IPPROTO_TCP, raw::TCP_KEEPINTVL);
+    /// Probes before the connection ends.
+    TCP_KEEPCNT: i32 = (IPPROTO_TCP, raw::TCP_KEEPCNT);
+    /// Milliseconds that bytes wait to be acknowledged before the connection ends.
+    TCP_USER_TIMEOUT: i32 = (IPPROTO_TCP, raw::TCP_USER_TIMEOUT);
+    /// The most routers that packets may pass.
+    IP_TTL: i32 = (IPPROTO_IP, raw::IP_TTL);
+    /// The type of service of packets.
+    IP_TOS: i32 = (IPPROTO_IP, raw::IP_TOS);
+    /// Whether a socket of IPv6 has no peers of IPv4.
+    IPV6_V6ONLY: bool = (IPPROTO_IPV6, raw::IPV6_V6ONLY);
+    /// The most routers that packets of IPv6 may pass.
+    IPV6_UNICAST_HOPS: i32 = (IPPROTO_IPV6, raw::IPV6_UNICAST_HOPS);
+}
+
+impl sealed::Form for i32 {
+    fn to_bytes(&self, _: i32) -> Result<Vec<u8>, Errno> {
+        Ok(self.to_ne_bytes().into())
+    }
+
+    fn of_bytes(_: i32, bytes: &[u8]) -> Option<Self> {
+        bytes.first_chunk().copied().map(Self::from_ne_bytes)
+    }
+}
+
+impl sealed::Form for bool {
+    fn to_bytes(&self, name: i32) -> Result<Vec<u8>, Errno> {
+        i32::from(*self).to_bytes(name)
+    }
+
+    fn of_bytes(name: i32, bytes: &[u8]) -> Option<Self> {
+        i32::of_bytes(name, bytes).map(|value| value != 0)
+    }
+}
+
+/// A word of `struct timeval`.
+type Word = isize;
+pub(crate) const WORD: usize = size_of::<Word>();
+
+impl sealed::Form for Option<Duration> {
+    fn to_bytes(&self, name: i32) -> Result<Vec<u8>, Errno> {
+        if name == SO_LINGER.name {
+            let seconds = self.map_or(0, |time| time.as_secs().min(i32::MAX as u64) as i32);
+            return Ok([i32::from(self.is_some()), seconds].map(i32::to_ne_bytes).concat());
+        }
+        // No time at all would be for ever.
+        let time = self.map_or(Duration::ZERO, |time| time.max(Duration::from_micros(1)));
+        let seconds = Word::try_from(time.as_secs()).map_err(|_| Errno::DOM)?;
+        let microseconds = time.subsec_nanos().div_ceil(1000).min(999_999) as Word;
+        Ok([seconds, microseconds].map(Word::to_ne_bytes).concat())
+    }
+
+    fn of_bytes(name: i32, bytes: &[u8]) -> Option<Self> {
+        if name == SO_LINGER.name {
+            let (is_on, seconds) = bytes.split_first_chunk()?;
+            // A negative number is a large one in the kernel.
+            let seconds = u32::from_ne_bytes(*seconds.first_chunk()?);
+            let is_on = i32::from_ne_bytes(*is_on) != 0;
+            return Some(is_on.then(|| Duration::from_secs(seconds.into())));
+        }
+        let (seconds, microseconds) = bytes.split_first_chunk::<WORD>()?;
+        let seconds = Word::from_ne_bytes(*seconds);
+        let microseconds = Word::from_ne_bytes(*microseconds.first_chunk()?);
+        let microseconds = u32::try_from(microseconds).ok().filter(|part| *part < 1_000_000)?;
+        // Before now: the kernel does not wait at all.
+        let Ok(seconds) = u64::try_from(seconds) else { return Some(Some(Duration::ZERO)) };
+        let time = Duration::new(seconds, microseconds * 1000);
+        Some(Some(time).filter(|time| !time.is_zero()))
+    }
+}
+
+/// The part of the layer in an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// None: it concerns no byte that may be in memory.
+    None,
+    /// It holds for the bytes from now on: delayed ones are sent before, as far as there is room.
+    Sending,
+    /// It may change what reads return: the kernel serves the socket, behind the bytes in memory.
+    Receiving,
+    /// It changes bytes that the kernel has, too: it must have all.
+    All,
+}
+
+impl Part {
+    pub(crate) fn of(level: i32, name: i32, value: &[u8]) -> Self {
+        let is_in = |names: &[u32]| names.contains(&(name as u32));
+        match level {
+            SOL_SOCKET if name == SO_RCVLOWAT.name => {
+                let is_usual = <i32 as sealed::Form>::of_bytes(name, value).is_some_and(|n| n <= 1);
+                if is_usual { Self::None } else { Self::Receiving }
+            }
+            SOL_SOCKET if is_in(HARMLESS) => Self::None,
+            SOL_SOCKET if is_in(&[raw::SO_PEEK_OFF, raw::SO_ZEROCOPY]) => Self::All,
+            IPPROTO_TCP if is_in(&[raw::TCP_NODELAY, raw::TCP_CORK]) => Self::Sending,
+            IPPROTO_TCP if is_in(HARMLESS_TCP) => Self::None,
+            IPPROTO_TCP if is_in(WHOLE_TCP) => Self::All,
+            IPPROTO_IP if is_in(HARMLESS_IP) => Self::None,
+            IPPROTO_IPV6 if is_in(HARMLESS_IPV6) => Self::None,
+            _ => Self::Receiving,
+        }
+    }
+}
+
+/// Options of sockets that leave bytes as they are.
+const HARMLESS: &[u32] = &[
+    raw::SO_RCVTIMEO_OLD,
+    raw::SO_RCVTIMEO_NEW,
+    raw::SO_SNDTIMEO_OLD,
+    raw::SO_SNDTIMEO_NEW,
+    raw::SO_LINGER,
+    raw::SO_RCVBUF,
+    raw::SO_SNDBUF,
+    raw::SO_RCVBUFFORCE,
+    raw::SO_SNDBUFFORCE,
+    raw::SO_REUSEADDR,
+    raw::SO_REUSEPORT,
+    raw::SO_KEEPALIVE,
+    raw::SO_BROADCAST,
+    raw::SO_TYPE,
+    raw::SO_DOMAIN,
+    raw::SO_PROTOCOL,
+    raw::SO_ACCEPTCONN,
+    raw::SO_ERROR,
+    raw::SO_PRIORITY,
+    raw::SO_MARK,
+    raw::SO_DONTROUTE,
+    raw::SO_BINDTODEVICE,
+    raw::SO_INCOMING_CPU,
+    raw::SO_COOKIE,
+    raw::SO_BUSY_POLL,
+    raw::SO_MAX_PACING_RATE,
+    raw::SO_PASSCRED,
+    raw::SO_PEERCRED,
+];
+
+/// Options of TCP that leave bytes as they are.
+const HARMLESS_TCP: &[u32] = &[
+    raw::TCP_MAXSEG,
+    raw::TCP_QUICKACK,
+    raw::TCP_KEEPIDLE,
+    raw::TCP_KEEPINTVL,
+    raw::TCP_KEEPCNT,
+    raw::TCP_USER_TIMEOUT,
+    raw::TCP_SYNCNT,
+    raw::TCP_LINGER2,
+    raw::TCP_DEFER_ACCEPT,
+    raw::TCP_WINDOW_CLAMP,
+    raw::TCP_INFO,
+    raw::TCP_CONGESTION,
+    raw::TCP_THIN_LINEAR_TIMEOUTS,
+    raw::TCP_FASTOPEN,
+    raw::TCP_NOTSENT_LOWAT,
+];
+
+/// Options of TCP for which the kernel must have all bytes.
+const WHOLE_TCP: &[u32] = &[
+    raw::TCP_ULP,
+    raw::TCP_REPAIR,
+    raw::TCP_REPAIR_QUEUE,
+    raw::TCP_QUEUE_SEQ,
+    raw::TCP_REPAIR_OPTIONS,
+    raw::TCP_REPAIR_WINDOW,
+    raw::TCP_ZEROCOPY_RECEIVE,
+    raw::TCP_INQ,
+    raw::TCP_MD5SIG,
+];
+
+/// Options of IPv4 that leave bytes as they are.
+const HARMLESS_IP: &[u32] = &[
+    raw::IP_TTL,
+    raw::IP_TOS,
+    raw::IP_MTU,
+    raw::IP_MTU_DISCOVER,
+    raw::IP_FREEBIND,
+    raw::IP_TRANSPARENT,
+    raw::IP_MULTICAST_IF,
+    raw::IP_MULTICAST_TTL,
+    raw::IP_MULTICAST_LOOP,
+    raw::IP_BIND_ADDRESS_NO_PORT,
+];
+
+/// Options of IPv6 that leave bytes as they are.
+const HARMLESS_IPV6: &[u32] = &[
+    raw::IPV6_V6ONLY,
+    raw::IPV6_UNICAST_HOPS,
+    raw::IPV6_MULTICAST_IF,
+    raw::IPV6_MULTICAST_HOPS,
+    raw::IPV6_MULTICAST_LOOP,
+    raw::IPV6_MTU,
+    raw::IPV6_MTU_DISCOVER,
+    raw::IPV6_TCLASS,
+    raw::IPV6_FREEBIND,
+];

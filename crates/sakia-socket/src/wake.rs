@@ -1,0 +1,242 @@
+//! News of memory: bytes or an error came there, or the write queue got room.
+//!
+//! The kernel wakes a thread that sleeps in `poll(2)` or `epoll_wait(2)` when it sees an event. What
+//! happens in memory it does not see. So each file keeps a list of its *listeners*: the sets that have it
+//! as an entry, and the threads that sleep in a poll.
+//!
+//! 1. A thread that is about to sleep puts itself on the lists (a set is on them from the begin), and then
+//!    looks at memory.
+//! 2. A thread that changes memory does so, and then looks at the list.
+//!
+//! So one of both sees the other. Only where a thread sleeps, a call of the host wakes it: a signal to an
+//! event descriptor, which is in the sleeper's set or poll.
+//!
+//! Locks: the list of a file is taken under the locks of its directions, and under that of a set's state; the
+//! mail of a set is taken under that list. No other lock is taken under either.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
+use sakia_socket_core::InMemory;
+
+use crate::Host;
+
+/// A file that can be waited for.
+pub(crate) trait Source<H: Host>: Debug + Send + Sync {
+    /// The host's descriptor.
+    fn fd(&self) -> &H::Fd;
+
+    /// The list of those that hear of its memory.
+    fn news(&self) -> &News;
+
+    /// Corrects what the host says of it.
+    fn memory(&self) -> InMemory;
+
+    /// The host has room: sends delayed bytes, if they are why [`memory`](Source::memory) has none.
+    fn make_room(&self) {}
+
+    /// Returns true if its memory is ever used.
+    fn may_keep(&self) -> bool;
+
+    /// Returns true if it is an `epoll` set.
+    fn is_set(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the set at the address `target` is an entry of this set, or of one within it, or
+    /// this is more than `depth` sets away.
+    fn leads_to(&self, target: usize, depth: u32) -> bool {
+        let _ = (target, depth);
+        false
+    }
+}
+
+/// A set, or a thread that sleeps.
+pub(crate) trait Listener: Debug + Send + Sync {
+    /// There is news of the file that it knows as `token`.
+    fn tell(&self, token: u64);
+
+    /// The file that it knows as `token` is closed.
+    fn closed(&self, token: u64) {
+        let _ = token;
+    }
+}
+
+/// Those that hear of a file, and how often there was something to hear.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    arrivals: AtomicU32,
+    rooms: AtomicU32,
+    /// The length of the list, to be asked without the lock.
+    count: AtomicUsize,
+    listeners: Mutex<Vec<(Weak<dyn Listener>, u64)>>,
+}
+
+impl News {
+    /// Bytes or an error came to memory.
+    pub(crate) fn arrived(&self) {
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// The write queue got room.
+    pub(crate) fn got_room(&self) {
+        self.rooms.fetch_add(1, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// Returns how often bytes or an error came, and how often there was room; to be called before memory is
+    /// looked at.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        (self.arrivals.load(Ordering::SeqCst), self.rooms.load(Ordering::SeqCst))
+    }
+
+    /// Adds `listener`, which knows the file as `token`.
+    pub(crate) fn add(&self, listener: Weak<dyn Listener>, token: u64) {
+        let mut listeners = self.listeners();
+        listeners.push((listener, token));
+        self.count.store(listeners.len(), Ordering::SeqCst);
+    }
+
+    /// Removes `listener`, which knows the file as `token`.
+    pub(crate) fn remove(&self, listener: &Weak<dyn Listener>, token: u64) {
+        let mut listeners = self.listeners();
+        let is = |other: &(Weak<dyn Listener>, u64)| {
+            other.1 == token && Weak::ptr_eq(&other.0, listener)
+        };
+        if let Some(place) = listeners.iter().position(is) {
+            listeners.swap_remove(place);
+        }
+        self.count.store(listeners.len(), Ordering::SeqCst);
+    }
+
+    /// The file is closed, although the host may keep its descriptor: no listener hears of it any more.
+    pub(crate) fn close(&self) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let listeners = std::mem::take(&mut *self.listeners());
+        self.count.store(0, Ordering::SeqCst);
+        // Without the lock, since they take their own.
+        for (listener, token) in listeners {
+            if let Some(listener) = listener.upgrade() {
+                listener.closed(token);
+            }
+        }
+    }
+
+    /// Tells all listeners; one that is gone hears nothing.
+    fn tell(&self) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for (listener, token) in &*self.listeners() {
+            if let Some(listener) = listener.upgrade() {
+                listener.tell(*token);
+            }
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<(Weak<dyn Listener>, u64)>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The event descriptors of threads that sleep in a poll, for the next ones.
+#[derive(Debug)]
+pub(crate) struct Beds<H: Host> {
+    free: Mutex<Vec<Arc<Bed<H>>>>,
+}
+
+impl<H: Host> Default for Beds<H> {
+    fn default() -> Self {
+        Self { free: Mutex::new(Vec::new()) }
+    }
+}
+
+/// An event descriptor, which wakes the thread that has it in its poll.
+#[derive(Debug)]
+struct Bed<H: Host> {
+    host: Arc<H>,
+    event: H::Fd,
+    /// It was signaled, so a further signal is needless.
+    is_signaled: AtomicBool,
+}
+
+impl<H: Host> Listener for Bed<H> {
+    fn tell(&self, _: u64) {
+        if !self.is_signaled.swap(true, Ordering::SeqCst) {
+            // An event that cannot be signaled is one that was.
+            let _ = self.host.signal(&self.event);
+        }
+    }
+}
+
+/// A thread that is about to sleep, and hears of its files until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Sleeper<'a, H: Host> {
+    beds: &'a Beds<H>,
+    bed: Arc<Bed<H>>,
+    files: Vec<&'a dyn Source<H>>,
+}
+
+impl<'a, H: Host> Sleeper<'a, H> {
+    /// Hears of `files` from now on; `None` if the host cannot wake it.
+    pub(crate) fn new(
+        host: &Arc<H>,
+        beds: &'a Beds<H>,
+        files: Vec<&'a dyn Source<H>>,
+    ) -> Result<Option<Self>, Errno> {
+        let free = beds.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let bed = match free {
+            Some(bed) => bed,
+            None => match host.event() {
+                Ok(event) => {
+                    let (host, is_signaled) = (Arc::clone(host), AtomicBool::new(false));
+                    Arc::new(Bed { host, event, is_signaled })
+                }
+                Err(Errno::NOSYS) => return Ok(None),
+                Err(errno) => return Err(errno),
+            },
+        };
+        let listener = listener(&bed);
+        for file in &files {
+            file.news().add(Weak::clone(&listener), 0);
+        }
+        Ok(Some(Self { beds, bed, files }))
+    }
+
+    /// The descriptor that is readable once there is news.
+    pub(crate) fn event(&self) -> &H::Fd {
+        &self.bed.event
+    }
+
+    /// Takes the signals. To be followed by a look at memory.
+    pub(crate) fn drain(&self) {
+        let _ = self.bed.host.drain(&self.bed.event);
+        // In this order: a thread that found it set before has changed memory before. One that finds it
+        // cleared signals, and what it signaled too late for this wait wakes the next one needlessly.
+        self.bed.is_signaled.swap(false, Ordering::SeqCst);
+    }
+}
+
+impl<H: Host> Drop for Sleeper<'_, H> {
+    fn drop(&mut self) {
+        let listener = listener(&self.bed);
+        for file in &self.files {
+            file.news().remove(&listener, 0);
+        }
+        if self.bed.is_signaled.load(Ordering::SeqCst) {
+            self.drain();
+        }
+        let mut free = self.beds.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(Arc::clone(&self.bed));
+    }
+}
+
+fn listener<H: Host>(bed: &Arc<Bed<H>>) -> Weak<dyn Listener> {
+    let weak: Weak<Bed<H>> = Arc::downgrade(bed);
+    weak
+}

@@ -1,0 +1,205 @@
+//! The calls that leave a toy enclave: how many there are, and that the kernel sees these and no others.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use rustix::net::sockopt::set_tcp_nodelay;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
+use sakia_socket::{Events, HostCall, Kernel, Layer, Options, PollEntry, Socket, ToyEnclave, When};
+
+type Sockets = Layer<ToyEnclave<Kernel>>;
+
+fn sockets(read_ahead: When, gather: When) -> Sockets {
+    let mut options = Options::default();
+    (options.read_ahead, options.gather) = (read_ahead, gather);
+    Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), options)
+}
+
+fn tcp(sockets: &Sockets) -> (Socket<ToyEnclave>, Socket<ToyEnclave>) {
+    let make = || sockets.socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::TCP));
+    let (listener, a) = (make().expect("a socket"), make().expect("a socket"));
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    listener.listen(1).expect("a listener");
+    a.connect(&listener.local_address().expect("an address")).expect("a connection");
+    let b = listener.accept().expect("a connection").0;
+    (a, b)
+}
+
+/// Messages that fill the buffer, one under way at a time: no call can be saved, and none is to be added.
+#[test]
+fn messages_one_by_one_take_the_calls_of_the_kernel() {
+    const MESSAGES: u64 = 10_000;
+    let sockets = sockets(When::OnEvidence, When::OnEvidence);
+    let (a, b) = tcp(&sockets);
+    for end in [&a, &b] {
+        set_tcp_nodelay(end.fd(), true).expect("an option");
+    }
+    let before = sockets.host().counts();
+    let server = thread::spawn(move || {
+        let mut message = [0; 64];
+        while b.recv(&mut message, RecvFlags::empty()).expect("an open connection") == 64 {
+            b.send(&message, SendFlags::NOSIGNAL).expect("an open connection");
+        }
+    });
+    let mut answer = [0; 64];
+    for number in 0..MESSAGES {
+        let message = [number as u8; 64];
+        a.send(&message, SendFlags::NOSIGNAL).expect("an open connection");
+        assert_eq!(a.recv(&mut answer, RecvFlags::empty()), Ok(64));
+        assert_eq!(answer, message);
+    }
+    a.shutdown(Shutdown::Write).expect("an open connection");
+    server.join().expect("no panic");
+    let counts = sockets.host().counts().since(&before);
+    assert_eq!(counts.of(HostCall::Send), 2 * MESSAGES);
+    // A look ahead after 32, 64, 128 ... reads, at each end, and the end of the stream.
+    let receives = counts.of(HostCall::Receive);
+    assert!(receives <= 2 * MESSAGES + 2 * 9 + 1, "{receives} for {MESSAGES} messages");
+}
+
+/// Names the mode of the scene, in its process.
+const SCENE: &str = "SAKIA_TEST_SCENE";
+const BEGINS: &str = "steady state begins\n";
+const ENDS: &str = "steady state ends\n";
+
+/// The work that is traced: streams both ways, waits, and connections that come and go. On one thread; but
+/// with gathered writes another one sends.
+#[test]
+#[ignore = "a process of another test"]
+fn scene() {
+    let is_gathered = env::var(SCENE).is_ok_and(|mode| mode == "gathered");
+    let gather = if is_gathered { When::Always } else { When::Never };
+    let sockets = sockets(When::Always, gather);
+    let (a, b) = tcp(&sockets);
+    let round = |number: usize| {
+        let bytes = vec![7; 20 + number % 5 * 700];
+        for _ in 0..3 {
+            a.send(&bytes, SendFlags::NOSIGNAL).expect("an open connection");
+        }
+        let mut entries = [PollEntry::new(&b, Events::IN)];
+        assert_eq!(sockets.poll(&mut entries, None), Ok(1));
+        let mut got = 0;
+        while got < 3 * bytes.len() {
+            let mut buffer = vec![0; 100];
+            got += b.recv(&mut buffer, RecvFlags::empty()).expect("an open connection");
+        }
+        b.unread().expect("an open connection");
+        if number.is_multiple_of(10) {
+            let (c, d) = tcp(&sockets);
+            c.set_nonblocking(true).expect("an option");
+            c.send(b"unread", SendFlags::NOSIGNAL).expect("an open connection");
+            sockets.flush();
+            assert_eq!(d.recv(&mut [0], RecvFlags::empty()), Ok(1));
+            assert_eq!(d.take_error(), Ok(None));
+            d.shutdown(Shutdown::Write).expect("an open connection");
+        }
+    };
+    (0..20).for_each(round);
+    sockets.flush();
+    // The other thread has begun when it parks for the first time.
+    while is_gathered && sockets.host().counts().of(HostCall::Park) == 0 {
+        thread::yield_now();
+    }
+    let mut marks = std::io::stderr();
+    let before = sockets.host().counts();
+    marks.write_all(BEGINS.as_bytes()).expect("standard error");
+    (0..200).for_each(round);
+    sockets.flush();
+    marks.write_all(ENDS.as_bytes()).expect("standard error");
+    for (call, count) in sockets.host().counts().since(&before).iter() {
+        println!("\ncounted {} {count}", call.name());
+    }
+}
+
+/// The system calls of a host call, and how many of them it makes.
+fn system_calls(call: &str) -> (&'static str, u64) {
+    match call {
+        "socket" => ("socket", 1),
+        "bind" => ("bind", 1),
+        "listen" => ("listen", 1),
+        "accept" => ("accept4", 1),
+        "connect" => ("connect", 1),
+        "shutdown" => ("shutdown", 1),
+        "local_address" => ("getsockname", 1),
+        "receive" => ("receive", 1),
+        "send" => ("send", 1),
+        "unread" => ("ioctl", 1),
+        "take_error" | "option" => ("getsockopt", 1),
+        "reset_on_close" | "set_option" => ("setsockopt", 1),
+        // The flags are read before they are changed.
+        "set_nonblocking" => ("fcntl", 2),
+        "wait" => ("poll", 1),
+        "park" | "unpark" => ("futex", 1),
+        "close" => ("close", 1),
+        other => panic!("{other} is not known"),
+    }
+}
+
+/// The system calls between the marks, by the log of `strace`. Calls of the same meaning have one name.
+fn seen(log: &str) -> BTreeMap<String, u64> {
+    let mut seen = BTreeMap::new();
+    let lines = log.lines().skip_while(|line| !line.contains(BEGINS.trim())).skip(1);
+    for line in lines.take_while(|line| !line.contains(ENDS.trim())) {
+        let call = line.split_once(' ').map_or("", |(_pid, call)| call.trim_start());
+        let Some((name, arguments)) = call.split_once('(') else { continue };
+        if name == "fcntl" && arguments.contains("F_GETFD") {
+            continue; // with debug assertions the standard library looks before it closes
+        }
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            continue; // the second half of a call, a signal, an end
+        }
+        let name = match name {
+            "recvfrom" | "recvmsg" => "receive",
+            "sendto" | "sendmsg" => "send",
+            "ppoll" => "poll",
+            name => name,
+        };
+        *seen.entry(name.to_owned()).or_default() += 1;
+    }
+    seen
+}
+
+#[test]
+fn strace_sees_the_calls_that_were_counted() {
+    let about = "strace_sees_the_calls_that_were_counted";
+    let can_trace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
+    if !can_trace.is_ok_and(|output| output.status.success()) {
+        return sakia_testkit::place::announce_skip(about, "strace is not here, or may not trace");
+    }
+    for mode in ["alone", "gathered"] {
+        let path = format!("{}/trace-{mode}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        let mut command = Command::new("strace");
+        command.args(["-f", "-o", &path]).arg(env::current_exe().expect("this program"));
+        command.args(["--exact", "scene", "--ignored", "--nocapture", "--test-threads=1"]);
+        let output = command.env(SCENE, mode).output().expect("strace");
+        assert!(output.status.success(), "{mode}: {output:?}");
+        let mut seen = seen(&fs::read_to_string(&path).expect("the log"));
+        fs::remove_file(&path).expect("the log");
+        // Memory is not a call of the host.
+        for name in ["brk", "madvise", "mmap", "mprotect", "mremap", "munmap"] {
+            seen.remove(name);
+        }
+        let mut counted = BTreeMap::new();
+        let said = String::from_utf8(output.stdout).expect("text");
+        for line in said.lines().filter_map(|line| line.strip_prefix("counted ")) {
+            let (name, count) = line.split_once(' ').expect("a name and a count");
+            if ["now", "memory"].contains(&name) {
+                continue; // these do not leave
+            }
+            let (call, each) = system_calls(name);
+            let count: u64 = count.parse().expect("a number");
+            *counted.entry(call.to_owned()).or_default() += each * count;
+        }
+        if mode == "gathered" {
+            // Locks of the standard library sleep by the same call, and the other thread goes on parking.
+            let parked = [counted.remove("futex"), seen.remove("futex")];
+            assert!(parked.iter().all(Option::is_some), "{parked:?}");
+        }
+        assert!(counted["receive"] > 200 && counted["close"] > 50, "{mode}: {counted:?}");
+        assert_eq!(seen, counted, "{mode}");
+    }
+}

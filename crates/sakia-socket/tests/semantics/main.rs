@@ -1,0 +1,10 @@
+//! The calls of POSIX, one rule at a time, where bytes wait in memory.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod closing;
+mod errors;
+mod hostile;
+mod messages;
+mod options;

@@ -1,0 +1,303 @@
+//! Several buffers, control messages, urgent data.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketType};
+use sakia_socket::sockopt::{SO_OOBINLINE, SO_PASSCRED, SO_SNDBUF};
+use sakia_socket::{
+    Control, Credentials, Kernel, Layer, ReceivedMessage, SendControl, Socket, When, control_space,
+};
+
+use crate::support::watched::Watched;
+use crate::support::{
+    MODES, byte, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp, unix,
+};
+
+fn receive(
+    socket: &Socket,
+    room: usize,
+    flags: RecvFlags,
+) -> Result<(Vec<u8>, ReceivedMessage<OwnedFd>), Errno> {
+    let (mut first, mut second) = ([0; 2], [0; 98]);
+    let buffers = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+    let message = socket.recv_message(buffers, room, flags)?;
+    let mut bytes = [first.as_slice(), &second].concat();
+    bytes.truncate(message.received.bytes);
+    Ok((bytes, message))
+}
+
+fn pass(socket: &Socket, bytes: &[u8], fds: &[&OwnedFd], flags: SendFlags) -> Result<usize, Errno> {
+    let rights = [SendControl::Rights(fds)];
+    socket.send_message(&[IoSlice::new(bytes)], &rights, flags, None)
+}
+
+fn rights(message: &ReceivedMessage<OwnedFd>) -> usize {
+    let count = |message: &Control<OwnedFd>| match message {
+        Control::Rights(fds) => fds.len(),
+        _ => 0,
+    };
+    message.control.iter().map(count).sum()
+}
+
+#[test]
+fn buffers_are_sent_and_filled_one_after_the_other() {
+    for mode in MODES {
+        let mut options = options(mode);
+        options.limits.bytes = 500;
+        let layer = layer(options);
+        for (a, b) in [unix(&layer), tcp(&layer)] {
+            let writer = std::thread::spawn(move || {
+                let mut random = fastrand::Rng::with_seed(5);
+                let mut sent = 0;
+                while sent < 100_000 {
+                    let lens: Vec<usize> =
+                        (0..random.usize(0..6)).map(|_| random.usize(0..300)).collect();
+                    let mut pieces = Vec::new();
+                    let mut next = sent;
+                    for len in lens {
+                        pieces.push((next..).map(byte).take(len).collect::<Vec<u8>>());
+                        next += len as u64;
+                    }
+                    let slices: Vec<IoSlice<'_>> =
+                        pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+                    let count = a.send_vectored(&slices, SendFlags::empty()).expect("a connection");
+                    assert_eq!(count as u64, next - sent, "it blocks");
+                    sent = next;
+                }
+                sent
+            });
+            let mut random = fastrand::Rng::with_seed(6);
+            let mut got = 0;
+            loop {
+                let mut pieces: Vec<Vec<u8>> =
+                    (0..random.usize(1..5)).map(|_| vec![0; random.usize(1..200)]).collect();
+                let mut slices: Vec<IoSliceMut<'_>> =
+                    pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+                let flags = match random.u8(..6) {
+                    0 => RecvFlags::PEEK,
+                    1 => RecvFlags::WAITALL,
+                    _ => RecvFlags::empty(),
+                };
+                let count = b.recv_vectored(&mut slices, flags).expect("a connection");
+                let found = pieces.concat();
+                assert!(found[..count].iter().copied().eq((got..).map(byte).take(count)));
+                if count == 0 {
+                    break;
+                }
+                got += if flags == RecvFlags::PEEK { 0 } else { count as u64 };
+            }
+            assert_eq!(writer.join().expect("no panic"), got, "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn more_buffers_than_the_kernel_takes_are_refused() {
+    let layer = layer(delayed());
+    let (a, b) = tcp(&layer);
+    let many = vec![IoSlice::new(b"x"); 1025];
+    assert_eq!(a.send_vectored(&many, SendFlags::empty()), Err(Errno::MSGSIZE));
+    assert_eq!(a.send_vectored(&many[1..], SendFlags::empty()), Ok(1024));
+    // With delayed bytes before them they are more than one call takes.
+    assert_eq!(a.send_vectored(&many[1..], SendFlags::MORE), Ok(1024));
+    a.flush().expect("a connection");
+    let mut bytes = [[0]; 1024];
+    let mut buffers: Vec<IoSliceMut<'_>> =
+        bytes.iter_mut().map(|byte| IoSliceMut::new(byte)).collect();
+    assert_eq!(b.recv_vectored(&mut buffers, RecvFlags::WAITALL), Ok(1024));
+    assert_eq!(b.recv_vectored(&mut buffers, RecvFlags::WAITALL), Ok(1024));
+    assert_eq!(bytes, [[b'x']; 1024]);
+}
+
+#[test]
+fn descriptors_come_with_their_byte_and_close_when_dropped() {
+    let layer = layer(delayed());
+    let (a, b) = unix(&layer);
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    send(&a, b"before");
+    assert_eq!(a.delayed(), 6);
+    assert_eq!(pass(&a, b"with", &[&writer, &reader], SendFlags::empty()), Ok(4));
+    drop(writer);
+    let room = control_space(2 * 4);
+    let (bytes, message) = receive(&b, room, RecvFlags::CMSG_CLOEXEC).expect("bytes");
+    // The kernel ends a read behind the piece with descriptors, not before.
+    assert_eq!((bytes.as_slice(), rights(&message)), (b"beforewith".as_slice(), 2));
+    assert!(!message.received.flags.contains(ReturnFlags::CTRUNC));
+    rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).expect("a mode");
+    let mut buffer = [0; 1];
+    assert_eq!(rustix::io::read(&reader, &mut buffer), Err(Errno::AGAIN), "a writer is left");
+    drop(message);
+    assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(0), "it was closed");
+}
+
+#[test]
+fn descriptors_without_room_are_cut_and_closed() {
+    let layer = layer(delayed());
+    let (a, b) = unix(&layer);
+    for (room, fitting) in
+        [(control_space(8), 2), (control_space(4) - 4, 1), (control_space(0), 0), (0, 0)]
+    {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        assert_eq!(pass(&a, b"x", &[&writer, &writer], SendFlags::empty()), Ok(1));
+        drop(writer);
+        let (bytes, message) = receive(&b, room, RecvFlags::empty()).expect("a byte");
+        assert_eq!((bytes.as_slice(), rights(&message)), (b"x".as_slice(), fitting));
+        let is_cut = message.received.flags.contains(ReturnFlags::CTRUNC);
+        assert_eq!(is_cut, fitting < 2);
+        drop(message);
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "all were closed");
+    }
+}
+
+#[test]
+fn credentials_are_those_of_the_sender() {
+    let layer = layer(delayed());
+    let (a, b) = unix(&layer);
+    b.set_option(SO_PASSCRED, true).expect("an option");
+    let mine = Credentials {
+        process: rustix::thread::Pid::as_raw(Some(own_pid())),
+        user: rustix_user(),
+        group: rustix_group(),
+    };
+    let control = [SendControl::Credentials(mine)];
+    assert_eq!(a.send_message(&[IoSlice::new(b"x")], &control, SendFlags::empty(), None), Ok(1));
+    let (_, message) = receive(&b, control_space(12), RecvFlags::empty()).expect("a byte");
+    assert!(matches!(message.control[..], [Control::Credentials(sender)] if sender == mine));
+    let other = SendControl::Credentials(Credentials { process: 0, ..mine });
+    let sent = a.send_message(&[IoSlice::new(b"x")], &[other], SendFlags::empty(), None);
+    assert_eq!(sent, Err(Errno::SRCH));
+}
+
+fn own_pid() -> rustix::thread::Pid {
+    rustix::thread::Pid::from_raw(std::process::id() as i32).expect("a number")
+}
+
+fn rustix_user() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("a process"))
+}
+
+fn rustix_group() -> u32 {
+    std::os::unix::fs::MetadataExt::gid(&std::fs::metadata("/proc/self").expect("a process"))
+}
+
+#[test]
+fn control_messages_that_the_host_has_not_are_refused() {
+    let layer = layer(delayed());
+    let (a, b) = tcp(&layer);
+    let control = [SendControl::Other { level: 0, kind: 2, data: &[64, 0, 0, 0] }];
+    send(&a, b"1");
+    let sent = a.send_message(&[IoSlice::new(b"x")], &control, SendFlags::empty(), None);
+    assert_eq!(sent, Err(Errno::OPNOTSUPP));
+    assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"1".into()), "and it was not delayed");
+}
+
+/// A call that must not wait does not overtake delayed bytes, and is not delayed either.
+#[test]
+fn what_may_not_be_delayed_waits_for_room() {
+    let layer = layer(delayed());
+    for (a, b, call) in
+        [(unix(&layer), 0), (tcp(&layer), 1), (tcp(&layer), 2)].map(|((a, b), call)| (a, b, call))
+    {
+        a.set_option(SO_SNDBUF, 5000).expect("an option");
+        let sent = fill(&a);
+        assert!(a.delayed() > 0);
+        let before = a.delayed();
+        let (reader, _) = rustix::pipe::pipe().expect("a pipe");
+        let flags = SendFlags::DONTWAIT;
+        let result = match call {
+            0 => pass(&a, b"x", &[&reader], flags),
+            1 => a.send(b"x", flags | SendFlags::OOB),
+            _ => a.send(b"x", flags | SendFlags::MORE),
+        };
+        assert_eq!(result, Err(Errno::AGAIN));
+        assert!(a.delayed() <= before);
+        // A call that may wait is the last one of the stream.
+        let thread = std::thread::spawn(move || {
+            let result = match call {
+                0 => pass(&a, b"x", &[&reader], SendFlags::empty()),
+                1 => a.send(b"x", SendFlags::OOB),
+                _ => a.send(b"x", SendFlags::MORE),
+            };
+            assert_eq!(result, Ok(1));
+        });
+        b.set_option(SO_OOBINLINE, true).expect("an option");
+        let (found, error) = recv_all(&b);
+        thread.join().expect("no panic");
+        assert_eq!((found.len() as u64, found.last(), error), (sent + 1, Some(&b'x'), None));
+        assert!(found[..sent as usize].iter().copied().eq((0..sent).map(fill_byte)));
+    }
+}
+
+/// [`fill`] begins each piece where the last one ended.
+fn fill_byte(number: u64) -> u8 {
+    byte(number)
+}
+
+#[test]
+fn urgent_data_is_beside_the_stream() {
+    let layer = Layer::new(Watched::default(), delayed());
+    let (a, b) = tcp(&layer);
+    send(&a, b"12");
+    a.flush().expect("a connection");
+    read_ahead(&b);
+    assert_eq!(a.send(b"!", SendFlags::OOB), Ok(1));
+    send(&a, b"3");
+    a.flush().expect("a connection");
+    // While a byte waits in memory.
+    let mut urgent = [0; 2];
+    assert_eq!(b.recv(&mut urgent, RecvFlags::OOB), Ok(1));
+    assert_eq!(urgent[0], b'!');
+    assert_eq!(b.recv(&mut urgent, RecvFlags::OOB), Err(Errno::INVAL));
+    assert_eq!(b.recv(&mut urgent, RecvFlags::ERRQUEUE), Err(Errno::AGAIN));
+    assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"2".into()));
+    assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"3".into()));
+}
+
+#[test]
+fn a_message_of_a_stream_that_was_read_ahead_has_no_name() {
+    let layer = layer(options((When::Always, When::Never)));
+    let (a, b) = tcp(&layer);
+    send(&a, b"12345");
+    read_ahead(&b);
+    let (bytes, message) = receive(&b, 100, RecvFlags::empty()).expect("bytes");
+    assert_eq!(bytes, b"2345");
+    assert!(message.received.from.is_none() && message.control.is_empty());
+    // `MSG_TRUNC` drops bytes, in memory and behind it.
+    send(&a, b"6789");
+    read_ahead(&b);
+    let mut none = [0xee; 2];
+    assert_eq!(b.recv(&mut none, RecvFlags::TRUNC), Ok(2));
+    assert_eq!((none, recv(&b, RecvFlags::empty())), ([0xee; 2], Ok(b"9".into())));
+    send(&a, b"abcd");
+    assert_eq!(b.recv(&mut none, RecvFlags::TRUNC | RecvFlags::WAITALL), Ok(2));
+    assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"cd".into()));
+}
+
+#[test]
+fn datagrams_keep_their_bounds_and_names() {
+    let layer = layer(delayed());
+    let make = || {
+        let socket = layer.socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+        socket
+    };
+    let (a, b): (Socket<Kernel>, _) = (make(), make());
+    let to = b.local_address().expect("an address");
+    let pieces = [IoSlice::new(b"two "), IoSlice::new(b"pieces")];
+    assert_eq!(a.send_message(&pieces, &[], SendFlags::empty(), Some(&to)), Ok(10));
+    assert_eq!(a.send_to(b"next", SendFlags::empty(), &to), Ok(4));
+    let mut short = [0; 3];
+    let received = b.recv_from(&mut short, RecvFlags::PEEK | RecvFlags::TRUNC).expect("one");
+    assert_eq!(received.bytes, 10, "of the whole datagram");
+    let (bytes, message) = receive(&b, 0, RecvFlags::empty()).expect("one");
+    assert_eq!(bytes, b"two pieces");
+    assert_eq!(message.received.from, Some(a.local_address().expect("an address")));
+    let buffers = &mut [IoSliceMut::new(&mut short)];
+    let message = b.recv_message(buffers, 100, RecvFlags::empty()).expect("one");
+    assert_eq!(message.received.bytes, 3);
+    assert!(message.received.flags.contains(ReturnFlags::TRUNC));
+    assert_eq!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT), Err(Errno::AGAIN), "the rest is gone");
+}

@@ -1,0 +1,232 @@
+//! The kernel as the host, with the calls that safe Rust has not, and with counters.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
+};
+use sakia_socket::{Entry, Host, Kernel, Received, ReceivedMessage, SendControl};
+
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Calls that receive, send or wait.
+    pub calls: AtomicUsize,
+    /// Signals for broken pipes.
+    pub signals: AtomicUsize,
+    /// The options that were set, by level and name.
+    pub set: Mutex<Vec<(i32, i32)>>,
+    /// The next send that has delayed bytes fails with this errno; 0 for none.
+    pub fails: AtomicU32,
+}
+
+impl Watched {
+    fn count(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+fn ioctl(fd: &OwnedFd, request: libc::Ioctl) -> Result<i32, Errno> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and both requests write one number to the address.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
+    if result < 0 { Err(last()) } else { Ok(value) }
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
+}
+
+impl Host for Watched {
+    type Fd = OwnedFd;
+    type Memory = Box<[u8]>;
+
+    fn socket(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+        protocol: Option<Protocol>,
+    ) -> Result<OwnedFd, Errno> {
+        Kernel.socket(family, kind, flags, protocol)
+    }
+
+    fn pair(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, OwnedFd), Errno> {
+        Kernel.pair(family, kind, flags)
+    }
+
+    fn bind(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        Kernel.bind(fd, address)
+    }
+
+    fn listen(&self, fd: &OwnedFd, backlog: i32) -> Result<(), Errno> {
+        Kernel.listen(fd, backlog)
+    }
+
+    fn accept(
+        &self,
+        fd: &OwnedFd,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+        Kernel.accept(fd, flags)
+    }
+
+    fn connect(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        Kernel.connect(fd, address)
+    }
+
+    fn shutdown(&self, fd: &OwnedFd, how: Shutdown) -> Result<(), Errno> {
+        Kernel.shutdown(fd, how)
+    }
+
+    fn local_address(&self, fd: &OwnedFd) -> Result<SocketAddrAny, Errno> {
+        Kernel.local_address(fd)
+    }
+
+    fn peer_address(&self, fd: &OwnedFd) -> Result<Option<SocketAddrAny>, Errno> {
+        Kernel.peer_address(fd)
+    }
+
+    fn receive(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received, Errno> {
+        self.count();
+        Kernel.receive(fd, buffers, flags)
+    }
+
+    fn send(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        self.count();
+        if buffers.len() > 1 {
+            let errno = self.fails.swap(0, Ordering::Relaxed);
+            if errno != 0 {
+                return Err(Errno::from_raw_os_error(errno as i32));
+            }
+        }
+        Kernel.send(fd, buffers, flags, to)
+    }
+
+    fn unread(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        Kernel.unread(fd)
+    }
+
+    fn take_error(&self, fd: &OwnedFd) -> Result<Option<Errno>, Errno> {
+        Kernel.take_error(fd)
+    }
+
+    fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        Kernel.reset_on_close(fd)
+    }
+
+    fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        self.set.lock().expect("no panic").push((level, name));
+        let (bytes, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+        // SAFETY: the descriptor is open, the bytes are as many, and the tests set no option with an address.
+        let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, bytes, len) };
+        if result < 0 { Err(last()) } else { Ok(()) }
+    }
+
+    fn option(
+        &self,
+        fd: &OwnedFd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let mut len = value.len() as libc::socklen_t;
+        let (bytes, len_at) = (value.as_mut_ptr().cast(), &raw mut len);
+        // SAFETY: the descriptor is open, there are as many bytes, and no option of the tests has an address.
+        let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, bytes, len_at) };
+        if result < 0 { Err(last()) } else { Ok(len as usize) }
+    }
+
+    fn receive_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        room: usize,
+        flags: RecvFlags,
+    ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
+        self.count();
+        Kernel.receive_message(fd, buffers, room, flags)
+    }
+
+    fn send_message(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        control: &[SendControl<'_, OwnedFd>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        self.count();
+        Kernel.send_message(fd, buffers, control, flags, to)
+    }
+
+    fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        Kernel.disconnect(fd)
+    }
+
+    fn unsent(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        ioctl(fd, libc::TIOCOUTQ).map(|count| count as u64)
+    }
+
+    fn is_at_mark(&self, fd: &OwnedFd) -> Result<bool, Errno> {
+        const SIOCATMARK: libc::Ioctl = 0x8905;
+        ioctl(fd, SIOCATMARK).map(|is_at_mark| is_at_mark != 0)
+    }
+
+    fn raise_broken_pipe(&self) {
+        self.signals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {
+        Kernel.set_nonblocking(fd, is_nonblocking)
+    }
+
+    fn wait(
+        &self,
+        entries: &mut [Entry<'_, OwnedFd>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        self.count();
+        Kernel.wait(entries, timeout)
+    }
+
+    fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        Kernel.park(word, expected, timeout);
+    }
+
+    fn unpark(&self, word: &AtomicU32) {
+        Kernel.unpark(word);
+    }
+
+    fn now(&self) -> Duration {
+        Kernel.now()
+    }
+
+    fn memory(&self, len: usize) -> Box<[u8]> {
+        Kernel.memory(len)
+    }
+}

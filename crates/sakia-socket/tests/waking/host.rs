@@ -1,0 +1,240 @@
+//! The kernel as the host, with a door before each sleep: what a thread would meet in an unlucky moment
+//! happens there each time.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
+};
+use sakia_socket::{Entry, EpollChange, EpollEvent, Host, Kernel, Received};
+
+/// Counters and switches of a [`Doored`] host.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Sends fail with this errno; 0 for none.
+    pub send_error: AtomicI32,
+    /// All calls but those for time, memory and parking, of which the pump makes some at any time.
+    pub calls: AtomicU32,
+    pub signals: AtomicU32,
+    pub waits: AtomicU32,
+    /// Threads that are about to sleep knock here, and wait for their turn.
+    has_door: AtomicBool,
+    door: Mutex<Option<Sender<Sender<()>>>>,
+    /// The next answer of `epoll_wait`, in place of the kernel's: what it writes and what it returns.
+    pub lie: Mutex<Option<(Vec<EpollEvent>, usize)>>,
+}
+
+impl State {
+    /// From now on each thread that is about to sleep sends a sender, and sleeps when it has received from it
+    /// or the sender is dropped.
+    pub fn close_door(&self) -> Receiver<Sender<()>> {
+        let (knocks, door) = mpsc::channel();
+        *self.door.lock().expect("no panic") = Some(knocks);
+        self.has_door.store(true, Ordering::SeqCst);
+        door
+    }
+
+    pub fn open_door(&self) {
+        self.has_door.store(false, Ordering::SeqCst);
+    }
+
+    fn before_sleep(&self, timeout: Option<Duration>) {
+        if timeout == Some(Duration::ZERO) || !self.has_door.load(Ordering::SeqCst) {
+            return;
+        }
+        let (go, may_go) = mpsc::channel();
+        let knocks = self.door.lock().expect("no panic").clone();
+        if knocks.is_some_and(|knocks| knocks.send(go).is_ok()) {
+            // A dropped sender opens, too.
+            let _ = may_go.recv();
+        }
+    }
+
+    fn count(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Doored {
+    pub state: Arc<State>,
+}
+
+impl Host for Doored {
+    type Fd = OwnedFd;
+    type Memory = Box<[u8]>;
+
+    fn socket(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+        protocol: Option<Protocol>,
+    ) -> Result<OwnedFd, Errno> {
+        Kernel.socket(family, kind, flags, protocol)
+    }
+
+    fn pair(
+        &self,
+        family: AddressFamily,
+        kind: SocketType,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, OwnedFd), Errno> {
+        Kernel.pair(family, kind, flags)
+    }
+
+    fn bind(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        Kernel.bind(fd, address)
+    }
+
+    fn listen(&self, fd: &OwnedFd, backlog: i32) -> Result<(), Errno> {
+        Kernel.listen(fd, backlog)
+    }
+
+    fn accept(
+        &self,
+        fd: &OwnedFd,
+        flags: SocketFlags,
+    ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+        Kernel.accept(fd, flags)
+    }
+
+    fn connect(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        Kernel.connect(fd, address)
+    }
+
+    fn shutdown(&self, fd: &OwnedFd, how: Shutdown) -> Result<(), Errno> {
+        Kernel.shutdown(fd, how)
+    }
+
+    fn local_address(&self, fd: &OwnedFd) -> Result<SocketAddrAny, Errno> {
+        Kernel.local_address(fd)
+    }
+
+    fn peer_address(&self, fd: &OwnedFd) -> Result<Option<SocketAddrAny>, Errno> {
+        Kernel.peer_address(fd)
+    }
+
+    fn receive(
+        &self,
+        fd: &OwnedFd,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received, Errno> {
+        self.state.count();
+        Kernel.receive(fd, buffers, flags)
+    }
+
+    fn send(
+        &self,
+        fd: &OwnedFd,
+        buffers: &[IoSlice<'_>],
+        flags: SendFlags,
+        to: Option<&SocketAddrAny>,
+    ) -> Result<usize, Errno> {
+        self.state.count();
+        match self.state.send_error.load(Ordering::SeqCst) {
+            0 => Kernel.send(fd, buffers, flags, to),
+            errno => Err(Errno::from_raw_os_error(errno)),
+        }
+    }
+
+    fn unread(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        Kernel.unread(fd)
+    }
+
+    fn take_error(&self, fd: &OwnedFd) -> Result<Option<Errno>, Errno> {
+        Kernel.take_error(fd)
+    }
+
+    fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        Kernel.set_option(fd, level, name, value)
+    }
+
+    fn option(
+        &self,
+        fd: &OwnedFd,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Errno> {
+        Kernel.option(fd, level, name, value)
+    }
+
+    fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        Kernel.reset_on_close(fd)
+    }
+
+    fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {
+        Kernel.set_nonblocking(fd, is_nonblocking)
+    }
+
+    fn wait(
+        &self,
+        entries: &mut [Entry<'_, OwnedFd>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        self.state.count();
+        self.state.waits.fetch_add(1, Ordering::SeqCst);
+        self.state.before_sleep(timeout);
+        Kernel.wait(entries, timeout)
+    }
+
+    fn epoll_create(&self) -> Result<OwnedFd, Errno> {
+        Kernel.epoll_create()
+    }
+
+    fn epoll_control(&self, set: &OwnedFd, change: EpollChange, fd: &OwnedFd) -> Result<(), Errno> {
+        Kernel.epoll_control(set, change, fd)
+    }
+
+    fn epoll_wait(
+        &self,
+        set: &OwnedFd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        self.state.count();
+        if let Some((lies, count)) = self.state.lie.lock().expect("no panic").take() {
+            events.iter_mut().zip(lies).for_each(|(event, lie)| *event = lie);
+            return Ok(count);
+        }
+        self.state.before_sleep(timeout);
+        Kernel.epoll_wait(set, events, timeout)
+    }
+
+    fn event(&self) -> Result<OwnedFd, Errno> {
+        Kernel.event()
+    }
+
+    fn signal(&self, event: &OwnedFd) -> Result<(), Errno> {
+        self.state.signals.fetch_add(1, Ordering::SeqCst);
+        Kernel.signal(event)
+    }
+
+    fn drain(&self, event: &OwnedFd) -> Result<(), Errno> {
+        Kernel.drain(event)
+    }
+
+    fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        Kernel.park(word, expected, timeout);
+    }
+
+    fn unpark(&self, word: &AtomicU32) {
+        Kernel.unpark(word);
+    }
+
+    fn now(&self) -> Duration {
+        Kernel.now()
+    }
+
+    fn memory(&self, len: usize) -> Box<[u8]> {
+        Kernel.memory(len)
+    }
+}

@@ -1,0 +1,318 @@
+//! Receives of datagrams that were dropped, and what they brought: for the receives that wait, and the next
+//! ones.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn, ready};
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use rustix::io::Errno;
+use sakia_driver::{self as driver, BufResult, IoBuf, IoBufMut, Op, Operation, ReceivedControl};
+
+/// What a receive tells besides the bytes. Some tell of control messages.
+pub(super) trait Shape: Sized + 'static {
+    fn new(received: driver::Received, control: ReceivedControl) -> Self;
+    fn into_parts(self) -> (driver::Received, ReceivedControl);
+}
+
+impl Shape for driver::Received {
+    fn new(received: driver::Received, _: ReceivedControl) -> Self {
+        received
+    }
+
+    fn into_parts(self) -> (driver::Received, ReceivedControl) {
+        (self, ReceivedControl::default())
+    }
+}
+
+impl Shape for (driver::Received, ReceivedControl) {
+    fn new(received: driver::Received, mut control: ReceivedControl) -> Self {
+        control.is_truncated |= received.is_control_truncated;
+        (received, control)
+    }
+
+    fn into_parts(self) -> (driver::Received, ReceivedControl) {
+        self
+    }
+}
+
+/// A datagram that came for an earlier receive.
+pub(super) struct Datagram {
+    bytes: Vec<u8>,
+    received: driver::Received,
+    control: ReceivedControl,
+}
+
+impl Datagram {
+    fn new<T: IoBuf>(shape: impl Shape, buf: &T) -> Self {
+        let (received, control) = shape.into_parts();
+        Self { bytes: buf.as_bytes()[..received.len].to_vec(), received, control }
+    }
+
+    /// Takes one over that was received ahead.
+    pub(super) fn of(datagram: driver::Datagram) -> Self {
+        let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
+        let len = bytes.len();
+        let received = driver::Received {
+            len,
+            from,
+            is_truncated,
+            is_control_truncated: control.is_truncated,
+            datagram_len: len,
+        };
+        Self { bytes: bytes.to_vec(), received, control }
+    }
+
+    /// The same as one that was received ahead.
+    pub(super) fn into_driver(self) -> driver::Datagram {
+        let Self { bytes, received, mut control } = self;
+        control.is_truncated |= received.is_control_truncated;
+        driver::Datagram::new(bytes, received.from, received.is_truncated, control)
+    }
+
+    /// Puts it into a buffer, and for a peek back to what is kept.
+    pub(super) fn put<R: Shape, T: IoBufMut>(
+        mut self,
+        buf: &mut T,
+        kept: &Kept,
+        is_peek: bool,
+    ) -> R {
+        let len = buf.fill_from(&self.bytes);
+        let is_truncated = self.received.is_truncated || len < self.bytes.len();
+        let received = driver::Received { len, is_truncated, ..self.received };
+        if is_peek {
+            kept.put_back(Box::pin(ready(Some(Ok(self)))));
+            return R::new(received, ReceivedControl::default());
+        }
+        R::new(received, mem::take(&mut self.control))
+    }
+}
+
+/// A receive that was dropped. Resolves when the kernel is done with it, to what it brought, if anything.
+type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
+
+/// Dropped receives, in the order of dropping, and those that wait.
+///
+/// What the kernel is done with wakes the one that polled it last. So whenever one of those that wait goes
+/// away the others are woken, if there is something for them.
+#[derive(Default)]
+pub(super) struct Kept {
+    dropped: RefCell<VecDeque<Dropped>>,
+    /// The tasks of receives under way that were polled. A place belongs to a receive.
+    waiting: RefCell<Vec<Option<Waker>>>,
+}
+
+/// A place among those that wait.
+type Place = usize;
+
+impl Kept {
+    pub(super) fn is_empty(&self) -> bool {
+        self.dropped.borrow().is_empty()
+    }
+
+    /// Returns whether receives under way wait for what was kept.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.borrow().iter().any(Option::is_some)
+    }
+
+    fn add(&self, dropped: Dropped) {
+        self.dropped.borrow_mut().push_back(dropped);
+    }
+
+    fn put_back(&self, dropped: Dropped) {
+        self.dropped.borrow_mut().push_front(dropped);
+    }
+
+    /// Adds an error that says more than that there was nothing.
+    pub(super) fn add_error(&self, error: io::Error) {
+        if let Some(error) = of_the_socket(error) {
+            self.add(Box::pin(ready(Some(Err(error)))));
+        }
+    }
+
+    /// A receive waits, at its place if it has one.
+    fn wait(&self, place: &mut Option<Place>, cx: &Context<'_>) {
+        let at = *place.get_or_insert_with(|| {
+            let mut waiting = self.waiting.borrow_mut();
+            let free = waiting.iter().position(Option::is_none);
+            free.unwrap_or_else(|| {
+                waiting.push(None);
+                waiting.len() - 1
+            })
+        });
+        // Wakers are users' code, and so nothing is borrowed meanwhile.
+        let old = self.waiting.borrow_mut()[at].take();
+        let waker = match old {
+            Some(waker) if waker.will_wake(cx.waker()) => waker,
+            old => {
+                drop(old);
+                cx.waker().clone()
+            }
+        };
+        self.waiting.borrow_mut()[at] = Some(waker);
+    }
+
+    /// A receive waits no more. The others look whether there is something for them.
+    fn leave(&self, place: &mut Option<Place>) {
+        if let Some(at) = place.take() {
+            let waker = self.waiting.borrow_mut()[at].take();
+            drop(waker);
+        }
+        if self.is_empty() {
+            return;
+        }
+        let waiting: Vec<Waker> = self.waiting.borrow().iter().flatten().cloned().collect();
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Polls the oldest of the dropped receives, up to the first that brought something.
+    fn poll_first(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
+        loop {
+            let Some(mut dropped) = self.dropped.borrow_mut().pop_front() else {
+                return Poll::Pending;
+            };
+            match dropped.as_mut().poll(cx) {
+                Poll::Ready(Some(result)) => return Poll::Ready(result),
+                Poll::Ready(None) => {}
+                Poll::Pending => {
+                    self.put_back(dropped);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Waits until the dropped receives have ended, up to the first that brought something.
+    pub(super) async fn take(&self) -> Option<io::Result<Datagram>> {
+        let mut waiting = Waiting { kept: self, place: None };
+        poll_fn(|cx| match self.poll_first(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if self.is_empty() => Poll::Ready(None),
+            Poll::Pending => {
+                self.wait(&mut waiting.place, cx);
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+/// A receive that waits for dropped ones.
+struct Waiting<'a> {
+    kept: &'a Kept,
+    place: Option<Place>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.kept.leave(&mut self.place);
+    }
+}
+
+/// Returns an error that the socket tells once, and that the next receive has to tell if this one cannot.
+fn of_the_socket(error: io::Error) -> Option<io::Error> {
+    (!says_nothing(&error)).then_some(error)
+}
+
+/// Returns whether an error says that there was nothing.
+fn says_nothing(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN))
+}
+
+/// A receive under way. What it brings is kept if it is dropped. It takes what an earlier one brought that
+/// was dropped, and then cancels its own operation.
+pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
+    op: Option<Op<O>>,
+    kept: Option<&'a Kept>,
+    place: Option<Place>,
+    /// What it took, until its operation has ended.
+    taken: Option<io::Result<Datagram>>,
+}
+
+impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receiving<'a, O, R, T> {
+    pub(super) fn new(op: Op<O>, kept: Option<&'a Kept>) -> Self {
+        Self { op: Some(op), kept, place: None, taken: None }
+    }
+
+    /// What comes of the result of the operation.
+    fn finish(&mut self, output: O::Output) -> O::Output {
+        let Some(kept) = self.kept else { return output };
+        let output = match (self.taken.take(), output) {
+            (None, output) => output,
+            (Some(taken), (Err(error), mut buf)) if says_nothing(&error) => {
+                (taken.map(|datagram| datagram.put(&mut buf, kept, false)), buf)
+            }
+            // Both have brought something.
+            (Some(taken), output) => {
+                kept.put_back(Box::pin(ready(Some(taken))));
+                output
+            }
+        };
+        kept.leave(&mut self.place);
+        output
+    }
+}
+
+impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Future
+    for Receiving<'_, O, R, T>
+{
+    type Output = O::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let op = this.op.as_mut().expect("a receive is not polled again after it was ready");
+            if let Poll::Ready(output) = Pin::new(&mut *op).poll(cx) {
+                this.op = None;
+                return Poll::Ready(this.finish(output));
+            }
+            let Some(kept) = this.kept else { return Poll::Pending };
+            if this.taken.is_none()
+                && let Poll::Ready(taken) = kept.poll_first(cx)
+            {
+                this.taken = Some(taken);
+                op.cancel();
+                continue;
+            }
+            kept.wait(&mut this.place, cx);
+            return Poll::Pending;
+        }
+    }
+}
+
+impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Drop
+    for Receiving<'_, O, R, T>
+{
+    fn drop(&mut self) {
+        let (Some(mut op), Some(kept)) = (self.op.take(), self.kept) else { return };
+        if let Some(taken) = self.taken.take() {
+            kept.put_back(Box::pin(ready(Some(taken))));
+        }
+        op.cancel();
+        kept.add(Box::pin(async {
+            let (result, buf) = op.await;
+            match result {
+                Ok(shape) => Some(Ok(Datagram::new(shape, &buf))),
+                Err(error) => of_the_socket(error).map(Err),
+            }
+        }));
+        kept.leave(&mut self.place);
+    }
+}
+
+/// Datagrams of a batch that goes on. They are kept if it is dropped.
+pub(super) struct Gathered<'a, T: IoBuf> {
+    pub(super) kept: &'a Kept,
+    pub(super) done: Vec<(driver::Received, T)>,
+}
+
+impl<T: IoBuf> Drop for Gathered<'_, T> {
+    fn drop(&mut self) {
+        for (received, buf) in self.done.drain(..).rev() {
+            self.kept.put_back(Box::pin(ready(Some(Ok(Datagram::new(received, &buf))))));
+        }
+    }
+}
