@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use async_task::Runnable;
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
+#[cfg(feature = "trace")]
 use sakia_trace::{is_on, task_runs, task_spawned};
 use send_wrapper::SendWrapper;
 use slab::Slab;
@@ -421,8 +422,10 @@ impl<F: Future> Future for Registering<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        #[cfg(feature = "trace")]
         let mut run = is_on().then(|| task_runs(&mut this.guard.number));
         let poll = this.future.poll(cx);
+        #[cfg(feature = "trace")]
         if let Some(run) = &mut run {
             run.has_ended = poll.is_ready();
         }
@@ -442,6 +445,7 @@ struct Registered {
     local: Rc<Local>,
     place: Place,
     /// Its number in a recording; 0 without one.
+    #[cfg(feature = "trace")]
     number: u64,
 }
 
@@ -456,8 +460,12 @@ enum Place {
 impl Registered {
     fn new(local: &Rc<Local>, spawned_at: &'static Location<'static>) -> Self {
         local.live.set(local.live.get() + 1);
-        let number = if is_on() { task_spawned(spawned_at) } else { 0 };
-        Self { local: Rc::clone(local), place: Place::Unlisted(spawned_at), number }
+        Self {
+            local: Rc::clone(local),
+            place: Place::Unlisted(spawned_at),
+            #[cfg(feature = "trace")]
+            number: if is_on() { task_spawned(spawned_at) } else { 0 },
+        }
     }
 }
 
