@@ -193,7 +193,7 @@ impl<H: Host> Open<H> {
 
     /// The socket has another connection from now on.
     pub(crate) fn mend(&self) {
-        self.is_broken.store(false, Ordering::Relaxed);
+        self.is_broken.store(false, Ordering::SeqCst);
         self.error.store(0, Ordering::Relaxed);
     }
 
