@@ -1,7 +1,7 @@
 //! Event points: what a recording is told of operations and turns.
 //!
-//! Without the feature `trace` they are nothing. With it, and without a recording, each point tests one byte, and
-//! its arguments are not computed.
+//! Without the feature `trace` they are nothing. With it, and without a recording, each point tests one byte,
+//! and its arguments are not computed.
 
 use sakia_trace::{EventType, Queued, StaticName, record};
 
