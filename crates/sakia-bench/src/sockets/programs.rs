@@ -4,7 +4,7 @@ use std::thread;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use sakia_socket::{Events, Kernel, Layer, PollEntry, ToyEnclave};
+use sakia_socket::{EpollEvent, Events, Kernel, Layer, SelectEntry, Selection, ToyEnclave};
 
 use super::Program;
 use crate::net::Sampled;
@@ -13,8 +13,14 @@ use crate::net::load::pattern;
 pub(super) type Sockets = Layer<ToyEnclave<Kernel>>;
 pub(super) type Socket = sakia_socket::Socket<ToyEnclave<Kernel>>;
 
+/// Events of a wait of such a loop.
+const EVENTS: usize = 128;
 /// Memory that a loop of events receives into.
 const EVENT_BYTES: usize = 16 << 10;
+/// The sets of `select` for a read.
+const READABLE: Selection = Selection { readable: true, writable: false, exceptional: false };
+/// Those for a write.
+const WRITABLE: Selection = Selection { readable: false, writable: true, exceptional: false };
 /// Writes of iperf3 after a wait.
 const WRITES: usize = 10;
 
@@ -110,28 +116,29 @@ fn datagrams(socket: &Socket, block_bytes: usize) -> Result<u64, Errno> {
     }
 }
 
-/// A wait for events of several sockets. It is all that the programs know of waits, so that `poll` is
-/// replaced here.
+/// A wait for several sockets by `select`.
 struct Waiter<'a> {
     sockets: &'a Sockets,
-    entries: Vec<PollEntry<'a, ToyEnclave<Kernel>>>,
+    entries: Vec<SelectEntry<'a, ToyEnclave<Kernel>>>,
     /// The connection of each entry.
     indexes: Vec<usize>,
 }
 
 impl<'a> Waiter<'a> {
-    fn new(sockets: &'a Sockets, connections: &'a [Socket], wanted: Events) -> Self {
-        let entries = connections.iter().map(|socket| PollEntry::new(socket, wanted)).collect();
+    fn new(sockets: &'a Sockets, connections: &'a [Socket], sets: Selection) -> Self {
+        let entries = connections.iter().map(|socket| SelectEntry::new(socket, sets)).collect();
         Self { sockets, entries, indexes: (0..connections.len()).collect() }
     }
 
     /// Waits for ever, and puts the connections that are ready into `ready`.
     fn wait(&mut self, ready: &mut Vec<usize>) -> Result<(), Errno> {
         ready.clear();
-        self.sockets.poll(&mut self.entries, None)?;
+        self.sockets.select(&mut self.entries, None)?;
         let entries = self.entries.iter().zip(&self.indexes);
         ready.extend(
-            entries.filter(|(entry, _)| !entry.ready().is_empty()).map(|(_, &index)| index),
+            entries
+                .filter(|(entry, _)| entry.ready() != Selection::default())
+                .map(|(_, &index)| index),
         );
         Ok(())
     }
@@ -154,14 +161,21 @@ fn set_nonblocking(connections: &[Socket], is_nonblocking: bool) -> Result<(), E
 
 fn events(sockets: &Sockets, connections: &[Socket]) -> Result<u64, Errno> {
     set_nonblocking(connections, true)?;
-    let (mut buffer, mut ready) = (vec![0; EVENT_BYTES], Vec::new());
-    let mut waiter = Waiter::new(sockets, connections, Events::IN);
-    while !waiter.is_empty() {
-        waiter.wait(&mut ready)?;
-        for &index in &ready {
-            let socket = &connections[index];
+    let set = sockets.epoll()?;
+    for (index, socket) in connections.iter().enumerate() {
+        set.add(socket, EpollEvent { events: Events::IN, data: index as u64 })?;
+    }
+    let (mut buffer, mut left) = (vec![0; EVENT_BYTES], connections.len());
+    let mut ready = [EpollEvent::default(); EVENTS];
+    while left > 0 {
+        let count = set.wait(&mut ready, None)?;
+        for event in &ready[..count] {
+            let socket = &connections[event.data as usize];
             match socket.recv(&mut buffer, RecvFlags::empty()) {
-                Ok(0) => waiter.remove(index),
+                Ok(0) => {
+                    set.remove(socket)?;
+                    left -= 1;
+                }
                 Ok(count) => send_all(socket, &buffer[..count])?,
                 Err(Errno::AGAIN) => {}
                 Err(errno) => return Err(errno),
@@ -179,7 +193,7 @@ fn select_receive(
     set_nonblocking(connections, true)?;
     let (mut buffer, mut ready) = (vec![0; block_bytes], Vec::new());
     let mut sampled = vec![Sampled::default(); connections.len()];
-    let mut waiter = Waiter::new(sockets, connections, Events::IN);
+    let mut waiter = Waiter::new(sockets, connections, READABLE);
     while !waiter.is_empty() {
         waiter.wait(&mut ready)?;
         for &index in &ready {
@@ -207,7 +221,7 @@ fn select_send(
         }
         let mut left: Vec<u64> = blocks.iter().map(|&blocks| blocks * block_bytes as u64).collect();
         set_nonblocking(connections, true)?;
-        let mut waiter = Waiter::new(sockets, connections, Events::OUT);
+        let mut waiter = Waiter::new(sockets, connections, WRITABLE);
         while !waiter.is_empty() {
             waiter.wait(&mut ready)?;
             for &index in &ready {

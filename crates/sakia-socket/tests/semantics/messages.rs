@@ -231,6 +231,25 @@ fn what_may_not_be_delayed_waits_for_room() {
     }
 }
 
+/// The kernel has no room, and the queue has.
+#[test]
+fn an_urgent_byte_is_not_delayed() {
+    let layer = layer(delayed());
+    let (a, _b) = tcp(&layer);
+    loop {
+        match rustix::net::send(a.fd(), &[0; 4096], SendFlags::DONTWAIT) {
+            Ok(_) => {}
+            Err(errno) => break assert_eq!(errno, Errno::AGAIN),
+        }
+    }
+    send(&a, b"1");
+    assert_eq!(a.delayed(), 1);
+    for flags in [SendFlags::OOB, SendFlags::MORE] {
+        assert_eq!(a.send(b"x", flags | SendFlags::DONTWAIT), Err(Errno::AGAIN));
+    }
+    assert_eq!(a.delayed(), 1);
+}
+
 /// [`fill`] begins each piece where the last one ended.
 fn fill_byte(number: u64) -> u8 {
     byte(number)

@@ -249,6 +249,19 @@ fn an_option_that_changes_reads_gives_the_socket_back_behind_its_bytes() {
     assert_eq!(layer.host().calls(), before + 1);
 }
 
+#[test]
+fn nothing_is_read_ahead_after_an_option_that_changes_reads() {
+    let layer = Layer::new(Watched::default(), delayed());
+    let (a, b) = tcp(&layer);
+    assert_eq!(b.set_option(SO_OOBINLINE, true), Ok(()));
+    send(&a, b"12");
+    a.flush().expect("a connection");
+    assert_eq!(read_ahead(&b), b'1');
+    let before = layer.host().calls();
+    assert_eq!(read_ahead(&b), b'2');
+    assert_eq!(layer.host().calls(), before + 1);
+}
+
 /// The kernel would treat the bytes in memory in another way.
 #[test]
 fn an_option_for_all_bytes_waits_until_they_are_read() {

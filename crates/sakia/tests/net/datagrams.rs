@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use sakia::io::PipeReader;
@@ -19,6 +21,8 @@ on_each_backend! {
     peeks_leave_the_datagram
     dropped_receives_lose_nothing
     what_came_for_a_dropped_receive_goes_to_one_that_waits
+    a_receive_that_sleeps_is_told_of_a_dropped_one
+    what_a_dropped_receive_had_taken_is_the_nexts
     a_plain_receive_that_is_dropped_tells_of_descriptors
     dropped_batches_lose_nothing
     dropped_descriptors_are_kept
@@ -235,6 +239,50 @@ async fn what_came_for_a_dropped_receive_goes_to_one_that_waits() {
         let mut both = [waits, also_waits];
         both.sort_unstable();
         assert_eq!(both, [[round, 1], [round, 2]]);
+    }
+}
+
+async fn a_receive_that_sleeps_is_told_of_a_dropped_one() {
+    let (one, other) = udp_pair().await;
+    let other = Rc::new(other);
+    for round in 0..10_u8 {
+        let mut first = Box::pin(other.recv(vec![0; 9]));
+        assert!(poll_once(&mut first).await.is_pending());
+        let sleeper = Rc::clone(&other);
+        let sleeper = sakia::spawn(async move { got(sleeper.recv(vec![0; 9]).await) });
+        for _ in 0..3 {
+            sakia::yield_now().await; // the kernel has both, in this order
+        }
+        let plain = rustix::io::dup(&one).unwrap();
+        rustix::net::send(&plain, &[round], rustix::net::SendFlags::empty()).unwrap();
+        drop(first);
+        let told = sakia::time::timeout(Duration::from_secs(60), sleeper).await;
+        assert_eq!(told.expect("a wake").unwrap(), [round]);
+    }
+}
+
+/// It had taken what came for another one that was dropped, and waited for the end of its own operation.
+async fn what_a_dropped_receive_had_taken_is_the_nexts() {
+    let (one, other) = udp_pair().await;
+    for round in 0..30_u8 {
+        let mut first = Box::pin(other.recv(vec![0; 9]));
+        let mut second = Box::pin(other.recv(vec![0; 9]));
+        assert!(poll_once(&mut first).await.is_pending());
+        assert!(poll_once(&mut second).await.is_pending());
+        sakia::yield_now().await; // the kernel has both, in this order
+        let plain = rustix::io::dup(&one).unwrap();
+        rustix::net::send(&plain, &[round], rustix::net::SendFlags::empty()).unwrap();
+        drop(first);
+        for _ in 0..round % 5 {
+            sakia::yield_now().await;
+        }
+        match poll_once(&mut second).await {
+            Poll::Ready(output) => assert_eq!(got(output), [round]),
+            Poll::Pending => {
+                drop(second);
+                assert_eq!(got(other.recv(vec![0; 9]).await), [round]);
+            }
+        }
     }
 }
 
