@@ -31,9 +31,9 @@ impl<H: Host> Socket<H> {
         self.open().send(buffers, flags)
     }
 
-    /// `recvmsg(2)` with `room` bytes for control messages, see [`control_space`]. With `MSG_CTRUNC` among
-    /// the flags of the result there were more of them. Bytes of a stream that wait in memory came without
-    /// control messages.
+    /// `recvmsg(2)` with `room` bytes for control messages, see [`control_space`](crate::control_space). With
+    /// `MSG_CTRUNC` among the flags of the result there were more of them. Bytes of a stream that wait in
+    /// memory came without control messages.
     ///
     /// [`Kernel`](crate::Kernel) knows of descriptors and credentials only, and drops others.
     ///
