@@ -51,15 +51,52 @@ fn a_program_is_recorded_told_and_drawn() {
     assert!(svg.starts_with("<svg") && svg.contains("read"), "{svg}");
 }
 
-/// The file tells of each call that the copy made: as many as strace sees.
+/// The calls of a thread, in order.
+type Calls = BTreeMap<u64, Vec<String>>;
+
+/// Returns the finished calls of these names in a log of `strace -f -o`.
+fn calls_in_log(log: &str, names: &[&str]) -> Calls {
+    let mut calls = Calls::new();
+    for line in log.lines().filter(|line| !line.contains("<unfinished ...>")) {
+        let Some((thread, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start();
+        let name = names.iter().find(|name| {
+            call.starts_with(&format!("{name}("))
+                || call.starts_with(&format!("<... {name} resumed>"))
+        });
+        if let Some(name) = name {
+            calls.entry(thread.parse().unwrap()).or_default().push((*name).into());
+        }
+    }
+    calls
+}
+
+/// Returns the calls of these names in a recording.
+fn calls_in_recording(file: &Path, names: &[&str]) -> Calls {
+    let trace = sakia::trace::Trace::read(&fs::read(file).unwrap()).unwrap();
+    let mut calls = Calls::new();
+    for track in &trace.tracks {
+        let Some(thread) = track.tid else { continue };
+        let its = track.slices.iter().filter(|slice| slice.category == "system call");
+        let its = its.map(|slice| slice.name.clone()).filter(|name| names.contains(&&**name));
+        let its: Vec<String> = its.collect();
+        if !its.is_empty() {
+            calls.insert(thread, its);
+        }
+    }
+    calls
+}
+
+/// The recording has each call that the copy made: the same ones in the same order, thread by thread, as
+/// strace sees them.
 #[test]
 fn each_call_of_a_copy_is_recorded() {
     let can_trace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
     if !can_trace.is_ok_and(|output| output.status.success()) {
         sakia_testkit::skip!("strace is not here, or may not trace");
     }
-    // Those that nothing else in the process makes, neither its libraries nor the recording.
-    let calls = [
+    // Neither the libraries of the process nor the recording make these.
+    let names = [
         "openat2",
         "preadv2",
         "pwrite64",
@@ -77,7 +114,7 @@ fn each_call_of_a_copy_is_recorded() {
     }
     let (file, log) = (directory.path().join("trace"), directory.path().join("strace"));
     let status = Command::new("strace")
-        .args(["-f", "-e", &format!("trace={}", calls.join(","))])
+        .args(["-f", "-e", &format!("trace={}", names.join(","))])
         .arg("-o")
         .arg(&log)
         .args([program(), "cp", "-r"])
@@ -90,28 +127,37 @@ fn each_call_of_a_copy_is_recorded() {
     let summary = run(sakia(["trace", "summary", "--json"]).arg(&file)).json();
     assert_eq!(summary["lost"].as_u64(), Some(0));
     let log = fs::read_to_string(&log).unwrap();
-    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-    for line in log.lines().filter(|line| !line.contains("<unfinished ...>")) {
-        let call = line.split_once(' ').map_or("", |(_, call)| call.trim_start());
-        for name in calls {
-            if call.starts_with(&format!("{name}("))
-                || call.starts_with(&format!("<... {name} resumed>"))
-            {
-                *seen.entry(name).or_default() += 1;
-            }
-        }
+    let (seen, recorded) = (calls_in_log(&log, &names), calls_in_recording(&file, &names));
+    // Rings are set up before the recording begins, and threads end after it.
+    let without_ends = |calls: &Calls| -> Calls {
+        let keep = |name: &&String| *name != "io_uring_enter";
+        let its = calls.iter().map(|(thread, its)| (*thread, its.iter().filter(keep)));
+        its.map(|(thread, its)| (thread, its.cloned().collect::<Vec<_>>()))
+            .filter(|(_, its)| !its.is_empty())
+            .collect()
+    };
+    let (mine, others) = (without_ends(&recorded), without_ends(&seen));
+    for thread in mine.keys().chain(others.keys()) {
+        let (mine, others) = (mine.get(thread), others.get(thread));
+        let (mine, others) = (mine.map_or(&[][..], |its| its), others.map_or(&[][..], |its| its));
+        let same = mine.iter().zip(others).take_while(|(mine, others)| mine == others).count();
+        assert!(
+            mine == others,
+            "thread {thread}: after {same} equal calls the recording has {:?}, strace {:?}; log of it:\n{}",
+            &mine[same..],
+            &others[same..],
+            log.lines()
+                .filter(|line| line.starts_with(&format!("{thread} ")))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        );
     }
-    for name in calls {
-        let recorded = summary["system_calls"][name].as_u64().unwrap_or(0);
-        let seen = seen.get(name).copied().unwrap_or(0);
-        if name == "io_uring_enter" {
-            // Rings are set up before the recording begins, and threads end after it.
-            assert!(recorded <= seen && seen <= recorded + 8, "{name}: {recorded} of {seen}");
-        } else {
-            assert_eq!(recorded, seen, "{name}");
-        }
-    }
-    assert!(seen["openat2"] >= 200, "{seen:?}");
+    let enters =
+        |calls: &Calls| calls.values().flatten().filter(|name| *name == "io_uring_enter").count();
+    let (mine, others) = (enters(&recorded), enters(&seen));
+    assert!(mine <= others && others <= mine + 8, "{mine} enters of {others}");
+    let opened = seen.values().flatten().filter(|name| *name == "openat2").count();
+    assert!(opened >= 200, "{seen:?}");
 }
 
 #[test]
