@@ -172,6 +172,10 @@ impl Auto {
     /// - With the others: why there is no epoll either, a [`NoBackend`] within. Whatever keeps
     ///   [`Policy::Auto`] from a ring leads to epoll, with that reason.
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
+        // Set-up makes system calls, too.
+        if cfg!(feature = "trace") {
+            sakia_trace::record_as_environment_says();
+        }
         if policy == Policy::Poll {
             return Self::new_epoll(&ring, None);
         }

@@ -128,7 +128,7 @@ fn each_call_of_a_copy_is_recorded() {
     assert_eq!(summary["lost"].as_u64(), Some(0));
     let log = fs::read_to_string(&log).unwrap();
     let (seen, recorded) = (calls_in_log(&log, &names), calls_in_recording(&file, &names));
-    // Rings are set up before the recording begins, and threads end after it.
+    // Threads end after the recording.
     let without_ends = |calls: &Calls| -> Calls {
         let keep = |name: &&String| *name != "io_uring_enter";
         let its = calls.iter().map(|(thread, its)| (*thread, its.iter().filter(keep)));
