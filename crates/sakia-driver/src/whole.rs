@@ -3,20 +3,26 @@
 //! To open, read and close a small file through slots costs a good part of the calls themselves. So
 //! what the caches hold is read here in one go: four plain calls, none of which waits for a device. What
 //! they cannot do is left to operations, with what there is so far.
+//!
+//! Some file systems cannot refuse to wait, such as tmpfs. There the second call asks for
+//! the mount and the size, in place of the one that asks for the size at the end, and the read is a plain one
+//! behind the mount's breaker.
 
 use std::ffi::CStr;
 use std::io;
+use std::rc::Rc;
 
 use rustix::io::Errno;
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::Descriptors;
+use crate::backend::{Descriptors, FileKind};
 use crate::call::{Call, Open, Transfer, address};
 use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::Handle;
 use crate::ops::transfer_len;
-use crate::policy::{Attempt, CallMode};
+use crate::policy::{Attempt, CallMode, Mount, Support};
+use crate::sys::Direction;
 use crate::sys::abi::O_NONBLOCK;
 use crate::sys::open::open_flags;
 
@@ -57,15 +63,36 @@ impl Handle {
         };
         // SAFETY: it was just opened, and nobody else knows of it.
         let file = unsafe { Opened::new(raw, &*self.shared.descriptors) };
+        let mut known = match self.shared.mounts.asks_first.get() {
+            // SAFETY: the descriptor was just opened.
+            true => unsafe { self.mount_and_size(file.raw) },
+            false => None,
+        };
         // A byte more than expected: a read that leaves room may have found the end.
         let mut bytes = Vec::new();
         let wanted = expected.saturating_add(1);
         bytes.try_reserve_exact(wanted).map_err(|_| io::Error::from(Errno::NOMEM))?;
         let len = transfer_len(bytes.capacity());
         let read = Transfer::read(file.raw, bytes.as_mut_ptr(), len, 0, 0);
-        // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
-        // opened.
-        let attempt = unsafe { core.act_now(OpKind::Read, read, CallMode::NonBlocking) };
+        let mut attempt = Attempt::Unsupported;
+        if !known.as_ref().is_some_and(|(mount, _)| mount.reads_wait()) {
+            // SAFETY: the memory is the vector's, unused so far, and of that length; the descriptor was just
+            // opened.
+            attempt = unsafe { core.act_now(OpKind::Read, read, CallMode::NonBlocking) };
+            let is_refused = attempt == Attempt::Unsupported;
+            if is_refused && known.is_none() {
+                // SAFETY: the descriptor was just opened.
+                known = unsafe { self.mount_and_size(file.raw) };
+            }
+            if let Some((mount, _)) = known.as_ref().filter(|_| is_refused) {
+                mount.learn(Direction::Read, Support::No);
+            }
+            self.shared.mounts.asks_first.set(is_refused);
+        }
+        if let Some((mount, _)) = known.as_ref().filter(|(mount, _)| mount.reads_wait()) {
+            // SAFETY: as above.
+            attempt = unsafe { core.act_timed(OpKind::Read, read, mount) };
+        }
         // What failed, or would have waited, an operation does once more, and tells how it went.
         let count = match attempt {
             Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
@@ -75,9 +102,10 @@ impl Handle {
         unsafe { bytes.set_len(count) };
         // A read may be short before the end; the size says where that is.
         let is_short = count > 0 && count < bytes.capacity();
-        let is_whole = is_short
-            // SAFETY: the descriptor was just opened.
-            && unsafe { core.size_now(file.raw) } == Some(count as u64);
+        let told = known.and_then(|(_, size)| size);
+        // SAFETY: the descriptor was just opened.
+        let size = || told.or_else(|| unsafe { core.size_now(file.raw) });
+        let is_whole = is_short && size() == Some(count as u64);
         if !is_whole {
             drop(core);
             let owner = self.owner();
@@ -93,6 +121,17 @@ impl Handle {
             core.counters.close_errors += 1;
         }
         Ok(WholeFile::Read(bytes))
+    }
+
+    /// Returns the mount and the size of an open file; `None` if operations on it may wait for others.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor stays open during the call.
+    unsafe fn mount_and_size(&self, raw: i32) -> Option<(Rc<Mount>, Option<u64>)> {
+        // SAFETY: the caller's duty is the same.
+        let facts = unsafe { self.shared.facts(raw) };
+        (facts.kind == FileKind::Bounded).then(|| (self.shared.mount(&facts), facts.size))
     }
 }
 

@@ -13,8 +13,7 @@ use crate::backend::{Backend, Takes};
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Class, Completion, InCell, InPlace};
-use crate::policy::Retry;
-use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Route, Rules, Timing};
+use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing};
 use crate::slab::{List, Slab, SlotRef, State, flag};
 
 /// What is tried before the queue, and what plain calls may still do.
@@ -131,8 +130,7 @@ impl Core {
         mut mode: CallMode,
         operation: impl InPlace,
     ) -> Option<Completion> {
-        let backend = &mut self.backend;
-        if !backend.is_intact() {
+        if !self.backend.is_intact() {
             return None;
         }
         let (kind, call) = (operation.kind(), operation.call());
@@ -142,25 +140,10 @@ impl Core {
                 None => {
                     // SAFETY: the call names memory and descriptors that the operation owns (its
                     // promise), which stays where it is until the call is over.
-                    unsafe { backend.try_now(call, mode) }
+                    unsafe { self.backend.try_now(call, mode) }
                 }
-                Some(mount) => {
-                    let breaker = &mount.breaker;
-                    if breaker.is_open() && !breaker.may_try_again(backend.now()) {
-                        return None;
-                    }
-                    // Usually one look at the clock does: what happened since the last one was this.
-                    let watched = breaker.is_suspicious().then(|| backend.waits());
-                    let begin = self.inline.timed_until.filter(|_| watched.is_none());
-                    let begin = begin.unwrap_or_else(|| backend.now());
-                    // SAFETY: as above.
-                    let attempt = unsafe { backend.try_now(call, mode) };
-                    let end = backend.now();
-                    self.inline.timed_until = Some(end);
-                    let has_waited = watched.map(|before| backend.waits() != before);
-                    breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
-                    attempt
-                }
+                // SAFETY: as above.
+                Some(mount) => unsafe { self.try_timed(call, &mount) }?,
             };
             match operation.classify(mode, attempt) {
                 Retry::No => {
@@ -179,6 +162,31 @@ impl Core {
                 Retry::Call(other) => mode = other,
             }
         }
+    }
+
+    /// Makes a plain call that may wait on this mount, and times it. Returns `None` while the mount's breaker
+    /// is open.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::try_now`].
+    #[inline(always)]
+    unsafe fn try_timed(&mut self, call: Call, mount: &Mount) -> Option<Attempt> {
+        let (backend, breaker) = (&mut self.backend, &mount.breaker);
+        if breaker.is_open() && !breaker.may_try_again(backend.now()) {
+            return None;
+        }
+        // Usually one look at the clock does: what happened since the last one was this.
+        let watched = breaker.is_suspicious().then(|| backend.waits());
+        let begin = self.inline.timed_until.filter(|_| watched.is_none());
+        let begin = begin.unwrap_or_else(|| backend.now());
+        // SAFETY: the caller's duties are the same.
+        let attempt = unsafe { backend.try_now(call, CallMode::Blocking) };
+        let end = backend.now();
+        self.inline.timed_until = Some(end);
+        let has_waited = watched.map(|before| backend.waits() != before);
+        breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
+        Some(attempt)
     }
 
     /// Whether the rules and this turn allow plain calls of all these kinds.
@@ -200,6 +208,23 @@ impl Core {
     pub(crate) unsafe fn act_now(&mut self, kind: OpKind, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
         let attempt = unsafe { self.backend.try_now(call, mode) };
+        self.note_act(kind, attempt);
+        attempt
+    }
+
+    /// The same with a call that may wait on this mount. Nothing is done while the mount's breaker is open.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::try_now`].
+    pub(crate) unsafe fn act_timed(&mut self, kind: OpKind, call: Call, mount: &Mount) -> Attempt {
+        // SAFETY: the caller's duties are the same.
+        let attempt = unsafe { self.try_timed(call, mount) }.unwrap_or(Attempt::Unsupported);
+        self.note_act(kind, attempt);
+        attempt
+    }
+
+    fn note_act(&mut self, kind: OpKind, attempt: Attempt) {
         let counters = &mut self.counters.kinds[kind as usize];
         match attempt {
             Attempt::Done(_) => counters.inline += 1,
@@ -210,7 +235,6 @@ impl Core {
             Attempt::Done(res) => bytes_moved(kind, res),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         });
-        attempt
     }
 
     /// A plain call has done as much as `count` more of them.

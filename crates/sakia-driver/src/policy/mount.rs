@@ -112,6 +112,11 @@ impl Mount {
         }
     }
 
+    /// Returns whether a read may wait here on the thread itself, since it cannot refuse to.
+    pub(crate) fn reads_wait(&self) -> bool {
+        !self.is_remote && self.nowait(Direction::Read) == Support::No
+    }
+
     #[inline(always)]
     pub(crate) fn nowait(&self, direction: Direction) -> Support {
         self.nowait[direction as usize].get()
@@ -128,6 +133,9 @@ impl Mount {
 pub(crate) struct Mounts {
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
     remote: RefCell<RemotePaths>,
+    /// The last small file that was read as a whole is on a mount without `RWF_NOWAIT`: it pays to ask for
+    /// the mount of the next one before it is read.
+    pub(crate) asks_first: Cell<bool>,
 }
 
 /// The last reading of the table of mounts. Looking a path up on a network or FUSE file system, and

@@ -966,6 +966,27 @@ fn a_small_file_is_read_as_a_whole() {
     });
 }
 
+#[test]
+fn small_files_in_memory_are_read_as_a_whole() {
+    let Some(memory) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
+    let disk = TempDir::new();
+    let paths = [memory.file("file", 5000), disk.file("file", 5000), memory.file("other", 5000)];
+    each(|driver| {
+        for path in paths.iter().cycle().take(12) {
+            match driver.read_file_now(&c(path), 5000).unwrap() {
+                WholeFile::Read(bytes) => {
+                    assert_eq!(bytes.len(), 5000);
+                    assert_content(&bytes, 0);
+                }
+                other => panic!("{}: {other:?}", path.display()),
+            }
+            assert_eq!(open_descriptors(path), 0);
+        }
+        assert_eq!(of(&driver, OpKind::Read).inline, 12);
+        assert_eq!((driver.live_operations(), driver.counters().enters), (0, 0));
+    });
+}
+
 /// How many descriptors of this process lead to the file.
 fn open_descriptors(path: &Path) -> usize {
     let targets = fs::read_dir("/proc/self/fd").unwrap();

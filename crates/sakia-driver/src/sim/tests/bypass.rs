@@ -310,6 +310,68 @@ fn a_whole_file_ends_where_its_size_says() {
     assert_eq!((handle.open_descriptors(), driver.live_operations()), (1, 0));
 }
 
+/// How many plain reads were tried so far, without and with a wait.
+fn tried_reads(handle: &SimHandle) -> [usize; 2] {
+    let log = handle.log_text();
+    let count = |nowait: &str| {
+        let is_one = |line: &&str| line.contains("plain READ,") && line.contains(nowait);
+        log.lines().filter(is_one).count()
+    };
+    [count("nowait 1"), count("nowait 0")]
+}
+
+/// One file in vain, and the next are asked for their mount before they are read.
+#[test]
+fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
+    let builder = Sim::builder(1).keep_log(true).refuses_to_wait(false);
+    let (driver, handle, _fd) = scene(builder);
+    for round in 1..=5 {
+        let now = driver.read_file_now(c"file", 1000).unwrap();
+        assert!(matches!(now, WholeFile::Read(bytes) if bytes == content(1000)), "{round}");
+        assert_eq!(tried_reads(&handle), [1, round]);
+        assert_eq!(ways(&driver, OpKind::Read).inline, round as u64);
+    }
+    assert_eq!(facts(&driver).nowait_read, Support::No);
+    // The size from before the read says where the file ends.
+    handle.script_plain(READS, PlainFault::Short(400));
+    let WholeFile::Opened(fd, bytes) = driver.read_file_now(c"file", 1000).unwrap() else {
+        panic!("the read was short")
+    };
+    assert_eq!(bytes, content(400));
+    drop(fd);
+    // A larger file is left to operations, as elsewhere.
+    let WholeFile::Opened(fd, bytes) = driver.read_file_now(c"file", 400).unwrap() else {
+        panic!("it is longer")
+    };
+    assert!(bytes.len() >= 401 && bytes == content(bytes.len()));
+    drop(fd);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!((handle.open_descriptors(), driver.live_operations()), (1, 0));
+}
+
+/// The breaker holds for whole files, too: neither are they read while it is open, nor do they stall it
+/// unseen.
+#[test]
+fn whole_files_of_a_mount_that_is_slow() {
+    let builder = Sim::builder(1).keep_log(true).refuses_to_wait(false);
+    let (driver, handle, _fd) = scene(builder);
+    let mut plain = 0;
+    for _ in 0..20 {
+        handle.script_plain(READS, PlainFault::Stall(Duration::from_millis(1)));
+        let now = driver.read_file_now(c"file", 1000).unwrap();
+        plain += usize::from(matches!(now, WholeFile::Read(_)));
+        drop(now);
+        driver.turn(Wait::Poll).unwrap();
+    }
+    assert!(facts(&driver).is_slow, "{:?}", facts(&driver));
+    assert!((1..20).contains(&plain), "{plain}");
+    let WholeFile::Opened(fd, bytes) = driver.read_file_now(c"file", 1000).unwrap() else {
+        panic!("the breaker is open")
+    };
+    assert!(bytes.is_empty());
+    assert_eq!(read(&driver, &fd, 2000, 0), content(1000));
+}
+
 // ---- what stalls -------------------------------------------------------------------------------
 
 /// Makes a write, and says whether it was plain.
