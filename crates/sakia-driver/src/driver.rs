@@ -62,9 +62,7 @@ impl Driver {
     }
 
     fn on(backend: Auto) -> Self {
-        if cfg!(feature = "trace") {
-            sakia_trace::record_as_environment_says();
-        }
+        sakia_trace::record_as_environment_says();
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
         let lent = RefCell::default();

@@ -38,7 +38,7 @@ pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else 
 /// Any. Source: `syscall(2)`; the numbers are in `asm/unistd.h`.
 #[inline(always)]
 pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
-    if cfg!(feature = "trace") && sakia_trace::is_on() {
+    if sakia_trace::is_on() {
         // SAFETY: the caller's duties are the same.
         return unsafe { traced_call(number, args) };
     }

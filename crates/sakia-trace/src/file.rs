@@ -31,6 +31,9 @@ pub(crate) fn create(path: &Path) -> Result<OwnedFd, Errno> {
 ///
 /// A failure is reported on standard error: the program runs as it does without a recording.
 pub fn record_as_environment_says() {
+    if cfg!(sakia_no_trace) {
+        return;
+    }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let Some(path) = std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()) else {

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use async_task::Runnable;
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
-#[cfg(feature = "trace")]
 use sakia_trace::{is_on, task_runs, task_spawned};
 use send_wrapper::SendWrapper;
 use slab::Slab;
@@ -422,10 +421,8 @@ impl<F: Future> Future for Registering<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        #[cfg(feature = "trace")]
         let mut run = is_on().then(|| task_runs(&mut this.guard.number));
         let poll = this.future.poll(cx);
-        #[cfg(feature = "trace")]
         if let Some(run) = &mut run {
             run.has_ended = poll.is_ready();
         }
@@ -445,7 +442,6 @@ struct Registered {
     local: Rc<Local>,
     place: Place,
     /// Its number in a recording; 0 without one.
-    #[cfg(feature = "trace")]
     number: u64,
 }
 
@@ -463,7 +459,6 @@ impl Registered {
         Self {
             local: Rc::clone(local),
             place: Place::Unlisted(spawned_at),
-            #[cfg(feature = "trace")]
             number: if is_on() { task_spawned(spawned_at) } else { 0 },
         }
     }

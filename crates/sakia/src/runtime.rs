@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Policy, Rules};
 use sakia_ring::Ring;
-use sakia_trace::task_runs;
+use sakia_trace::{is_on, task_runs};
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local};
@@ -365,7 +365,7 @@ impl Runtime {
         let mut output = None;
         let mut task = 0;
         self.run_until(&mut |cx| {
-            let mut run = is_traced().then(|| task_runs(&mut task));
+            let mut run = is_on().then(|| task_runs(&mut task));
             match future.as_mut().poll(cx) {
                 Poll::Ready(value) => {
                     run.iter_mut().for_each(|run| run.has_ended = true);
@@ -375,7 +375,7 @@ impl Runtime {
                 Poll::Pending => false,
             }
         });
-        if is_traced() {
+        if is_on() {
             sakia_trace::flush();
         }
         output.expect("the future is done")
@@ -483,9 +483,4 @@ impl Wake for Main {
         self.is_woken.store(true, Ordering::Release);
         self.remote.signal();
     }
-}
-
-/// Returns true while a recording is on that has tasks.
-fn is_traced() -> bool {
-    cfg!(feature = "trace") && sakia_trace::is_on()
 }

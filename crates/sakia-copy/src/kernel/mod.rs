@@ -22,7 +22,7 @@ pub(crate) use self::sim::calls::*;
 /// Makes a call, and tells a recording of it by the kernel's name for it.
 #[inline(always)]
 fn traced<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    if cfg!(feature = "trace") && trace::is_on() { trace::system_call(name, call) } else { call() }
+    if trace::is_on() { trace::system_call(name, call) } else { call() }
 }
 
 #[cfg(not(test))]

@@ -1,9 +1,8 @@
 //! Event points: what a recording is told of operations and turns.
 //!
-//! Without the feature `trace` they are nothing. With it, and without a recording, each point tests one byte,
-//! and its arguments are not computed.
+//! Without a recording each point tests one byte, and its arguments are not computed.
 
-use sakia_trace::{EventType, Queued, StaticName, record};
+use sakia_trace::{EventType, Queued, StaticName, is_on, record};
 
 use super::Core;
 use crate::call::{Buffers, Call, Transfer};
@@ -11,12 +10,6 @@ use crate::counters::OpKind;
 use crate::operation::{Completion, InPlace};
 use crate::policy::Lane;
 use crate::slab::SlotRef;
-
-/// Returns true while a recording is on that has operations.
-#[inline(always)]
-fn is_on() -> bool {
-    cfg!(feature = "trace") && sakia_trace::is_on()
-}
 
 /// The names of the kinds, by number.
 static KINDS: [StaticName; OpKind::COUNT] = {
