@@ -8,3 +8,4 @@ mod errors;
 mod hostile;
 mod messages;
 mod options;
+mod signals;
