@@ -261,14 +261,16 @@ fn no_call_is_made_for_news_while_no_thread_sleeps() {
 
 #[test]
 fn a_timeout_ends_a_wait_with_nothing() {
-    let (layer, _) = layer(When::Always, When::Always);
+    let (layer, state) = layer(When::Always, When::Always);
     let (_a, b) = tcp(&layer);
     let set = layer.epoll().expect("a set");
     set.add(&b, event(Events::IN, 7)).expect("an entry");
     let timeout = Some(Duration::from_micros(1500));
+    let before = state.calls.load(Ordering::SeqCst);
     assert_eq!(wait(&set, 1, timeout), []);
     assert_eq!(layer.poll(&mut [PollEntry::new(&b, Events::IN)], timeout), Ok(0));
     assert_eq!(layer.select(&mut [SelectEntry::new(&b, ALL)], timeout), Ok(0));
+    assert_eq!(state.calls.load(Ordering::SeqCst), before + 3, "each by one call");
     assert_eq!(layer.select(&mut [], timeout), Ok(0));
 }
 
