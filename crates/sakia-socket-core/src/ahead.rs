@@ -43,7 +43,7 @@ pub enum ReadPlan {
 pub struct ReadAhead<M> {
     waiting: Option<Fifo<M>>,
     is_ahead: bool,
-    /// Plain calls under way, on any thread.
+    /// Plain calls and looks under way, on any thread.
     direct: u32,
     /// Full small reads in a row.
     full_reads: u32,
@@ -106,7 +106,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
     /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
     pub fn plan(&mut self, want: usize) -> ReadPlan {
         // While another thread is in a plain call, bytes kept here could be overtaken by those it gets
-        // later.
+        // later, and one that looks would not see them.
         let is_alone = self.direct == 0;
         if self.is_ahead && is_alone && want > 0 && self.is_empty() {
             return ReadPlan::Ahead;
@@ -124,6 +124,18 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
             self.is_ahead = true;
             (self.full_reads, self.misses, self.saved) = (0, 0, 0);
         }
+    }
+
+    /// A call begins that waits for bytes in the kernel and takes none, `MSG_PEEK` for one. Until
+    /// [`look_ended`](ReadAhead::look_ended), no call of another thread reads ahead: the look would go on
+    /// waiting for bytes that are in memory.
+    pub fn look(&mut self) {
+        self.direct += 1;
+    }
+
+    /// A [look](ReadAhead::look) has ended.
+    pub fn look_ended(&mut self) {
+        self.direct = self.direct.saturating_sub(1);
     }
 
     /// Reads ahead without evidence, until there is evidence against it.

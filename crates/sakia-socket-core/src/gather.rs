@@ -8,6 +8,11 @@ use crate::{Fifo, Impossible};
 const SMALL: usize = 4096;
 /// So many of them without a wait in between go to the kernel before one is gathered.
 const SMALL_WRITES: u32 = 8;
+/// Bytes for which the kernel had no room are due again after this time, and after twice as long each time
+/// that it took none: a peer that reads nothing costs few calls.
+const RETRY: Duration = Duration::from_millis(1);
+/// The time is doubled so often at most, up to 64 milliseconds.
+const DOUBLINGS: u32 = 6;
 
 /// How much may wait, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub struct WriteQueue<M> {
     small_writes: u32,
     /// When the oldest byte of the queue has to be sent.
     due: Option<Duration>,
+    /// Calls in a row that found no room.
+    refusals: u32,
     shutdown: Shutdown,
 }
 
@@ -76,7 +83,8 @@ enum Shutdown {
 impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
     /// Makes the sending side of a socket to which nothing was written.
     pub fn new(limits: QueueLimits) -> Self {
-        Self { queue: None, limits, small_writes: 0, due: None, shutdown: Shutdown::No }
+        let (small_writes, refusals) = (0, 0);
+        Self { queue: None, limits, small_writes, due: None, refusals, shutdown: Shutdown::No }
     }
 
     /// Returns the number of bytes that wait. `SIOCOUTQ` is this and the kernel's number.
@@ -172,6 +180,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         if self.is_empty() {
             self.due = None;
         }
+        if count > 0 {
+            self.refusals = 0;
+        }
         Ok(mine)
     }
 
@@ -180,11 +191,26 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.due
     }
 
-    /// The kernel had no room for all queued bytes at the time `now`: they are due again after the limit.
+    /// Returns true if queued bytes have to be sent at the time `now`. Bytes that are due later than any can
+    /// be are due, too: the clock went back.
+    pub fn is_due(&self, now: Duration) -> bool {
+        let longest = self.limits.delay.max(RETRY * (1 << DOUBLINGS));
+        self.due.is_some_and(|due| due <= now || due > now.saturating_add(longest))
+    }
+
+    /// The kernel had no room for all queued bytes at the time `now`: they are due again after a millisecond,
+    /// or twice the time of the last call if that found no room either, up to 64 milliseconds.
     pub fn postpone(&mut self, now: Duration) {
         if !self.is_empty() {
-            self.due = Some(now.saturating_add(self.limits.delay));
+            self.due = Some(now.saturating_add(RETRY * (1 << self.refusals.min(DOUBLINGS))));
+            self.refusals = self.refusals.saturating_add(1);
         }
+    }
+
+    /// Returns true if the last call found no room for all queued bytes: another one before they are
+    /// [due](WriteQueue::is_due) would most likely find none.
+    pub fn is_postponed(&self) -> bool {
+        self.refusals > 0
     }
 
     /// The program waits, or may do so: small writes go to the kernel again. The queue is to be sent first.
@@ -195,7 +221,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
     /// Drops the queued bytes, which cannot be sent any more, and takes no more: the peer must not see
     /// later bytes without them. Returns how many.
     pub fn fail(&mut self) -> usize {
-        self.due = None;
+        (self.due, self.refusals) = (None, 0);
         self.shutdown = Shutdown::Failed;
         self.queue.as_mut().map_or(0, |queue| queue.discard(usize::MAX))
     }
@@ -462,12 +488,52 @@ mod tests {
         kernel.room = 1;
         flush(&mut queue, &mut kernel);
         queue.postpone(second);
-        assert_eq!(queue.due(), Some(second + LIMITS.delay));
+        assert_eq!(queue.due(), Some(second + RETRY));
         kernel.room = 1;
         flush(&mut queue, &mut kernel);
         assert_eq!(queue.due(), None);
         queue.postpone(second);
         assert_eq!(queue.due(), None);
+    }
+
+    /// A peer that reads nothing for 10 seconds.
+    #[test]
+    fn a_full_kernel_is_asked_ever_less_often() {
+        let (mut queue, mut kernel) = gathering();
+        kernel.room = 0;
+        write(&mut queue, &mut kernel, b"waits", Duration::ZERO);
+        assert!(!queue.is_postponed() && !queue.is_due(Duration::from_micros(99)));
+        let (mut calls, mut longest) = (0, Duration::ZERO);
+        let mut now = LIMITS.delay;
+        while now < Duration::from_secs(10) {
+            assert!(queue.is_due(now));
+            flush(&mut queue, &mut kernel);
+            queue.postpone(now);
+            calls += 1;
+            let due = queue.due().expect("bytes wait");
+            assert!(queue.is_postponed() && !queue.is_due(due - Duration::from_nanos(1)));
+            longest = longest.max(due - now);
+            now = due;
+        }
+        assert!(calls < 170, "{calls}");
+        assert_eq!(longest, RETRY * 64);
+        // One that reads a byte is worth a look soon.
+        kernel.room = 1;
+        flush(&mut queue, &mut kernel);
+        queue.postpone(now);
+        assert_eq!(queue.due(), Some(now + RETRY));
+        kernel.room = 100;
+        flush(&mut queue, &mut kernel);
+        assert!(!queue.is_postponed() && !queue.is_due(Duration::MAX));
+    }
+
+    #[test]
+    fn bytes_are_due_when_the_clock_goes_back() {
+        let (mut queue, mut kernel) = gathering();
+        let late = Duration::from_secs(100);
+        write(&mut queue, &mut kernel, b"a", late);
+        assert!(!queue.is_due(late));
+        assert!(queue.is_due(Duration::from_secs(1)));
     }
 
     #[test]

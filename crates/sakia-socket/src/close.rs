@@ -9,6 +9,7 @@ use sakia_socket_core::WriteQueue;
 
 use crate::Host;
 use crate::open::{Kind, Open};
+use crate::pump::Occasion;
 use crate::settings::Patience;
 use crate::sockopt;
 
@@ -36,7 +37,7 @@ impl<H: Host> Open<H> {
                 let _ = self.host_set(sockopt::SO_LINGER, None);
             }
         }
-        self.shared.pump.send_all();
+        self.shared.pump.send_all(self.host(), Occasion::Wait);
     }
 
     /// Sends delayed bytes, as far as there is room; there is no call to report an error. Returns how many

@@ -24,7 +24,12 @@ use crate::{kernel_messages, kernel_options};
 /// Events that one call of `epoll_wait` reports without memory of the heap.
 const FEW: usize = 64;
 
+/// `MSG_ZEROCOPY`: the kernel would read the bytes after the call, when their memory may have another use.
+const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(0x400_0000);
+
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
+///
+/// `MSG_ZEROCOPY` is dropped from sends, as by a kernel that does not have it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel;
 
@@ -106,6 +111,7 @@ impl Host for Kernel {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
+        let flags = flags - ZERO_COPY;
         match (buffers, to) {
             ([buffer], None) => rustix::net::send(fd, buffer, flags),
             (_, None) => {
@@ -165,7 +171,7 @@ impl Host for Kernel {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
-        kernel_messages::send(fd, buffers, control, flags, to)
+        kernel_messages::send(fd, buffers, control, flags - ZERO_COPY, to)
     }
 
     fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {

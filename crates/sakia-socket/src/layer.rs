@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
 
 use crate::open::{Kind, Open, Shared};
-use crate::pump::Pump;
+use crate::pump::{Occasion, Pump};
 use crate::{Host, Options, Socket};
 
 /// Makes sockets on a host, and sends their delayed bytes. Clones are the same layer.
@@ -25,9 +25,9 @@ impl<H: Host> Clone for Layer<H> {
 impl<H: Host> Layer<H> {
     /// Makes a layer on `host`. It starts a thread with the first write that is delayed, and none before.
     pub fn new(host: H, options: Options) -> Self {
-        let (host, pump) = (Arc::new(host), Arc::new(Pump::default()));
-        let (beds, nesting) = Default::default();
-        Self { shared: Arc::new(Shared { host, options, pump, beds, nesting }) }
+        let (host, pump) = (Arc::new(host), Arc::new(Pump::new(options.limits.delay)));
+        let (beds, nesting, spare) = Default::default();
+        Self { shared: Arc::new(Shared { host, options, pump, beds, nesting, spare }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared<H>> {
@@ -92,6 +92,7 @@ impl<H: Host> Layer<H> {
     /// Sends all delayed bytes of all sockets, as far as the host has room: before the program waits by a
     /// call that this library does not make, and before it exits.
     pub fn flush(&self) {
-        self.shared.before_wait();
+        self.shared.wait_began();
+        self.shared.pump.send_all(&*self.shared.host, Occasion::Flush);
     }
 }

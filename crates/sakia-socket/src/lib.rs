@@ -28,7 +28,13 @@
 //! - A flag or an [option](sockopt) that is not known to leave bytes as they are gives the socket to the
 //!   kernel for good, behind the bytes in memory. [`Socket::hand_back`] does the same before a call that
 //!   this library does not have, such as `sendfile(2)`.
+//! - A connection whose peer reads nothing is looked at by the background thread ever less often, up to 64
+//!   milliseconds apart, and by no wait of the program unless that asks for room.
+//! - A wait that a signal ends is `EINTR` if no byte was moved. Where the library waits itself, for room behind
+//!   delayed bytes for one, it does not begin again, whatever `SA_RESTART` says: the implementation of signals
+//!   makes the call again.
 //! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
+//! - Nothing of this library runs in a signal handler, and it installs none.
 //!
 //! # Readiness
 //! [`Layer::poll`], [`Layer::select`] and [`Epoll`] sets know of bytes, errors and delayed writes in memory,

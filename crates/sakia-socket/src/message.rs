@@ -10,6 +10,9 @@ use crate::open::{Kind, Open};
 use crate::pieces;
 use crate::{Host, Socket};
 
+/// `MSG_FASTOPEN`: the send connects the socket.
+const FASTOPEN: u32 = 0x2000_0000;
+
 impl<H: Host> Socket<H> {
     /// `readv(2)`, or `recvmsg(2)` without a name and control messages: fills `buffers` one after the other.
     ///
@@ -62,7 +65,10 @@ impl<H: Host> Socket<H> {
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
         let open = self.open();
-        if control.is_empty() && (to.is_none() || open.kind != Kind::Datagrams) {
+        // An established stream of TCP ignores an address; any other socket has the kernel judge it.
+        let is_named =
+            to.is_some() && (open.kind != Kind::Internet || !open.ignores_address(flags));
+        if control.is_empty() && !is_named {
             return open.send(buffers, flags);
         }
         if open.kind != Kind::Datagrams {
@@ -71,7 +77,6 @@ impl<H: Host> Socket<H> {
         if control.is_empty() {
             return open.send_plainly(buffers, flags, to);
         }
-        let to = to.filter(|_| open.kind == Kind::Datagrams);
         let call = open.with_signal(flags);
         let count = open.host().send_message(&open.fd, buffers, control, call, to)?;
         if count > pieces::len(buffers) { Err(open.break_off()) } else { Ok(count) }
@@ -79,6 +84,11 @@ impl<H: Host> Socket<H> {
 }
 
 impl<H: Host> Open<H> {
+    /// Returns true if `flags` ask for no connection to the address of a send.
+    fn ignores_address(&self, flags: SendFlags) -> bool {
+        flags.bits() & FASTOPEN == 0
+    }
+
     fn receive_message(
         &self,
         buffers: &mut [IoSliceMut<'_>],

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketType, ipproto};
 use sakia_socket_core::{InMemory, ReadAhead, WriteQueue};
 
-use crate::pump::Pump;
+use crate::pump::{Occasion, Pump};
 use crate::settings::Settings;
 use crate::wake::{Beds, News, Source};
 use crate::{Events, Host, Options, When};
@@ -30,7 +30,12 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) beds: Beds<H>,
     /// Held while a set is put into another one.
     pub(crate) nesting: Mutex<()>,
+    /// Memory of write queues that are empty, for the next ones.
+    pub(crate) spare: Mutex<Vec<H::Memory>>,
 }
+
+/// Pieces of memory that a layer keeps for write queues: with the usual limit 1 MiB.
+const SPARE_MAX: usize = 16;
 
 /// How the bytes of a socket travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,8 +262,28 @@ impl<H: Host> Source<H> for Open<H> {
 impl<H: Host> Shared<H> {
     /// The calling thread may wait: delayed bytes are sent first, and small writes are direct again.
     pub(crate) fn before_wait(&self) {
+        self.wait_began();
+        self.pump.send_all(&*self.host, Occasion::Wait);
+    }
+
+    /// Small writes of the calling thread are direct again.
+    pub(crate) fn wait_began(&self) {
         WAITS.set(wait_number() + 1);
-        self.pump.send_all();
+    }
+
+    /// Returns memory for a write queue.
+    pub(crate) fn queue_memory(&self) -> H::Memory {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| self.host.memory(self.options.limits.bytes))
+    }
+
+    /// Keeps the memory of a write queue for another one. It still has bytes of the program, of which a queue
+    /// sends none that it did not put there.
+    pub(crate) fn keep_memory(&self, memory: H::Memory) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_MAX {
+            spare.push(memory);
+        }
     }
 }
 

@@ -90,25 +90,31 @@ pub(crate) fn wait_for<'a, H: Host>(
             continue;
         }
         let mut timeout = if may_sleep { left } else { Some(Duration::ZERO) };
-        if may_sleep && items.iter().any(|item| item.is_left_out) {
+        let asks_all = !items.iter().any(|item| item.is_left_out);
+        if may_sleep && !asks_all {
             timeout = Some(timeout.map_or(LEFT_OUT, |timeout| timeout.min(LEFT_OUT)));
         }
-        ask(host, items, sleeper.as_ref(), timeout)?;
-        let is_over = left == Some(Duration::ZERO);
+        let count = ask(host, items, sleeper.as_ref(), timeout)?;
+        // The host was not to sleep, or has slept for all of the time.
+        let has_slept = may_sleep && left.is_some() && count == 0 && asks_all;
+        let is_over = left == Some(Duration::ZERO) || has_slept;
         if is_over || items.iter().any(|item| !item.ready.is_empty()) {
             return Ok(());
         }
-        left = end.map_or(left, |end| Some(end.saturating_sub(host.now())));
+        // A clock that goes back adds nothing.
+        if let (Some(rest), Some(end)) = (&mut left, end) {
+            *rest = end.saturating_sub(host.now()).min(*rest);
+        }
     }
 }
 
-/// One `poll(2)` of the host.
+/// One `poll(2)` of the host. Returns its count.
 fn ask<H: Host>(
     host: &H,
     items: &mut [&mut Item<'_, H>],
     sleeper: Option<&Sleeper<'_, H>>,
     timeout: Option<Duration>,
-) -> Result<(), Errno> {
+) -> Result<usize, Errno> {
     let asked = |item: &&mut Item<'_, H>| !item.is_left_out;
     let entry = |fd, wanted| Entry { fd, wanted, ready: Events::NONE };
     let mut entries: Vec<Entry<'_, H::Fd>> = items
@@ -117,7 +123,7 @@ fn ask<H: Host>(
         .map(|item| entry(item.source.fd(), item.wanted))
         .chain(sleeper.map(|sleeper| entry(sleeper.event(), Events::IN)))
         .collect();
-    host.wait(&mut entries, timeout)?;
+    let count = host.wait(&mut entries, timeout)?;
     let found: Vec<Events> = entries.iter().map(|entry| entry.ready).collect();
     drop(entries);
     let mut found = found.into_iter();
@@ -142,5 +148,5 @@ fn ask<H: Host>(
     {
         sleeper.drain();
     }
-    Ok(())
+    Ok(count)
 }

@@ -1,7 +1,7 @@
 //! The thread that sends delayed bytes while the program computes.
 //!
-//! It sleeps until the next bytes are due; without any for 10 milliseconds it sleeps until it is woken. So
-//! a burst of writes costs one wake, and an idle program none.
+//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
+//! processor time.
 
 use std::mem;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -11,22 +11,40 @@ use std::time::Duration;
 
 use crate::Host;
 
-/// How long the thread looks for more bytes before it waits to be woken.
-const LINGER: Duration = Duration::from_millis(10);
+/// So often the thread looks for more bytes, each time after their delay, before it waits to be woken: about
+/// as much work as the wake that this saves.
+const LOOKS: u32 = 2;
 
 /// How long it sleeps at most while bytes are delayed, whatever the host's clock said.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The time that does not come.
+const NEVER: Duration = Duration::MAX;
+
 /// Something with delayed bytes.
 pub(crate) trait Delayed: Send + Sync + 'static {
-    /// Sends the delayed bytes that are due at `now`, or all with `None`, as far as there is room. Returns
-    /// when the rest is due; without a rest it is not listed any more.
-    fn send_due(&self, now: Option<Duration>) -> Option<Duration>;
+    /// Sends delayed bytes, as far as there is room. Returns when the rest is due; without a rest it is not
+    /// listed any more.
+    fn send_due(&self, occasion: Occasion) -> Option<Duration>;
+}
+
+/// Why delayed bytes are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// It is this time: those that are due are sent.
+    Time(Duration),
+    /// A thread is about to wait: all are sent, but for those for which there was no room. They are left to
+    /// the pump, or each wait would cost a call for each peer that reads nothing.
+    Wait,
+    /// All are sent.
+    Flush,
 }
 
 /// The list of all with delayed bytes, and the thread's state.
 #[derive(Debug)]
 pub(crate) struct Pump<T> {
+    /// How long bytes are delayed.
+    delay: Duration,
     state: Mutex<State<T>>,
     /// Held while the bytes of all that are listed are sent, so that a thread which is about to wait does
     /// not miss those that another one is about to send.
@@ -40,49 +58,81 @@ pub(crate) struct Pump<T> {
 #[derive(Debug)]
 struct State<T> {
     delayed: Vec<Arc<T>>,
+    /// When the first of them is due; [`NEVER`] without any.
+    next: Duration,
+    /// When the thread looks next: zero while it is about to find out, [`NEVER`] if it sleeps until it is
+    /// woken.
+    looks_at: Duration,
     has_thread: bool,
-    is_asleep: bool,
     is_over: bool,
 }
 
-impl<T> Default for Pump<T> {
-    fn default() -> Self {
-        let state =
-            State { delayed: Vec::new(), has_thread: false, is_asleep: false, is_over: false };
+impl<T> State<T> {
+    /// Bytes are due at the time `due`. Returns true if the thread would sleep for longer: it is to be woken.
+    #[must_use]
+    fn note(&mut self, due: Duration) -> bool {
+        // A clock that is at its end does not make the thread sleep for ever.
+        let due = due.min(NEVER - Duration::from_nanos(1));
+        self.next = self.next.min(due);
+        let is_late = due < self.looks_at;
+        if is_late {
+            self.looks_at = due;
+        }
+        is_late
+    }
+}
+
+impl<T: Delayed> Pump<T> {
+    /// Makes an empty list, of bytes that are delayed for `delay`. Its thread starts with the first one.
+    pub(crate) fn new(delay: Duration) -> Self {
+        let state = State {
+            delayed: Vec::new(),
+            next: NEVER,
+            looks_at: Duration::ZERO,
+            has_thread: false,
+            is_over: false,
+        };
         Self {
+            delay,
             state: Mutex::new(state),
             turn: Mutex::new(()),
             listed: AtomicUsize::new(0),
             wakes: AtomicU32::new(0),
         }
     }
-}
 
-impl<T: Delayed> Pump<T> {
-    /// Lists `item`, which is not listed, and makes sure that the thread looks at it.
-    pub(crate) fn list<H: Host>(self: &Arc<Self>, host: &Arc<H>, item: Arc<T>) {
+    /// Lists `item`, which is not listed and whose bytes are due at the time `due`, and makes sure that the
+    /// thread looks at it then.
+    pub(crate) fn list<H: Host>(self: &Arc<Self>, host: &Arc<H>, item: Arc<T>, due: Duration) {
         let mut state = self.state();
         state.delayed.push(item);
         self.listed.store(state.delayed.len(), Ordering::Relaxed);
-        let is_asleep = mem::replace(&mut state.is_asleep, false);
         if !mem::replace(&mut state.has_thread, true) {
             let (pump, host) = (Arc::clone(self), Arc::clone(host));
             let thread = thread::Builder::new().name("sakia-pump".into());
             // Without a thread the bytes are sent when the program waits, or writes again.
             state.has_thread = thread.spawn(move || pump.run(&*host)).is_ok();
         }
+        let is_late = state.note(due);
         drop(state);
-        if is_asleep {
+        if is_late {
             self.wake(&**host);
         }
     }
 
-    /// Sends all delayed bytes, as far as there is room.
-    pub(crate) fn send_all(&self) {
-        if self.listed.load(Ordering::Relaxed) == 0 {
-            return;
+    /// Makes sure that the thread looks at one that is listed at the time `due`, which may be before it was
+    /// due when it was listed.
+    pub(crate) fn hurry<H: Host>(&self, host: &H, due: Duration) {
+        if self.state().note(due) {
+            self.wake(host);
         }
-        self.send(|item| item.send_due(None).is_some());
+    }
+
+    /// Sends all delayed bytes, as far as there is room and the `occasion` says.
+    pub(crate) fn send_all<H: Host>(&self, host: &H, occasion: Occasion) {
+        if self.listed.load(Ordering::Relaxed) != 0 {
+            self.send(host, occasion);
+        }
     }
 
     /// The thread ends.
@@ -92,32 +142,27 @@ impl<T: Delayed> Pump<T> {
     }
 
     fn run<H: Host>(&self, host: &H) {
-        let mut looked_since = host.now();
+        let mut looks = 0;
         loop {
+            self.state().looks_at = Duration::ZERO;
             let now = host.now();
-            let mut next = None::<Duration>;
-            self.send(|item| {
-                looked_since = now;
-                let due = item.send_due(Some(now));
-                next = next.into_iter().chain(due).min();
-                due.is_some()
-            });
-            let is_idle = now.saturating_sub(looked_since) >= LINGER;
+            let is_idle = !self.send(host, Occasion::Time(now));
+            looks = if is_idle { looks + 1 } else { 0 };
             let mut state = self.state();
             if state.is_over {
                 return;
             }
             let expected = self.wakes.load(Ordering::Relaxed);
-            state.is_asleep = is_idle && state.delayed.is_empty();
-            let is_asleep = state.is_asleep;
+            state.looks_at = match state.next {
+                NEVER if looks >= LOOKS => NEVER,
+                NEVER => now.saturating_add(self.delay),
+                next => next,
+            };
+            let looks_at = state.looks_at;
             drop(state);
-            if is_asleep {
-                host.park(&self.wakes, expected, None);
-            } else {
-                let until = next.unwrap_or(now.saturating_add(Duration::from_micros(100)));
-                let timeout = until.saturating_sub(host.now()).min(LOOK);
-                host.park(&self.wakes, expected, Some(timeout));
-            }
+            let timeout =
+                (looks_at != NEVER).then(|| looks_at.saturating_sub(host.now()).min(LOOK));
+            host.park(&self.wakes, expected, timeout);
         }
     }
 
@@ -126,16 +171,36 @@ impl<T: Delayed> Pump<T> {
         host.unpark(&self.wakes);
     }
 
-    /// Calls `send` with each that is listed, and keeps those for which it returns true.
-    fn send(&self, mut send: impl FnMut(&T) -> bool) {
+    /// Sends the bytes of all that are listed, and keeps those with a rest. Returns false if none was listed.
+    fn send<H: Host>(&self, host: &H, occasion: Occasion) -> bool {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // No lock of the list is held meanwhile, since they list themselves.
-        let mut delayed = mem::take(&mut self.state().delayed);
-        delayed.retain(|item| send(item));
+        let mut state = self.state();
+        let mut delayed = mem::take(&mut state.delayed);
+        state.next = NEVER;
+        // Without a thread no other moment comes for those that had no room.
+        let occasion = match occasion {
+            Occasion::Wait if !state.has_thread => Occasion::Flush,
+            occasion => occasion,
+        };
+        drop(state);
+        let was_listed = !delayed.is_empty();
+        let mut next = None;
+        delayed.retain(|item| {
+            let due = item.send_due(occasion);
+            next = due.into_iter().chain(next).min();
+            due.is_some()
+        });
         let mut state = self.state();
         state.delayed.append(&mut delayed);
         self.listed.store(state.delayed.len(), Ordering::Relaxed);
+        // The thread may have looked at an empty list meanwhile.
+        let is_late = next.is_some_and(|next| state.note(next));
         drop((state, turn));
+        if is_late {
+            self.wake(host);
+        }
+        was_listed
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {

@@ -158,6 +158,8 @@ impl<H: Host> Open<H> {
                     return Ok(count + self.receive_behind(buffers, count, flags));
                 }
                 ReadPlan::Direct => {
+                    // It may sleep for long, and has no use for memory.
+                    drop(receiving.give_back());
                     drop(receiving);
                     let result =
                         self.receive_plainly(buffers, flags).map(|received| received.bytes);
@@ -205,6 +207,9 @@ impl<H: Host> Open<H> {
         let mine = receiving.ended(want, count).map_err(|_| self.break_off())?;
         if !receiving.is_empty() {
             self.news.arrived();
+        } else if self.shared.options.read_ahead != When::Always {
+            // The connection may be idle for long now. It has memory again when there is evidence.
+            drop(receiving.give_back());
         }
         result.map(|_| mine)
     }
@@ -226,7 +231,7 @@ impl<H: Host> Open<H> {
         while count < len {
             let result = match self.receive_some(&mut pieces::rest_mut(buffers, count), flags) {
                 Err(Errno::AGAIN) if patience.is_limited() => {
-                    self.wait_for(Events::IN, &mut patience).map(|()| None)
+                    self.wait_for_bytes(&mut patience).map(|()| None)
                 }
                 result => result.map(Some),
             };
@@ -250,10 +255,13 @@ impl<H: Host> Open<H> {
         let mut may_wait = flags.contains(RecvFlags::WAITALL)
             && !self.is_nonblocking(flags.contains(RecvFlags::DONTWAIT));
         loop {
-            let receiving = self.receiving();
+            let mut receiving = self.receiving();
             if receiving.is_empty() {
+                receiving.look();
                 drop(receiving);
-                return self.receive_plainly(buffers, flags).map(|received| received.bytes);
+                let result = self.receive_plainly(buffers, flags);
+                self.receiving().look_ended();
+                return result.map(|received| received.bytes);
             }
             let count = peek_into(&receiving, buffers);
             if count == len || self.has_error() || self.is_broken() {
@@ -265,11 +273,26 @@ impl<H: Host> Open<H> {
                 return Ok(count + self.receive_behind(buffers, count, flags));
             }
             // Without the lock another thread may take bytes: this one looks again.
+            receiving.look();
             drop(receiving);
             self.shared.before_wait();
             self.receive_behind(buffers, count, flags);
+            self.receiving().look_ended();
             may_wait = false;
         }
+    }
+
+    /// Waits until the host has bytes, unless another thread has brought some to memory.
+    fn wait_for_bytes(&self, patience: &mut Patience) -> Result<(), Errno> {
+        let mut receiving = self.receiving();
+        if !receiving.is_empty() {
+            return Ok(());
+        }
+        receiving.look();
+        drop(receiving);
+        let result = self.wait_for(Events::IN, patience);
+        self.receiving().look_ended();
+        result
     }
 
     /// Receives the host's bytes, or looks at them, for the place behind the first `count` of `buffers`.

@@ -11,14 +11,12 @@ use sakia_socket_core::WritePlan;
 
 use crate::open::{Kind, Open, Sending, wait_number};
 use crate::pieces::{self, PIECES_MAX};
-use crate::pump::Delayed;
+use crate::pump::{Delayed, Occasion};
 use crate::settings::Patience;
 use crate::{BrokenPipe, Entry, Events, Host, When};
 
 /// Flags with which bytes may be delayed.
 const DELAYED: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
-/// How long bytes wait for room before it is looked for again.
-const FULL: Duration = Duration::from_millis(1);
 
 impl<H: Host> Open<H> {
     /// Sends the bytes of `buffers`, as `sendmsg(2)` does without an address and control messages.
@@ -149,6 +147,12 @@ impl<H: Host> Open<H> {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
+        if self.shared.options.gather != When::Never
+            && !self.is_nonblocking(flags.contains(SendFlags::DONTWAIT))
+        {
+            // It may wait, but small writes are not direct again unless it does, which is not known.
+            self.shared.pump.send_all(self.host(), Occasion::Wait);
+        }
         let count = self.host().send(&self.fd, buffers, self.with_signal(flags), to)?;
         if count > pieces::len(buffers) { Err(self.break_off()) } else { Ok(count) }
     }
@@ -275,8 +279,9 @@ impl<H: Host> Open<H> {
         mut sent: usize,
     ) -> usize {
         if !sending.queue.has_memory() {
-            sending.queue.begin(self.host().memory(self.shared.options.limits.bytes));
+            sending.queue.begin(self.shared.queue_memory());
         }
+        let was_empty = sending.queue.is_empty();
         let mut count = 0;
         for piece in buffers {
             let done = sent.min(piece.len());
@@ -287,9 +292,14 @@ impl<H: Host> Open<H> {
                 break;
             }
         }
-        if count > 0 && !sending.is_listed {
-            sending.is_listed = true;
-            self.shared.pump.list(&self.shared.host, Arc::clone(self));
+        match sending.queue.due() {
+            Some(due) if !sending.is_listed => {
+                sending.is_listed = true;
+                self.shared.pump.list(&self.shared.host, Arc::clone(self), due);
+            }
+            // The queue was empty: bytes that are gone may have been due later.
+            Some(due) if was_empty => self.shared.pump.hurry(self.host(), due),
+            _ => {}
         }
         count
     }
@@ -333,7 +343,7 @@ impl<H: Host> Open<H> {
         match result {
             // The host may have memory later: nothing is lost.
             Ok(_) | Err(Errno::NOBUFS | Errno::NOMEM) if !sending.queue.is_empty() => {
-                sending.queue.postpone(self.host().now().saturating_add(FULL));
+                sending.queue.postpone(self.host().now());
             }
             Ok(_) => {}
             Err(_) => drop(sending.queue.fail()),
@@ -373,12 +383,14 @@ impl<H: Host> Open<H> {
 }
 
 impl<H: Host> Delayed for Open<H> {
-    fn send_due(&self, now: Option<Duration>) -> Option<Duration> {
+    fn send_due(&self, occasion: Occasion) -> Option<Duration> {
         let mut sending = self.sending();
-        let delay = self.shared.options.limits.delay.saturating_add(FULL);
-        // Bytes that are due later than any can be: the host's clock went back.
-        let is_time = |due, now: Duration| due <= now || due > now.saturating_add(delay);
-        if sending.queue.due().is_some_and(|due| now.is_none_or(|now| is_time(due, now)))
+        let is_due = match occasion {
+            Occasion::Time(now) => sending.queue.is_due(now),
+            Occasion::Wait => !sending.queue.is_postponed(),
+            Occasion::Flush => true,
+        };
+        if is_due
             && let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL)
             && sending.queue.is_empty()
         {
@@ -390,6 +402,9 @@ impl<H: Host> Delayed for Open<H> {
         }
         let due = sending.queue.due();
         sending.is_listed = due.is_some();
+        if let Some(memory) = sending.queue.give_back() {
+            self.shared.keep_memory(memory);
+        }
         due
     }
 }

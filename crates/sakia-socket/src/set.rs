@@ -92,6 +92,17 @@ struct Mail {
     is_rung: bool,
 }
 
+/// An answer of the host.
+struct Asked {
+    found: Vec<EpollEvent>,
+    /// The number of events that it was asked for.
+    max: usize,
+    /// The number of entries.
+    entries: usize,
+    /// The time of the wait is over.
+    is_over: bool,
+}
+
 impl<H: Host> Set<H> {
     pub(crate) fn new(shared: &Arc<Shared<H>>) -> Result<Arc<Self>, Errno> {
         let host = &*shared.host;
@@ -220,26 +231,24 @@ impl<H: Host> Set<H> {
         let mut left = timeout;
         let mut rounds = 0;
         loop {
-            let (found, asked, entries) = self.ask(events.len(), left)?;
+            let Asked { found, max: asked, entries, is_over } = self.ask(events.len(), left)?;
             let count = self.report(&found, found.len() == asked, events);
             // If all that the host reported was for the program not to hear, it may have more to report. It
             // repeats none of that, so the number of these rounds has an end even if the host lies.
             let is_all = found.len() < asked || rounds > entries;
-            if count > 0 || left == Some(Duration::ZERO) && is_all {
+            if count > 0 || is_over || left == Some(Duration::ZERO) && is_all {
                 return Ok(count);
             }
             rounds += 1;
-            left = end.map_or(timeout, |end| Some(end.saturating_sub(self.host().now())));
+            // A clock that goes back adds nothing.
+            if let (Some(rest), Some(end)) = (&mut left, end) {
+                *rest = end.saturating_sub(self.host().now()).min(*rest);
+            }
         }
     }
 
-    /// Asks the host for `max` events, and sleeps if there is nothing to report. Returns them, how many
-    /// it was asked for, and the number of entries.
-    fn ask(
-        &self,
-        max: usize,
-        left: Option<Duration>,
-    ) -> Result<(Vec<EpollEvent>, usize, usize), Errno> {
+    /// Asks the host for `max` events, and sleeps if there is nothing to report.
+    fn ask(&self, max: usize, left: Option<Duration>) -> Result<Asked, Errno> {
         let (is_ready, entries) = {
             let mut state = self.state();
             self.read_mail(&mut state);
@@ -259,7 +268,9 @@ impl<H: Host> Set<H> {
             return Err(Errno::IO);
         }
         found.truncate(count);
-        Ok((found, asked, entries))
+        // It has slept for all of the time.
+        let is_over = sleeps && left.is_some() && count == 0;
+        Ok(Asked { found, max: asked, entries, is_over })
     }
 
     /// Reports what the host `found`, of which there may be more if `is_full`, and what is ready in memory.

@@ -312,3 +312,44 @@ const HARMLESS_IPV6: &[u32] = &[
     raw::IPV6_TCLASS,
     raw::IPV6_FREEBIND,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_may_change_what_reads_return_is_not_harmless() {
+        let of = |level, name: u32| Part::of(level, name as i32, &1_i32.to_ne_bytes());
+        for name in [
+            raw::SO_OOBINLINE,
+            raw::SO_TIMESTAMP_OLD,
+            raw::SO_TIMESTAMPNS_OLD,
+            raw::SO_TIMESTAMPING_OLD,
+            raw::SO_TIMESTAMP_NEW,
+            raw::SO_ATTACH_FILTER,
+            raw::SO_ATTACH_BPF,
+            raw::SO_DETACH_FILTER,
+            raw::SO_RXQ_OVFL,
+            9999,
+        ] {
+            assert_eq!(of(SOL_SOCKET, name), Part::Receiving, "{name}");
+        }
+        for (level, name) in [
+            (SOL_SOCKET, raw::SO_PEEK_OFF),
+            (SOL_SOCKET, raw::SO_ZEROCOPY),
+            (IPPROTO_TCP, raw::TCP_ULP),
+            (IPPROTO_TCP, raw::TCP_REPAIR),
+            (IPPROTO_TCP, raw::TCP_INQ),
+            (IPPROTO_TCP, raw::TCP_ZEROCOPY_RECEIVE),
+        ] {
+            assert_eq!(of(level, name), Part::All, "{level} {name}");
+        }
+        // Control messages with each receive, and levels that the module does not know.
+        for (level, name) in [(IPPROTO_IP, 8), (IPPROTO_IPV6, 49), (282, 1), (9999, 1)] {
+            assert_eq!(of(level, name), Part::Receiving, "{level} {name}");
+        }
+        for (value, part) in [(0, Part::None), (1, Part::None), (2, Part::Receiving)] {
+            assert_eq!(Part::of(SOL_SOCKET, SO_RCVLOWAT.name, &i32::to_ne_bytes(value)), part);
+        }
+    }
+}

@@ -9,7 +9,10 @@ use std::{env, fs, thread};
 
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
-use sakia_socket::{Events, HostCall, Kernel, Layer, Options, PollEntry, Socket, ToyEnclave, When};
+use sakia_socket::{
+    EpollEvent, Events, HostCall, Kernel, Layer, Options, PollEntry, SelectEntry, Selection,
+    Socket, ToyEnclave, When,
+};
 
 type Sockets = Layer<ToyEnclave<Kernel>>;
 
@@ -61,20 +64,36 @@ fn messages_one_by_one_take_the_calls_of_the_kernel() {
     assert!(receives <= 2 * MESSAGES + 2 * 9 + 1, "{receives} for {MESSAGES} messages");
 }
 
-/// Names the mode of the scene, in its process.
+/// Names the variant of the scene, in its process.
 const SCENE: &str = "SAKIA_TEST_SCENE";
+/// The variants of the experiment `sockets`.
+const VARIANTS: [(&str, When, When); 5] = [
+    ("plain", When::Never, When::Never),
+    ("default", When::OnEvidence, When::Never),
+    ("gathered", When::OnEvidence, When::OnEvidence),
+    ("ahead", When::Always, When::Never),
+    ("all", When::Always, When::Always),
+];
+const MADE: &str = "a layer is made\n";
 const BEGINS: &str = "steady state begins\n";
 const ENDS: &str = "steady state ends\n";
 
-/// The work that is traced: streams both ways, waits, and connections that come and go. On one thread; but
-/// with gathered writes another one sends.
+/// The work that is traced: streams, bursts, waits in each way, datagrams, and connections that come and go. On
+/// one thread; but with gathered writes another one sends.
 #[test]
 #[ignore = "a process of another test"]
 fn scene() {
-    let is_gathered = env::var(SCENE).is_ok_and(|mode| mode == "gathered");
-    let gather = if is_gathered { When::Always } else { When::Never };
-    let sockets = sockets(When::Always, gather);
+    let variant = env::var(SCENE).expect("the name of a variant");
+    let variant = VARIANTS.into_iter().find(|(name, ..)| *name == variant);
+    let (_, read_ahead, gather) = variant.expect("a variant");
+    let is_gathered = gather != When::Never;
+    let mut marks = std::io::stderr();
+    marks.write_all(MADE.as_bytes()).expect("standard error");
+    let sockets = sockets(read_ahead, gather);
     let (a, b) = tcp(&sockets);
+    let datagrams = sockets.pair(AddressFamily::UNIX, SocketType::DGRAM).expect("two sockets");
+    let set = sockets.epoll().expect("a set");
+    set.add(&b, EpollEvent { events: Events::IN, data: 1 }).expect("an entry");
     let round = |number: usize| {
         let bytes = vec![7; 20 + number % 5 * 700];
         for _ in 0..3 {
@@ -88,6 +107,20 @@ fn scene() {
             got += b.recv(&mut buffer, RecvFlags::empty()).expect("an open connection");
         }
         b.unread().expect("an open connection");
+        // A burst of small writes, and small reads of the backlog.
+        for _ in 0..60 {
+            a.send(b"12345678", SendFlags::NOSIGNAL).expect("an open connection");
+        }
+        assert_eq!(set.wait(&mut [EpollEvent::default(); 4], None), Ok(1));
+        for _ in 0..60 {
+            assert_eq!(b.recv(&mut [0; 8], RecvFlags::WAITALL), Ok(8));
+        }
+        assert_eq!(set.wait(&mut [EpollEvent::default()], Some(Duration::ZERO)), Ok(0));
+        datagrams.0.send(b"a datagram", SendFlags::NOSIGNAL).expect("an open socket");
+        let readable = Selection { readable: true, ..Selection::default() };
+        let mut entries = [SelectEntry::new(&datagrams.1, readable)];
+        assert_eq!(sockets.select(&mut entries, None), Ok(1));
+        assert_eq!(datagrams.1.recv(&mut [0; 20], RecvFlags::empty()), Ok(10));
         if number.is_multiple_of(10) {
             let (c, d) = tcp(&sockets);
             c.set_nonblocking(true).expect("an option");
@@ -104,7 +137,6 @@ fn scene() {
     while is_gathered && sockets.host().counts().of(HostCall::Park) == 0 {
         thread::yield_now();
     }
-    let mut marks = std::io::stderr();
     let before = sockets.host().counts();
     marks.write_all(BEGINS.as_bytes()).expect("standard error");
     (0..200).for_each(round);
@@ -134,6 +166,12 @@ fn system_calls(call: &str) -> (&'static str, u64) {
         "set_nonblocking" => ("fcntl", 2),
         "wait" => ("poll", 1),
         "park" | "unpark" => ("futex", 1),
+        "epoll_create" => ("epoll_create1", 1),
+        "epoll_control" => ("epoll_ctl", 1),
+        "epoll_wait" => ("epoll_wait", 1),
+        "event" => ("eventfd2", 1),
+        "signal" => ("write", 1),
+        "drain" => ("read", 1),
         "close" => ("close", 1),
         other => panic!("{other} is not known"),
     }
@@ -156,6 +194,7 @@ fn seen(log: &str) -> BTreeMap<String, u64> {
             "recvfrom" | "recvmsg" => "receive",
             "sendto" | "sendmsg" => "send",
             "ppoll" => "poll",
+            "epoll_pwait" | "epoll_pwait2" => "epoll_wait",
             name => name,
         };
         *seen.entry(name.to_owned()).or_default() += 1;
@@ -170,15 +209,21 @@ fn strace_sees_the_calls_that_were_counted() {
     if !can_trace.is_ok_and(|output| output.status.success()) {
         return sakia_testkit::place::announce_skip(about, "strace is not here, or may not trace");
     }
-    for mode in ["alone", "gathered"] {
+    for (mode, read_ahead, gather) in VARIANTS {
         let path = format!("{}/trace-{mode}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
         let mut command = Command::new("strace");
         command.args(["-f", "-o", &path]).arg(env::current_exe().expect("this program"));
         command.args(["--exact", "scene", "--ignored", "--nocapture", "--test-threads=1"]);
         let output = command.env(SCENE, mode).output().expect("strace");
         assert!(output.status.success(), "{mode}: {output:?}");
-        let mut seen = seen(&fs::read_to_string(&path).expect("the log"));
+        let log = fs::read_to_string(&path).expect("the log");
+        let mut seen = seen(&log);
         fs::remove_file(&path).expect("the log");
+        // No signal has a handler of the library. That of the C library is for `setuid` on all threads.
+        let (_, made) = log.split_once(MADE.trim()).expect("a layer was made");
+        let handlers = made.lines().filter(|line| line.contains("rt_sigaction("));
+        let handlers: Vec<&str> = handlers.filter(|line| !line.contains("SIGRT_1")).collect();
+        assert_eq!(handlers, [""; 0], "{mode}");
         // Memory is not a call of the host.
         for name in ["brk", "madvise", "mmap", "mprotect", "mremap", "munmap"] {
             seen.remove(name);
@@ -194,12 +239,16 @@ fn strace_sees_the_calls_that_were_counted() {
             let count: u64 = count.parse().expect("a number");
             *counted.entry(call.to_owned()).or_default() += each * count;
         }
-        if mode == "gathered" {
+        if gather != When::Never {
             // Locks of the standard library sleep by the same call, and the other thread goes on parking.
             let parked = [counted.remove("futex"), seen.remove("futex")];
             assert!(parked.iter().all(Option::is_some), "{parked:?}");
         }
         assert!(counted["receive"] > 200 && counted["close"] > 50, "{mode}: {counted:?}");
+        // 60 small reads and writes of each round, of which variants save most.
+        let is_saved = |call: &str| counted[call] < 200 * 60;
+        assert_eq!(is_saved("receive"), read_ahead != When::Never, "{mode}: {counted:?}");
+        assert_eq!(is_saved("send"), gather != When::Never, "{mode}: {counted:?}");
         assert_eq!(seen, counted, "{mode}");
     }
 }

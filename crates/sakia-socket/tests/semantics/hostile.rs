@@ -12,24 +12,24 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use sakia_socket::{
-    BrokenPipe, Control, Credentials, Entry, Events, Host, Layer, Options, PollEntry, Received,
-    ReceivedMessage, SendControl, Socket, When, sockopt,
+    BrokenPipe, Control, Credentials, Entry, EpollChange, EpollEvent, Events, Host, Layer, Options,
+    PollEntry, Received, ReceivedMessage, SendControl, Socket, When, sockopt,
 };
 
 /// The content of buffers before they are filled.
 const UNTOUCHED: u8 = 0xee;
 /// A descriptor. All are alike, as if their numbers were the same; they are counted.
 #[derive(Debug)]
-struct Fd {
+pub struct Fd {
     _open: Arc<()>,
 }
 
 /// A host in memory. It gives the bytes of [`given`] in order, and takes any.
 #[derive(Debug)]
-struct Liar {
+pub struct Liar {
     state: Mutex<State>,
     /// All descriptors have it.
-    open: Arc<()>,
+    pub open: Arc<()>,
     /// The next receive or send reports more bytes than there are.
     is_impossible: AtomicBool,
     /// Lies among a hundred answers.
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Liar {
-    fn new(seed: u64, lies: u8) -> Self {
+    pub fn new(seed: u64, lies: u8) -> Self {
         let state = State {
             random: fastrand::Rng::with_seed(seed),
             now: Duration::from_secs(1),
@@ -313,6 +313,47 @@ impl Host for Liar {
         Ok(if state.lies(self.lies) { state.count() } else { entries.len().min(1) })
     }
 
+    fn epoll_create(&self) -> Result<Fd, Errno> {
+        self.fd()
+    }
+
+    fn epoll_control(&self, _: &Fd, _: EpollChange, _: &Fd) -> Result<(), Errno> {
+        self.result()
+    }
+
+    fn epoll_wait(
+        &self,
+        _: &Fd,
+        events: &mut [EpollEvent],
+        _: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        self.result()?;
+        let mut state = self.state();
+        let count = state.random.usize(..=events.len());
+        for event in &mut events[..count] {
+            let (place, generation) = (state.random.u64(..6), state.random.u64(..4));
+            event.data = match state.random.u8(..8) {
+                0 => u64::MAX,
+                1 => state.random.u64(..),
+                _ => generation << 32 | place,
+            };
+            event.events = Events(state.random.u32(..));
+        }
+        Ok(if state.lies(self.lies) { state.count() } else { count })
+    }
+
+    fn event(&self) -> Result<Fd, Errno> {
+        self.fd()
+    }
+
+    fn signal(&self, _: &Fd) -> Result<(), Errno> {
+        self.result()
+    }
+
+    fn drain(&self, _: &Fd) -> Result<(), Errno> {
+        self.result()
+    }
+
     fn park(&self, _: &AtomicU32, _: u32, _: Option<Duration>) {
         std::thread::sleep(Duration::from_micros(20));
     }
@@ -517,14 +558,19 @@ impl Program {
 
 #[test]
 fn a_host_that_lies_resets_connections_at_worst() {
+    each_seed(4000, |seed| Program::new(seed).run());
+}
+
+/// Runs `program` with many seeds; it must not panic or hang.
+pub fn each_seed(usual: u64, program: fn(u64)) {
     let seeds = std::env::var("SAKIA_TEST_SOCKET_PROGRAMS").ok().and_then(|text| text.parse().ok());
-    let seeds: u64 = seeds.unwrap_or(4000);
+    let seeds: u64 = seeds.unwrap_or(usual);
     let patience = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
     let patience = Duration::from_secs(patience.unwrap_or(60));
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
         for seed in 0..seeds {
-            let program = std::panic::catch_unwind(|| Program::new(seed).run());
+            let program = std::panic::catch_unwind(|| program(seed));
             sender.send((seed, program.is_ok())).expect("the test waits");
         }
     });

@@ -6,5 +6,7 @@ mod support;
 mod closing;
 mod errors;
 mod hostile;
+mod hostile_sets;
 mod messages;
 mod options;
+mod signals;

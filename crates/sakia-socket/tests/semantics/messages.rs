@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix, SocketType};
 use sakia_socket::sockopt::{SO_OOBINLINE, SO_PASSCRED, SO_SNDBUF};
 use sakia_socket::{
     Control, Credentials, Kernel, Layer, ReceivedMessage, SendControl, Socket, When, control_space,
@@ -13,7 +13,7 @@ use sakia_socket::{
 
 use crate::support::watched::Watched;
 use crate::support::{
-    MODES, byte, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp, unix,
+    MODES, PLAIN, byte, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp, unix,
 };
 
 fn receive(
@@ -319,4 +319,72 @@ fn datagrams_keep_their_bounds_and_names() {
     assert_eq!(message.received.bytes, 3);
     assert!(message.received.flags.contains(ReturnFlags::TRUNC));
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT), Err(Errno::AGAIN), "the rest is gone");
+}
+
+/// A stream of TCP has no use for an address, and one of another family refuses it; in no case is it lost.
+#[test]
+fn an_address_of_a_stream_is_for_the_kernel_to_judge() {
+    for mode in [PLAIN].into_iter().chain(MODES) {
+        let layer = layer(options(mode));
+        let to = SocketAddrUnix::new("/nowhere").expect("a path").into();
+        let (a, b) = unix(&layer);
+        let fd = a.fd();
+        let none = SendFlags::NOSIGNAL;
+        assert_eq!(rustix::net::sendto(fd, b"x", none, &to), Err(Errno::ISCONN), "the kernel");
+        send(&a, b"before");
+        let (reader, _) = rustix::pipe::pipe().expect("a pipe");
+        let rights = [SendControl::Rights(&[&reader])];
+        for control in [&[][..], &rights[..]] {
+            let sent =
+                a.send_message(&[IoSlice::new(b"x")], control, SendFlags::empty(), Some(&to));
+            assert_eq!(sent, Err(Errno::ISCONN), "{mode:?}");
+        }
+        assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"before".into()));
+
+        let (a, b) = tcp(&layer);
+        let elsewhere = SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        for _ in 0..20 {
+            assert_eq!(a.send_to(b"12", SendFlags::empty(), &elsewhere), Ok(2));
+        }
+        layer.flush();
+        let mut bytes = [0; 40];
+        assert_eq!(b.recv(&mut bytes, RecvFlags::WAITALL), Ok(40), "{mode:?}");
+        // With `MSG_FASTOPEN` it is the peer.
+        let listener = crate::support::listener(&layer);
+        let c = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        let fast_open = SendFlags::from_bits_retain(0x2000_0000);
+        let to = listener.local_address().expect("an address");
+        match c.send_to(b"first", fast_open, &to) {
+            Ok(count) => {
+                assert_eq!(count, 5);
+                let d = listener.accept().expect("a connection").0;
+                assert_eq!(recv(&d, RecvFlags::empty()), Ok(b"first".into()));
+            }
+            // The administrator may have switched it off.
+            Err(errno) => assert_eq!(errno, Errno::OPNOTSUPP),
+        }
+    }
+}
+
+/// As a server of files sends a header by `write(2)` and the file by `sendfile(2)`.
+#[test]
+fn what_the_kernel_sends_itself_follows_what_is_delayed() {
+    let path = std::env::temp_dir().join(format!("sakia-sendfile-{}", std::process::id()));
+    std::fs::write(&path, b"the file").expect("a file");
+    let file = std::fs::File::open(&path).expect("a file");
+    std::fs::remove_file(&path).expect("a file");
+    for mode in [PLAIN].into_iter().chain(MODES) {
+        let layer = layer(options(mode));
+        for (a, b) in [unix(&layer), tcp(&layer)] {
+            send(&a, b"header ");
+            let fd = a.hand_back().expect("room");
+            let mut offset = 0;
+            assert_eq!(rustix::fs::sendfile(fd, &file, Some(&mut offset), 8), Ok(8));
+            send(&a, b" end");
+            assert_eq!(a.delayed(), 0, "{mode:?}: it is the kernel's");
+            let mut found = [0; 19];
+            assert_eq!(b.recv(&mut found, RecvFlags::WAITALL), Ok(19));
+            assert_eq!(&found, b"header the file end", "{mode:?}");
+        }
+    }
 }

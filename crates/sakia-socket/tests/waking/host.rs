@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -26,8 +26,112 @@ pub struct State {
     /// Threads that are about to sleep knock here, and wait for their turn.
     has_door: AtomicBool,
     door: Mutex<Option<Sender<Sender<()>>>>,
+    /// Threads that sleep by `park`, and what they slept by.
+    pub parking: Parking,
+    /// The number of pieces of memory that are held.
+    pub held: Arc<AtomicU32>,
     /// The next answer of `epoll_wait`, in place of the kernel's: what it writes and what it returns.
     pub lie: Mutex<Option<(Vec<EpollEvent>, usize)>>,
+}
+
+/// A clock that stands still until it is told otherwise, and the thread that sleeps by it.
+#[derive(Debug, Default)]
+pub struct Parking {
+    pub unparks: AtomicU32,
+    is_manual: AtomicBool,
+    state: Mutex<Clock>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    now: Duration,
+    /// The timeouts of all parks.
+    parks: Vec<Option<Duration>>,
+    /// When the thread that sleeps is to wake.
+    sleeps_until: Option<Duration>,
+    is_asleep: bool,
+}
+
+impl Parking {
+    /// From now on the clock stands still.
+    pub fn stop_clock(&self) {
+        self.is_manual.store(true, Ordering::SeqCst);
+    }
+
+    fn now(&self) -> Option<Duration> {
+        let is_manual = self.is_manual.load(Ordering::SeqCst);
+        is_manual.then(|| self.state.lock().expect("no panic").now)
+    }
+
+    fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        let mut state = self.state.lock().expect("no panic");
+        state.parks.push(timeout);
+        state.sleeps_until = timeout.map(|timeout| state.now + timeout);
+        while word.load(Ordering::SeqCst) == expected
+            && state.sleeps_until.is_none_or(|until| state.now < until)
+        {
+            state.is_asleep = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).expect("no panic");
+        }
+        state.is_asleep = false;
+        self.changed.notify_all();
+    }
+
+    fn unpark(&self) {
+        self.unparks.fetch_add(1, Ordering::SeqCst);
+        self.state.lock().expect("no panic").is_asleep = false;
+        self.changed.notify_all();
+    }
+
+    /// Sets the clock on to the time at which the sleeping thread wakes, and returns how long it slept. `None`
+    /// if it sleeps until it is woken.
+    pub fn sleep_over(&self) -> Option<Duration> {
+        let timeout = self.until_asleep()?;
+        let mut state = self.state.lock().expect("no panic");
+        state.now += timeout;
+        // Its next sleep is another one.
+        state.is_asleep = false;
+        self.changed.notify_all();
+        drop(state);
+        self.until_asleep();
+        Some(timeout)
+    }
+
+    /// Waits until the thread sleeps, and returns for how long it will.
+    pub fn until_asleep(&self) -> Option<Duration> {
+        let mut state = self.state.lock().expect("no panic");
+        while !state.is_asleep {
+            state = self.changed.wait(state).expect("no panic");
+        }
+        state.parks.last().copied().flatten()
+    }
+}
+
+/// Memory that is counted.
+#[derive(Debug)]
+pub struct Memory {
+    bytes: Box<[u8]>,
+    held: Arc<AtomicU32>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.held.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Memory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
 }
 
 impl State {
@@ -68,7 +172,7 @@ pub struct Doored {
 
 impl Host for Doored {
     type Fd = OwnedFd;
-    type Memory = Box<[u8]>;
+    type Memory = Memory;
 
     fn socket(
         &self,
@@ -128,6 +232,9 @@ impl Host for Doored {
         flags: RecvFlags,
     ) -> Result<Received, Errno> {
         self.state.count();
+        if !flags.contains(RecvFlags::DONTWAIT) {
+            self.state.before_sleep(None);
+        }
         Kernel.receive(fd, buffers, flags)
     }
 
@@ -223,18 +330,25 @@ impl Host for Doored {
     }
 
     fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
-        Kernel.park(word, expected, timeout);
+        if self.state.parking.is_manual.load(Ordering::SeqCst) {
+            self.state.parking.park(word, expected, timeout);
+        } else {
+            Kernel.park(word, expected, timeout);
+        }
     }
 
     fn unpark(&self, word: &AtomicU32) {
+        self.state.parking.unpark();
         Kernel.unpark(word);
     }
 
     fn now(&self) -> Duration {
-        Kernel.now()
+        self.state.parking.now().unwrap_or_else(|| Kernel.now())
     }
 
-    fn memory(&self, len: usize) -> Box<[u8]> {
-        Kernel.memory(len)
+    fn memory(&self, len: usize) -> Memory {
+        let held = Arc::clone(&self.state.held);
+        held.fetch_add(1, Ordering::SeqCst);
+        Memory { bytes: Kernel.memory(len), held }
     }
 }

@@ -4,6 +4,7 @@ mod host;
 mod hostile;
 mod many;
 mod memory;
+mod pump;
 mod sleeping;
 
 use std::net::SocketAddr;

@@ -1,12 +1,13 @@
 //! Threads that sleep learn what other threads do to memory.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use sakia_socket::{Events, Options, PollEntry, SelectEntry, Selection, When};
+use sakia_socket::{Events, Options, PollEntry, SelectEntry, Selection, When, sockopt};
 
 use crate::{NOW, event, layer, layer_of, read_ahead, ready, send, tcp, unix, wait};
 
@@ -260,13 +261,48 @@ fn no_call_is_made_for_news_while_no_thread_sleeps() {
 
 #[test]
 fn a_timeout_ends_a_wait_with_nothing() {
-    let (layer, _) = layer(When::Always, When::Always);
+    let (layer, state) = layer(When::Always, When::Always);
     let (_a, b) = tcp(&layer);
     let set = layer.epoll().expect("a set");
     set.add(&b, event(Events::IN, 7)).expect("an entry");
     let timeout = Some(Duration::from_micros(1500));
+    let before = state.calls.load(Ordering::SeqCst);
     assert_eq!(wait(&set, 1, timeout), []);
     assert_eq!(layer.poll(&mut [PollEntry::new(&b, Events::IN)], timeout), Ok(0));
     assert_eq!(layer.select(&mut [SelectEntry::new(&b, ALL)], timeout), Ok(0));
+    assert_eq!(state.calls.load(Ordering::SeqCst), before + 3, "each by one call");
     assert_eq!(layer.select(&mut [], timeout), Ok(0));
+}
+
+/// A look waits in the host, where it would not see bytes that are in memory.
+#[test]
+fn nothing_is_read_ahead_while_another_thread_looks() {
+    for flags in [RecvFlags::PEEK, RecvFlags::PEEK | RecvFlags::WAITALL, RecvFlags::WAITALL] {
+        let (layer, state) = layer(When::Always, When::Never);
+        let (a, b) = tcp(&layer);
+        b.set_nonblocking(false).expect("a mode");
+        let time = Some(Duration::from_secs(1000));
+        b.set_option(sockopt::SO_RCVTIMEO, time).expect("an option");
+        if flags != RecvFlags::PEEK {
+            send(&a, &b, 2);
+            read_ahead(&b);
+        }
+        let door = state.close_door();
+        let (ended, end) = mpsc::channel();
+        let looker = b.clone();
+        thread::spawn(move || ended.send(looker.recv(&mut [0; 3], flags)));
+        let go = door.recv().expect("it is about to sleep");
+        send(&a, &b, 10);
+        // Another thread takes what is in memory, and one byte of the host's.
+        let count = if flags == RecvFlags::PEEK | RecvFlags::WAITALL { 2 } else { 1 };
+        for _ in 0..count {
+            read_ahead(&b);
+        }
+        go.send(()).expect("it waits");
+        state.open_door();
+        let patience = std::env::var("SAKIA_TEST_PATIENCE_S")
+            .map_or(60, |text| text.parse().expect("SAKIA_TEST_PATIENCE_S is a number"));
+        let found = end.recv_timeout(Duration::from_secs(patience)).expect("it sees the bytes");
+        assert_eq!(found, Ok(3), "{flags:?}");
+    }
 }
