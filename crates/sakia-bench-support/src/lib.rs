@@ -8,6 +8,9 @@
 //! [`timed_host`] is a host for rings that has a clock. [`aio`] is Linux AIO, and a scheduler on it: the
 //! experiment `sched` compares the engine with it.
 //!
+//! Limits of experiments, loops by hand that only such code can have: [`ring_send`], [`datagram_batch`] and
+//! [`careful_send`].
+//!
 //! [`stats`] has medians and their intervals, and [`usage`] what a program takes of the machine, for all that
 //! is measured here.
 //!
@@ -20,6 +23,8 @@
 
 pub mod aio;
 pub mod blocked;
+pub mod careful_send;
+pub mod datagram_batch;
 pub mod fuse;
 mod loop_device;
 pub mod place;

@@ -12,6 +12,7 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use sakia::io::BufResultExt;
+use sakia_bench_support::careful_send::careful_send;
 use sakia_bench_support::ring_send::{Counts, RingSender};
 use sakia_driver::SEND_FILE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,9 @@ named! {
         Blocking = "blocking",
         /// The least that a server pays whose calls do not wait: a thread with `sendfile(2)` and `poll(2)`.
         Floor = "floor",
+        /// The least with the promises of `send_file`: as `floor`, by calls that raise no `SIGPIPE` and wait for
+        /// no device.
+        Careful = "careful",
         /// The same bytes from memory, by sends of a ring.
         Send = "send",
         /// The same by sends that do not copy, unless the kernel does.
@@ -161,7 +165,8 @@ fn notes(place: &Place) -> Vec<String> {
         ),
         "uring, poll: a runtime of one thread and one task, which calls send_file; copy: reads and \
          writes of 64 KiB on the ring. blocking: a thread with sendfile; floor: a thread with sendfile of \
-         1 MiB at most on a socket in non-blocking mode, and poll when it is full."
+         1 MiB at most on a socket in non-blocking mode, and poll when it is full; careful: the same with \
+         cachestat and a mask of signals around each, as send_file has them."
             .into(),
         "send, send-zc: a thread with a ring that sends the bytes from memory, by IORING_OP_SEND and \
          IORING_OP_SEND_ZC. It has one send under way, and does not wait for notifications."
@@ -268,8 +273,9 @@ fn work(variant: Variant, task: &Task, file: PathBuf, meter: &mut Meter) -> anyh
         Variant::Send | Variant::SendZc => {
             return send_memory(task, &file, meter, variant == Variant::SendZc);
         }
-        Variant::Floor => {
-            let serve = move |stream| send_ready(&stream, &file);
+        Variant::Floor | Variant::Careful => {
+            let is_careful = variant == Variant::Careful;
+            let serve = move |stream| send_ready(&stream, &file, is_careful);
             return net::serve_blocking(task, meter, serve);
         }
     };
@@ -373,9 +379,15 @@ fn send_memory(
 }
 
 /// As [`send_blocking`], but that no call waits for the peer: that is done by `poll(2)`.
-fn send_ready(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
+fn send_ready(mut stream: &TcpStream, path: &Path, is_careful: bool) -> io::Result<u64> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
+    let send = |at: &mut u64, wanted| {
+        if is_careful {
+            return careful_send(stream, &file, at, wanted);
+        }
+        Ok(rustix::fs::sendfile(stream, &file, Some(at), wanted)?)
+    };
     let mut asked = [0; 8];
     while stream.read_exact(&mut asked).is_ok() {
         stream.set_nonblocking(true)?;
@@ -383,14 +395,15 @@ fn send_ready(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
             let mut at = 0;
             while at < len {
                 let wanted = (len - at).min(SEND_FILE_BYTES_MAX as u64) as usize;
-                match rustix::fs::sendfile(stream, &file, Some(&mut at), wanted) {
+                let is_full = match send(&mut at, wanted) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(count) if count == wanted => {}
-                    Ok(_) | Err(Errno::AGAIN) => {
-                        poll(&mut [PollFd::new(&stream, PollFlags::OUT)], None)?;
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
+                    Ok(count) => count < wanted,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+                    Err(error) => return Err(error),
+                };
+                if is_full {
+                    poll(&mut [PollFd::new(&stream, PollFlags::OUT)], None)?;
                 }
             }
         }

@@ -5,6 +5,7 @@
 use std::io;
 use std::net::UdpSocket;
 
+use sakia_bench_support::datagram_batch::DatagramBatch;
 use serde_json::{Value, json};
 
 use crate::bytes::bytes;
@@ -67,12 +68,16 @@ named! {
         Poll = "poll",
         /// A thread with plain calls.
         Blocking = "blocking",
+        /// The ring: datagrams are received ahead, into memory of the runtime, and sent back one by one.
+        Ahead = "ahead",
+        /// The least that a server pays: a thread with plain calls for batches.
+        Floor = "floor",
     }
 }
 
 impl Variant {
     /// Those that are measured unless others are asked for.
-    pub const DEFAULT: [Self; 4] = Self::ALL;
+    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Single, Self::Poll, Self::Blocking];
 }
 
 /// The experiment.
@@ -124,7 +129,8 @@ fn notes(place: &Place) -> Vec<String> {
              way the measured section begins, and it ends when all answers have come."
         ),
         "uring, poll: a runtime of one thread and one task, which calls recv_batch and send_batch; \
-         single: recv_from and send_to on the ring. blocking: a thread with recvfrom and sendto."
+         single: recv_from and send_to on the ring; ahead: recv_datagram and send_to on the ring. \
+         blocking: a thread with recvfrom and sendto; floor: a thread with recvmmsg and sendmmsg."
             .into(),
         "Of processor time, 5 % more or less are a tie.".into(),
     ]
@@ -171,13 +177,12 @@ impl Experiment for Udp {
         let per_second = row.ops_per_s;
         let switches = a_message(row.voluntary_switches);
         let calls = match Variant::by_name(row.variant)? {
-            Variant::Blocking => 2.0,
-            _ => a_message(system_calls(row)),
+            Variant::Blocking => "2.000 system calls, ".into(),
+            // It does not count them.
+            Variant::Floor => String::new(),
+            _ => format!("{:.3} system calls, ", a_message(system_calls(row))),
         };
-        Some(format!(
-            "{per_second} messages a second; a message: {calls:.3} system calls, \
-             {switches:.3} switches"
-        ))
+        Some(format!("{per_second} messages a second; a message: {calls}{switches:.3} switches"))
     }
 
     fn plots(&self, results: &Results) -> Vec<Plot> {
@@ -216,8 +221,15 @@ fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done>
             let serve = move |socket| echo_single(socket, bytes);
             return net::serve_datagrams(&task, meter, Engine::URING, serve);
         }
+        Variant::Ahead => {
+            return net::serve_datagrams(&task, meter, Engine::URING, echo_ahead);
+        }
         Variant::Blocking => {
             let serve = move |socket| echo_blocking(&socket, bytes);
+            return net::serve_datagrams_blocking(&task, meter, serve);
+        }
+        Variant::Floor => {
+            let serve = move |socket| echo_floor(&socket, bytes);
             return net::serve_datagrams_blocking(&task, meter, serve);
         }
     };
@@ -249,6 +261,24 @@ async fn echo_single(socket: sakia::net::UdpSocket, bytes: usize) -> io::Result<
         result?;
         buf = sent;
         buf.clear();
+    }
+}
+
+async fn echo_ahead(socket: sakia::net::UdpSocket) -> io::Result<()> {
+    loop {
+        let datagram = socket.recv_datagram().await?;
+        socket.send_to(datagram.bytes, datagram.from).await.0?;
+    }
+}
+
+fn echo_floor(socket: &UdpSocket, bytes: usize) -> io::Result<()> {
+    let mut batch = DatagramBatch::new(IN_FLIGHT_MAX, bytes);
+    loop {
+        batch.receive(socket)?;
+        if batch.datagrams().any(<[u8]>::is_empty) {
+            return Ok(());
+        }
+        batch.send_back(socket)?;
     }
 }
 

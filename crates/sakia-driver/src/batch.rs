@@ -4,7 +4,10 @@
 //! which costs more than its share of a plain call for many. So datagrams that have come, and those that
 //! the socket has room for, are moved by one call. Waiting is left to operations.
 //!
-//! Source: `recvmmsg(2)`, `sendmmsg(2)`.
+//! A single datagram is sent by a plain call, too: it takes no entry and no completion, and the turn's enter has
+//! less to do.
+//!
+//! Source: `recvmmsg(2)`, `sendmmsg(2)`, `sendto(2)`.
 
 use std::io;
 
@@ -147,6 +150,45 @@ impl Handle {
         match moved {
             Err(Errno::OPNOTSUPP | Errno::PERM) => None,
             moved => Some(moved.unwrap_or(0)),
+        }
+    }
+
+    /// Sends one datagram to its address, or to the peer if that is unnamed, by a plain call. `None`: it was not
+    /// sent, as the socket has no room for it, or since rules, this turn's plain calls or the backend do not
+    /// allow that. An operation sends it, or tells why not.
+    ///
+    /// # Errors
+    /// As [`send_to`](Handle::send_to): the socket's error, which it tells once.
+    ///
+    /// # Panics
+    /// When the descriptor belongs to another driver.
+    #[doc(alias = "sendto")]
+    pub fn send_datagram_now<T: IoBuf>(
+        &self,
+        fd: &Fd,
+        buf: &T,
+        to: &SocketAddress,
+    ) -> Option<io::Result<usize>> {
+        if !self.may_move_batch(fd, OpKind::Send) {
+            return None;
+        }
+        let len = transfer_len(buf.bytes_len()) as usize;
+        let name = to.as_bytes();
+        let name_at = if name.is_empty() { 0 } else { word(name.as_ptr()) };
+        let flags = (DONT_WAIT | NO_SIGNAL) as usize;
+        let args = [word(buf.stable_ptr()), len, flags, name_at, name.len()];
+        let call = System::on(Function::Sendto, fd.raw(), args);
+        let mut core = self.shared.core.borrow_mut();
+        // SAFETY: the call reads the buffer and the address, which are borrowed for it; `fd` keeps the
+        // descriptor open.
+        match unsafe { core.act_now(OpKind::Send, call, CallMode::Blocking) } {
+            Attempt::Done(count) if count >= 0 => Some(Ok((count as usize).min(len))),
+            // `EPERM` is a sandbox's word for a call that it does not know.
+            Attempt::Done(res) => match Errno::from_raw_os_error(-res) {
+                Errno::AGAIN | Errno::OPNOTSUPP | Errno::PERM | Errno::INTR => None,
+                errno => Some(Err(errno.into())),
+            },
+            Attempt::WouldBlock | Attempt::Unsupported => None,
         }
     }
 

@@ -368,6 +368,8 @@ functions! {
     Sendfile = __NR_sendfile: writes;
     /// `sendmmsg(2)`, whose flags say that it does not wait.
     Sendmmsg = __NR_sendmmsg: ;
+    /// `sendto(2)`, whose flags say that it does not wait.
+    Sendto = __NR_sendto: ;
     /// `shutdown(2)`.
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.

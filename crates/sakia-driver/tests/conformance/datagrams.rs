@@ -289,6 +289,41 @@ pub fn a_batch_is_moved_by_a_plain_call(stage: &Stage) {
     }
 }
 
+pub fn a_datagram_is_sent_by_a_plain_call(stage: &Stage) {
+    let driver = stage.driver();
+    for domain in DOMAINS {
+        let (near, _) = bound(stage, &driver, domain);
+        let (far, to) = bound(stage, &driver, domain);
+        let receive = || wait(&driver, driver.recv_from(&far, Vec::with_capacity(9), 0));
+        let send = |text: &'static str, to| driver.send_datagram_now(&near, &text, to);
+        let Some(sent) = send("one", &to) else {
+            assert!(!stage.bypasses() || near.is_simulated());
+            continue;
+        };
+        assert!(stage.bypasses());
+        assert_eq!((sent.unwrap(), receive().1), (3, b"one".to_vec()));
+        assert_eq!(send("", &to).unwrap().unwrap(), 0);
+        assert_eq!(receive().0.unwrap().len, 0);
+        assert!(driver.without_bypass().send_datagram_now(&near, &"x", &to).is_none());
+        let nobody = SocketAddress::unix("/nowhere/at/all").unwrap();
+        assert!(send("x", &nobody).unwrap().is_err());
+        assert!(send("x", &SocketAddress::UNNAMED).unwrap().is_err(), "it has no peer");
+        wait(&driver, driver.connect(&near, &to)).unwrap();
+        assert_eq!(send("peer", &SocketAddress::UNNAMED).unwrap().unwrap(), 4);
+        assert_eq!(receive().1, b"peer");
+        // Where the receiver has no room nothing is sent, and it does not wait.
+        if domain == Domain::UNIX {
+            let full = (0..10_000).find(|_| {
+                if !driver.has_inline_budget() {
+                    wait(&driver, driver.next_turn()).unwrap();
+                }
+                send("x", &to).is_none()
+            });
+            assert!(full.is_some());
+        }
+    }
+}
+
 pub fn a_batch_counts_as_many_plain_calls(stage: &Stage) {
     let driver = stage.driver();
     let (near, _) = bound(stage, &driver, Domain::INET);

@@ -217,6 +217,7 @@ cases! {
         a_pair_exchanges_datagrams
         a_shutdown_ends_receives_of_datagrams
         a_batch_is_moved_by_a_plain_call
+        a_datagram_is_sent_by_a_plain_call
         a_batch_counts_as_many_plain_calls;
     receivers:
         a_receiver_brings_datagrams_whole_and_in_order

@@ -27,13 +27,17 @@ use crate::io::transfer::{may_retry, retrying, uninterrupted};
 
 /// The most datagrams that one call moves.
 const BATCH_MAX: usize = 64;
+/// The most room for a datagram that is received into memory of the runtime.
+const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 /// Datagrams that the first batch asks for behind the one that it waits for.
 const AHEAD_FIRST: usize = 4;
-/// Of so many batches in which datagrams came one at a time, one looks for a second.
-const LOOK_AGAIN: u8 = 8;
+/// Of so many batches in which datagrams came one at a time, one looks for a second: at first, and after it was
+/// not there again and again.
+const LOOK_AGAIN_MIN: u8 = 8;
+const LOOK_AGAIN_MAX: u8 = 64;
 
 /// The methods that receive and tell addresses, of which only the type `SocketAddr` differs.
 macro_rules! receivers {
@@ -237,6 +241,9 @@ impl Datagrams {
 impl Datagrams {
     pub(super) async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
         let Self { driver, fd, .. } = self;
+        if let Some(result) = driver.send_datagram_now(fd, &buf, &SocketAddress::UNNAMED) {
+            return (result, buf);
+        }
         retrying(driver, fd, PollEvents::WRITABLE, buf, |buf| driver.send(fd, buf, 0)).await
     }
 
@@ -246,6 +253,9 @@ impl Datagrams {
         to: &SocketAddress,
     ) -> BufResult<usize, T> {
         let Self { driver, fd, .. } = self;
+        if let Some(result) = driver.send_datagram_now(fd, &buf, to) {
+            return (result, buf);
+        }
         retrying(driver, fd, PollEvents::WRITABLE, buf, |buf| driver.send_to(fd, buf, to, 0)).await
     }
 
@@ -356,22 +366,22 @@ impl Datagrams {
                 }
             }
         }
-        let (result, buf) = self.recv_from(bufs.remove(0)).await;
+        // Meanwhile the last one is in the first one's place: to move all of them costs more.
+        let (result, buf) = self.recv_from(bufs.swap_remove(0)).await;
+        bufs.push(buf);
+        let last = bufs.len() - 1;
+        bufs.swap(0, last);
         match result {
             Ok(first) => received.push(first),
-            Err(error) => {
-                bufs.insert(0, buf);
-                return (Err(error), bufs);
-            }
+            Err(error) => return (Err(error), bufs),
         }
         let count = self.ahead.next();
         if count > 0
-            && let Ok(None) = self.recv_now(&mut bufs, &mut received)
+            && let Ok(None) = self.recv_now(&mut bufs[1..], &mut received)
         {
-            let first = (received.remove(0), buf);
+            let first = (received.remove(0), bufs.remove(0));
             return self.recv_by_operations(first, count, bufs).await;
         }
-        bufs.insert(0, buf);
         (Ok(received), bufs)
     }
 
@@ -459,6 +469,9 @@ impl Datagrams {
         {
             return kept.map(Datagram::into_driver);
         }
+        if self.kept.is_awaited() {
+            return Box::pin(self.recv_alone()).await;
+        }
         let receiver = self.receiver.get_or_init(|| {
             let receiver = self.driver.datagrams(self.fd.clone(), self.options.get());
             if self.receives_ended.get() {
@@ -472,6 +485,18 @@ impl Datagrams {
                 result => return result,
             }
         }
+    }
+
+    /// Receives one datagram by an operation of its own. While others have such operations under way, what is
+    /// received ahead would pass them by.
+    async fn recv_alone(&self) -> io::Result<driver::Datagram> {
+        let DatagramOptions { datagram_bytes_max, control_bytes } = self.options.get();
+        let buf = Vec::with_capacity(datagram_bytes_max.clamp(1, DATAGRAM_BYTES_MAX));
+        let (result, mut buf) = self.recv_message(buf, control_bytes).await;
+        let (driver::Received { len, from, is_truncated, .. }, control) = result?;
+        buf.truncate(len);
+        buf.shrink_to_fit(); // it may be kept for long
+        Ok(driver::Datagram::new(buf, from, is_truncated, control))
     }
 
     /// Whether nothing is received into memory of the runtime, and nothing left of that.
@@ -523,19 +548,27 @@ struct Ahead {
     count: Cell<usize>,
     /// Batches in a row that asked for none.
     alone: Cell<u8>,
+    /// After how many of these one asks.
+    look_again: Cell<u8>,
 }
 
 impl Default for Ahead {
     fn default() -> Self {
-        Self { count: Cell::new(AHEAD_FIRST), alone: Cell::new(0) }
+        let (count, alone) = (Cell::new(AHEAD_FIRST), Cell::new(0));
+        Self { count, alone, look_again: Cell::new(LOOK_AGAIN_MIN) }
     }
 }
 
 impl Ahead {
     fn next(&self) -> usize {
         let count = self.count.get();
-        self.alone.set(if count == 0 { (self.alone.get() + 1) % LOOK_AGAIN } else { 0 });
-        count.max(usize::from(count == 0 && self.alone.get() == 0))
+        self.alone.set(if count == 0 { self.alone.get() + 1 } else { 0 });
+        if self.alone.get() < self.look_again.get() {
+            return count;
+        }
+        self.alone.set(0);
+        self.look_again.set((2 * self.look_again.get()).min(LOOK_AGAIN_MAX));
+        1
     }
 
     /// Returns whether several came the last time, so that some may be there without a wait.
@@ -551,6 +584,9 @@ impl Ahead {
 
     /// Notes how many came. There may be more if none was missing.
     fn note(&self, came: usize, is_none_missing: bool) {
+        if came > 0 {
+            self.look_again.set(LOOK_AGAIN_MIN);
+        }
         self.count.set(came + usize::from(came > 0 && is_none_missing));
     }
 }

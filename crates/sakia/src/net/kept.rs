@@ -1,7 +1,7 @@
 //! Receives of datagrams that were dropped, and what they brought: for the receives that wait, and the next
 //! ones.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn, ready};
 use std::io;
@@ -96,17 +96,72 @@ type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 
 /// Dropped receives, in the order of dropping, and those that wait.
 ///
-/// What the kernel is done with wakes the one that polled it last. So whenever one of those that wait goes
-/// away the others are woken, if there is something for them.
+/// One of those that wait polls the oldest dropped receive, which wakes it when the kernel is done:
+/// 1. Each that begins to wait polls it, and is the one from then on.
+/// 2. When that one goes away, or there is another oldest one, the one that waits longest is woken to poll.
+/// 3. Those that take what was kept and have no operation of their own are woken, too, when nothing is left.
+///
+/// So what a receive costs does not depend on how many others wait.
 #[derive(Default)]
 pub(super) struct Kept {
     dropped: RefCell<VecDeque<Dropped>>,
-    /// The tasks of receives under way that were polled. A place belongs to a receive.
-    waiting: RefCell<Vec<Option<Waker>>>,
+    waiting: RefCell<Line>,
+    /// The place of the receive that the oldest of `dropped` wakes.
+    poller: Cell<Option<Place>>,
 }
 
 /// A place among those that wait.
 type Place = usize;
+
+/// Receives under way that were polled, in the order in which they began to wait.
+#[derive(Default)]
+struct Line {
+    /// `None`: gone, with others in front of it and behind it.
+    waiters: VecDeque<Option<Waiter>>,
+    /// The place of the first.
+    first: Place,
+    /// How many of them have no operation of their own.
+    takers: usize,
+}
+
+struct Waiter {
+    /// `None` while it is being replaced.
+    waker: Option<Waker>,
+    /// It waits until nothing is kept, and has no operation of its own.
+    is_taker: bool,
+}
+
+impl Line {
+    fn join(&mut self, is_taker: bool) -> Place {
+        self.takers += usize::from(is_taker);
+        self.waiters.push_back(Some(Waiter { waker: None, is_taker }));
+        self.first + self.waiters.len() - 1
+    }
+
+    fn waker_at(&mut self, place: Place) -> &mut Option<Waker> {
+        let waiter = self.waiters[place - self.first].as_mut();
+        &mut waiter.expect("a place is there until its receive leaves").waker
+    }
+
+    fn leave(&mut self, place: Place) -> Option<Waker> {
+        let waiter = self.waiters[place - self.first].take();
+        let Waiter { waker, is_taker } = waiter.expect("a receive leaves once");
+        self.takers -= usize::from(is_taker);
+        while let Some(None) = self.waiters.back() {
+            self.waiters.pop_back();
+        }
+        while let Some(None) = self.waiters.front() {
+            self.waiters.pop_front();
+            self.first += 1;
+        }
+        waker
+    }
+
+    fn wakers(&self) -> impl Iterator<Item = (&Waker, bool)> {
+        let waiters = self.waiters.iter().flatten();
+        waiters.filter_map(|waiter| Some((waiter.waker.as_ref()?, waiter.is_taker)))
+    }
+}
 
 impl Kept {
     pub(super) fn is_empty(&self) -> bool {
@@ -115,14 +170,18 @@ impl Kept {
 
     /// Returns whether receives under way wait for what was kept.
     pub(super) fn is_awaited(&self) -> bool {
-        self.waiting.borrow().iter().any(Option::is_some)
+        !self.waiting.borrow().waiters.is_empty()
     }
 
     fn add(&self, dropped: Dropped) {
+        if self.is_empty() {
+            self.poller.set(None);
+        }
         self.dropped.borrow_mut().push_back(dropped);
     }
 
     fn put_back(&self, dropped: Dropped) {
+        self.poller.set(None);
         self.dropped.borrow_mut().push_front(dropped);
     }
 
@@ -130,21 +189,16 @@ impl Kept {
     pub(super) fn add_error(&self, error: io::Error) {
         if let Some(error) = of_the_socket(error) {
             self.add(Box::pin(ready(Some(Err(error)))));
+            self.tell();
         }
     }
 
-    /// A receive waits, at its place if it has one.
-    fn wait(&self, place: &mut Option<Place>, cx: &Context<'_>) {
-        let at = *place.get_or_insert_with(|| {
-            let mut waiting = self.waiting.borrow_mut();
-            let free = waiting.iter().position(Option::is_none);
-            free.unwrap_or_else(|| {
-                waiting.push(None);
-                waiting.len() - 1
-            })
-        });
+    /// A receive waits, at its place if it has one, and has polled the oldest dropped one.
+    fn wait(&self, place: &mut Option<Place>, is_taker: bool, cx: &Context<'_>) {
+        let at = *place.get_or_insert_with(|| self.waiting.borrow_mut().join(is_taker));
+        self.poller.set(Some(at));
         // Wakers are users' code, and so nothing is borrowed meanwhile.
-        let old = self.waiting.borrow_mut()[at].take();
+        let old = self.waiting.borrow_mut().waker_at(at).take();
         let waker = match old {
             Some(waker) if waker.will_wake(cx.waker()) => waker,
             old => {
@@ -152,33 +206,61 @@ impl Kept {
                 cx.waker().clone()
             }
         };
-        self.waiting.borrow_mut()[at] = Some(waker);
+        *self.waiting.borrow_mut().waker_at(at) = Some(waker);
     }
 
-    /// A receive waits no more. The others look whether there is something for them.
+    /// A receive waits no more.
     fn leave(&self, place: &mut Option<Place>) {
         if let Some(at) = place.take() {
-            let waker = self.waiting.borrow_mut()[at].take();
+            if self.poller.get() == Some(at) {
+                self.poller.set(None);
+            }
+            let waker = self.waiting.borrow_mut().leave(at);
             drop(waker);
         }
+        self.tell();
+    }
+
+    /// Wakes those that have to look: one if nothing wakes any of them otherwise, or else, when nothing is
+    /// left, those that have nothing else to wait for.
+    fn tell(&self) {
         if self.is_empty() {
-            return;
+            if self.waiting.borrow().takers > 0 {
+                let takers: Vec<Waker> = {
+                    let waiting = self.waiting.borrow();
+                    let takers = waiting.wakers().filter(|(_, is_taker)| *is_taker);
+                    takers.map(|(waker, _)| waker.clone()).collect()
+                };
+                takers.into_iter().for_each(Waker::wake);
+            }
+        } else if self.poller.get().is_none() {
+            let first = self.waiting.borrow().wakers().next().map(|(waker, _)| waker.clone());
+            if let Some(waker) = first {
+                waker.wake();
+            }
         }
-        let waiting: Vec<Waker> = self.waiting.borrow().iter().flatten().cloned().collect();
-        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Polls the oldest of the dropped receives, up to the first that brought something.
     fn poll_first(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
+        let mut is_changed = false;
         loop {
             let Some(mut dropped) = self.dropped.borrow_mut().pop_front() else {
+                if is_changed {
+                    self.tell();
+                }
                 return Poll::Pending;
             };
             match dropped.as_mut().poll(cx) {
-                Poll::Ready(Some(result)) => return Poll::Ready(result),
-                Poll::Ready(None) => {}
+                Poll::Ready(result) => {
+                    self.poller.set(None);
+                    if let Some(result) = result {
+                        return Poll::Ready(result);
+                    }
+                    is_changed = true;
+                }
                 Poll::Pending => {
-                    self.put_back(dropped);
+                    self.dropped.borrow_mut().push_front(dropped);
                     return Poll::Pending;
                 }
             }
@@ -192,7 +274,7 @@ impl Kept {
             Poll::Ready(result) => Poll::Ready(Some(result)),
             Poll::Pending if self.is_empty() => Poll::Ready(None),
             Poll::Pending => {
-                self.wait(&mut waiting.place, cx);
+                self.wait(&mut waiting.place, true, cx);
                 Poll::Pending
             }
         })
@@ -277,7 +359,7 @@ impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Future
                 op.cancel();
                 continue;
             }
-            kept.wait(&mut this.place, cx);
+            kept.wait(&mut this.place, false, cx);
             return Poll::Pending;
         }
     }

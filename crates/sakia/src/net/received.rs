@@ -30,6 +30,22 @@ impl<A: Address> Received<A> {
         let driver::Received { len, from, is_truncated, datagram_len, .. } = received;
         Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
     }
+
+    /// Takes what the driver tells of a batch, up to the first without a sender, as the end of receives is.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`: there is none before that.
+    pub(super) fn of_batch(batch: Vec<driver::Received>) -> io::Result<Vec<Self>> {
+        let mut told = Vec::with_capacity(batch.len());
+        for received in batch {
+            match Self::of(received) {
+                Ok(received) => told.push(received),
+                Err(error) if told.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(told)
+    }
 }
 
 /// A datagram that was received into memory of the runtime.

@@ -173,6 +173,9 @@ impl UdpSocket {
     ///   port. The socket goes on.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
     ///
+    /// If receives are shut down by way of [`as_fd`](AsFd::as_fd), this one resolves to 0 bytes from then on, and
+    /// those that tell a sender to `EAFNOSUPPORT`.
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     pub async fn recv<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
@@ -222,7 +225,7 @@ impl UdpSocket {
         bufs: Vec<T>,
     ) -> BufResult<Vec<Received<SocketAddr>>, Vec<T>> {
         let (result, bufs) = self.inner.recv_batch(bufs).await;
-        (result.and_then(|all| all.into_iter().map(Received::of).collect()), bufs)
+        (result.and_then(Received::of_batch), bufs)
     }
 
     /// Takes over a socket that `std` made, whether it blocks or not.

@@ -14,6 +14,7 @@ mod datagram_errors;
 mod datagrams;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 mod foreign;
+mod hostile;
 mod listeners;
 mod options;
 mod scenes;
