@@ -310,7 +310,7 @@ impl<E: Env> Runner<'_, E> {
         let content = &self.files[file].content;
         let at = if appends { content.size_max() } else { usize::from(at) };
         if appends && content.size_min() != content.size_max() {
-            return; // nobody knows where it goes
+            return; // the target of the write is unknown
         }
         let bytes = text(self.started + 1, len);
         let edit = if appends && len == 0 {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sakia::time::timeout;
 
-/// The largest number of polls before a future is dropped, and the longest time in milliseconds if polls are
-/// not counted.
+/// The largest number of polls before a future is dropped.
 const POLLS_MAX: u32 = 200;
+/// The longest time before a future without restless polls is dropped.
 const TIME_US_MAX: u64 = 4000;
 
 /// Drops `future` at a moment that `random` chooses: after some turns of the runtime, woken or not, after
