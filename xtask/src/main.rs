@@ -18,6 +18,7 @@ mod sim;
 mod suites;
 mod test_code;
 mod tidy;
+mod words;
 
 use std::env;
 use std::ffi::OsString;
@@ -124,6 +125,18 @@ enum Command {
         #[arg(long)]
         cycles: bool,
     },
+    /// Count comments in the product's sources whose wording has to be decoded, per crate
+    Words {
+        /// Print each line that is counted
+        #[arg(long, conflicts_with = "sample")]
+        lines: bool,
+        /// Print this many comments, drawn by the seed; a rewrite does not change the places drawn
+        #[arg(long, value_name = "COUNT", requires = "seed")]
+        sample: Option<usize>,
+        /// The seed of the sample
+        #[arg(long, requires = "sample")]
+        seed: Option<u64>,
+    },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -151,6 +164,11 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),
         Command::Tidy { cycles: true } => tidy::cycles::print(&root),
         Command::Tidy { cycles: false } => tidy::run(&root),
+        Command::Words { sample: Some(count), seed: Some(seed), .. } => {
+            words::sample(&root, count, seed)
+        }
+        Command::Words { lines: true, .. } => words::lines(&root),
+        Command::Words { .. } => words::counts(&root),
     }
 }
 

@@ -11,6 +11,7 @@ mod layers;
 mod libc_free;
 mod links;
 mod manifest;
+pub(crate) mod plain;
 mod reasons;
 mod signatures;
 mod soundness;
@@ -51,6 +52,7 @@ const CHECKS: &[Check] = &[
     libc_free::dependencies,
     links::have_targets,
     manifest::parse,
+    plain::shrink,
     reasons::are_given,
     signatures::hand_nothing_over,
     soundness::names_tests,
@@ -64,14 +66,15 @@ const CHECKS: &[Check] = &[
     words::belong,
 ];
 
-/// Runs all checks on the repository at `root` and prints a line per finding.
+/// Runs all checks on the repository at `root` and prints the counts of [`plain`], then a line per finding.
 ///
 /// # Errors
 /// When the repository cannot be read or the findings cannot be printed.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let tree = Tree::read(root)?;
     let findings = check(&tree, CHECKS);
-    let report: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    let mut report = format!("{}\n", plain::summary(&tree));
+    report.extend(findings.iter().map(|finding| format!("{finding}\n")));
     match io::stdout().write_all(report.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             return Err(error).context("cannot print the findings");

@@ -1,6 +1,6 @@
-//! What experiments need from below, and tests too: places where files behave badly, Linux AIO, a timed host.
+//! Shared tools of experiments and tests: file systems that behave badly, Linux AIO, a timed host.
 //!
-//! Places, which need root and are skipped loudly without:
+//! File systems, which need root and are skipped loudly without:
 //! - [`fuse`]: a file system whose every answer is scripted: late, short, an error, never.
 //! - [`throttled`]: an ext4 on a disk that stalls on command.
 //! - [`small_fs`]: file systems that are soon full, or whose disk loses its end.
@@ -8,16 +8,16 @@
 //! [`timed_host`] is a host for rings that has a clock. [`aio`] is Linux AIO, and a scheduler on it: the
 //! experiment `sched` compares the engine with it.
 //!
-//! Limits of experiments, loops by hand that only such code can have: [`ring_send`], [`datagram_batch`] and
+//! Limit programs of experiments, which need unsafe code: [`ring_send`], [`datagram_batch`] and
 //! [`careful_send`].
 //!
-//! [`stats`] has medians and their intervals, and [`usage`] what a program takes of the machine, for all that
-//! is measured here.
+//! [`stats`] has medians and their intervals, and [`usage`] the machine's resources used by a program, for
+//! all measurements.
 //!
-//! [`mix`] makes numbers look random.
+//! [`mix`] scatters numbers.
 //!
-//! And [`blocked`], whether a thread waits in the kernel; [`place`], what the places share: skips, scratch
-//! directories, leftovers.
+//! [`blocked`] detects that a thread is blocked in the kernel; [`place`] has the shared parts of the file
+//! systems: skips, scratch directories, leftovers.
 //!
 //! Everything here may be used from any thread.
 

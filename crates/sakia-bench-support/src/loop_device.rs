@@ -15,13 +15,12 @@ use rustix::io::Errno;
 
 use crate::place::{PlaceError, mounts};
 
-/// How long a device that was told to detach may take.
+/// The longest time that a detaching device may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The scheduler of devices whose queue is to be longer. Loop devices have none by themselves.
+/// The scheduler of devices with a longer queue. Loop devices have none by default.
 const SCHEDULER: &str = "mq-deadline";
 
-/// A loop device over a file. It is detached with the value, or, should something still use it,
-/// when that ends.
+/// A loop device over a file. It is detached with the value, or, if it is still in use, when that use ends.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     node: PathBuf,
@@ -48,11 +47,11 @@ impl LoopDevice {
             // SAFETY: the call reads one such structure, which lives through it, and nothing else.
             match unsafe { configure(device.as_raw_fd(), &raw const configuration) } {
                 Ok(_) => {
-                    // Those of an earlier use outlive it.
+                    // Limits of an earlier use outlive it.
                     lift_limits(&node);
                     return Ok(Self { node, device: Some(device) });
                 }
-                // Somebody else was faster.
+                // Another process took the device first.
                 Err(nix::Error::EBUSY) => {}
                 Err(errno) => {
                     return Err(PlaceError::needing(
@@ -64,13 +63,13 @@ impl LoopDevice {
         }
     }
 
-    /// The device's node.
+    /// Returns the device's node.
     pub(crate) fn path(&self) -> PathBuf {
         self.node.clone()
     }
 
-    /// Keeps the dirty memory of this device below `bytes`, whatever the rest of the machine does.
-    /// Writers stand still beyond that.
+    /// Limits the dirty memory of this device to `bytes`, independent of the rest of the machine. Writers
+    /// block beyond that.
     pub(crate) fn limit_dirty(&self, bytes: u64) -> Result<(), PlaceError> {
         let folder = limits_of(&self.node)
             .map_err(|error| PlaceError::needing("find the device's limits", error))?;
@@ -81,15 +80,15 @@ impl LoopDevice {
         )
     }
 
-    /// Has a scheduler keep up to `count` requests, in which neighbors become one.
+    /// Installs a scheduler with a queue of up to `count` requests, which merges neighbors.
     pub(crate) fn queue_requests(&self, count: u32) -> Result<(), PlaceError> {
         let settings = [("scheduler", SCHEDULER), ("nr_requests", &count.to_string())];
         write_settings(&block_of(&self.node).join("queue"), SCHEDULER, settings)
     }
 }
 
-/// Detaches it, and waits until the backing file is no longer in use. Does not wait where something else
-/// still uses the device: it detaches when that ends.
+/// Detaches it, and waits until the backing file is no longer in use. It does not wait if the device is
+/// still in use elsewhere: it detaches when that ends.
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
@@ -105,7 +104,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Writes to files of the kernel, which `need` the machine may lack.
+/// Writes to files of the kernel; `need` names the feature that the machine may lack.
 fn write_settings(
     folder: &Path,
     need: &str,
@@ -114,7 +113,7 @@ fn write_settings(
     for (name, value) in settings {
         let file = folder.join(name);
         fs::write(&file, value).map_err(|error| {
-            // A scheduler that this kernel lacks is an invalid argument.
+            // The kernel reports a scheduler that it lacks as an invalid argument.
             let error = if name == "scheduler" { Errno::NOSYS.into() } else { error };
             PlaceError::needing(format!("set {} ({need})", file.display()), error)
         })?;
@@ -122,18 +121,18 @@ fn write_settings(
     Ok(())
 }
 
-/// Where the kernel shows the limits on dirty memory of a device.
+/// Returns the kernel's folder of a device's limits on dirty memory.
 fn limits_of(node: &Path) -> io::Result<PathBuf> {
     let device = fs::read_to_string(block_of(node).join("dev"))?;
     Ok(Path::new("/sys/class/bdi").join(device.trim()))
 }
 
-/// Where the kernel shows a device.
+/// Returns the kernel's folder of a device.
 fn block_of(node: &Path) -> PathBuf {
     Path::new("/sys/block").join(node.file_name().unwrap_or_default())
 }
 
-/// Gives a device the kernel's defaults again, where it can be limited at all.
+/// Restores the kernel's defaults of a device, if it can be limited at all.
 pub(crate) fn lift_limits(node: &Path) {
     let scheduler = block_of(node).join("queue/scheduler");
     if fs::read_to_string(&scheduler).is_ok_and(|all| all.contains(&format!("[{SCHEDULER}]"))) {
@@ -149,7 +148,7 @@ fn is_mounted(node: &Path) -> bool {
     mounts().is_ok_and(|all| all.iter().any(|(_, source)| source == node))
 }
 
-/// Every attached loop device with its backing file.
+/// Returns every attached loop device with its backing file.
 pub(crate) fn attached() -> Vec<(String, PathBuf)> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().filter_map(io::Result::ok);
     let backing = |device: fs::DirEntry| {
@@ -164,7 +163,7 @@ fn configuration(backing: &OwnedFd) -> sys::loop_config {
     // SAFETY: the structure has numbers only, of which each may be 0.
     let mut configuration: sys::loop_config = unsafe { std::mem::zeroed() };
     configuration.fd = backing.as_raw_fd().cast_unsigned();
-    // Its last user detaches it, so that a process that is killed leaves no device.
+    // The last user detaches it, so that a killed process leaves no device.
     configuration.info.lo_flags = sys::LO_FLAGS_AUTOCLEAR as u32;
     configuration
 }

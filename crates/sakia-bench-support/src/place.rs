@@ -1,9 +1,9 @@
-//! What the places share: loud skips, scratch directories, mounts that end, leftovers.
+//! Shared parts of the file systems for tests: loud skips, scratch directories, mounts that end, leftovers.
 //!
-//! Each place lives in a scratch directory of its own, `sakia-testkit-PID-N` below the directory
-//! for temporary files, with a locked file in it. A process that ends in good order, or by a panic
-//! that unwinds, leaves nothing. One that is killed leaves mounts and directories; the lock tells
-//! that it is gone, and the next process that makes a place sweeps them up.
+//! Each lives in a scratch directory of its own, `sakia-testkit-PID-N` below the directory for temporary
+//! files, with a locked file in it. A process that ends in good order, or by a panic that unwinds, leaves
+//! nothing. One that is killed leaves mounts and directories; the lock shows that it is gone, and the next
+//! process that makes a scratch directory removes them.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, TryLockError};
@@ -17,35 +17,35 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// The first part of the name of every scratch directory.
+/// The prefix of the name of every scratch directory.
 const PREFIX: &str = "sakia-testkit-";
 
-/// Why a place could not be made: what was tried, and what came of it.
+/// The failed step of making a file system, and its error.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {error}")]
 pub struct PlaceError {
-    /// What was tried.
+    /// The step.
     step: String,
-    /// What came of it.
+    /// Its error.
     #[source]
     error: io::Error,
-    /// Whether the machine lacks a privilege, a program or a feature of the kernel.
+    /// The machine lacks a privilege, a program or a feature of the kernel.
     missing: bool,
 }
 
 impl PlaceError {
-    /// Whether the machine lacks something: a privilege, a program, a feature of the kernel. The
-    /// test cannot run here, and nothing is known to be broken.
+    /// Returns whether the machine lacks something: a privilege, a program, a feature of the kernel. The
+    /// test cannot run here, and no bug is known.
     pub fn is_missing(&self) -> bool {
         self.missing
     }
 
-    /// A step that any machine should bear.
+    /// Returns the error of a step that any machine supports.
     pub(crate) fn failed(step: impl Into<String>, error: impl Into<io::Error>) -> Self {
         Self { step: step.into(), error: error.into(), missing: false }
     }
 
-    /// A step that needs something of the machine; the error tells whether it was there.
+    /// Returns the error of a step with requirements; the errno tells whether they were met.
     pub(crate) fn needing(step: impl Into<String>, error: impl Into<io::Error>) -> Self {
         const LACKS: [Errno; 8] = [
             Errno::PERM,
@@ -63,8 +63,8 @@ impl PlaceError {
     }
 }
 
-/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
-/// `SAKIA_DENY_SKIPS` is set. Takes what `format!` takes: the reason.
+/// Ends the calling test, which cannot run on this machine. Fails it instead if `SAKIA_DENY_SKIPS` is set.
+/// Takes the arguments of `format!`: the reason.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{
@@ -73,8 +73,8 @@ macro_rules! skip {
     }};
 }
 
-/// The place in a `Result<_, PlaceError>`. Skips the calling test loudly where the machine lacks
-/// something, and panics at any other error.
+/// Unwraps a `Result<_, PlaceError>`. Skips the calling test loudly if the machine lacks something, and
+/// panics at any other error.
 #[macro_export]
 macro_rules! available {
     ($place:expr) => {
@@ -86,10 +86,10 @@ macro_rules! available {
     };
 }
 
-/// What [`skip!`](crate::skip) prints, or fails with.
+/// Prints the reason of [`skip!`](crate::skip), or fails with it.
 ///
 /// # Panics
-/// When `SAKIA_DENY_SKIPS` is set.
+/// If `SAKIA_DENY_SKIPS` is set.
 #[track_caller]
 pub fn announce_skip(test: &str, reason: &str) {
     assert!(
@@ -101,7 +101,7 @@ pub fn announce_skip(test: &str, reason: &str) {
 
 // ---- directories and mounts --------------------------------------------------------------------
 
-/// A directory of our own. It goes with the value, and what is in it too.
+/// A private directory. It is removed with its contents when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -110,7 +110,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A new directory, with a directory `mnt` in it. Sweeps up first, once per process.
+    /// Makes a new directory, with a directory `mnt` in it. Sweeps leftovers first, once per process.
     pub(crate) fn new() -> Result<Self, PlaceError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static SWEPT: Once = Once::new();
@@ -142,9 +142,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes a scratch directory, but never what is still mounted in it.
+/// Removes a scratch directory, but never a mount in it.
 fn remove(scratch: &Path) {
-    // `mnt` is empty, or still in use: then it stays, and is told by `leftovers`.
+    // `mnt` is empty, or still in use: then it stays, and `leftovers` reports it.
     if fs::remove_dir(scratch.join("mnt")).is_ok() || !scratch.join("mnt").exists() {
         let _ = fs::remove_dir_all(scratch);
     }
@@ -154,12 +154,12 @@ fn remove(scratch: &Path) {
 #[derive(Debug)]
 pub(crate) struct Mounted {
     point: PathBuf,
-    /// Last: the directory goes when nothing is mounted in it.
+    /// Last: the directory is removed after the unmount.
     _scratch: Scratch,
 }
 
 impl Mounted {
-    /// Mounts what `source`, `kind` and `data` say, which are those of `mount(2)`.
+    /// Mounts `source` of type `kind` with the options `data`, as `mount(2)`.
     pub(crate) fn new(
         scratch: Scratch,
         source: &Path,
@@ -173,12 +173,12 @@ impl Mounted {
         Ok(Self { point, _scratch: scratch })
     }
 
-    /// Takes over what was mounted on `mnt` of the scratch directory by other means.
+    /// Adopts a file system mounted on `mnt` of the scratch directory by other means.
     pub(crate) fn adopt(scratch: Scratch) -> Self {
         Self { point: scratch.path().join("mnt"), _scratch: scratch }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
@@ -190,14 +190,14 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts: at once where nothing is open, else by detaching, which leaves open files alone.
+/// Unmounts: at once if nothing is open, otherwise by detaching, which leaves open files alone.
 fn detach(point: &Path) {
     if unmount(point, UnmountFlags::NOFOLLOW).is_err() {
         let _ = unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
 }
 
-/// Runs a program of the file system's tools, which must succeed.
+/// Runs a file system tool, which must succeed.
 pub(crate) fn run_tool<'a>(
     program: &str,
     arguments: impl IntoIterator<Item = &'a OsStr>,
@@ -205,7 +205,7 @@ pub(crate) fn run_tool<'a>(
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new(program)
         .args(arguments)
-        // Where many distributions keep them, also outside of root's path.
+        // Many distributions keep them there, outside of a user's path.
         .env("PATH", format!("{path}:/usr/sbin:/sbin"))
         .output()
         .map_err(|error| PlaceError::needing(format!("run {program}"), error))?;
@@ -221,8 +221,8 @@ pub(crate) fn run_tool<'a>(
 
 // ---- leftovers ---------------------------------------------------------------------------------
 
-/// What places of the process `pid` exist at this moment: mounts, loop devices and directories,
-/// one line each. Empty after all were dropped.
+/// Returns the mounts, loop devices and directories of the process `pid` that exist at this moment, one line
+/// each. Empty after all were dropped.
 ///
 /// # Errors
 /// As reading `/proc/self/mountinfo` and the directory for temporary files.
@@ -243,8 +243,8 @@ pub fn leftovers(pid: u32) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Removes what processes that were killed have left: their mounts, latest first, and their
-/// directories. Loop devices end with their mounts. Returns the number of directories removed.
+/// Removes the leftovers of killed processes: their mounts, latest first, and their directories. Loop
+/// devices end with their mounts. Returns the number of directories removed.
 ///
 /// # Errors
 /// As [`leftovers`].
@@ -262,8 +262,8 @@ pub fn sweep() -> io::Result<usize> {
     Ok(dead.iter().filter(|scratch| !scratch.exists()).count())
 }
 
-/// Whether the process that made the directory is gone. Its number says so, and the lock, because
-/// a process of another namespace may have any number.
+/// Returns whether the process that made the directory is gone. Both its number and the lock must say so,
+/// since a process of another namespace may have any number.
 fn is_abandoned(scratch: &Path) -> bool {
     let owner = scratch_of(scratch).map(|(_, owner)| owner);
     if owner.is_none_or(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
@@ -275,7 +275,7 @@ fn is_abandoned(scratch: &Path) -> bool {
     }
 }
 
-/// The scratch directory that the path is or lies in, and the process it belongs to.
+/// Returns the scratch directory that the path is or lies in, and its process.
 fn scratch_of(path: &Path) -> Option<(PathBuf, u32)> {
     path.ancestors().find_map(|path| {
         let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
@@ -296,7 +296,7 @@ fn scratch_directories() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Where what is mounted, in the order in which it was: mount point and source.
+/// Returns all mounts in the order of mounting: mount point and source.
 pub(crate) fn mounts() -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let path = |field: Option<&[u8]>| {
@@ -312,7 +312,7 @@ pub(crate) fn mounts() -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(table.split(|&byte| byte == b'\n').map(mount).collect())
 }
 
-/// A field of `mountinfo`, in which white space and backslashes are three octal digits.
+/// Decodes a field of `mountinfo`, in which white space and backslashes are three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,8 +1,8 @@
-//! Sends of one buffer by a ring of its own, copied by the kernel or not (`IORING_OP_SEND_ZC`).
+//! Sends of one buffer by a ring of its own, with or without a copy in the kernel (`IORING_OP_SEND_ZC`).
 //!
-//! A send that is not copied has two completions: one tells the bytes, and another, the notification, that
-//! the kernel does not use the buffer any more. The buffer never changes here, so the next send need not wait
-//! for the notification of the one before: that is the best case of such sends.
+//! A zero-copy send has two completions: the first has the number of bytes, and the second, the
+//! notification, says that the kernel no longer uses the buffer. The buffer never changes here, so the next
+//! send need not wait for the previous notification: that is the best case of such sends.
 //!
 //! Source: `io_uring_prep_send_zc(3)`, `io_uring/net.c`.
 
@@ -14,37 +14,37 @@ use linux_raw_sys::io_uring::{IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPOR
 use rustix::net::SendFlags;
 use sakia_ring::{Cqe, Opcode, Ring, Sqe};
 
-/// Completions that are fetched at a time.
+/// The number of completions fetched at a time.
 const BATCH: usize = 64;
-/// Notifications that are not there yet, at most; then a send waits for some.
+/// The limit of outstanding notifications; at the limit a send waits for some.
 const AWAITED_MAX: u64 = 256;
 
-/// A ring, and the buffer that it sends.
+/// A ring, and its buffer.
 #[derive(Debug)]
 pub struct RingSender {
     ring: Ring,
-    /// The kernel reads it as long as notifications are awaited.
+    /// The kernel reads it while notifications are outstanding.
     bytes: ManuallyDrop<Box<[u8]>>,
     zero_copy: bool,
     awaited: u64,
     counts: Counts,
 }
 
-/// What was counted.
+/// Counts of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sends that were completed.
+    /// Completed sends.
     pub sends: u64,
     /// Enters.
     pub enters: u64,
     /// Notifications.
     pub notifications: u64,
-    /// Those of sends that the kernel has copied all the same.
+    /// Notifications of sends that the kernel has copied all the same.
     pub copied: u64,
 }
 
 impl RingSender {
-    /// A ring for sends of these bytes.
+    /// Makes a ring for sends of these bytes.
     ///
     /// # Errors
     /// There is no ring.
@@ -55,7 +55,7 @@ impl RingSender {
         Ok(Self { ring, bytes, zero_copy, awaited: 0, counts: Counts::default() })
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -63,7 +63,7 @@ impl RingSender {
     /// Sends all bytes to a stream, and waits until the socket has them.
     ///
     /// # Errors
-    /// As `send(2)`. `EINVAL`: this kernel has no such sends.
+    /// As `send(2)`. `EINVAL`: this kernel does not support such sends.
     pub fn send(&mut self, to: impl AsFd) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.bytes.len() {
@@ -75,7 +75,7 @@ impl RingSender {
         Ok(())
     }
 
-    /// Waits until the kernel uses the buffer no more.
+    /// Waits until the kernel no longer uses the buffer.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
@@ -106,7 +106,8 @@ impl RingSender {
         }
     }
 
-    /// Enters, waits for a completion, and counts what has come. Returns the result of a send, if one has.
+    /// Enters, waits for a completion, and counts all completions. Returns the result of a send, if there is
+    /// one.
     fn fetch(&mut self) -> io::Result<Option<io::Result<u32>>> {
         if self.ring.cq_ready() == 0 || self.ring.sq_pending() > 0 {
             self.counts.enters += 1;
@@ -134,7 +135,7 @@ impl RingSender {
 impl Drop for RingSender {
     fn drop(&mut self) {
         if self.settle().is_ok() {
-            // SAFETY: no notification is awaited, and the value is gone after this.
+            // SAFETY: no notification is outstanding, and the value is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.bytes) };
         }
     }
@@ -177,7 +178,7 @@ mod tests {
             let Counts { sends, notifications, copied, .. } = sender.counts();
             assert!(sends >= 20);
             assert_eq!(notifications, if zero_copy { sends } else { 0 });
-            // What this kernel does on a loopback, and the reason why the runtime has no such sends.
+            // This kernel copies on a loopback, which is the reason why the runtime has no such sends.
             assert_eq!(copied, notifications);
         }
     }

@@ -1,4 +1,4 @@
-//! Small file systems of one's own: soon full, or on a disk that loses its end.
+//! Small private file systems: soon full, or on a disk that loses its end.
 //!
 //! ```
 //! use std::fs;
@@ -22,43 +22,43 @@ use crate::loop_device::LoopDevice;
 use crate::place::{Mounted, PlaceError, Scratch};
 use crate::throttled::{make_ext4, make_image};
 
-/// What a tmpfs takes beside the one file on it.
+/// The overhead of a tmpfs besides the one file on it.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// A mounted file system, with its disk if it has one. Both go with the value.
+/// A mounted file system, with its disk if it has one. Both end with the value.
 #[derive(Debug)]
 pub struct SmallFs {
     mounted: Mounted,
     /// The device and the file behind it.
     disk: Option<(LoopDevice, PathBuf)>,
-    /// What this lies on, and is unmounted after it.
+    /// The file system below, which is unmounted after it.
     _below: Option<Box<SmallFs>>,
 }
 
 impl SmallFs {
-    /// A tmpfs that holds `size_bytes`, rounded up to pages.
+    /// Mounts a tmpfs of `size_bytes`, rounded up to pages.
     ///
     /// # Errors
-    /// Without the privilege to mount, the error says that something is missing.
+    /// Without the privilege to mount, the error says what is missing.
     pub fn tmpfs(size_bytes: u64) -> Result<Self, PlaceError> {
         let data = format!("size={size_bytes},mode=755");
         let mounted = Mounted::new(Scratch::new()?, Path::new("sakia-testkit"), "tmpfs", &data)?;
         Ok(Self { mounted, disk: None, _below: None })
     }
 
-    /// An ext4 without a journal on a disk of `size_bytes`; 1 MiB is about the least.
+    /// Mounts an ext4 without a journal on a disk of `size_bytes`; 1 MiB is about the minimum.
     ///
     /// # Errors
-    /// Without loop devices, `mkfs.ext4` or the privilege to mount, the error says that something
-    /// is missing.
+    /// Without loop devices, `mkfs.ext4` or the privilege to mount, the error says what is missing.
     pub fn ext4(size_bytes: u64) -> Result<Self, PlaceError> {
         let scratch = Scratch::new()?;
         let image = make_ext4(scratch.path(), size_bytes, false)?;
         Self::on_loop(scratch, image, "ext4", "errors=continue,noinit_itable")
     }
 
-    /// An ext4 on a disk of `size_bytes` that is a file on a tmpfs of its own: it takes memory as far as it
-    /// is written, and no disk. With or without a journal; an inode for each 16 KiB, or 4 KiB below 512 MiB.
+    /// Mounts an ext4 on a disk of `size_bytes` that is a file on a tmpfs of its own: it takes only the
+    /// memory that is written, and no disk. With or without a journal; an inode for each 16 KiB, or 4 KiB
+    /// below 512 MiB.
     ///
     /// # Errors
     /// As [`Self::ext4`].
@@ -71,7 +71,7 @@ impl SmallFs {
         Ok(ext4)
     }
 
-    /// An xfs, on a disk of 300 MiB that takes no more space than is written.
+    /// Mounts an xfs, on a sparse disk of 300 MiB.
     ///
     /// # Errors
     /// As [`Self::ext4`], with `mkfs.xfs`.
@@ -79,7 +79,7 @@ impl SmallFs {
         Self::made_by("mkfs.xfs", "xfs")
     }
 
-    /// A btrfs, on a disk of 300 MiB that takes no more space than is written.
+    /// Mounts a btrfs, on a sparse disk of 300 MiB.
     ///
     /// # Errors
     /// As [`Self::ext4`], with `mkfs.btrfs`.
@@ -87,12 +87,10 @@ impl SmallFs {
         Self::made_by("mkfs.btrfs", "btrfs")
     }
 
-    /// An overlay whose layers lie on this file system, in directories of their own. The lower
-    /// layer is empty.
+    /// Mounts an overlay whose layers are directories on this file system. The lower layer is empty.
     ///
     /// # Errors
-    /// Without the privilege to mount, or the kernel's support, the error says that something is
-    /// missing.
+    /// Without the privilege to mount, or the kernel's support, the error says what is missing.
     pub fn overlay(self) -> Result<Self, PlaceError> {
         let layers = ["lower", "upper", "work"].map(|name| self.path().join(name));
         for layer in &layers {
@@ -122,24 +120,24 @@ impl SmallFs {
         Ok(Self { mounted, disk: Some((device, image)), _below: None })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.mounted.path()
     }
 
-    /// The block device under it, if it has one.
+    /// Returns the block device under it, if it has one.
     pub fn device(&self) -> Option<PathBuf> {
         self.disk.as_ref().map(|(device, _)| device.path())
     }
 
-    /// Takes away the disk behind byte `keep`: reads there fail with `EIO`. What is in the page
-    /// cache can still be read, and a write makes the disk grow again.
+    /// Cuts off the disk behind byte `keep`: reads there fail with `EIO`. Pages in the page cache can still
+    /// be read, and a write makes the disk grow again.
     ///
     /// # Errors
     /// As `ftruncate(2)`.
     ///
     /// # Panics
-    /// On a file system without a disk.
+    /// If the file system has no disk.
     pub fn cut_disk(&self, keep: u64) -> io::Result<()> {
         let (_, image) = self.disk.as_ref().expect("a file system on a disk");
         File::options().write(true).open(image)?.set_len(keep)

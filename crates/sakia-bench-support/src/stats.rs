@@ -1,18 +1,18 @@
-//! Medians, and how far they can be trusted.
+//! Medians, and their confidence intervals.
 //!
-//! Intervals come from order statistics: the median of what the values are drawn from lies between
-//! the k-th smallest and the k-th largest value with a probability that only depends on k and their
-//! number. Nothing is assumed about the distribution, and nothing is drawn at random.
+//! Intervals come from order statistics: the median of the distribution lies between the k-th smallest and
+//! the k-th largest value with a probability that only depends on k and the number of values. Nothing is
+//! assumed about the distribution, and nothing is drawn at random.
 
 use serde::Serialize;
 
 /// Intervals cover the median with at least this probability.
 const CONFIDENCE: f64 = 0.95;
 
-/// The fewest values that have an [`interval`].
+/// The smallest number of values that has an [`interval`].
 pub const INTERVAL_MIN: usize = 6;
 
-/// The most values that [`interval`] can be asked about.
+/// The largest number of values that [`interval`] uses.
 pub const VALUES_MAX: usize = 1000;
 
 /// Median and extremes of whole numbers.
@@ -27,7 +27,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Of these values; zeros when there is none.
+    /// Returns the range of these values; zeros if there are none.
     pub fn of(values: impl IntoIterator<Item = u64>) -> Self {
         let mut values: Vec<u64> = values.into_iter().collect();
         values.sort_unstable();
@@ -42,7 +42,7 @@ impl Range {
 /// Median and extremes of any numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle value, as [`median`] has it.
+    /// The middle value, as [`median`] computes it.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -51,7 +51,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values; `None` when there is none.
+    /// Returns the spread of these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
         let sorted = sorted(&values);
@@ -59,51 +59,51 @@ impl Spread {
     }
 }
 
-/// The median of ratios, and how far it can be trusted.
+/// The median of ratios, and its confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// As [`median`] has it.
+    /// As [`median`] computes it.
     pub median: f64,
-    /// Their [`interval`], if there are as many as it takes.
+    /// Their [`interval`], if there are enough.
     pub ci95: Option<[f64; 2]>,
     /// The smallest and the largest.
     pub range: [f64; 2],
 }
 
 impl Ratio {
-    /// Of the ratios of these pairs, each of the same round; `None` when there is none.
+    /// Returns the ratios of these pairs, each of the same round; `None` if there are none.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios: Vec<f64> = pairs.into_iter().map(|(one, other)| one / other).collect();
         let Spread { median, min, max } = Spread::of(ratios.iter().copied())?;
         Some(Self { median, ci95: interval(&ratios), range: [min, max] })
     }
 
-    /// The interval, or what was seen where there is none.
+    /// Returns the interval, or the range if there is no interval.
     #[must_use]
     pub fn bounds(&self) -> [f64; 2] {
         self.ci95.unwrap_or(self.range)
     }
 }
 
-/// The middle value; of an even number of values the mean of the two in the middle.
+/// Returns the middle value; of an even number of values the mean of the two in the middle.
 ///
 /// # Panics
-/// When there is no value.
+/// If there is no value.
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
-/// The narrowest interval between two of the values that holds the median of what they are drawn
-/// from with 95 % probability. `None` for fewer than [`INTERVAL_MIN`] values: not even their whole
-/// range does. Of more than [`VALUES_MAX`] values only so many are looked at.
+/// Returns the narrowest interval between two of the values that holds the median of their distribution with
+/// 95 % probability. `None` for fewer than [`INTERVAL_MIN`] values: not even their whole range does. It uses
+/// the first [`VALUES_MAX`] values only.
 pub fn interval(values: &[f64]) -> Option<[f64; 2]> {
     let sorted = sorted(&values[..values.len().min(VALUES_MAX)]);
     let outside = outside(sorted.len())?;
     Some([sorted[outside], sorted[sorted.len() - 1 - outside]])
 }
 
-/// How many of `count` values may be left out at each end.
+/// Returns the number of `count` values that may be left out at each end.
 fn outside(count: usize) -> Option<usize> {
     // The probability that exactly k values are below the median, and that at most k are.
     let mut exactly = 0.5f64.powi(i32::try_from(count).ok()?);

@@ -1,15 +1,16 @@
 //! A disk that stalls on command: ext4 on a loop device over a file of a scripted file system.
 //!
-//! What programs do on the mount reaches the "disk" as reads, writes and syncs of one file in a
-//! [`Fuse`], where a [`Gate`] holds them, a [`Rule`] delays them or makes them fail. Dirty memory of
-//! this disk alone is limited to a few MiB, so that a writer meets the kernel's throttling soon.
+//! Operations on the mount reach the "disk" as reads, writes and syncs of one file in a [`Fuse`]; there a
+//! [`Gate`] holds them, or a [`Rule`] delays them or makes them fail. Dirty memory of this disk alone is
+//! limited to a few MiB, so that a writer meets the kernel's throttling soon.
 //!
 //! With writes held,
-//! - a buffered write goes on until the limit, then stands still (`balance_dirty_pages`);
-//! - `fsync`, and a write with `RWF_DSYNC`, stand still at once;
-//! - with reads held, so does a read of what is not in the page cache.
+//! - a buffered write continues until the limit, then blocks (`balance_dirty_pages`);
+//! - `fsync`, and a write with `RWF_DSYNC`, block at once.
 //!
-//! A disk that is held long also holds up `sync` of the whole machine: open gates soon.
+//! With reads held, reads of uncached pages block as well.
+//!
+//! A disk that is held long also blocks `sync` of the whole machine: open gates soon.
 //!
 //! ```
 //! use std::fs::{self, File};
@@ -44,7 +45,7 @@ use crate::place::{Mounted, PlaceError, Scratch, run_tool};
 /// The name of the file that is the disk.
 const IMAGE: &str = "disk";
 
-/// A disk to be; see [`ThrottledDisk::builder`].
+/// The configuration of a disk; see [`ThrottledDisk::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is mounted yet"]
 pub struct Builder {
@@ -55,38 +56,38 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The size of the disk, 64 MiB unless told. It is kept in memory, as far as it is written.
+    /// Sets the size of the disk; the default is 64 MiB. The written parts are kept in memory.
     pub fn size_bytes(mut self, bytes: u64) -> Self {
         self.size_bytes = bytes;
         self
     }
 
-    /// How much dirty memory the kernel allows the disk, 2 MiB unless told. A writer stands still
-    /// at some point below twice that.
+    /// Limits the kernel's dirty memory of the disk; the default is 2 MiB. A writer blocks at some point
+    /// below twice that.
     pub fn dirty_bytes(mut self, bytes: u64) -> Self {
         self.dirty_bytes = bytes;
         self
     }
 
-    /// Whether the file system has a journal, as most have. On unless told.
+    /// Sets whether the file system has a journal, as most have. On by default.
     pub fn journal(mut self, journal: bool) -> Self {
         self.journal = journal;
         self
     }
 
-    /// How many requests the kernel takes for the disk before it makes those wait who ask for more, also
-    /// those who asked not to wait; up to 2048. Neighbors then share a request, as on disks that have a
-    /// scheduler. Unless told it takes 128, as they are.
+    /// Sets the number of requests that the kernel queues for the disk before further ones block, even
+    /// non-blocking ones; up to 2048. Neighbors are then merged, as on disks with a scheduler. The default
+    /// is 128, without merging.
     pub fn requests_max(mut self, count: u32) -> Self {
         self.requests_max = Some(count);
         self
     }
 
-    /// Makes and mounts it.
+    /// Makes and mounts the disk.
     ///
     /// # Errors
-    /// Without `/dev/fuse`, loop devices, `mkfs.ext4`, the privilege to mount, or limits per disk
-    /// (kernel 6.2), the error says that something is missing.
+    /// Without `/dev/fuse`, loop devices, `mkfs.ext4`, the privilege to mount, or limits per disk (kernel
+    /// 6.2), the error says what is missing.
     pub fn build(self) -> Result<ThrottledDisk, PlaceError> {
         let scratch = Scratch::new()?;
         let image = make_ext4(scratch.path(), self.size_bytes, self.journal)?;
@@ -94,14 +95,14 @@ impl Builder {
             .map_err(|error| PlaceError::failed(format!("read {}", image.display()), error))?;
         let _ = fs::remove_file(&image);
 
-        // Without a page cache of its own, so that each read and write of the disk arrives.
+        // Without a page cache of its own, so that each read and write of the disk reaches the server.
         let fuse = Fuse::builder().file(IMAGE, content).direct_io(true).mount()?;
         let device = LoopDevice::attach(&fuse.join(IMAGE))?;
         device.limit_dirty(self.dirty_bytes)?;
         if let Some(count) = self.requests_max {
             device.queue_requests(count)?;
         }
-        // Nothing by itself: no commit by the clock, no access times.
+        // No background work: no periodic commit, no access times.
         let options = if self.journal { "errors=continue,commit=3600" } else { "errors=continue" };
         let mounted = Mounted::new(scratch, &device.path(), "ext4", options)?;
         Ok(ThrottledDisk { mounted, device, fuse })
@@ -115,13 +116,13 @@ pub(crate) fn make_ext4(
     journal: bool,
 ) -> Result<PathBuf, PlaceError> {
     let features = if journal { "has_journal" } else { "^has_journal" };
-    // All is initialized here: no thread of the kernel does so later, behind the test's back.
+    // Everything is initialized here: no kernel thread does so later, in the midst of the test.
     let extended = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
     let words = ["-q", "-F", "-b", "4096", "-m", "0", "-O", features, "-E", extended];
     make_image(directory, size_bytes, "mkfs.ext4", &words)
 }
 
-/// Makes a file system in a file of the directory, by a program that is told these words.
+/// Makes a file system in a file of the directory, by a program with these arguments.
 pub(crate) fn make_image(
     directory: &Path,
     size_bytes: u64,
@@ -136,8 +137,8 @@ pub(crate) fn make_image(
     Ok(image)
 }
 
-/// A mounted ext4 whose disk does what the test says; see the [module](self). Dropping it releases
-/// what is held, unmounts, and detaches.
+/// A mounted ext4 whose disk a test controls; see the [module](self). Dropping it releases held requests,
+/// unmounts, and detaches.
 #[derive(Debug)]
 pub struct ThrottledDisk {
     mounted: Mounted,
@@ -146,22 +147,22 @@ pub struct ThrottledDisk {
 }
 
 impl ThrottledDisk {
-    /// A disk of 64 MiB, of which 2 MiB may be dirty, with a journal.
+    /// Returns the configuration of a disk of 64 MiB, of which 2 MiB may be dirty, with a journal.
     pub fn builder() -> Builder {
         Builder { size_bytes: 64 << 20, dirty_bytes: 2 << 20, journal: true, requests_max: None }
     }
 
-    /// Where the ext4 is mounted.
+    /// Returns the mount point of the ext4.
     pub fn path(&self) -> &Path {
         self.mounted.path()
     }
 
-    /// The block device under the ext4.
+    /// Returns the block device under the ext4.
     pub fn device(&self) -> PathBuf {
         self.device.path()
     }
 
-    /// The file system that plays the disk, to count its requests and script them at will.
+    /// Returns the file system that plays the disk, to count and script its requests.
     pub fn disk(&self) -> &Fuse {
         &self.fuse
     }
@@ -176,19 +177,19 @@ impl ThrottledDisk {
         self.fuse.hold(Rule::on(Opcode::READ))
     }
 
-    /// Makes every write of the disk take that much longer, from now on.
+    /// Delays every write of the disk, from now on.
     pub fn delay_writes(&self, delay: Duration) {
         self.fuse.script(Rule::on(Opcode::WRITE).delay(delay));
     }
 
     /// Makes every read or write of the disk fail with `EIO`, from now on.
     ///
-    /// What is written meanwhile is lost, and `fsync` says so once.
+    /// Writes in the meantime are lost, and `fsync` reports it once.
     pub fn fail(&self, opcode: Opcode) {
         self.fuse.script(Rule::on(opcode).errno(rustix::io::Errno::IO.raw_os_error()));
     }
 
-    /// Ends all that was asked of the disk: gates are open, and rules forgotten.
+    /// Removes all gates and rules of the disk.
     pub fn release(&self) {
         self.fuse.release();
     }
@@ -205,7 +206,7 @@ impl ThrottledDisk {
 
 impl Drop for ThrottledDisk {
     fn drop(&mut self) {
-        // Else the unmount would wait for what is held. The fields then end from top to bottom.
+        // Otherwise the unmount would wait for held requests. The fields then end from top to bottom.
         self.fuse.release();
     }
 }

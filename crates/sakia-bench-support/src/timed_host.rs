@@ -1,4 +1,4 @@
-//! A host that is the kernel, and measures how long its enters take.
+//! A host that calls the kernel and measures the duration of enters.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use sakia_ring::{Host, Kernel, Params};
 
-/// The kernel of this machine, with a clock. Clones have the same one.
+/// This machine's kernel, with a clock. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TimedHost {
     enters: Rc<RefCell<Vec<Duration>>>,
 }
 
 impl TimedHost {
-    /// How long each enter took since the last time that this was asked, in order.
+    /// Takes the durations of the enters since the last call, in order.
     pub fn take(&self) -> Vec<Duration> {
         self.enters.take()
     }

@@ -1,4 +1,4 @@
-//! What programs take of a machine: processor time and context switches.
+//! Resources used by programs: processor time and context switches.
 
 use std::fs;
 use std::io;
@@ -7,19 +7,20 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
-/// What threads took since their process, or the processes, began.
+/// Resources used by threads since the beginning of their processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time, of users' code and of the kernel for it.
+    /// Processor time, in user and kernel mode.
     pub cpu_ns: u64,
-    /// Times that a thread gave its processor up, to wait.
+    /// Voluntary context switches: the thread waited.
     pub voluntary_switches: u64,
-    /// Times that a thread was made to.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
 }
 
 impl Usage {
-    /// Of all threads of this process, those that ended and the kernel's workers for it included.
+    /// Returns the usage of all threads of this process, including ended ones and the kernel's workers for
+    /// it.
     ///
     /// # Errors
     /// As `getrusage(2)`: none is known.
@@ -27,7 +28,7 @@ impl Usage {
         Self::of(UsageWho::RUSAGE_SELF)
     }
 
-    /// Of all child processes that ended and were waited for.
+    /// Returns the usage of all child processes that ended and were waited for.
     ///
     /// # Errors
     /// As `getrusage(2)`: none is known.
@@ -45,7 +46,7 @@ impl Usage {
         })
     }
 
-    /// What came since `earlier`.
+    /// Returns the usage since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -66,14 +67,14 @@ fn nanoseconds(time: TimeVal) -> u64 {
 /// Processor time of the whole machine since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
-    /// Of all programs, and of the kernel for them.
+    /// Time of all programs, kernel mode included.
     pub busy_ns: u64,
-    /// That the host of a virtual machine took away.
+    /// Time that the host of a virtual machine took away.
     pub steal_ns: u64,
 }
 
 impl Ticks {
-    /// All zero where `/proc` does not say.
+    /// Returns the ticks so far; all zero if `/proc` does not have them.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         Self::parse(&stat, rustix::param::clock_ticks_per_second()).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! What a file may hold while operations on it are under way.
+//! The possible contents of a file while operations on it are in flight.
 //!
-//! A write that has begun may have happened or not, and one whose handle was dropped may happen at any
-//! time until the kernel is done with it. So the model keeps, for each byte, the set of values that a
-//! reader may find, and a range for the size.
+//! A write that has begun may or may not have happened, and one whose handle was dropped may happen at any
+//! time until the kernel is done with it. So the model keeps, for each byte, the set of values that a reader
+//! may find, and a range for the size.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct ByteSet([u64; 4]);
 
 impl ByteSet {
-    /// One value.
+    /// Returns a set of one value.
     pub fn one(value: u8) -> Self {
         let mut set = Self::default();
         set.insert(value);
@@ -30,7 +30,7 @@ impl ByteSet {
         }
     }
 
-    /// Whether the value is in it.
+    /// Returns whether the value is in the set.
     pub fn contains(self, value: u8) -> bool {
         self.0[usize::from(value >> 6)] & 1 << (value & 63) != 0
     }
@@ -39,13 +39,13 @@ impl ByteSet {
 /// The possible contents of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// For each position below [`size_max`](Content::size_max), what may be there.
+    /// The possible values of each position below [`size_max`](Content::size_max).
     values: Vec<ByteSet>,
     size_min: usize,
 }
 
 impl Content {
-    /// Exactly these bytes.
+    /// Returns content that is exactly these bytes.
     pub fn exactly(bytes: &[u8]) -> Self {
         Self {
             values: bytes.iter().map(|&byte| ByteSet::one(byte)).collect(),
@@ -53,24 +53,24 @@ impl Content {
         }
     }
 
-    /// The smallest size that the file may have, in bytes.
+    /// Returns the smallest possible size of the file, in bytes.
     pub fn size_min(&self) -> usize {
         self.size_min
     }
 
-    /// The largest.
+    /// Returns the largest possible size of the file, in bytes.
     pub fn size_max(&self) -> usize {
         self.values.len()
     }
 
-    /// Puts these bytes at `at`, with zeros before them if the file ends earlier.
+    /// Puts these bytes at `at`, after zeros if the file ends earlier.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         let end = at + bytes.len();
-        // Where the end is uncertain, what a longer file has there stays possible, and so do the zeros of
-        // a shorter one.
+        // At an uncertain end, both stay possible: the bytes of a longer file, and the zeros of a shorter
+        // one.
         let size_min = self.size_min;
         for set in self.values.iter_mut().take(at).skip(size_min) {
             set.insert(0);
@@ -84,7 +84,7 @@ impl Content {
         self.size_min = size_min.max(end);
     }
 
-    /// Sets the size to `len`, with zeros after what was there.
+    /// Sets the size to `len`; a longer file gets zeros.
     pub fn truncate(&mut self, len: usize) {
         let size_min = self.size_min;
         for set in self.values.iter_mut().take(len).skip(size_min) {
@@ -94,7 +94,7 @@ impl Content {
         self.size_min = len;
     }
 
-    /// Makes it at least `len` long, with zeros after what was there.
+    /// Makes the file at least `len` long, with zeros behind its former end.
     pub fn extend_to(&mut self, len: usize) {
         if self.size_min < len {
             let values = self.values.len().max(len);
@@ -107,12 +107,12 @@ impl Content {
         }
     }
 
-    /// Takes back what is possible in a range, which both have, to what it was in another content.
+    /// Restores the possible values in a range from another content; both have the range.
     pub fn restore(&mut self, range: Range<usize>, before: &Self) {
         self.values[range.clone()].copy_from_slice(&before.values[range]);
     }
 
-    /// Makes possible what is possible in another content, too.
+    /// Adds the possible values and sizes of another content.
     pub fn or(&mut self, other: &Self) {
         if self.values.len() < other.values.len() {
             self.values.resize(other.values.len(), ByteSet::default());
@@ -123,11 +123,11 @@ impl Content {
         self.size_min = self.size_min.min(other.size_min);
     }
 
-    /// Whether a read at `at` may have brought these bytes, into a buffer of `len`. A read that may be
-    /// short may bring fewer than are there, but not none.
+    /// Checks that a read at `at` into a buffer of `len` may have returned these bytes. A read that may be
+    /// short may return fewer bytes than the file has, but not none.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The contradiction.
     pub fn check_read(
         &self,
         at: usize,
@@ -152,10 +152,10 @@ impl Content {
         }
     }
 
-    /// Whether the file may hold exactly these bytes.
+    /// Checks that the file may hold exactly these bytes.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The contradiction.
     pub fn check_whole(&self, bytes: &[u8]) -> Result<(), String> {
         if !(self.size_min..=self.size_max()).contains(&bytes.len()) {
             let (min, max) = (self.size_min, self.size_max());

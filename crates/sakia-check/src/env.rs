@@ -1,4 +1,4 @@
-//! Where programs run: on the simulated kernel, or on this machine.
+//! The environments of programs: the simulated kernel, or this machine.
 
 use std::ffi::CString;
 use std::fmt;
@@ -15,16 +15,16 @@ use sakia_driver::{Driver, Fd, IoBufMut, SocketAddress};
 
 use crate::program::Config;
 
-/// Files with contents, and their size at the beginning in bytes.
+/// Files with contents, and their initial sizes in bytes.
 pub(crate) const FILES: [(&str, usize); 4] = [("d0", 0), ("d1", 100), ("d2", 300), ("d3", 4096)];
-/// The directory of names without contents.
+/// The directory of empty files.
 pub(crate) const NAMES: &str = "n";
-/// What is sent through a pipe to see where it leads.
+/// A byte sent through a pipe to find its other end.
 const MARK: [u8; 1] = [0x5a];
 /// The first descriptor of a simulated kernel.
 const DESCRIPTOR_FIRST: usize = 3;
 
-/// The bytes of a file at the beginning.
+/// Returns the initial bytes of a file.
 pub(crate) fn initial(file: usize) -> Vec<u8> {
     let (_, len) = FILES[file];
     (0..len).map(|index| (index * 7 + file * 31 + index / 251) as u8).collect()
@@ -32,22 +32,22 @@ pub(crate) fn initial(file: usize) -> Vec<u8> {
 
 /// A kernel with the files of a program.
 pub(crate) trait Env {
-    /// What is lent to the kernel.
+    /// The buffers lent to the kernel.
     type Buf: IoBufMut + Deref<Target = [u8]> + fmt::Debug;
 
-    /// A buffer with these bytes.
+    /// Returns a buffer with these bytes.
     fn buffer(&self, bytes: Vec<u8>) -> Self::Buf;
-    /// A pipe's ends; `None` when there are no descriptors left.
+    /// Makes a pipe and returns its reader and its writer; `None` when there are no descriptors left.
     fn pipe(&self, driver: &Driver) -> io::Result<Option<(Fd, Fd)>>;
-    /// Writes a mark to a pipe, which is empty. False when that cannot be.
+    /// Writes a mark to a pipe, which is empty. Returns false if that fails.
     fn mark(&self, writer: &Fd) -> bool;
-    /// Whether there is a mark in a pipe, which is taken out.
+    /// Takes the mark out of a pipe; returns whether there was one.
     fn is_marked(&self, reader: &Fd) -> bool;
-    /// The name of a socket of a program: a path or an abstract name.
+    /// Returns the name of a socket of a program: a path or an abstract name.
     fn socket(&self, number: u64, has_path: bool) -> SocketAddress;
-    /// A path to what a program names.
+    /// Returns the path of a name in a program.
     fn path(&self, name: &str) -> CString;
-    /// The bytes of a file.
+    /// Returns the bytes of a file.
     fn contents(&self, name: &str) -> io::Result<Vec<u8>>;
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    /// The kernel of a program, with its files.
+    /// Makes the kernel of a program, with its files.
     pub(crate) fn new(config: &Config, keep_log: bool) -> anyhow::Result<(Self, Sim)> {
         let sim = config.build(keep_log)?;
         let kernel = sim.handle();
@@ -111,7 +111,7 @@ impl Env for Simulated {
     }
 }
 
-/// This machine, in a directory of its own.
+/// This machine, in a private directory.
 #[derive(Debug)]
 pub(crate) struct Real {
     folder: PathBuf,
@@ -161,7 +161,7 @@ impl Env for Real {
 
     fn socket(&self, number: u64, has_path: bool) -> SocketAddress {
         let name = format!("socket-{number}");
-        // Programs run side by side, each in a folder of its own.
+        // Programs run side by side, each in its own folder.
         let path = self.folder.join(name);
         let address = if has_path {
             SocketAddress::unix(path)

@@ -15,40 +15,40 @@ use sakia_driver::{Fd, Op, Operation, PollEvents, ReceivedControl, SocketAddress
 use crate::mailbox::Receipt;
 use crate::names::Kind;
 
-/// How an operation ended, whatever its type.
+/// The result of an operation of any type.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Well or not.
+    /// Success or failure.
     Done(io::Result<()>),
-    /// With a number of bytes, and the buffers' bytes one after the other.
+    /// The number of bytes, and the concatenated bytes of the buffers.
     Bytes(io::Result<usize>, Vec<u8>),
-    /// With an open file.
+    /// An open file.
     Opened(io::Result<Fd>),
-    /// With a kind and a size in bytes.
+    /// A kind and a size in bytes.
     Asked(io::Result<(Kind, u64)>),
-    /// With a number of bytes, the buffer's bytes and what came with them.
+    /// The number of bytes, the buffer's bytes and the control messages.
     Message(io::Result<usize>, Vec<u8>, ReceivedControl),
-    /// With datagrams.
+    /// Datagrams.
     Datagrams(io::Result<Vec<Arrival>>),
-    /// With results of several sends, and their buffers' bytes.
+    /// The results of several sends, and the bytes of their buffers.
     Sent(Vec<(io::Result<usize>, Vec<u8>)>),
-    /// With what is ready.
+    /// The ready events.
     Ready(io::Result<PollEvents>),
 }
 
-/// A datagram that came.
+/// A datagram that arrived.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// Its bytes, how much room there was for them, and what was told of its length.
+    /// Its bytes, the room for them, and its reported length.
     pub(crate) receipt: Receipt,
-    /// Its sender, if that was told.
+    /// Its sender, if reported.
     pub(crate) from: Option<SocketAddress>,
-    /// What came with it, if that was asked for.
+    /// Its control messages, if requested.
     pub(crate) control: Option<ReceivedControl>,
 }
 
 impl Output {
-    /// The error, if it is one.
+    /// Returns the error, if the operation failed.
     pub(crate) fn error(&self) -> Option<&io::Error> {
         match self {
             Self::Done(result) => result.as_ref().err(),
@@ -67,7 +67,7 @@ impl Output {
 pub(crate) trait Pending {
     fn try_take(&mut self) -> Option<Output>;
     fn poll(&mut self, waker: &Waker) -> Option<Output>;
-    /// False if it has none: then its waker is the only notice.
+    /// Returns false if the operation has no token: then its waker is the only notice.
     fn set_token(&mut self, token: u64) -> bool;
     fn cancel(&mut self);
 }
@@ -99,7 +99,7 @@ impl<O: Operation, F: Fn(O::Output) -> Output> Pending for Running<O, F> {
     }
 }
 
-/// An operation, and how to read its result.
+/// Returns an operation together with the conversion of its result.
 pub(crate) fn pending<O: Operation>(
     op: Op<O>,
     read: impl Fn(O::Output) -> Output + 'static,
@@ -107,10 +107,10 @@ pub(crate) fn pending<O: Operation>(
     Box::new(Running { op, read })
 }
 
-/// A future that stands for several operations. `None` once it was canceled.
+/// A future that runs several operations. `None` after cancellation.
 struct Driven {
     future: Option<Pin<Box<dyn Future<Output = Output>>>>,
-    /// Who was told to be woken last.
+    /// The waker of the last poll.
     waker: Option<Waker>,
 }
 
@@ -134,9 +134,9 @@ impl Pending for Driven {
         false
     }
 
-    /// To give it up is all that can be done.
+    /// A future can only be dropped.
     fn cancel(&mut self) {
-        // Its destructors may wake others, and would be cut off by a panic.
+        // Its destructors may wake other tasks; a panic would interrupt them.
         let may_panic = MAY_PANIC.replace(false);
         self.future = None;
         MAY_PANIC.set(may_panic);
@@ -146,36 +146,36 @@ impl Pending for Driven {
     }
 }
 
-/// A future as an operation. Canceled, it brings no bytes.
+/// Returns a future as an operation. After cancellation it has no bytes.
 pub(crate) fn driven(future: impl Future<Output = Output> + 'static) -> Box<dyn Pending> {
     Box::new(Driven { future: Some(Box::pin(future)), waker: None })
 }
 
-/// One in so many operations has a waker that panics.
+/// One in this many operations has a waker that panics.
 const PANICS: u64 = 24;
 
-/// How a program learns that an operation is done.
+/// The way in which a program learns that an operation is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// By its waker.
     Waker,
     /// By its token.
     Token,
-    /// By asking.
+    /// By polling it.
     None,
 }
 
-/// What wakers do beside raising their flags.
+/// An effect of wakers besides raising their flags.
 type Hook = Rc<dyn Fn()>;
 
 thread_local! {
-    /// Called by each waker of this thread: it uses the driver, as tasks do that are woken.
+    /// Called by each waker of this thread: it uses the driver, as woken tasks do.
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
     /// Wakers of this thread may panic now.
     static MAY_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls what may call wakers, some of which panic. `None` when one of them did.
+/// Calls `f`, whose wakers may panic. `None` if one of them did.
 pub(crate) fn survive_wakers<T>(f: impl FnOnce() -> T) -> Option<T> {
     let could_panic = MAY_PANIC.replace(true);
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -187,8 +187,8 @@ pub(crate) fn survive_wakers<T>(f: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Lets every waker of this thread call `hook`, and some of them panic where that is
-/// [survived](survive_wakers), until the value is dropped.
+/// Lets every waker of this thread call `hook`, and some of them panic inside [`survive_wakers`], until the
+/// returned value is dropped.
 pub(crate) fn hook_wakers(hook: Hook) -> impl Drop {
     struct Unhook;
     impl Drop for Unhook {
@@ -200,7 +200,7 @@ pub(crate) fn hook_wakers(hook: Hook) -> impl Drop {
     Unhook
 }
 
-/// What a waker panics with.
+/// The payload of a waker's panic.
 struct WakerPanic;
 
 /// Raised when an operation is done.
@@ -231,18 +231,18 @@ impl Wake for Flag {
     }
 }
 
-/// An operation that a program holds. What it is to do is `role`.
+/// An operation that a program holds. `role` is its purpose.
 pub(crate) struct Held<R> {
     pub(crate) id: u64,
     pub(crate) role: R,
     pub(crate) pending: Box<dyn Pending>,
     notice: Notice,
-    /// It was asked for at least once, and so notice will be given.
+    /// It was polled at least once, so a notice will come.
     is_registered: bool,
     flag: Arc<Flag>,
-    /// The program asked for it to be canceled.
+    /// The program requested its cancellation.
     pub(crate) is_canceled: bool,
-    /// Turns that were taken while it was held.
+    /// The number of turns taken while the program held it.
     pub(crate) turns: u32,
 }
 
@@ -257,7 +257,7 @@ impl<R> Held<R> {
         Self { id, role, pending, notice, is_registered, flag, is_canceled: false, turns: 0 }
     }
 
-    /// Asks as a program does that trusts the notice it gets: not again before that comes.
+    /// Polls the operation only after a notice, as a program does that relies on notices.
     pub(crate) fn ask(&mut self) -> Option<Output> {
         let waits = self.is_registered && !self.flag.is_raised();
         if waits && self.notice != Notice::None {
@@ -266,12 +266,12 @@ impl<R> Held<R> {
         self.ask_anyway()
     }
 
-    /// Asks, notice or not.
+    /// Polls the operation, with or without a notice.
     pub(crate) fn ask_anyway(&mut self) -> Option<Output> {
         self.is_registered = true;
         match self.notice {
             Notice::Waker => {
-                // A new one each time: the last that was given is the one that counts.
+                // A new waker each time: only the last one counts.
                 let panics = self.id.is_multiple_of(PANICS);
                 self.flag = Arc::new(Flag { panics, ..Flag::default() });
                 self.pending.poll(&Waker::from(Arc::clone(&self.flag)))
@@ -280,20 +280,20 @@ impl<R> Held<R> {
         }
     }
 
-    /// Whether it waits although its driver has ended: then it would for ever. One that was given up
-    /// with its memory says so by a panic.
+    /// Returns whether the operation still waits although its driver has ended, so that it would wait for
+    /// ever. An operation given up together with its memory reports this by a panic.
     pub(crate) fn is_left_waiting(&mut self) -> bool {
         let waker = Waker::from(Arc::clone(&self.flag));
         let poll = AssertUnwindSafe(|| self.pending.poll(&waker).is_none());
         catch_unwind(poll).unwrap_or(false)
     }
 
-    /// The driver reported the token.
+    /// Records that the driver reported the token.
     pub(crate) fn notify(&self) {
         self.flag.raise();
     }
 
-    /// Whether it ought to have been noticed, had it been done.
+    /// Returns whether a notice is missing if the operation is done.
     pub(crate) fn is_unnoticed(&self) -> bool {
         self.notice != Notice::None && self.is_registered && !self.flag.is_raised()
     }

@@ -1,21 +1,21 @@
-//! Random programs of operations, and the models that their outcome must match.
+//! Random programs of operations, and models of their possible outcomes.
 //!
-//! A [`Program`](program::Program) is a list of steps: open, read, write, rename, send, cancel, drop,
-//! take a turn. It is run with the driver on the simulated kernel, whose every choice and fault follows
-//! from a seed, or on this machine. The models say which outcomes are possible:
-//! - [`bytes`]: the contents of files, while writes are under way or were given up;
-//! - [`names`]: directories and links, in every order that is possible;
-//! - [`stream`]: what comes out of a pipe or a connection;
-//! - [`mailbox`]: which datagrams a socket receives.
+//! A [`Program`](program::Program) is a list of steps: open, read, write, rename, send, cancel, drop, take a
+//! turn. It runs with the driver on the simulated kernel, whose every choice and fault follows from a seed,
+//! or on this machine. The models know the possible outcomes:
+//! - [`bytes`]: the contents of files, while writes are in flight or were given up;
+//! - [`names`]: directories and links, in every possible order;
+//! - [`stream`]: the bytes received from a pipe or a connection;
+//! - [`mailbox`]: the datagrams that a socket receives.
 //!
-//! Beside the outcome a run checks that every operation ends, that notice of it is given, that no buffer
-//! is freed while the kernel may use it, that no descriptor, slot or entry is left at the end; and
-//! [`sweep`] that the same seed does the same twice.
+//! A run also checks that every operation ends, that notice of it is given, that no buffer is freed while
+//! the kernel may use it, and that no descriptor, slot or entry is left at the end; [`sweep`] checks that
+//! the same seed does the same twice.
 //!
-//! What fails is made smaller by [`shrink`] and written to a file, which the tests run for ever.
+//! [`shrink`] makes a failing program smaller; it is written to a file, which the tests run from then on.
 //!
-//! [`soak`] is another kind of check: a mixed load on the runtime and the real kernel, which goes on for as
-//! long as one likes, and after which the process must be as it was before.
+//! [`soak`] is another kind of check: a mixed load on the runtime and the real kernel, of any duration,
+//! after which the process must be in its initial state.
 
 #![forbid(unsafe_code)]
 

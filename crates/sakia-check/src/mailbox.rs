@@ -1,13 +1,13 @@
-//! What a socket may receive as datagrams: each is one that was sent, whole, or cut where the room ended and
-//! told so; none comes more often than it was sent, and of those that were sent for certain none is missing,
-//! but for what a network does.
+//! The datagrams that a socket may receive: each was sent, and arrives whole, or cut at the end of its room
+//! and reported as cut; none arrives more often than it was sent, and none that was certainly sent is
+//! missing, except for the effects of a network.
 //!
-//! A few bytes do not tell which datagram they are from. So each datagram received is matched with one that
-//! it may be, and matches are changed while there is another way to match all of them.
+//! A few bytes do not identify their datagram. So each datagram received is matched with one that it may be,
+//! and matches are changed as long as another way to match all of them exists.
 
 use std::collections::BTreeSet;
 
-/// What the way to the socket does to datagrams.
+/// The effects of the path to the socket on datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
     /// Some do not arrive.
@@ -18,22 +18,22 @@ pub struct Way {
     pub reorders: bool,
 }
 
-/// Whether a datagram is on its way.
+/// The state of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// That is not known: its send is under way, or was given up.
+    /// Unknown: its send is in flight, or was given up.
     Maybe,
-    /// It is, or was, since then.
+    /// Sent at that moment.
     Sent { at: u64 },
-    /// It is not.
+    /// Not sent.
     Refused,
 }
 
-/// A datagram that was to be sent.
+/// A datagram that the program sends.
 #[derive(Clone, Debug)]
 struct Letter {
     bytes: Vec<u8>,
-    /// Descriptors that go with it, by number.
+    /// The numbers of the descriptors sent with it.
     descriptors: Vec<usize>,
     began: u64,
     state: State,
@@ -41,25 +41,25 @@ struct Letter {
     receipt: Option<usize>,
 }
 
-/// What a receive brought of a datagram.
+/// The result of receiving one datagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its bytes, as far as there was room.
+    /// Its bytes, up to the room.
     pub bytes: Vec<u8>,
-    /// How much room there was, in bytes.
+    /// The room for bytes.
     pub room: usize,
-    /// How much there was in receives that were dropped, and which may have brought it.
+    /// The room of dropped receives that may have taken it.
     pub other_rooms: Vec<usize>,
-    /// Whether it was longer than that, if that was told.
+    /// Longer than its room, if that was reported.
     pub is_cut: Option<bool>,
-    /// How long it was, if that was told.
+    /// Its length, if reported.
     pub len: Option<usize>,
-    /// The descriptors that came with it, if they were asked for; and whether some are missing.
+    /// The descriptors received with it, if requested; and whether some are missing.
     pub descriptors: Option<(Vec<usize>, bool)>,
 }
 
 impl Receipt {
-    /// Whether it may be of this datagram.
+    /// Returns whether the receipt may be of this datagram.
     fn is_of(&self, letter: &Letter) -> bool {
         let len = letter.bytes.len();
         let has_descriptors = match &self.descriptors {
@@ -72,7 +72,7 @@ impl Receipt {
                 && self.is_cut.is_none_or(|is_cut| is_cut == (len > room))
         };
         let rooms = || self.other_rooms.iter();
-        // One that came for several in turn is as long as for any of them.
+        // A datagram that passed through several receives may have the length of any of them.
         let has_len =
             self.len.is_none_or(|told| told == len || rooms().any(|&other| told == len.min(other)));
         letter.state != State::Refused
@@ -82,66 +82,66 @@ impl Receipt {
     }
 }
 
-/// A receipt, and when it was: its receive began after `began` and was over at `ended`.
+/// A receipt and its time: its receive began after `began` and was over at `ended`.
 #[derive(Clone, Debug)]
 struct Entry {
     receipt: Receipt,
     began: u64,
     ended: u64,
-    /// The datagram, where only one can be meant.
+    /// The datagram, if only one is possible.
     only: Option<usize>,
 }
 
-/// What a socket for datagrams receives.
+/// The model of a datagram socket's receives.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     way: Way,
-    /// Receives are made one after the other, so that order means something.
+    /// Receives follow each other, so order matters.
     is_ordered: bool,
     letters: Vec<Letter>,
     entries: Vec<Entry>,
-    /// Datagrams that were received by operations without a result, at most.
+    /// The largest possible number of datagrams taken by operations without a result.
     unseen: usize,
-    /// What was seen by a peek and is still there.
+    /// The receipt of a peek that is not received yet.
     peeked: Option<Receipt>,
     clock: u64,
 }
 
 impl Mailbox {
-    /// An empty one.
+    /// Returns an empty mailbox.
     pub fn new(way: Way, is_ordered: bool) -> Self {
         let (letters, entries) = (Vec::new(), Vec::new());
         Self { way, is_ordered, letters, entries, unseen: 0, peeked: None, clock: 0 }
     }
 
-    /// A moment after all before.
+    /// Returns a moment after all earlier ones.
     pub fn now(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// A send of these bytes begins. Returns its number.
+    /// Begins a send of these bytes. Returns its number.
     pub fn send(&mut self, bytes: Vec<u8>, descriptors: Vec<usize>) -> usize {
         let (began, state) = (self.now(), State::Maybe);
         self.letters.push(Letter { bytes, descriptors, began, state, receipt: None });
         self.letters.len() - 1
     }
 
-    /// The bytes of a datagram that was to be sent.
+    /// Returns the bytes of a datagram.
     pub fn bytes(&self, letter: usize) -> &[u8] {
         &self.letters[letter].bytes
     }
 
-    /// The datagram was sent.
+    /// Records that the datagram was sent.
     pub fn sent(&mut self, letter: usize) {
         let at = self.now();
         self.letters[letter].state = State::Sent { at };
     }
 
-    /// It was not.
+    /// Records that the datagram was not sent.
     ///
     /// # Errors
-    /// It came.
+    /// It was received.
     pub fn refused(&mut self, letter: usize) -> Result<(), String> {
         self.letters[letter].state = State::Refused;
         let Some(receipt) = self.letters[letter].receipt.take() else { return Ok(()) };
@@ -151,33 +151,33 @@ impl Mailbox {
         }
     }
 
-    /// A receive may have taken a datagram that is not seen.
+    /// Records that a receive may have taken a datagram without a result.
     pub fn lost_sight(&mut self) {
         self.unseen += 1;
         self.peeked = None;
     }
 
-    /// Several receives are made at once, so order means nothing from now on.
+    /// Records that several receives run at once, so that order no longer matters.
     pub fn lose_order(&mut self) {
         self.is_ordered = false;
         self.peeked = None;
     }
 
-    /// Bytes of all that may be on the way or waiting.
+    /// Returns the bytes of all datagrams that may be in transit or waiting.
     pub fn bytes_sent(&self) -> usize {
         let on_way = self.letters.iter().filter(|letter| letter.state != State::Refused);
         on_way.map(|letter| letter.bytes.len().max(1)).sum()
     }
 
-    /// More datagrams than it holds were sent, so some may be lost.
+    /// Records that more datagrams were sent than the socket holds, so that some may be lost.
     pub fn overflows(&mut self) {
         self.way.loses = true;
     }
 
-    /// A peek that began then showed this.
+    /// Records the receipt of a peek that began at `began`.
     ///
     /// # Errors
-    /// No such datagram is there.
+    /// There is no such datagram.
     pub fn peeked(&mut self, receipt: Receipt, began: u64) -> Result<(), String> {
         let is_there = |index: usize| {
             let was_taken = |entry: &Entry| entry.only == Some(index) && entry.ended < began;
@@ -193,10 +193,10 @@ impl Mailbox {
         Ok(())
     }
 
-    /// A receive that began then brought this.
+    /// Records the receipt of a receive that began at `began`.
     ///
     /// # Errors
-    /// It is not one of those sent, or comes too often, or too early.
+    /// No such datagram was sent, or it comes too often or too early.
     pub fn received(&mut self, receipt: Receipt, began: u64) -> Result<(), String> {
         let ended = self.now();
         if let Some(peeked) = self.peeked.take() {
@@ -218,7 +218,7 @@ impl Mailbox {
         Err("it came more often than it was sent".to_owned())
     }
 
-    /// Whether this datagram may come after those that came before.
+    /// Checks that this datagram may follow the earlier ones.
     fn check_order(&self, only: Option<usize>, began: u64) -> Result<(), String> {
         let Some(late) = only.filter(|_| self.is_ordered && !self.way.reorders) else {
             return Ok(());
@@ -234,7 +234,7 @@ impl Mailbox {
         }
     }
 
-    /// Finds a datagram for a receipt, another one for the receipt that it was matched with, and so on.
+    /// Finds a datagram for a receipt, then another one for the receipt that it was matched with, and so on.
     fn find(&mut self, entry: usize, tried: &mut BTreeSet<usize>) -> bool {
         for index in 0..self.letters.len() {
             let is_one = self.entries[entry].receipt.is_of(&self.letters[index]);
@@ -250,19 +250,19 @@ impl Mailbox {
         false
     }
 
-    /// How many of those that were certainly sent are still to come.
+    /// Returns the number of certainly sent datagrams that are still to come.
     pub fn missing(&self) -> usize {
         if self.way.loses { 0 } else { self.outstanding() }
     }
 
-    /// Whether some did not come, on a way that loses some.
+    /// Returns whether datagrams are missing, on a path that loses some.
     pub fn has_lost(&self) -> bool {
         self.way.loses && self.outstanding() > 0
     }
 
-    /// How many were certainly sent, and for which nothing was received.
+    /// Returns the number of certainly sent datagrams without a receipt.
     fn outstanding(&self) -> usize {
-        // The other way round: a receipt for each datagram.
+        // In the other direction: a receipt for each datagram.
         let sent = |letter: &&Letter| matches!(letter.state, State::Sent { .. });
         let sent: Vec<&Letter> = self.letters.iter().filter(sent).collect();
         let mut taken = vec![None; self.entries.len()];
@@ -290,13 +290,13 @@ impl Mailbox {
         false
     }
 
-    /// How many datagrams came more than once, for certain.
+    /// Returns the number of datagrams that certainly came more than once.
     pub fn repeated(&self) -> usize {
         let all: Vec<usize> = self.entries.iter().filter_map(|entry| entry.only).collect();
         all.len() - all.iter().collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether one came before another that was sent before it.
+    /// Returns whether a datagram came before another that was sent before it.
     pub fn has_overtaken(&self) -> bool {
         let places: Vec<usize> = self.entries.iter().filter_map(|entry| entry.only).collect();
         !places.is_sorted()

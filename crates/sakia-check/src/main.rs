@@ -30,57 +30,57 @@ struct Arguments {
 enum Command {
     /// Runs the programs of many seeds on the simulated kernel with all its faults.
     Sim {
-        /// How many seeds.
+        /// The number of seeds
         #[arg(long, default_value_t = 1000)]
         seeds: u64,
-        /// The first of them.
+        /// The first seed
         #[arg(long, default_value_t = 0)]
         first_seed: u64,
-        /// Threads that run them; as many as there are processors by default.
+        /// Threads that run them; as many as there are processors by default
         #[arg(long)]
         jobs: Option<usize>,
-        /// Runs each once only, without looking whether it does the same again.
+        /// Run each once only, without checking that it does the same again
         #[arg(long)]
         once: bool,
-        /// Prints the counts as one line of JSON.
+        /// Print the counts as one line of JSON
         #[arg(long)]
         json: bool,
-        /// Where to write a program that fails.
+        /// The file for a failing program
         #[arg(long, default_value = "failed-program.txt")]
         failed: PathBuf,
     },
-    /// Runs programs from files, and prints the log of the last.
+    /// Run programs from files, and print the log of the last
     Replay {
-        /// The files.
+        /// The files
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Runs a mixed load with random drops on the real kernel, and looks whether anything is left of it.
+    /// Run a mixed load with random drops on the real kernel, and check that nothing is left of it
     Soak(SoakArguments),
 }
 
-/// How long to soak, and what.
+/// The duration and kind of the load.
 #[derive(Debug, Args)]
 struct SoakArguments {
-    /// How many minutes.
+    /// Minutes to run
     #[arg(long, default_value_t = 0)]
     minutes: u64,
-    /// How many seconds more; 20 if there are no minutes.
+    /// Additional seconds; 20 if there are no minutes
     #[arg(long)]
     seconds: Option<u64>,
     /// Threads with a runtime each.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// What they run on.
+    /// The backend
     #[arg(long, default_value = "auto")]
     driver: PolicyName,
-    /// What steps and drops follow from.
+    /// The seed of steps and drops
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where to make files; in the folder for temporary ones by default.
+    /// The folder for files; the one for temporary files by default
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Prints samples and the summary as lines of JSON.
+    /// Print samples and the summary as lines of JSON
     #[arg(long)]
     json: bool,
 }
@@ -88,18 +88,18 @@ struct SoakArguments {
 /// Names of backends.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PolicyName {
-    /// The ring where there is one.
+    /// The ring if there is one
     Auto,
-    /// The ring, or nothing.
+    /// The ring, or fail
     Uring,
-    /// Epoll and threads.
+    /// Epoll and threads
     Poll,
 }
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes that are allocated now.
+/// Returns the number of bytes allocated now.
 fn allocated() -> u64 {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated.saturating_sub(stats.bytes_deallocated) as u64

@@ -1,16 +1,16 @@
-//! What names may lead to while operations on them are under way.
+//! The possible directory entries while operations on them are in flight.
 //!
-//! [`Names`] is a model of a few directories, files and links with the errors of Linux. Operations that
-//! are under way together may happen in any order, and one that was given up may happen late or
-//! never. So [`Worlds`] follows every order at once, and drops the worlds that an outcome contradicts;
-//! when none is left, the outcome is one that no order explains.
+//! [`Names`] is a model of a few directories, files and links with the errors of Linux. Operations in flight
+//! together may happen in any order, and one that was given up may happen late or never. So [`Worlds`]
+//! follows every order at once, and drops the worlds that an outcome contradicts; when none is left, no
+//! order explains the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Names at the top, and in each directory.
+/// The number of names at the top, and in each directory.
 const TOP: u8 = 3;
 const CHILDREN: u8 = 2;
 
@@ -19,12 +19,12 @@ const CHILDREN: u8 = 2;
 pub struct Name(u8);
 
 impl Name {
-    /// One of all names.
+    /// Returns the name of this number, modulo the number of names.
     pub fn pick(number: u8) -> Self {
         Self(number % (TOP * (1 + CHILDREN)))
     }
 
-    /// The directory that it is in; `None` at the top.
+    /// Returns the directory that it is in; `None` at the top.
     fn parent(self) -> Option<Self> {
         let parent = self.0 / (1 + CHILDREN);
         (!self.0.is_multiple_of(1 + CHILDREN)).then_some(Self(parent * (1 + CHILDREN)))
@@ -34,12 +34,12 @@ impl Name {
         self.parent() == Some(directory)
     }
 
-    /// The same name in another directory.
+    /// Returns the same name in another directory.
     fn moved(self, directory: Self) -> Self {
         Self(directory.0 + self.0 % (1 + CHILDREN))
     }
 
-    /// The path, relative to the directory that holds them all.
+    /// Returns the path, relative to the directory that holds them all.
     pub fn path(self) -> String {
         let top = char::from(b'x' + self.0 / (1 + CHILDREN));
         match self.0 % (1 + CHILDREN) {
@@ -68,24 +68,24 @@ pub enum NameOp {
     Exchange(Name, Name),
     /// `link`.
     Link(Name, Name),
-    /// `symlink` to what is not there.
+    /// `symlink` to a missing target.
     Symlink(Name),
     /// `statx` without following a link.
     Stat(Name),
 }
 
-/// What has a name.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     /// A directory.
     Directory,
     /// A file with this number.
     File(u32),
-    /// A link with this number that leads nowhere.
+    /// A dangling link with this number.
     Symlink(u32),
 }
 
-/// How an operation ended: the kind of node that `Stat` found, or an errno.
+/// The result of an operation: the kind of node that `Stat` found, or an errno.
 pub type NameResult = Result<Option<Kind>, i32>;
 
 /// A kind of node.
@@ -113,7 +113,7 @@ impl Node {
     }
 }
 
-/// What each name leads to.
+/// The node of each name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Names {
     nodes: BTreeMap<Name, Node>,
@@ -124,7 +124,7 @@ impl Names {
     fn node(&self, name: Name) -> Result<Option<Node>, Errno> {
         if let Some(parent) = name.parent() {
             match self.nodes.get(&parent) {
-                // A link there leads nowhere.
+                // A link there is dangling.
                 None | Some(Node::Symlink(_)) => return Err(Errno::NOENT),
                 Some(Node::File(_)) => return Err(Errno::NOTDIR),
                 Some(Node::Directory) => {}
@@ -206,7 +206,7 @@ impl Names {
         Ok(())
     }
 
-    /// Both directories are looked up before either name.
+    /// The kernel looks up both directories before either name.
     fn check_parents(&self, from: Name, to: Name) -> Result<(), Errno> {
         self.node(from)?;
         self.node(to).map(drop)
@@ -255,8 +255,8 @@ impl Names {
         Ok(())
     }
 
-    /// Entries go with their directories. A directory within a directory would take entries where the
-    /// model has no names; there is none, see [`NameOp::is_within`].
+    /// Moves entries together with their directories. A directory within a directory would take entries to
+    /// places where the model has no names; there is none, see [`NameOp::is_within`].
     fn move_entries(&mut self, moves: &[(Name, Name)]) {
         let target = |name: Name| {
             moves.iter().find(|(from, _)| name.is_in(*from)).map(|&(_, to)| name.moved(to))
@@ -266,7 +266,7 @@ impl Names {
             nodes.into_iter().map(|(name, node)| (target(name).unwrap_or(name), node)).collect();
     }
 
-    /// The names in a directory, or at the top, with their kinds.
+    /// Returns the names in a directory, or at the top, with their kinds.
     pub fn list(&self, directory: Option<Name>) -> BTreeMap<String, Kind> {
         let within = self.nodes.iter().filter(|(name, _)| name.parent() == directory);
         let last = |name: &Name| {
@@ -278,7 +278,8 @@ impl Names {
 }
 
 impl NameOp {
-    /// Whether it keeps directories at the top, where the model has names for their entries.
+    /// Returns whether it keeps directories at the top, the only place where the model has names for their
+    /// entries.
     pub fn is_within(self) -> bool {
         match self {
             Self::Mkdir(name) => name.parent().is_none(),
@@ -293,22 +294,22 @@ impl NameOp {
     }
 }
 
-/// Names an operation under way.
+/// The number of an operation in flight.
 pub type OpId = u64;
 
-/// One way in which everything so far may have happened.
+/// One possible history.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct World {
     names: Names,
-    /// Operations that have happened, and whose outcome was not seen.
+    /// Operations that have happened, with outcomes not reported yet.
     happened: BTreeMap<OpId, NameResult>,
 }
 
-/// All ways in which everything so far may have happened.
+/// All possible histories.
 #[derive(Clone, Debug)]
 pub struct Worlds {
     worlds: BTreeSet<World>,
-    /// Operations that have begun, and whose outcome was not seen.
+    /// Operations that have begun, with outcomes not reported yet.
     under_way: BTreeMap<OpId, NameOp>,
 }
 
@@ -324,17 +325,17 @@ impl Worlds {
         Self { worlds: BTreeSet::from([world]), under_way: BTreeMap::new() }
     }
 
-    /// Operations whose outcome is open.
+    /// Returns the number of operations with an open outcome.
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// An operation begins.
+    /// Begins an operation.
     pub fn begin(&mut self, id: OpId, op: NameOp) {
         self.under_way.insert(id, op);
     }
 
-    /// Adds the worlds in which operations under way have happened.
+    /// Adds the worlds in which operations in flight have happened.
     fn close(&mut self) {
         let mut new: Vec<World> = self.worlds.iter().cloned().collect();
         while let Some(world) = new.pop() {
@@ -358,10 +359,10 @@ impl Worlds {
             worlds.into_iter().filter_map(|mut world| keep(&mut world).then_some(world)).collect();
     }
 
-    /// An operation ended like this.
+    /// Ends an operation with this result.
     ///
     /// # Errors
-    /// No order of what is under way explains it.
+    /// No order of the operations in flight explains it.
     pub fn end(&mut self, id: OpId, result: NameResult) -> Result<(), String> {
         self.close();
         let op = self.under_way.remove(&id).expect("the operation is under way");
@@ -374,16 +375,16 @@ impl Worlds {
         Ok(())
     }
 
-    /// An operation failed without effect.
+    /// Ends an operation that failed without effect.
     pub fn fail(&mut self, id: OpId) {
         self.under_way.remove(&id);
         self.retain(|world| !world.happened.contains_key(&id));
     }
 
-    /// What is in a directory, or at the top, when nothing is under way.
+    /// Checks the entries of a directory, or of the top, when nothing is in flight.
     ///
     /// # Errors
-    /// It is not what was found.
+    /// The entries differ.
     pub fn check_list(
         &mut self,
         directory: Option<Name>,
@@ -398,7 +399,7 @@ impl Worlds {
         Ok(())
     }
 
-    /// Operations that were given up are over: each has happened, or never will.
+    /// Ends operations that were given up: each has happened, or never will.
     pub fn settle(&mut self, given_up: &[OpId]) {
         self.close();
         for id in given_up {

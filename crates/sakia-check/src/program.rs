@@ -1,7 +1,7 @@
-//! Programs: what is done, step by step, and the kernel that it is done on.
+//! Programs: their steps, and the kernel that they run on.
 //!
-//! Operands are small numbers that stand for one of the objects there are at that moment, so that every
-//! list of steps is a program: what shrinking leaves over, and what a fuzzer makes up.
+//! Operands are small numbers that select one of the objects that exist at that moment, so that every list
+//! of steps is a valid program: the remainder of a shrunk one, and the invention of a fuzzer.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::names::{Name, NameOp};
 pub struct Program {
     /// The kernel that it runs on.
     pub config: Config,
-    /// What it does.
+    /// Its steps.
     pub steps: Vec<Step>,
 }
 
-/// A simulated kernel, and how the driver on it is used.
+/// A simulated kernel, and the way the driver uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// From which every choice of the kernel follows.
+    /// The seed of every choice of the kernel.
     pub seed: u64,
     /// Entries of the submission queue.
     pub sq_entries: u32,
     /// Entries of the completion queue.
     pub cq_entries: u32,
-    /// Weights of completing inline, deferred, with a worker.
+    /// Weights of the ways to complete: inline, deferred, by a worker.
     pub routes: [u16; 3],
     /// See [`SimBuilder::reorders`].
     pub reorders: bool,
@@ -52,18 +52,18 @@ pub struct Config {
     pub plain_calls: bool,
     /// See [`SimBuilder::refuses_to_wait`].
     pub refuses_to_wait: bool,
-    /// Whether the driver uses plain calls by its default rules.
+    /// The driver uses plain calls by its default rules.
     pub rules: bool,
     /// Faults by name, with their probability in 65536.
     pub faults: Vec<(String, u16)>,
 }
 
-/// The room of a socket where programs do not say another, in bytes.
+/// The default room of a socket, in bytes.
 fn usual_socket_bytes() -> usize {
     131_072
 }
 
-/// Where sockets are.
+/// The transport of sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// On the network.
@@ -77,7 +77,7 @@ pub enum Place {
     Pair,
 }
 
-/// How a socket for datagrams is used.
+/// The user of a datagram socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Owner {
     /// By operations of the driver, one for each datagram.
@@ -89,21 +89,21 @@ pub enum Owner {
     Runtime,
 }
 
-/// How a datagram is sent or received.
+/// The form of a send or receive of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
-    /// Its bytes alone. Sent so, it goes to the peer of a connected socket.
+    /// Its bytes alone. A send without an address goes to the peer of a connected socket.
     Bytes,
     /// With an address.
     #[default]
     Addressed,
-    /// With control messages, too.
+    /// With control messages as well.
     Message,
-    /// Several at once, as far as the socket can do that.
+    /// Several at once, if the socket supports it.
     Batch,
 }
 
-/// How a read or write names its memory.
+/// The memory of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Memory {
     /// One buffer.
@@ -114,7 +114,7 @@ pub enum Memory {
     Fixed,
 }
 
-/// How the program parts with something.
+/// The way in which the program gives up an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Parting {
     /// By dropping it.
@@ -132,8 +132,8 @@ pub enum End {
     Write,
 }
 
-/// One step of a program. Operands named `open`, `pipe` and `op` stand for one of those that there are;
-/// offsets `at` and lengths `len` are in bytes.
+/// One step of a program. Operands named `open`, `pipe` and `op` select one of the existing objects; offsets
+/// `at` and lengths `len` are in bytes.
 #[expect(missing_docs, reason = "the operands of all steps are described above")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
@@ -141,11 +141,11 @@ pub enum Step {
     Open { file: u8, way: u8 },
     /// Makes another handle for an open file.
     Clone { open: u8 },
-    /// Reads one of the files with contents as a whole, if the caches hold it.
+    /// Reads one of the files with contents as a whole, if the page cache holds it.
     ReadWhole { file: u8, expected: u16 },
     /// Reads from an open file.
     Read { open: u8, at: u16, len: u16, memory: Memory },
-    /// Writes to it; one that was opened to append ignores the offset.
+    /// Writes to an open file; one that was opened to append ignores the offset.
     Write { open: u8, at: u16, len: u16, memory: Memory },
     /// Sets its size.
     Truncate { open: u8, len: u16 },
@@ -155,11 +155,11 @@ pub enum Step {
     Sync { open: u8, data_only: bool },
     /// Asks for its size.
     Size { open: u8 },
-    /// Parts with an open file, whatever is under way on it.
+    /// Gives up an open file, even with operations in flight on it.
     Close { open: u8, parting: Parting },
     /// Acts on names.
     Name(NameOp),
-    /// Lists a directory, or the top, while nothing else acts on names.
+    /// Lists a directory, or the top, while no other operation uses names.
     List { directory: Option<Name> },
     /// Makes a pipe.
     Pipe,
@@ -169,14 +169,15 @@ pub enum Step {
     Receive { pipe: u8, len: u16, memory: Memory },
     /// Waits for an end of a pipe to become ready.
     Poll { pipe: u8, end: End },
-    /// Parts with an end of a pipe.
+    /// Gives up an end of a pipe.
     ClosePipe { pipe: u8, end: End, parting: Parting },
-    /// Makes a connection, whose two directions are used like pipes: by a listener, a connect and an accept,
-    /// or as a pair.
+    /// Makes a connection, whose two directions are used like pipes: by listen, connect and accept, or as a
+    /// pair.
     Connection { place: Place },
-    /// Sends on a connection within the machine, with so many descriptors.
+    /// Sends on a connection within the machine, with this number of descriptors.
     SendWith { pipe: u8, len: u16, descriptors: u8 },
-    /// Receives on it, with room for so many. One that `gives_up` is dropped a turn later.
+    /// Receives on it, with room for this number of descriptors. With `gives_up` the receive is dropped a
+    /// turn later.
     ReceiveWith {
         pipe: u8,
         len: u16,
@@ -188,14 +189,14 @@ pub enum Step {
     Listen { place: Place, backlog: u8 },
     /// Connects to a listener.
     Connect { listener: u8 },
-    /// Accepts a connection, which is used like pipes when both of its ends are there.
+    /// Accepts a connection, which is used like pipes once both of its ends exist.
     Accept { listener: u8 },
     /// Drops a listener.
     CloseListener { listener: u8 },
-    /// Makes two sockets for datagrams, the first of which receives: by several receives at a time if it
-    /// `is_shared`, else by one after the other.
+    /// Makes two datagram sockets, the first of which receives: with several receives at a time if it
+    /// `is_shared`, otherwise one after the other.
     Datagrams { place: Place, owner: Owner, is_connected: bool, is_shared: bool },
-    /// Sends a datagram from the second to the first, within the machine with so many descriptors.
+    /// Sends a datagram from the second to the first, within the machine with this number of descriptors.
     SendTo {
         pair: u8,
         len: u16,
@@ -204,7 +205,7 @@ pub enum Step {
         #[serde(default)]
         descriptors: u8,
     },
-    /// Receives one, or several in a batch. One that `gives_up` is dropped a turn later.
+    /// Receives one, or several in a batch. With `gives_up` the receive is dropped a turn later.
     ReceiveFrom {
         pair: u8,
         len: u16,
@@ -213,38 +214,38 @@ pub enum Step {
         #[serde(default)]
         gives_up: bool,
     },
-    /// Looks at the next one.
+    /// Peeks at the next one.
     PeekAt { pair: u8, len: u16 },
-    /// Drops the socket that receives.
+    /// Drops the receiving socket.
     CloseDatagrams { pair: u8 },
     /// Does nothing, through the queue.
     Nop,
-    /// Waits for the next turn's plain calls.
+    /// Waits for the plain calls of the next turn.
     NextTurn,
-    /// Takes a turn that does not sleep, or sleeps for at most so many microseconds.
+    /// Takes a turn that does not sleep, or sleeps for at most this number of microseconds.
     Turn { sleep_us: u16 },
-    /// Lets time pass in the kernel.
+    /// Advances the kernel's clock.
     Pass { us: u16 },
     /// Takes turns until an operation is done, if it can end.
     Await { op: u8 },
-    /// Asks for an operation to be canceled.
+    /// Requests the cancellation of an operation.
     Cancel { op: u8 },
     /// Drops an operation.
     Drop { op: u8 },
     /// Forgets an operation, its memory and its descriptor.
     Forget { op: u8 },
-    /// Looks whether operations that were not woken are done.
+    /// Checks that operations without a notice are not done.
     Peek,
 }
 
-/// Most steps of a generated program.
+/// The largest number of steps of a generated program.
 const STEPS_MAX: usize = 200;
-/// Largest offset and length of most transfers, in bytes.
+/// The largest offset and length of most transfers, in bytes.
 const SMALL: u16 = 300;
 
 impl Config {
-    /// A kernel that follows from the seed. Each has some of the faults, so that each is seen with and
-    /// without the others.
+    /// Returns a kernel that follows from the seed. Each has some of the faults, so that each fault occurs
+    /// with and without the others.
     pub fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed_c0de);
         let sq_entries = 1 << rng.u32(0..5);
@@ -255,7 +256,7 @@ impl Config {
         }
         let mut faults = if rng.u8(0..8) == 0 { Vec::new() } else { random_faults(&mut rng) };
         if seed % 4 == 3 {
-            // On files of a server.
+            // On files of a network file system.
             faults.push(("ServerErrno".to_owned(), 1 << Rng::with_seed(seed).u16(11..15)));
         }
         Self {
@@ -269,7 +270,7 @@ impl Config {
             busy_on_overflow: rng.u8(0..4) == 0,
             descriptors_max: if rng.u8(0..4) == 0 { rng.u32(8..16) } else { 1024 },
             pipe_bytes: if rng.bool() { rng.usize(1..64) } else { 65_536 },
-            // Drawn apart from the rest, so that the other choices of a seed stay as they were.
+            // Drawn separately, so that the other choices of a seed stay the same.
             socket_bytes: [usual_socket_bytes(), usual_socket_bytes(), 2000, 400]
                 [Rng::with_seed(seed ^ 0x050c_4e75).usize(0..4)],
             plain_calls: rng.u8(0..4) != 0,
@@ -279,20 +280,20 @@ impl Config {
         }
     }
 
-    /// A kernel without faults, for a driver on a real one.
+    /// Returns the configuration for a driver on a real kernel, without faults.
     pub fn real() -> Self {
-        // A datagram takes much more than its bytes there.
+        // A datagram there takes much more room than its bytes.
         let socket_bytes = 10_000;
         Self { faults: Vec::new(), rules: true, plain_calls: true, socket_bytes, ..Self::random(0) }
     }
 
-    /// The probability of a fault, in 65536.
+    /// Returns the probability of a fault, in 65536.
     pub fn chance(&self, kind: FaultKind) -> u16 {
         let name = format!("{kind:?}");
         self.faults.iter().find(|(its, _)| *its == name).map_or(0, |&(_, chance)| chance)
     }
 
-    /// The kernel.
+    /// Builds the kernel.
     ///
     /// # Errors
     /// A fault that does not exist.
@@ -323,12 +324,12 @@ impl Config {
     }
 }
 
-/// Each fault in half of the cases; those after which a driver can do no more are rare.
+/// Returns each fault in half of the cases; faults that disable a driver are rare.
 fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
     let mut faults = Vec::new();
     for kind in FaultKind::ALL.iter().filter(|kind| !FaultKind::SERVER.contains(kind)) {
         let is_fatal = matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
-        // These befall only datagrams and what goes on by itself, of which there is little.
+        // These affect only datagrams and multishot operations, which are few.
         let is_rare = matches!(
             kind,
             FaultKind::NoBuffers
@@ -352,22 +353,22 @@ fn random_faults(rng: &mut Rng) -> Vec<(String, u16)> {
 }
 
 impl Program {
-    /// The program and the kernel that follow from a seed.
+    /// Returns the program and the kernel of a seed.
     pub fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let longest = [8, 40, STEPS_MAX][rng.usize(0..3)];
         let count = rng.usize(1..=longest);
-        // What there is little of in one program there is more of in another.
+        // Kinds of steps that are rare in one program are frequent in another.
         let mut weights: [u16; 6] = std::array::from_fn(|_| [0, 1, 4, 16][rng.usize(0..4)]);
         if seed % 6 == 1 {
-            // On sockets, and what befalls their operations.
+            // Sockets, and the fates of their operations.
             weights = [0, 0, 0, 8, 12, 24];
         }
         let steps = (0..count).map(|_| random_step(&mut rng, &weights)).collect();
         Self { config: Config::random(seed), steps }
     }
 
-    /// The program and the kernel that bytes stand for: eight bytes of a seed for the kernel, then eight
+    /// Returns the program and the kernel in these bytes: eight bytes of a seed for the kernel, then eight
     /// for each step.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let (words, _) = bytes.as_chunks();
@@ -377,7 +378,7 @@ impl Program {
         Self { config, steps: words.take(STEPS_MAX).map(step).collect() }
     }
 
-    /// The program as text: a line for the kernel, and one for each step.
+    /// Returns the program as text: a line for the kernel, and one for each step.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let config = serde_json::to_string(&self.config).expect("numbers and names are JSON");
@@ -389,10 +390,10 @@ impl Program {
         text
     }
 
-    /// The program that the text describes. Lines that begin with `#` are comments.
+    /// Parses a program. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// A line that is neither.
+    /// A line that is no part of a program.
     pub fn from_text(text: &str) -> anyhow::Result<Self> {
         let lines = text.lines().enumerate();
         let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -405,7 +406,7 @@ impl Program {
     }
 }
 
-/// A step. The weights are for files, names, pipes, time, what befalls operations, and sockets.
+/// Returns a random step. The weights are for files, names, pipes, time, fates of operations, and sockets.
 fn random_step(rng: &mut Rng, weights: &[u16; 6]) -> Step {
     let sum: u16 = weights.iter().map(|weight| weight + 1).sum();
     let mut number = rng.u16(0..sum);
@@ -512,14 +513,14 @@ fn datagrams(rng: &mut Rng) -> Step {
 }
 
 fn socket_step(rng: &mut Rng) -> Step {
-    // Much befalls the first ones, and something all.
+    // The first pairs are used most, and the others sometimes.
     let pair = if rng.u8(0..3) == 0 { rng.u8(..) } else { 0 };
     let descriptors = rng.u8(0..4);
     let (pipe, listener) = (pair, pair);
     match rng.u8(0..50) {
         0..3 => datagrams(rng),
         3..14 => {
-            // Some are too long for any way.
+            // Some are too long for any transport.
             let is_huge = rng.u8(0..24) == 0;
             let len = if is_huge { rng.u16(65_508..=u16::MAX) } else { len(rng) };
             let descriptors = if rng.bool() { descriptors } else { 0 };

@@ -2,11 +2,11 @@
 
 use crate::program::{Program, Step};
 
-/// Runs that are spent on it at most.
+/// The largest number of runs.
 const RUNS_MAX: usize = 3000;
 
-/// The smallest program found that still `fails`, by leaving out steps, faults and peculiarities of the
-/// kernel for as long as that helps.
+/// Returns the smallest program found that still `fails`, by leaving out steps, faults and settings of the
+/// kernel as long as that helps.
 pub fn shrink(program: &Program, mut fails: impl FnMut(&Program) -> bool) -> Program {
     let mut best = program.clone();
     let mut runs = 0;
@@ -28,7 +28,7 @@ pub fn shrink(program: &Program, mut fails: impl FnMut(&Program) -> bool) -> Pro
     }
 }
 
-/// Leaves out halves, quarters and so on down to single steps.
+/// Removes halves, quarters and so on down to single steps.
 fn shrink_steps(best: &mut Program, try_one: &mut impl FnMut(&mut Program, Program) -> bool) {
     let mut size = best.steps.len().div_ceil(2);
     while size > 0 {
@@ -52,7 +52,7 @@ fn shrink_steps(best: &mut Program, try_one: &mut impl FnMut(&mut Program, Progr
     }
 }
 
-/// Simpler forms of a step, the simplest first.
+/// Returns simpler forms of a step, the simplest first.
 fn simpler(step: Step) -> Vec<Step> {
     use crate::program::Memory::Buffer;
     match step {

@@ -1,11 +1,11 @@
-//! What was done in how many programs, so that nobody believes in what was never tried.
+//! Counts of what programs did, to find cases that never occurred.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-/// In which state of an operation something befell it.
+/// The state of an operation when a fate met it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
@@ -17,13 +17,13 @@ pub enum Moment {
     Done,
 }
 
-/// What befalls operations.
+/// The fates of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// Its result was taken.
     Taken,
-    /// It was asked to be canceled.
+    /// Its cancellation was requested.
     Canceled,
     /// Its handle was dropped.
     Dropped,
@@ -35,7 +35,7 @@ pub enum Fate {
     Ended,
 }
 
-/// What is worth to happen, but follows from no step for certain.
+/// Outcomes worth counting that no step causes for certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -53,13 +53,13 @@ pub enum Outcome {
     DatagramOvertakes,
     /// A send of a datagram was refused, since its receiver was gone.
     DatagramRefused,
-    /// Datagrams were sent that did not come.
+    /// Datagrams were sent but did not come.
     DatagramMissing,
     /// A batch brought several.
     BatchOfSeveral,
     /// A peek showed a datagram.
     Peeked,
-    /// A receive was dropped, and what it may have brought came for a later one.
+    /// A receive was dropped, and its possible bytes came to a later one.
     KeptForLater,
     /// A receiver of the driver brought a datagram.
     ReceiverBrings,
@@ -74,7 +74,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Every one.
+    /// All outcomes.
     pub const ALL: [Self; 16] = [
         Self::DatagramEmpty,
         Self::DatagramCut,
@@ -134,17 +134,17 @@ pub struct Stats {
     pub operations: BTreeMap<&'static str, u64>,
     /// Faults that took effect, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// What came of them, as far as it is worth a count.
+    /// Outcomes by kind.
     pub outcomes: BTreeMap<Outcome, u64>,
-    /// How often what befell an operation of a kind at which moment: `read/under_way/dropped`.
+    /// Fates of operations by kind and moment: `read/under_way/dropped`.
     pub fates: BTreeMap<String, u64>,
-    /// Results that were errors, by the name of the operation's kind and the errno.
+    /// Errors, by the operation's kind and the errno.
     pub errors: BTreeMap<String, u64>,
-    /// Entries given to the kernel, plain calls and enters.
+    /// Entries pushed to the kernel.
     pub pushed: u64,
     /// Calls of enter.
     pub enters: u64,
-    /// Plain calls that were made instead.
+    /// Plain calls made in place of entries.
     pub plain_calls: u64,
 }
 
@@ -152,24 +152,24 @@ pub struct Stats {
 const CLASS: usize = 20;
 
 impl Stats {
-    /// Counts a program with so many steps.
+    /// Counts a program with this number of steps.
     pub fn program(&mut self, steps: usize) {
         self.programs += 1;
         *self.lengths.entry(steps / CLASS * CLASS).or_default() += 1;
     }
 
-    /// Counts what befell an operation.
+    /// Counts a fate of an operation.
     pub fn fate(&mut self, kind: &'static str, moment: Moment, fate: Fate) {
         let key = format!("{kind}/{}/{}", text(moment), text(fate));
         *self.fates.entry(key).or_default() += 1;
     }
 
-    /// Counts something worth a count.
+    /// Counts an outcome.
     pub fn outcome(&mut self, outcome: Outcome) {
         *self.outcomes.entry(outcome).or_default() += 1;
     }
 
-    /// The names of all that never happened: faults, kinds of operations, outcomes.
+    /// Returns the names of the faults, kinds of operations and outcomes that never happened.
     pub fn never(&self) -> Vec<String> {
         let faults = self.faults.iter().filter(|&(_, &count)| count == 0);
         let operations = OPERATIONS.iter().filter(|&kind| !self.operations.contains_key(kind));
@@ -181,7 +181,7 @@ impl Stats {
             .collect()
     }
 
-    /// Adds the counts of others.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: Self) {
         self.programs += other.programs;
         self.pushed += other.pushed;
@@ -233,7 +233,7 @@ impl fmt::Display for Stats {
         for (outcome, count) in &self.outcomes {
             writeln!(f, "  {:<24} {count:>9}", text(outcome))?;
         }
-        writeln!(f, "what befell them, and when:")?;
+        writeln!(f, "fates of operations, by moment:")?;
         for (name, count) in &self.fates {
             writeln!(f, "  {name:<34} {count:>9}")?;
         }

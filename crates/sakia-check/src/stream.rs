@@ -1,12 +1,12 @@
-//! What the reader of a stream may find: the bytes of all writes in their order, where of a write that
-//! was given up, any part from its beginning may be missing at its end.
+//! The bytes that the reader of a stream may find: those of all writes in order; a write that was given up
+//! may lack any part of its end.
 //!
-//! Each write sends a text of its own, so that bytes tell where they come from. The places at which the
-//! reader may be are followed all at once, like the states of an automaton.
+//! Each write sends a unique text, so that bytes identify their write. All possible positions of the reader
+//! are followed at once, like the states of an automaton.
 
 use std::collections::BTreeSet;
 
-/// One write: the bytes that it was to send, and how many of them it may have sent.
+/// One write: its bytes, and the possible numbers of bytes sent.
 #[derive(Clone, Debug)]
 struct Segment {
     bytes: Vec<u8>,
@@ -14,15 +14,15 @@ struct Segment {
     sent_max: usize,
 }
 
-/// A place in the stream: before a byte of a segment. In front of the end of a segment it stands for the
-/// beginning of the next, too.
+/// A position in the stream: before a byte of a segment. The position at the end of a segment is also the
+/// beginning of the next.
 type Place = (usize, usize);
 
 /// A stream of bytes with one writer and one reader.
 #[derive(Clone, Debug)]
 pub struct Stream {
     segments: Vec<Segment>,
-    /// Where the reader may be.
+    /// The possible positions of the reader.
     places: BTreeSet<Place>,
 }
 
@@ -33,28 +33,28 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// A write of these bytes begins, of which any number may be sent. Returns its number.
+    /// Begins a write of these bytes, of which any number may be sent. Returns its number.
     pub fn begin(&mut self, bytes: Vec<u8>) -> usize {
         self.segments.push(Segment { sent_min: 0, sent_max: bytes.len(), bytes });
         self.segments.len() - 1
     }
 
-    /// The write has sent exactly `count` bytes.
+    /// Records that the write has sent exactly `count` bytes.
     ///
     /// # Errors
-    /// The reader has got more of them.
+    /// The reader has received more of them.
     pub fn sent(&mut self, segment: usize, count: usize) -> Result<(), String> {
         let its = &mut self.segments[segment];
         (its.sent_min, its.sent_max) = (count, count);
         self.places.retain(|&(place, index)| place != segment || index <= count);
-        // Who has gone on to the next one has taken all of this one.
+        // A reader that has gone on to the next segment has taken all of this one.
         if self.places.is_empty() {
             return Err(format!("a write sent {count} bytes, and the reader got more"));
         }
         Ok(())
     }
 
-    /// All places that stand for the same as `place`.
+    /// Returns all positions equivalent to `place`.
     fn same(&self, place: Place) -> impl Iterator<Item = Place> + '_ {
         let mut next = Some(place);
         std::iter::from_fn(move || {
@@ -71,10 +71,10 @@ impl Stream {
         (index < its.sent_max && its.bytes[index] == byte).then_some((segment, index + 1))
     }
 
-    /// The reader got these bytes.
+    /// Records that the reader received these bytes.
     ///
     /// # Errors
-    /// They are not what comes next in the stream.
+    /// They are not the next bytes of the stream.
     pub fn received(&mut self, bytes: &[u8]) -> Result<(), String> {
         for (count, &byte) in bytes.iter().enumerate() {
             let open: BTreeSet<Place> =
@@ -87,7 +87,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The reader may have got up to `len` bytes that nobody has seen.
+    /// Records that the reader may have taken up to `len` bytes without a result.
     pub fn maybe_received(&mut self, len: usize) {
         let mut reached: BTreeSet<Place> = self.places.clone();
         let mut last = reached.clone();
@@ -109,10 +109,10 @@ impl Stream {
         self.places = reached;
     }
 
-    /// The reader got the end of the stream.
+    /// Records that the reader reached the end of the stream.
     ///
     /// # Errors
-    /// There are bytes that it must have got before.
+    /// Bytes before the end are missing.
     pub fn ended(&mut self) -> Result<(), String> {
         let end = (self.segments.len(), 0);
         if self.places.iter().any(|&place| self.same(place).any(|place| place == end)) {
@@ -122,7 +122,7 @@ impl Stream {
         Err("the end came before all bytes".to_owned())
     }
 
-    /// Whether there is a byte for the reader, whatever happened.
+    /// Returns whether a byte certainly waits for the reader.
     pub fn has_bytes(&self) -> bool {
         let end = (self.segments.len(), 0);
         !self.places.iter().any(|&place| self.same(place).any(|place| place == end))

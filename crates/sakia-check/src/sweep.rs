@@ -13,32 +13,31 @@ use crate::run::{Failure, simulated};
 use crate::shrink::shrink;
 use crate::stats::Stats;
 
-/// What came of a number of seeds.
+/// The outcome of a number of seeds.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was done.
+    /// Counts of operations and outcomes.
     pub stats: Stats,
-    /// Seeds whose programs failed, with what is wrong. Empty when all is well; otherwise the seeds were
-    /// not all run.
+    /// Seeds of failing programs, with the failures. Empty on success; otherwise some seeds were not run.
     pub failures: Vec<(u64, Failure)>,
 }
 
 thread_local! {
-    /// What the last panic on this thread said.
+    /// The message of the last panic on this thread.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Makes panics silent, since they are results here. To be called once, by the program.
+/// Makes panics silent, since they are results here. The program calls it once.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         PANIC.with_borrow_mut(|text| *text = info.to_string());
     }));
 }
 
-/// Runs a program on the simulated kernel, and once more to see that it does the same.
+/// Runs a program on the simulated kernel, and a second time to check that it does the same.
 ///
 /// # Errors
-/// What is wrong, a panic of the driver included.
+/// The failure, a panic of the driver included.
 pub fn check(program: &Program, twice: bool, stats: &mut Stats) -> Result<(), Failure> {
     let run = |stats: &mut Stats, keep_log| {
         let run = AssertUnwindSafe(|| simulated(program, keep_log, stats));
@@ -68,8 +67,8 @@ pub fn check(program: &Program, twice: bool, stats: &mut Stats) -> Result<(), Fa
     Err(Failure { what: format!("the same program did something else: {differing:?}") })
 }
 
-/// Runs the programs of all seeds on as many threads, up to the first failures. `progress` is called now
-/// and then with the number of seeds that were run.
+/// Runs the programs of all seeds on several threads, up to the first failures. `progress` is called now and
+/// then with the number of finished seeds.
 pub fn sweep(
     seeds: Range<u64>,
     threads: usize,
@@ -105,7 +104,7 @@ pub fn sweep(
     report.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program that fails made smaller, and what is wrong with that.
+/// Returns a failing program made smaller, and its failure.
 pub fn smallest(program: &Program, failure: Failure) -> (Program, Failure) {
     let fails = |program: &Program| check(program, true, &mut Stats::default()).err();
     let small = shrink(program, |program| fails(program).is_some());

@@ -1,5 +1,5 @@
-//! The same programs on this machine, where they must do what the models say, too: so the models, and
-//! with them the simulated kernel, are held against a real one.
+//! The same programs on this machine, with the same models: this holds the models, and with them the
+//! simulated kernel, against a real kernel.
 
 use std::env;
 use std::process;
@@ -9,7 +9,7 @@ use sakia_check::run::real;
 use sakia_check::stats::Stats;
 use sakia_driver::Policy;
 
-/// Programs on each backend.
+/// The number of programs on each backend.
 const PROGRAMS: u64 = 300;
 
 fn agree(policy: Policy, name: &str) {

@@ -1,4 +1,4 @@
-//! The programs of a thousand seeds on the simulated kernel, and those that once failed.
+//! The programs of a thousand seeds on the simulated kernel, and those that failed before.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use sakia_check::run::simulated;
 use sakia_check::stats::Stats;
 use sakia_check::sweep::{check, sweep};
 
-/// `cargo xtask mutants` runs it with known bugs, so that one thousand seeds are known to find them.
+/// `cargo xtask mutants` runs this with known bugs, which shows that a thousand seeds find them.
 #[test]
 fn a_thousand_seeds_do_what_the_models_say_and_the_same_twice() {
     let report = sweep(0..1000, 2, true, |_| ());
@@ -21,7 +21,7 @@ fn a_thousand_seeds_do_what_the_models_say_and_the_same_twice() {
     assert_eq!(report.stats.programs, 1000);
 }
 
-/// Each was found by a seed, made smaller, and belongs to something that was mended.
+/// Each was found by a seed, made smaller, and witnesses a fixed bug.
 #[test]
 fn programs_that_failed_once_do_not_fail_again() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");

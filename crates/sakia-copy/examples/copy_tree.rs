@@ -1,4 +1,4 @@
-//! Copies a tree and says what was done: `copy_tree [-a] FROM TO`.
+//! Copies a tree and prints the counts: `copy_tree [-a] FROM TO`.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,38 +1,39 @@
-//! Whether calls that may have to wait for a disk are made in place.
+//! Decides whether calls that may wait for a disk are made in place.
 //!
-//! That a cache does not have a name says little: the block that it is in may have been read along with
-//! others. Somebody else can wait for it, a worker of the kernel or a thread, which costs more than the call
-//! itself if there is nothing to wait for, and holds up everybody if there is and nobody else does. It cannot
-//! be known beforehand, so it is looked at how long such calls took: as long as they are quick they are made
-//! in place, and if they are not, one of a few is, to see whether that has changed.
+//! A name missing in a cache says little: its block may have been read along with others. A kernel worker or
+//! another thread can wait instead, which costs more than the call itself if there is nothing to wait for; a
+//! call that does wait in place blocks every fiber of the thread. This cannot be known beforehand, so we
+//! keep a moving average of the latency: quick calls are made in place, and of slow ones one in a few, to
+//! notice a change.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// What it costs to have somebody else make a call, and to hear of it.
+/// The cost of a call on another thread, including its result.
 const HANDED_OVER: Duration = Duration::from_micros(30);
-/// One call counts as this at most: a single one that waits is no reason, two close together are.
+/// The limit of a single call's weight: one slow call does not change the decision, two in short succession
+/// do.
 const MOST: Duration = Duration::from_micros(400);
-/// An average is that of so many calls, more or less.
+/// The average covers about this number of calls.
 const CALLS: u32 = 16;
-/// Where calls are slow, one of so many is made in place.
+/// One in this many slow calls is made in place.
 const PROBE: u32 = 8;
 
-/// How long calls of a kind took that one worker made in place.
+/// The latency of one worker's calls of a kind that it made in place.
 pub(crate) struct Delays {
     average: Cell<Duration>,
     handed_over: Cell<u32>,
-    /// There is nothing else to do meanwhile.
+    /// The worker has nothing else to do meanwhile.
     is_alone: bool,
 }
 
 impl Delays {
-    /// None was made. With `is_alone` all are made in place.
+    /// Returns the state before the first call. With `is_alone` all calls are made in place.
     pub(crate) fn new(is_alone: bool) -> Self {
         Self { average: Cell::default(), handed_over: Cell::default(), is_alone }
     }
 
-    /// Whether the next one is made in place.
+    /// Returns whether the next call is made in place.
     pub(crate) fn is_in_place(&self) -> bool {
         if self.is_alone || self.average.get() <= HANDED_OVER {
             return true;
@@ -42,7 +43,7 @@ impl Delays {
         count == PROBE
     }
 
-    /// One that was made in place took so long.
+    /// Records the latency of a call made in place.
     pub(crate) fn took(&self, time: Duration) {
         self.average.set((self.average.get() * (CALLS - 1) + time.min(MOST)) / CALLS);
     }
@@ -55,7 +56,7 @@ mod tests {
     const QUICK: Duration = Duration::from_micros(4);
     const SLOW: Duration = Duration::from_millis(8);
 
-    /// Of 1000 calls that take `time` of their number, those that were made in place.
+    /// Returns how many of 1000 calls, whose latency is `time` of their number, were made in place.
     fn in_place(delays: &Delays, time: impl Fn(u32) -> Duration) -> u32 {
         let mut count = 0;
         for number in 0..1000 {

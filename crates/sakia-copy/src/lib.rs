@@ -1,12 +1,11 @@
 //! Walking, copying and removing trees of files.
 //!
 //! [`copy_tree`] copies a tree, as `cp -r` or, with [`Options::archive`], as `cp -a` does, on the threads of
-//! the calling [runtime](sakia::Runtime). A [`Copier`] copies several, and can be told to stop. What goes on
-//! is told to a [`Progress`], and what came of it by a [`Report`].
+//! the calling [runtime](sakia::Runtime). A [`Copier`] copies several, and can be stopped. A [`Progress`]
+//! gets reports during the work, and a [`Report`] has the result.
 //!
-//! All is done by descriptor, relative to directories that are open, so paths may be longer than the kernel
-//! takes them, and nobody can put a link in the way. Directories are closed and opened again where there
-//! are too few descriptors.
+//! All calls are relative to open directories, so paths may be longer than the kernel accepts, and no other
+//! user can redirect them with a link. If descriptors run short, directories are closed and opened again.
 
 #![forbid(unsafe_code)]
 

@@ -1,24 +1,25 @@
-//! What is to be copied of an entry, and what if there is one already.
+//! Options of a copy: the parts of an entry to copy, and the treatment of existing ones.
 
 use rustix::fs::AtFlags;
 use sakia::Budget;
 
 use crate::sys;
 
-/// With less room for memory than this there are no threads of its own, whose stacks and heaps take more.
+/// Below this address space the copy starts no threads, whose stacks and heaps take more.
 const CRAMPED: u64 = 64 << 20;
-/// The largest buffer then.
+/// The largest buffer in that case.
 const BUFFER_CRAMPED: usize = 64 << 10;
-/// What an entry under way takes beside its buffer.
+/// Memory of an entry in progress besides its buffer.
 const SPARE: u64 = 64 << 10;
 
-/// What is done where the destination has an entry of that name.
+/// The treatment of an existing entry at the destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. At the root,
-    /// which the caller has named, what a link points to is overwritten, and a device or FIFO is written to.
-    /// Within a tree, where others may have put them, links are replaced and never written through, and
-    /// devices, FIFOs and sockets are replaced by [force](Options::force) only, or by their like.
+    /// which the caller has named, the target of a link is overwritten, and a device or FIFO is written to.
+    /// Within a tree, where another user may have put them, links are replaced and never written through,
+    /// and devices, FIFOs and sockets are replaced only with [`force`](Options::force), or by an entry of
+    /// the same kind.
     #[default]
     Overwrite,
     /// It is kept.
@@ -27,18 +28,18 @@ pub enum Existing {
     Update,
 }
 
-/// Which symbolic links are followed.
+/// The symbolic links to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
     /// None: links are copied as links.
     #[default]
     Never,
-    /// All: what they point to is copied.
+    /// All: their targets are copied.
     Always,
 }
 
 impl Follow {
-    /// How a name is looked up to ask what it is.
+    /// Returns the flags to look up a name's status.
     pub(crate) fn flags(self) -> AtFlags {
         match self {
             Self::Never => AtFlags::SYMLINK_NOFOLLOW,
@@ -47,7 +48,7 @@ impl Follow {
     }
 }
 
-/// How holes are treated.
+/// The treatment of holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sparse {
     /// Holes of the source become holes.
@@ -55,24 +56,24 @@ pub enum Sparse {
     Auto,
     /// Blocks of zeros become holes, too.
     Always,
-    /// There are no holes.
+    /// The copy has no holes.
     Never,
 }
 
-/// Whether a file's blocks are shared with its copy.
+/// The sharing of blocks between a file and its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
-    /// Where the file system can.
+    /// If the file system supports it.
     #[default]
     Auto,
-    /// Or else the copy of a file fails.
+    /// Required: otherwise the copy of a file fails.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
-/// What a copy has of its source beside contents. Without `mode` a new file has the source's permissions
-/// less the process's mask.
+/// The attributes to copy besides contents. Without `mode` a new file has the source's permissions without
+/// the bits of the process's umask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preserve {
@@ -80,9 +81,9 @@ pub struct Preserve {
     pub mode: bool,
     /// User and group, as far as the process may.
     pub ownership: bool,
-    /// When it was read and modified, to the nanosecond.
+    /// Times of access and modification, in nanoseconds.
     pub timestamps: bool,
-    /// Names of the same file stay names of the same file.
+    /// Hard links between copied files.
     pub links: bool,
     /// Extended attributes, as far as the process may.
     pub xattrs: bool,
@@ -96,54 +97,54 @@ impl Preserve {
     pub const ALL: Self =
         Self { mode: true, ownership: true, timestamps: true, links: true, xattrs: true };
 
-    /// Whether anything of a new entry has to be set after it was made.
+    /// Returns whether a new entry has attributes to set after its creation.
     pub(crate) fn has_attributes(self) -> bool {
         self.mode || self.ownership || self.timestamps || self.xattrs
     }
 }
 
-/// How a tree is copied. Made by [`Options::new`], changed by assigning to its fields.
+/// Options of a copy. Created by [`Options::new`], changed by assigning to its fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// What if there is one already.
+    /// The treatment of existing entries.
     pub existing: Existing,
-    /// A destination that cannot be opened, or is no file, is removed, and made anew.
+    /// A destination that cannot be opened, or is no file, is removed and created anew.
     pub force: bool,
-    /// Which links are followed.
+    /// The links to follow.
     pub follow: Follow,
-    /// What copies have of their sources.
+    /// The attributes to copy.
     pub preserve: Preserve,
-    /// FIFOs and devices are read, and files made of their contents, as `cp` does without `-r`.
+    /// FIFOs and devices are read, and files created from their contents, as `cp` does without `-r`.
     pub read_special: bool,
-    /// Directories on another file system than the root are copied, but nothing that is in them.
+    /// Directories on another file system than the root are copied, but not their contents.
     pub one_file_system: bool,
-    /// Holes.
+    /// The treatment of holes.
     pub sparse: Sparse,
-    /// Shared blocks.
+    /// The sharing of blocks.
     pub reflink: Reflink,
-    /// The copy is durable before it is said to be done: one `syncfs(2)` of its file system.
+    /// The copy is durable before it is reported as done: one `syncfs(2)` of its file system.
     pub durable: bool,
-    /// What was written is read again, past the cache, and compared.
+    /// The copy is read again, bypassing the cache, and compared.
     pub verify: bool,
-    /// Nothing is written; what would be is counted.
+    /// Nothing is written; the report has the counts.
     pub dry_run: bool,
-    /// Bytes read at a time, of each entry under way; at least 4096.
+    /// Size of reads in bytes, for each entry in progress; at least 4096.
     pub buffer: usize,
-    /// Entries that may be under way at a time, at least 1. There is one for each thread as long as nothing
-    /// is waited for.
+    /// The limit of entries in progress, at least 1. Each thread has only one as long as it need not wait.
     pub limit: usize,
-    /// The descriptors and bytes that it may use; without, what the process has left when it begins.
+    /// The descriptors and bytes that the copy may use; `None`: those that the process has left at the
+    /// beginning.
     pub budget: Option<Budget>,
 }
 
 impl Options {
-    /// Bytes read at a time unless it is said otherwise.
+    /// The default size of reads in bytes.
     pub const BUFFER: usize = 256 << 10;
-    /// Entries under way unless it is said otherwise.
+    /// The default limit of entries in progress.
     pub const LIMIT: usize = 64;
 
-    /// What `cp -r` does: contents, and permissions less the mask.
+    /// Returns the options of `cp -r`: contents, and permissions without the umask.
     pub fn new() -> Self {
         Self {
             existing: Existing::default(),
@@ -163,9 +164,9 @@ impl Options {
         }
     }
 
-    /// Lowers [`limit`](Self::limit) and [`buffer`](Self::buffer) to what the process's address space has room
-    /// for, where that is limited (`RLIMIT_AS`, `ulimit -v`). A [`Copier`](crate::Copier) does so by itself;
-    /// a program that makes a thread for each entry under way asks before.
+    /// Lowers [`limit`](Self::limit) and [`buffer`](Self::buffer) to the room in the process's address
+    /// space, if that is limited (`RLIMIT_AS`, `ulimit -v`). A [`Copier`](crate::Copier) does so by itself;
+    /// a program that starts a thread for each entry in progress calls this first.
     pub fn fit_memory(&mut self) {
         if let Some(room) = sys::address_space() {
             self.fit(room);
@@ -174,7 +175,7 @@ impl Options {
 
     fn fit(&mut self, room: u64) {
         if room < CRAMPED {
-            // One that never waits needs no other threads.
+            // With one entry at a time, no other threads are needed.
             (self.limit, self.buffer) = (1, self.buffer.min(BUFFER_CRAMPED));
             return;
         }
@@ -182,7 +183,7 @@ impl Options {
         self.limit = self.limit.min(usize::try_from(entries).unwrap_or(usize::MAX)).max(1);
     }
 
-    /// What `cp -a` does: an exact copy.
+    /// Returns the options of `cp -a`: an exact copy.
     pub fn archive() -> Self {
         Self { preserve: Preserve::ALL, ..Self::new() }
     }

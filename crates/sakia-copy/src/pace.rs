@@ -1,9 +1,9 @@
-//! How many workers make files, and whether that goes well.
+//! Adjusts the number of workers that create files.
 //!
-//! There are places where two that make files are slower than one: some file systems look through all that
-//! was deleted lately for each new file, and those that do so at a time are in each other's way. It cannot be
-//! known beforehand, so it is tried: when making files goes on to take long, all workers but one are laid off
-//! for a moment, and for longer if that one makes more. Then it is tried again.
+//! On some file systems two creators are slower than one: for each new file they search the recently deleted
+//! ones, and concurrent searches block each other. It cannot be known beforehand, so it is tried: while
+//! creating files takes long, all workers but one are laid off for a moment, and for longer if that one
+//! creates more. Then it is tried again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,51 +13,51 @@ use async_channel::{Receiver, Sender};
 
 use crate::sys::lock;
 
-/// Making a file takes this long or less where nothing is wrong.
+/// The usual time to create a file, at most.
 const USUAL: Duration = Duration::from_micros(50);
-/// How long is looked at before it is judged.
+/// The time of observation before a decision.
 const WINDOW: Duration = Duration::from_millis(150);
-/// How long a judgment stands.
+/// The time that a decision holds.
 const STANDS: Duration = Duration::from_secs(3);
-/// One worker that makes so many times as much as all of them is better. Where a disk is written to, the rate
-/// of any moment says little: what is nearly as much may be chance.
+/// One worker is better if it creates this many times as much as all together. While a disk is written to,
+/// the rate of a moment varies, so a small difference may be chance.
 const BETTER: f64 = 1.1;
 
-/// What all workers together do.
+/// The pace of all workers together.
 pub(crate) struct Pace {
     workers: usize,
-    /// Workers that may work.
+    /// The number of workers that may work.
     allowed: AtomicUsize,
-    /// Workers that were laid off.
+    /// The number of workers laid off.
     laid_off: AtomicUsize,
     trial: Mutex<Trial>,
-    /// Calls back a worker that was laid off.
+    /// Calls back a laid-off worker.
     call: Sender<()>,
     calls: Receiver<()>,
 }
 
 struct Trial {
     phase: Phase,
-    /// The last judgment.
+    /// The last decision.
     making: Making,
-    /// When the phase began, or is to be judged from.
+    /// The begin of the phase, or of its observation.
     begin: Instant,
-    /// Files made since.
+    /// Files created since.
     made: Made,
-    /// No other trial before.
+    /// No new trial before this time.
     rest_until: Instant,
-    /// When making files last took long.
+    /// The last time when creating files was slow.
     slow_at: Option<Instant>,
-    /// Files a second in the phase before, if all worked and were slow.
+    /// Files per second in the phase before, if all workers ran and were slow.
     last_rate: Option<f64>,
 }
 
-/// How it was lately with making files.
+/// The recent speed of creating files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// It took no longer than usual.
+    /// As quick as usual.
     Quick,
-    /// It took long, but not just now.
+    /// Slow, but not just now.
     WasSlow,
     /// It takes long.
     Slow,
@@ -67,15 +67,15 @@ pub(crate) enum Making {
 enum Phase {
     /// All work.
     All,
-    /// The others are about to stop; all of them together made so many files a second.
+    /// The others are about to stop; `rate` is the number of files per second of all together.
     Stopping { rate: f64 },
     /// One works.
     Trying { rate: f64 },
-    /// One works, since it is better.
+    /// One works, since that is better.
     One,
 }
 
-/// Files that were made, those of them whose time was taken, and what these took.
+/// Files created, the number of timed ones, and their total time.
 #[derive(Clone, Copy, Default)]
 struct Made {
     files: u64,
@@ -106,33 +106,33 @@ impl Pace {
         }
     }
 
-    /// How it goes.
+    /// Returns the recent speed.
     pub(crate) fn making(&self) -> Making {
         lock(&self.trial).making
     }
 
-    /// Whether worker number `worker` may work.
+    /// Returns whether worker number `worker` may work.
     pub(crate) fn may_work(&self, worker: usize) -> bool {
         worker < self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Worker number `worker`, which has nothing left, waits until it may work again, or until all is over.
+    /// Lets worker number `worker`, which has nothing left, wait until it may work again, or until the end.
     pub(crate) async fn rest(&self, worker: usize) {
         self.laid_off.fetch_add(1, Ordering::Relaxed);
         if !self.may_work(worker) {
-            // Closed when all is over.
+            // Closed at the end.
             self.calls.recv().await.ok();
         }
         self.laid_off.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// All is over.
+    /// Ends the job.
     pub(crate) fn end(&self) {
         self.call.close();
     }
 
-    /// Files were made; the time of some of them was taken. Calls back those who were laid off if they are
-    /// wanted.
+    /// Counts created files, with the time of the timed ones. Calls back laid-off workers if they are
+    /// needed.
     pub(crate) fn made(&self, files: u64, timed: u64, time: Duration) {
         if files == 0 {
             return;
@@ -148,7 +148,7 @@ impl Pace {
         }
     }
 
-    /// True if those who were laid off are to be called back.
+    /// Returns true if laid-off workers are to be called back.
     fn judge(&self, trial: &mut Trial, now: Instant) -> bool {
         let elapsed = now.duration_since(trial.begin);
         let made = trial.made;
@@ -171,7 +171,7 @@ impl Pace {
                     && now >= trial.rest_until
                 {
                     self.allowed.store(1, Ordering::Relaxed);
-                    // A disk may have held one of them up.
+                    // A disk may have delayed one of them.
                     Phase::Stopping { rate: rate.max(last) }
                 } else {
                     Phase::All
@@ -206,7 +206,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Workers that make files, in a time of their own.
+    /// Workers that create files, in simulated time.
     struct World {
         pace: Pace,
         now: Instant,
@@ -218,12 +218,13 @@ mod tests {
             Self { pace: Pace::new(2), now: Instant::now(), calls: 0 }
         }
 
-        /// For a second: so many files a second by one worker, so many by two, each of which takes so long.
+        /// Runs for a second: one worker creates `one` files per second, two create `two`, each of which
+        /// takes `each`.
         fn work(&mut self, one: u64, two: u64, each: Duration) {
             self.work_for(100, one, two, each);
         }
 
-        /// For so many hundredths of a second.
+        /// Runs for this number of hundredths of a second.
         fn work_for(&mut self, hundredths: u32, one: u64, two: u64, each: Duration) {
             for _ in 0..hundredths {
                 let is_alone = !self.pace.may_work(1);
@@ -267,7 +268,7 @@ mod tests {
         assert!(!world.pace.may_work(1));
         world.work(2000, 1500, Duration::from_millis(1));
         assert!(!world.pace.may_work(1));
-        // It is looked at again, and may be otherwise by then.
+        // It is tried again, and the result may differ by then.
         world.work(2000, 1500, Duration::from_millis(1));
         world.work(2000, 4000, Duration::from_micros(40));
         world.work(2000, 4000, Duration::from_micros(40));
@@ -275,7 +276,7 @@ mod tests {
         assert!(world.calls >= 1);
     }
 
-    /// When all seem slow because the disk held them up for a moment.
+    /// All seem slow because the disk delayed them for a moment.
     #[test]
     fn a_moment_is_no_reason() {
         let mut world = World::new();

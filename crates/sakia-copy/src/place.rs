@@ -1,8 +1,8 @@
-//! Directories of a tree, open as long as there are descriptors for them.
+//! Directories of a tree, kept open as long as there are descriptors for them.
 //!
-//! A [`Place`] knows the directory above and its own name there, so it can be closed to make room and
-//! opened again, however long its path is. What is opened again is compared with what it was: somebody
-//! may have moved it meanwhile.
+//! A [`Place`] knows its parent and its own name there, so it can be closed to make room and opened again,
+//! however long its path is. A reopened directory is compared with its former identity: another program may
+//! have moved it meanwhile.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ use sakia::{Budget, Permit, Resource};
 use crate::kernel::OwnedFd;
 use crate::sys::{self, lock};
 
-/// Device and inode: what a file is, whatever its name.
+/// Device and inode: the identity of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(u64, u64);
 
@@ -26,7 +26,7 @@ impl Id {
     }
 }
 
-/// An open directory, or the one that the process is in.
+/// An open directory, or the current one.
 pub(crate) struct OpenDir {
     /// `None`: the current directory.
     fd: Option<OwnedFd>,
@@ -34,12 +34,12 @@ pub(crate) struct OpenDir {
 }
 
 impl OpenDir {
-    /// A directory that takes no share of any budget.
+    /// Returns a directory that is not charged to a budget.
     pub(crate) fn of(fd: OwnedFd) -> Self {
         Self { fd: Some(fd), _permit: None }
     }
 
-    /// Whether it is the directory that the process is in.
+    /// Returns whether it is the current directory.
     pub(crate) fn is_current(&self) -> bool {
         self.fd.is_none()
     }
@@ -55,14 +55,14 @@ impl AsFd for OpenDir {
 pub(crate) struct Place {
     /// `None`: the current directory.
     above: Option<Name>,
-    /// What it was when it was first opened, found out at the latest when it is closed.
+    /// Its identity at the first open, determined at the latest when it is closed.
     id: OnceLock<Id>,
     open: Mutex<Option<Arc<OpenDir>>>,
     /// The last link is followed when it is opened again.
     follows: bool,
 }
 
-/// A name in a directory, or in the one that the process is in.
+/// A name in a directory, or in the current one.
 #[derive(Clone)]
 pub(crate) struct Name {
     pub(crate) place: Arc<Place>,
@@ -70,14 +70,14 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Whether it is the same name in the same directory.
+    /// Returns whether it is the same name in the same directory.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.place, &other.place) && self.name == other.name
     }
 }
 
 impl Place {
-    /// The directory that the process is in, in which operands are looked up.
+    /// Returns the current directory, in which operands are looked up.
     pub(crate) fn current() -> &'static Arc<Self> {
         static CURRENT: LazyLock<Arc<Place>> = LazyLock::new(|| {
             let open = Mutex::new(Some(Arc::new(OpenDir { fd: None, _permit: None })));
@@ -90,12 +90,12 @@ impl Place {
         self.above.is_none()
     }
 
-    /// What it was when it was first opened, if that has been asked for.
+    /// Returns its identity at the first open, if determined.
     pub(crate) fn id(&self) -> Option<Id> {
         self.id.get().copied()
     }
 
-    /// Takes its descriptor, if it has one and can be known again without.
+    /// Takes its descriptor, if it has one and can be identified again without it.
     fn close(&self) -> Option<Arc<OpenDir>> {
         let mut open = lock(&self.open);
         if self.id.get().is_none() {
@@ -104,13 +104,13 @@ impl Place {
         open.take()
     }
 
-    /// The directories above it, itself first; without the current directory.
+    /// Returns the place and its parents up to the root; without the current directory.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = &Self> {
         let lineage = std::iter::successors(Some(self), |place| Some(&*place.above()?.place));
         lineage.filter(|place| !place.is_current())
     }
 
-    /// The names that lead to it, the root's first.
+    /// Returns the names that lead to it, the root's first.
     pub(crate) fn names(&self) -> Vec<&Path> {
         let names = self.lineage().filter_map(Self::above);
         let mut names: Vec<_> = names.map(|above| sys::path(&above.name)).collect();
@@ -118,24 +118,24 @@ impl Place {
         names
     }
 
-    /// The path of `name` in it, for messages.
+    /// Returns the path of `name` in it, for messages.
     pub(crate) fn path_of(&self, name: &CStr) -> PathBuf {
         self.names().into_iter().chain([sys::path(name)]).collect()
     }
 
-    /// Its name in the directory above.
+    /// Returns its name in the parent.
     pub(crate) fn above(&self) -> Option<&Name> {
         self.above.as_ref()
     }
 
-    /// Its own path, for messages.
+    /// Returns its own path, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         self.above().map_or(".".into(), |above| above.place.path_of(&above.name))
     }
 }
 
 impl Drop for Place {
-    /// One level after the other: a tree may be deeper than the stack.
+    /// Iterative: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let mut above = self.above.take();
         while let Some(mut place) = above.and_then(|above| Arc::into_inner(above.place)) {
@@ -144,28 +144,28 @@ impl Drop for Place {
     }
 }
 
-/// The directories that are open, and the descriptors that they may take.
+/// The open directories, and their budget of descriptors.
 pub(crate) struct Places {
     budget: Budget,
     open: Mutex<Open>,
 }
 
-/// Directories in the order of their opening: those that lead to the others first.
+/// Directories in the order of their opening: parents first.
 struct Open {
     places: Vec<Weak<Place>>,
-    /// How many of them there are before those that are gone are looked for.
+    /// The number of entries at which dropped ones are removed.
     prune_at: usize,
 }
 
 impl Open {
-    /// Forgets those that are closed, or gone.
+    /// Removes the closed and dropped ones.
     fn prune(&mut self) {
         let is_open = |place: Arc<Place>| lock(&place.open).is_some();
         self.places.retain(|place| place.upgrade().is_some_and(is_open));
     }
 }
 
-/// Places kept before any is looked at.
+/// The smallest number of entries to prune.
 const PRUNE_AT_MIN: usize = 256;
 
 impl Places {
@@ -174,7 +174,7 @@ impl Places {
         Self { budget, open: Mutex::new(open) }
     }
 
-    /// Makes a place of a directory that was opened as `name` in `above`. What it is need not be known.
+    /// Makes a place of a directory that was opened as `name` in `above`. Its identity may be unknown.
     pub(crate) fn adopt(
         &self,
         above: &Arc<Place>,
@@ -191,7 +191,7 @@ impl Places {
         place
     }
 
-    /// Takes a share of the budget for a descriptor, if need be by closing another.
+    /// Charges a descriptor to the budget, closing another if necessary.
     fn permitted(&self, fd: OwnedFd) -> OpenDir {
         let acquire = || self.budget.try_acquire(Resource::Descriptors, 1);
         let permit = acquire().or_else(|| {
@@ -210,8 +210,7 @@ impl Places {
         open.places.push(Arc::downgrade(place));
     }
 
-    /// Closes half of the directories that are open: those that were opened first, from which the work
-    /// is farthest away.
+    /// Closes half of the open directories: those opened first, which are farthest from the current work.
     pub(crate) fn close_some(&self) {
         let mut open = lock(&self.open);
         open.prune();
@@ -219,11 +218,11 @@ impl Places {
         let closed: Vec<_> =
             open.places.drain(..count).filter_map(|place| place.upgrade()?.close()).collect();
         drop(open);
-        // Those that are being used are closed when that is over.
+        // A directory in use is closed after its use.
         drop(closed);
     }
 
-    /// Does what needs a descriptor, once more after some were closed if there was none.
+    /// Makes a call that needs a descriptor; if there is none, closes some and repeats the call.
     pub(crate) fn with_room<T>(&self, mut call: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
         match call() {
             Err(Errno::MFILE) => {
@@ -234,12 +233,12 @@ impl Places {
         }
     }
 
-    /// The directory's descriptor. It stays open as long as the result is kept.
+    /// Returns the directory, open as long as the result is kept.
     ///
     /// # Errors
     /// `ENOENT`: it is not where it was. Otherwise as `open(2)`.
     pub(crate) fn open(&self, place: &Arc<Place>) -> sys::Result<Arc<OpenDir>> {
-        // From the nearest one that is open, down again.
+        // From the nearest open one, downwards.
         let mut closed = Vec::new();
         let mut next = place;
         let mut open = loop {
@@ -262,8 +261,8 @@ impl Places {
         Ok(open)
     }
 
-    /// The work goes on in the directory above: it is opened again if it was closed, from here and not all
-    /// the way from the top. If that fails, who needs it will try the other way.
+    /// Opens the parent again if it was closed, since the work continues there: from here, and not all the
+    /// way from the root. On failure the next user tries the other way.
     pub(crate) fn return_above(&self, place: &Arc<Place>) {
         let Some(Name { place: above, .. }) = place.above() else { return };
         if lock(&above.open).is_some() {
@@ -292,7 +291,7 @@ impl Places {
     }
 }
 
-/// How a directory is opened.
+/// Returns the flags to open a directory.
 pub(crate) fn flags_of_directory(follows: bool) -> OFlags {
     if follows { sys::DIRECTORY.difference(OFlags::NOFOLLOW) } else { sys::DIRECTORY }
 }

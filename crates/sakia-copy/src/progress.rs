@@ -1,4 +1,4 @@
-//! What goes on, for those who look on.
+//! Progress of the work, for observers.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -13,41 +13,41 @@ use crate::sys::lock;
 type OnFailure = Box<dyn Fn(&Failure) + Send + Sync>;
 type OnEntry = Box<dyn Fn(&Path, &Path) + Send + Sync>;
 
-/// Counts of what has been done so far, for any thread to look at, and whom to tell.
+/// Counts of the work so far, readable from any thread, and callbacks.
 ///
-/// Workers add to it after some 64 entries, and after each part of a large file. The parts of one that could
-/// not be completed are taken back.
+/// Workers add to it after about 64 entries, and after each part of a large file. The parts of a file that
+/// could not be completed are subtracted again.
 #[derive(Default)]
 pub struct Progress {
     counts: [AtomicU64; 8],
     failures: Mutex<Vec<Failure>>,
-    /// What its workers are at.
+    /// The current work of each fiber.
     holds: Mutex<Vec<Weak<Hold>>>,
     on_failure: Option<OnFailure>,
     on_entry: Option<OnEntry>,
 }
 
 impl Progress {
-    /// One that tells nobody.
+    /// Returns a progress without callbacks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls `tell` at each failure, on the thread on which it came up.
+    /// Calls `tell` at each failure, on the thread of the failure.
     #[must_use]
     pub fn on_failure(mut self, tell: impl Fn(&Failure) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Box::new(tell));
         self
     }
 
-    /// Calls `tell` with source and destination of each entry that was done, on the thread that did it.
+    /// Calls `tell` with source and destination of each finished entry, on the thread that finished it.
     #[must_use]
     pub fn on_entry(mut self, tell: impl Fn(&Path, &Path) + Send + Sync + 'static) -> Self {
         self.on_entry = Some(Box::new(tell));
         self
     }
 
-    /// What has been done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for (slot, count) in counts.fields_mut().into_iter().zip(&self.counts) {
@@ -56,8 +56,8 @@ impl Progress {
         counts
     }
 
-    /// The paths of entries that are being dealt with, and of directories that are being read: those that
-    /// are waited for where nothing goes on.
+    /// Returns the paths of entries in progress, and of directories being read: if the counts stand still,
+    /// the work waits for these.
     pub fn under_way(&self) -> Vec<PathBuf> {
         let holds = lock(&self.holds).clone();
         holds.iter().filter_map(|hold| hold.upgrade()?.path()).collect()
@@ -71,14 +71,14 @@ impl Progress {
         hold
     }
 
-    /// So many bytes more of a file that is not complete.
+    /// Adds bytes of a file that is not complete.
     pub(crate) fn add_bytes(&self, bytes: u64) {
         self.add(&Counts { bytes, ..Counts::default() });
     }
 
-    /// The file they are of could not be completed.
+    /// Subtracts the bytes of a file that could not be completed.
     pub(crate) fn take_back_bytes(&self, bytes: u64) {
-        // Adding wraps around.
+        // The addition wraps around.
         self.add_bytes(bytes.wrapping_neg());
     }
 
@@ -100,7 +100,7 @@ impl Progress {
         }
     }
 
-    /// Makes a report of the counts since `before`. Failures are the report's from then on.
+    /// Returns a report of the counts since `before`, and moves the failures to it.
     pub(crate) fn report(&self, before: &Counts, counters: Counters, is_stopped: bool) -> Report {
         let mut counts = self.counts();
         for (count, before) in counts.fields_mut().into_iter().zip(before.fields()) {
@@ -110,7 +110,7 @@ impl Progress {
         Report { counts, counters, failures, is_stopped }
     }
 
-    /// An entry was done; its paths are asked for if they are to be told.
+    /// Counts a finished entry; its paths are computed only for a callback.
     pub(crate) fn entry(&self, paths: impl FnOnce() -> (PathBuf, PathBuf)) {
         if let Some(tell) = &self.on_entry {
             let (from, to) = paths();
@@ -125,8 +125,8 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// The entry that a fiber works on, or none. The lock is held for a few instructions, and by no call that
-/// waits.
+/// The entry that a fiber works on, or none. The lock is held for a few instructions, and never across a
+/// blocking call.
 #[derive(Default)]
 pub(crate) struct Hold {
     state: Mutex<Held>,
@@ -134,14 +134,15 @@ pub(crate) struct Hold {
 
 #[derive(Default)]
 struct Held {
-    /// The directory; it stays until there is another, so that its users need not be counted for each entry.
+    /// The directory; it stays until the next one, so that its references need not be counted for each
+    /// entry.
     place: Option<Arc<Place>>,
-    /// With a zero; empty for the directory itself.
+    /// With a final zero; empty for the directory itself.
     name: Vec<u8>,
 }
 
 impl Hold {
-    /// `name` in `place` is begun.
+    /// Begins `name` in `place`.
     pub(crate) fn begin(&self, place: &Arc<Place>, name: &CStr) {
         let mut state = lock(&self.state);
         let is_same = state.place.as_ref().is_some_and(|is| Arc::ptr_eq(is, place));
@@ -149,17 +150,17 @@ impl Hold {
         state.name.clear();
         state.name.extend_from_slice(name.to_bytes_with_nul());
         drop(state);
-        // It may be the last to let go of it, which closes the directory.
+        // It may be the last reference, which closes the directory.
         drop(before);
     }
 
-    /// There is nothing more.
+    /// Ends the current entry.
     pub(crate) fn end(&self) {
         let before = lock(&self.state).place.take();
         drop(before);
     }
 
-    /// The path of what it is at.
+    /// Returns the path of the current entry.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let state = lock(&self.state);
         let place = state.place.as_ref()?;

@@ -16,15 +16,16 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::{kernel, sys, walk};
 
-/// Removes what is at `path`, a directory with all that is in it, or anything else. Links are removed
-/// themselves, not what they point to.
+/// Removes `path`, a directory with its contents or any other entry. Links are removed themselves, not their
+/// targets.
 ///
-/// The calling runtime's threads do it, each a directory at a time. What cannot be removed is told to
-/// `progress`, kept in the report together with the directories that it is in, and the rest is removed. What
-/// others add meanwhile may be left, which keeps its directory. Canceling the token leaves the rest.
+/// The calling runtime's threads do the work, each a directory at a time. A failed removal is reported to
+/// `progress` and kept in the report, as are the directories that stay for that reason, and the rest is
+/// removed. Entries that other programs add meanwhile may be left, which keeps their directory. Canceling
+/// the token leaves the rest.
 ///
 /// # Errors
-/// The path has a zero byte. All else is in the report: see [`Report::is_complete`].
+/// The path has a zero byte. All other errors are in the report: see [`Report::is_complete`].
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -36,7 +37,7 @@ pub async fn remove_tree(
     walk::run(Remove, named(path.as_ref()), progress, token).await
 }
 
-/// A link that is named with a slash behind it, without: the kernel would take what it points to.
+/// Returns the path without a final slash, which would lead the kernel to a link's target.
 fn named(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
@@ -57,7 +58,7 @@ impl Remove {
         fiber.tally.counters.plain_calls += 1;
         let dir = fiber.crew().places.open(place)?;
         match sys::retry(|| kernel::unlinkat(&dir, name, flags)) {
-            // Somebody else was quicker.
+            // Another program removed it first.
             Err(Errno::NOENT) if !place.is_current() => Ok(()),
             result => result,
         }
@@ -72,7 +73,7 @@ impl Remove {
     ) -> Next {
         match self.unlink(fiber, place, name, AtFlags::empty()) {
             Ok(()) => fiber.tally.counts.add_entry(kind),
-            // The file system did not tell, or somebody has put a directory in its place.
+            // The file system does not report kinds, or another program has put a directory in its place.
             Err(Errno::ISDIR) => return Next::Enter,
             Err(error) => fiber.fail("remove", place.path_of(name), error.into()),
         }
@@ -95,7 +96,7 @@ impl Job for Remove {
                 self.remove(fiber, place, name, FileType::Unknown);
                 return None;
             }
-            // Somebody else was quicker.
+            // Another program removed it first.
             if error.kind() == io::ErrorKind::NotFound && above.is_some() {
                 return None;
             }

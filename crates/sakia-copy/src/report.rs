@@ -1,4 +1,4 @@
-//! What was done, and what went wrong.
+//! Results of the work: counts and failures.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::FileType;
 
-/// How many entries of which kind were dealt with.
+/// The number of entries handled, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -18,25 +18,25 @@ pub struct Counts {
     pub directories: u64,
     /// Symbolic links.
     pub symlinks: u64,
-    /// Further names of a file that has been copied already.
+    /// Further names of a file that was copied already.
     pub hard_links: u64,
     /// FIFOs, sockets and devices.
     pub others: u64,
-    /// What was there already and was to stay as it is.
+    /// Existing entries that were to stay.
     pub skipped: u64,
-    /// Bytes of files' contents, holes included.
+    /// Bytes of files' contents, including holes.
     pub bytes: u64,
-    /// Failures: see [`Failure`]. What was under way when the work was told to stop is none.
+    /// Failures: see [`Failure`]. Entries interrupted by a stop do not count.
     pub failures: u64,
 }
 
 impl Counts {
-    /// All but bytes and failures: how many entries were dealt with.
+    /// Returns the number of entries handled: all counts but bytes and failures.
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.hard_links + self.others + self.skipped
     }
 
-    /// One more of a kind.
+    /// Counts an entry of a kind.
     pub(crate) fn add_entry(&mut self, kind: FileType) {
         let count = match kind {
             FileType::Directory => &mut self.directories,
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// How it was done. Times are those of the calls themselves, of all workers together.
+/// Counters of the mechanism. Times are of the calls themselves, summed over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -66,31 +66,29 @@ pub struct Counters {
     pub workers: u64,
     /// System calls made by the workers themselves.
     pub plain_calls: u64,
-    /// Files and directories that were opened although no cache knew them.
+    /// Files and directories opened although no cache had them.
     pub uncached_opens: u64,
-    /// Those of them left to the runtime, since such opens took long. A ring hands each to a worker of the
-    /// kernel.
+    /// Those of them left to the runtime, since such opens took long. A ring gives each to a kernel worker.
     pub ring_opens: u64,
-    /// Directories, or parts of them, read by a thread of the blocking pool since that took long.
+    /// Directories, or parts of them, read by a thread of the blocking pool, since reading took long.
     pub pool_lists: u64,
-    /// Parts of directories that another worker took over, since it had nothing else and their files are
-    /// large.
+    /// Parts of directories with large files that an idle worker took over.
     pub parts: u64,
     /// Reads left to the runtime.
     pub ring_reads: u64,
-    /// How often a worker had to wait for one of these, and did something else meanwhile.
+    /// Waits of a worker for one of these, doing other work meanwhile.
     pub waits: u64,
-    /// Most entries that one worker had under way at a time.
+    /// The largest number of entries that one worker had in progress at a time.
     pub depth_max: u64,
-    /// Times that a worker was laid off, since more of them make files more slowly.
+    /// Times that a worker was laid off, since several create files more slowly.
     pub laid_off: u64,
-    /// Directories put in another part of the disk, since making files took long where they would have been.
+    /// Directories placed in another part of the disk, since creating files was slow in the usual one.
     pub apart: u64,
-    /// Files made.
+    /// Files created.
     pub creates: u64,
-    /// Those of them whose time was taken.
+    /// Files created whose time was measured.
     pub creates_timed: u64,
-    /// What these took.
+    /// The total of these times.
     pub create_time: Duration,
     /// Owners, access control lists and attributes that the process may not set, or that the file system
     /// of the copy does not have.
@@ -98,7 +96,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Takes those of another worker, or of another copy, along.
+    /// Adds the counters of another worker or copy.
     pub fn add(&mut self, other: &Self) {
         self.workers = self.workers.max(other.workers);
         self.plain_calls += other.plain_calls;
@@ -118,31 +116,31 @@ impl Counters {
     }
 }
 
-/// What came of it.
+/// The result of the work.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was done.
+    /// Counts of entries and bytes.
     pub counts: Counts,
-    /// How.
+    /// Counters of the mechanism.
     pub counters: Counters,
     /// The first [`Report::FAILURES_MAX`] failures; [`Progress`](crate::Progress) tells of all of them.
     pub failures: Vec<Failure>,
-    /// It was stopped before its end, by the token or since the file system is full.
+    /// The work was stopped early, by the token or because the file system is full.
     pub is_stopped: bool,
 }
 
 impl Report {
-    /// Failures that a report has with their paths.
+    /// The largest number of failures that a report lists.
     pub const FAILURES_MAX: usize = 1000;
 
-    /// Whether all was done.
+    /// Returns whether everything was done.
     pub fn is_complete(&self) -> bool {
         self.counts.failures == 0 && !self.is_stopped
     }
 }
 
-/// Something that could not be done, or not wholly.
+/// An operation that failed, wholly or in part.
 #[derive(Debug)]
 pub struct Failure {
     operation: &'static str,
@@ -151,28 +149,28 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure of `operation` at `path`, for what a program finds before it has something copied, so
-    /// that it tells all failures alike.
+    /// Makes a failure of `operation` at `path`, for a program that finds errors before it starts a copy and
+    /// reports all failures alike.
     pub fn new(operation: &'static str, path: PathBuf, error: io::Error) -> Self {
         Self { operation, path, error }
     }
 
-    /// What was tried, in a word or two.
+    /// Returns the operation, in a word or two.
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// To what.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why it could not be done.
+    /// Returns the error.
     pub fn io_error(&self) -> &io::Error {
         &self.error
     }
 
-    /// The kernel's answer.
+    /// Returns the errno.
     pub fn raw_os_error(&self) -> Option<i32> {
         sakia::os_error(&self.error)
     }

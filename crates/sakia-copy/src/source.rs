@@ -1,5 +1,4 @@
-//! Reading what is copied: by plain calls what the caches have, by the runtime's ring what they have not,
-//! where that takes a while.
+//! Reading the source: cached data by plain calls, the rest by the runtime's ring if that takes long.
 
 use std::ffi::CStr;
 use std::io;
@@ -22,7 +21,7 @@ use crate::sys::{self, Attempt};
 /// An open file that is copied.
 pub(crate) enum Source {
     Plain(OwnedFd),
-    /// The runtime's, since something was not in the cache. It is there while `None` is not.
+    /// Owned by the runtime, since some of it was not cached. `None` only while it is lent.
     Lent(Option<File>),
 }
 
@@ -37,7 +36,7 @@ impl AsFd for Source {
 }
 
 impl Source {
-    /// The file as the runtime has it.
+    /// Returns the file as the runtime has it.
     fn lent(&mut self) -> io::Result<&File> {
         if let Self::Plain(_) = self
             && let Self::Plain(fd) = std::mem::replace(self, Self::Lent(None))
@@ -52,7 +51,7 @@ impl Source {
 }
 
 impl<J: Job> Fiber<J> {
-    /// Opens a directory to be read.
+    /// Opens a directory for reading.
     pub(crate) async fn open_directory(
         &mut self,
         above: &Arc<OpenDir>,
@@ -69,7 +68,7 @@ impl<J: Job> Fiber<J> {
         }
     }
 
-    /// Opens a file to be read.
+    /// Opens a file for reading.
     pub(crate) async fn open_source(
         &mut self,
         above: &Arc<OpenDir>,
@@ -77,7 +76,7 @@ impl<J: Job> Fiber<J> {
         flags: OFlags,
     ) -> io::Result<Source> {
         let places = &self.crew().places;
-        // Operands are named by paths that the ring's lookups, which are confined, do not take.
+        // Operands are paths that the ring's confined lookups do not accept.
         if above.is_current() {
             let opened = places.with_room(|| sys::open(above.as_fd(), name, flags));
             return Ok(Source::Plain(opened?));
@@ -88,7 +87,7 @@ impl<J: Job> Fiber<J> {
         }
     }
 
-    /// Opens what the caches do not know: by a plain call as long as that is quick.
+    /// Opens an entry that the caches do not have: by a plain call as long as that is quick.
     async fn open_waiting(
         &mut self,
         above: &Arc<OpenDir>,
@@ -119,8 +118,8 @@ impl<J: Job> Fiber<J> {
         Ok(Source::Lent(Some(file)))
     }
 
-    /// Reads at `offset` until the range of the buffer is full, or at the end of the file, which is asked
-    /// for unless it is at `size`. Returns how many bytes these are.
+    /// Reads at `offset` until the range of the buffer is full or the file ends; the end is confirmed by a
+    /// read unless it is at `size`. Returns the number of bytes.
     pub(crate) async fn read_range(
         &mut self,
         source: &mut Source,
@@ -142,7 +141,7 @@ impl<J: Job> Fiber<J> {
         Ok(done)
     }
 
-    /// Reads from `offset` into `range` of the buffer. Zero: there is no more.
+    /// Reads from `offset` into `range` of the buffer. Returns 0 at the end.
     pub(crate) async fn read_at(
         &mut self,
         source: &mut Source,
@@ -154,13 +153,13 @@ impl<J: Job> Fiber<J> {
         self.tally.counters.plain_calls += 1;
         if reads.get().mode() == Some(CallMode::NonBlocking) {
             match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
-                // That may mean that nothing was there without waiting.
+                // It may mean that nothing was available without waiting.
                 Ok(Attempt::Done(0)) => {
                     return Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?);
                 }
                 Ok(Attempt::Done(count)) => return Ok(count),
                 Ok(Attempt::Waits) => return self.read_waiting(source, buf, range, offset).await,
-                // The file system cannot tell, or a filter refuses a call it does not know.
+                // The file system does not support it, or a filter refuses an unknown call.
                 Err(errno) if sys::is_refused(errno) => reads.set(match is_in_memory(&source) {
                     true => CallSupport::Any,
                     false => CallSupport::None,
@@ -191,7 +190,7 @@ impl<J: Job> Fiber<J> {
                 result
             }
             Err(error) => {
-                // The other one is the kernel's until it has answered.
+                // The kernel owns the other one until it has answered.
                 *buf = AlignedBuf::zeroed(len);
                 Err(error)
             }

@@ -1,7 +1,8 @@
-//! That work was told to stop, as the error of what was under way then.
+//! The error of operations interrupted by a stop.
 //!
-//! It leaves what cannot be completed on the same path as any other error, and is no failure in the end: the
-//! report says once that it was stopped. It has no errno: a file server may answer `ECANCELED` too.
+//! It makes incomplete entries be removed on the same path as any other error, and is not counted as a
+//! failure: the report says once that the work was stopped. It has no errno, since a file server may return
+//! `ECANCELED` too.
 
 use std::error::Error;
 use std::fmt;
@@ -18,12 +19,12 @@ impl fmt::Display for Stopped {
 
 impl Error for Stopped {}
 
-/// The error of what was under way.
+/// Returns the error of interrupted operations.
 pub(crate) fn error() -> io::Error {
     io::Error::other(Stopped)
 }
 
-/// Whether an error is that one.
+/// Returns whether an error is that one.
 pub(crate) fn is_error(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Stopped>())
 }

@@ -1,4 +1,4 @@
-//! Plain system calls, and those that refuse to wait.
+//! Plain system calls, and their non-blocking forms.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -15,40 +15,41 @@ use rustix::path::Arg;
 
 use crate::kernel::{self, OwnedFd};
 
-/// The bits of a mode that `chmod(2)` sets.
+/// The mode bits that `chmod(2)` sets.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
 
-/// Directories, to be read.
+/// Flags to open directories for reading.
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// Directories in which names are looked up and that are not read, links followed.
+/// Flags to open directories for lookups only, following links.
 pub(crate) const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Files, to be read. If it is something else by now, opening it must neither wait nor follow.
+/// Flags to open files for reading. If the entry has become another kind, opening it must neither block nor
+/// follow a link.
 pub(crate) const SOURCE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// What an old kernel, a file system or a filter says of a call that there is another way for.
+/// Answers of an old kernel, a file system or a filter to a call that has an alternative.
 const REFUSED: [Errno; 4] = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::OPNOTSUPP];
 
-/// What a call that would have waited says.
+/// The result of a call that must not block.
 pub(crate) enum Attempt<T> {
     /// Done.
     Done(T),
-    /// It would wait.
+    /// It would block.
     Waits,
 }
 
-/// Locks, also after a panic of another holder.
+/// Locks the mutex, ignoring a panic of another holder.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernel, or a filter, does not know lookups that refuse to wait.
+/// The kernel, or a filter, does not support non-blocking lookups.
 static NO_CACHED_LOOKUPS: AtomicBool = AtomicBool::new(false);
 
-/// Opens what the caches know; all else would wait.
+/// Opens a cached entry; fails if the open would block.
 pub(crate) fn open_now(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -68,12 +69,12 @@ pub(crate) fn open_now(
     }
 }
 
-/// Opens a file or a directory, and waits for it.
+/// Opens a file or a directory; may block.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
     retry(|| kernel::openat(dir, name, flags, Mode::empty()))
 }
 
-/// Opens a directory that was open before: of the copy it may be one that cannot be read.
+/// Opens a directory again; one of the copy may be unreadable.
 pub(crate) fn open_again(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
     match open(dir, name, flags) {
         Err(Errno::ACCESS) => open(dir, name, unread(flags)).map_err(|_| Errno::ACCESS),
@@ -81,18 +82,18 @@ pub(crate) fn open_again(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Res
     }
 }
 
-/// As these flags, for a directory in which names are looked up and that is not read.
+/// Returns these flags for a directory that is used for lookups only.
 pub(crate) fn unread(flags: OFlags) -> OFlags {
     flags.difference(OFlags::RWMODE).union(OFlags::PATH)
 }
 
-/// Makes a file that is not there yet.
+/// Creates a file that does not exist yet.
 pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     retry(|| kernel::openat(dir, name, flags, Mode::from_raw_mode(mode)))
 }
 
-/// Reads what the page cache has. `EOPNOTSUPP`: the file system cannot tell.
+/// Reads cached bytes. `EOPNOTSUPP`: the file system does not support it.
 pub(crate) fn read_now(
     file: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -106,17 +107,17 @@ pub(crate) fn read_now(
     }
 }
 
-/// Reads, and waits for it.
+/// Reads; may block.
 pub(crate) fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize> {
     retry(|| kernel::pread(file, &mut *buf, offset))
 }
 
-/// Writes all of it at `offset`, and waits for it.
+/// Writes all bytes at `offset`; may block.
 pub(crate) fn write_all_at(file: BorrowedFd<'_>, buf: &[u8], offset: u64) -> io::Result<()> {
     write_all(buf, |rest| kernel::pwrite(file, rest, offset + (buf.len() - rest.len()) as u64))
 }
 
-/// Writes all of it by calls that write some of what is left.
+/// Writes all bytes by repeated partial writes.
 pub(crate) fn write_all(
     mut rest: &[u8],
     mut write: impl FnMut(&[u8]) -> Result<usize>,
@@ -130,22 +131,22 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Makes `to` in `dir` one more name of the file that is called `name` in `from`.
+/// Creates `to` in `dir` as a link to the file `name` in `from`.
 pub(crate) fn link(from: impl AsFd, name: &CStr, dir: impl AsFd, to: &CStr) -> Result<()> {
     retry(|| kernel::linkat(from.as_fd(), name, dir.as_fd(), to, AtFlags::empty()))
 }
 
-/// Removes a name of anything but a directory.
+/// Removes a name, unless it is a directory.
 pub(crate) fn unlink(dir: impl AsFd, name: &CStr) -> Result<()> {
     retry(|| kernel::unlinkat(dir.as_fd(), name, AtFlags::empty()))
 }
 
-/// What the file system tells of an open file.
+/// Returns the status of an open file.
 pub(crate) fn stat(file: impl AsFd) -> Result<Stat> {
     retry(|| kernel::fstat(file.as_fd()))
 }
 
-/// What the file system tells of a name, links not followed.
+/// Returns the status of a name, without following a link.
 pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
     retry(|| kernel::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
 }
@@ -160,7 +161,7 @@ pub(crate) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Returns the bytes of a file.
+/// Returns the size of a file.
 pub(crate) fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
@@ -170,40 +171,40 @@ pub(crate) fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     retry(|| kernel::fchmod(file.as_fd(), Mode::from_raw_mode(mode)))
 }
 
-/// Sets the mode of what a path leads to.
+/// Sets the mode of a path's target.
 pub(crate) fn set_mode_of(dir: impl AsFd, path: impl Arg + Copy, mode: u32) -> Result<()> {
     retry(|| kernel::chmodat(dir.as_fd(), path, Mode::from_raw_mode(mode), AtFlags::empty()))
 }
 
-/// A name as a path.
+/// Returns a name as a path.
 pub(crate) fn path(name: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(name.to_bytes()))
 }
 
-/// Whether a call was refused that there is another way for.
+/// Returns whether a call was refused that has an alternative.
 pub(crate) fn is_refused(errno: Errno) -> bool {
     REFUSED.contains(&errno)
 }
 
-/// What is left of the process's address space, if that is limited.
+/// Returns the remaining address space of the process, if it is limited.
 pub(crate) fn address_space() -> Option<u64> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = status.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
-    // Without /proc only the limit is known.
+    // Without `/proc` only the limit is known.
     let used = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
     Some(limit.saturating_sub(used))
 }
 
-/// The mask of new files' modes, as the process has it.
+/// Returns the process's umask.
 ///
-/// It is read where the kernel tells it: asking by `umask(2)` would change it for a moment.
+/// It is read from the kernel's status file: `umask(2)` would change it for a moment.
 pub(crate) fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
     mask.unwrap_or_else(|| {
-        // Without /proc there is no other way; it is put back at once.
+        // Without `/proc` there is no other way; it is restored at once.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
         rustix::process::umask(mask);
         mask.as_raw_mode()

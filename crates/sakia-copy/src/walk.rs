@@ -1,4 +1,4 @@
-//! Looking at all that is in a tree.
+//! Walks a tree.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -18,15 +18,15 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::sys;
 
-/// Calls `visit` for `path` and, if that is a directory, for all that is in it. Links are not followed.
+/// Calls `visit` for `path` and, if that is a directory, for everything in it. Links are not followed.
 ///
-/// The calling runtime's threads do it, each a directory at a time and all of them at a time, so `visit` is
-/// called in no order but that a directory comes before what is in it. It must not block for long. What
-/// cannot be read is told to `progress` and kept in the report, which counts the rest; sizes are not asked
-/// for. Canceling the token ends it.
+/// The calling runtime's threads do it, each a directory at a time and in parallel, so the only order is
+/// that a directory comes before its contents. `visit` must not block for long. Read failures are reported
+/// to `progress` and kept in the report, which counts the rest; sizes are not looked up. Canceling the token
+/// ends it.
 ///
 /// # Errors
-/// The path has a zero byte. All else is in the report.
+/// The path has a zero byte. All other errors are in the report.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -61,7 +61,7 @@ where
     run(Walk(visit), path.as_ref(), progress, token).await
 }
 
-/// Does a job with all that is in a tree, on all threads of the calling runtime, and tells what came of it.
+/// Does a job with a tree, on all threads of the calling runtime, and returns its report.
 pub(crate) async fn run<J: Job>(
     job: J,
     path: &Path,
@@ -76,7 +76,7 @@ pub(crate) async fn run<J: Job>(
     Ok(progress.report(&before, crew.counters(), token.is_canceled()))
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 pub struct Entry<'a> {
     dir: &'a OpenDir,
     place: &'a Arc<Place>,
@@ -85,38 +85,38 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Its name; of the root, its path.
+    /// Returns its name; for the root, its path.
     pub fn file_name(&self) -> &OsStr {
         sys::path(self.name).as_os_str()
     }
 
-    /// The path given to [`walk`], and what leads from there to the entry. It may be longer than the kernel
-    /// takes paths.
+    /// Returns its path: the path given to [`walk`] and the names below. It may be longer than the kernel
+    /// accepts.
     pub fn path(&self) -> PathBuf {
         self.place.path_of(self.name)
     }
 
-    /// The open directory that it is in, for calls relative to that.
+    /// Returns the open directory of the entry, for calls relative to that.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
 
-    /// A regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == FileType::RegularFile
     }
 
-    /// A directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
 
-    /// A symbolic link.
+    /// Returns whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind == FileType::Symlink
     }
 
-    /// Its size in bytes. The file system is asked.
+    /// Returns its size in bytes, by a system call.
     ///
     /// # Errors
     /// As `fstatat(2)`.
@@ -139,7 +139,7 @@ impl fmt::Debug for Entry<'_> {
 struct Walk<V>(V);
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
-    /// Looks at an entry whose kind may not be known.
+    /// Visits an entry whose kind may be unknown.
     fn look(&self, fiber: &mut Fiber<Self>, mut entry: Entry<'_>) -> Next {
         if entry.kind == FileType::Unknown {
             fiber.tally.counters.plain_calls += 1;

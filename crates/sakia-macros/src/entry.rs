@@ -1,4 +1,4 @@
-//! What the attributes make of a function.
+//! Expansion of the attributes.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -7,7 +7,7 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, Token};
 
-/// Which attribute it is.
+/// The kind of attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Main,
@@ -23,8 +23,8 @@ impl Kind {
     }
 }
 
-/// The function to compile instead, or the error to show. Then there is a function of that name, too, so
-/// that what uses it does not fail as well.
+/// Returns the function to compile instead, or the error to show. With the error comes a function of that
+/// name, so that its uses compile.
 pub(crate) fn expand(kind: Kind, options: TokenStream, function: TokenStream) -> TokenStream {
     try_expand(kind, options, function.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();
@@ -42,7 +42,7 @@ fn try_expand(kind: Kind, options: TokenStream, function: TokenStream) -> Result
     let threads = threads(kind, options)?;
     let ItemFn { attrs, vis, mut sig, block, .. } = function;
     let test = (kind == Kind::Test).then(|| quote! { #[::core::prelude::v1::test] });
-    // A function within, not a block: errors in it read as they do in any other.
+    // An inner function, not a block: errors in it read as in any other function.
     let inner = quote! { #sig #block };
     sig.asyncness = None;
     let name = &sig.ident;
@@ -62,7 +62,7 @@ fn try_expand(kind: Kind, options: TokenStream, function: TokenStream) -> Result
     })
 }
 
-/// Whether the function can be run by itself.
+/// Checks that the function can be run without arguments.
 fn check(kind: Kind, function: &ItemFn) -> Result<()> {
     let name = kind.name();
     let signature = &function.sig;
@@ -82,7 +82,7 @@ fn check(kind: Kind, function: &ItemFn) -> Result<()> {
     Ok(())
 }
 
-/// The option `threads`, if it is there.
+/// Returns the option `threads`, if it is given.
 fn threads(kind: Kind, options: TokenStream) -> Result<Option<Expr>> {
     let name = kind.name();
     let parser = Punctuated::<MetaNameValue, Token![,]>::parse_terminated;

@@ -1,7 +1,7 @@
 //! The attributes of the `sakia` crate, which re-exports them: use them from there.
 //!
-//! Both make an `async fn` an ordinary one that builds a runtime and runs the body on it. The work is
-//! done on `proc_macro2` tokens, so that the tests below can see what comes out.
+//! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it. The expansion
+//! works on `proc_macro2` tokens, so that the tests below can examine it.
 
 #![forbid(unsafe_code)]
 
@@ -19,11 +19,11 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// `#[sakia::main(threads = 4)]` builds a runtime of that many threads. Any expression of type `usize`
-/// will do.
+/// `#[sakia::main(threads = 4)]` builds a runtime of that many threads. The value is any expression of type
+/// `usize`.
 ///
 /// # Panics
-/// The function, when no runtime can be built: see `sakia::Builder::build`.
+/// The function panics when no runtime can be built: see `sakia::Builder::build`.
 #[proc_macro_attribute]
 pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
     entry::expand(entry::Kind::Main, options.into(), function.into()).into()

@@ -4,17 +4,16 @@
 //! [`BUFFER_SELECT`](crate::sqe_flags::BUFFER_SELECT) names the group, and its completion names the
 //! buffer it got.
 //!
-//! Who owns what:
-//! 1. The queue's own memory is a map of this crate's. The kernel may read it from registration to
-//!    unregistration. [`Ring::unregister_buf_ring`] is the only thing that ends the map, after the
-//!    kernel has agreed. A [`BufRing`] that is dropped otherwise *leaks* its map, since nothing
-//!    shows that the kernel is done with it.
-//! 2. A buffer is the kernel's from [`provide`](BufRing::provide) until a completion names it, or
-//!    until the queue is unregistered and no operation on the group is in flight. That is the
-//!    caller's to keep, and why `provide` is unsafe.
+//! Ownership:
+//! 1. This crate maps the queue's own memory. The kernel may read it from registration to unregistration.
+//!    Only [`Ring::unregister_buf_ring`] ends the map, after the kernel has released it. A [`BufRing`]
+//!    dropped in any other way *leaks* its map, since nothing shows that the kernel is done with it.
+//! 2. The kernel owns a buffer from [`provide`](BufRing::provide) until a completion names it, or until the
+//!    queue is unregistered and no operation on the group is in flight. The caller has to keep that promise,
+//!    so `provide` is unsafe.
 //!
-//! A queue belongs to the thread of its ring. A forked child may drop one that it inherited; all
-//! else does nothing there, or is an error. Source: `io_uring_register_buf_ring(3)`.
+//! A queue belongs to the thread of its ring. A forked child may drop an inherited queue; every other call
+//! there does nothing or returns an error. Source: `io_uring_register_buf_ring(3)`.
 
 use std::fmt;
 use std::io;
@@ -33,32 +32,33 @@ use crate::sys::{self, io_uring_register_op as op, io_uring_register_pbuf_ring_f
 #[must_use = "dropping a registered queue leaks its memory"]
 pub struct BufRing {
     queue: BufQueue,
-    /// The number that entries name.
+    /// The group number that entries name.
     group: u16,
-    /// Buffers are used up piece by piece.
+    /// Operations consume a buffer in pieces (`IOU_PBUF_RING_INC`).
     incremental: bool,
-    /// Which ring it is registered with.
+    /// The ring it is registered with.
     ring_id: u64,
-    /// Tells whether this is the process that has the map.
+    /// Detects a forked child, which does not have the map.
     sentinel: Sentinel,
-    /// The kernel picks buffers while the ring's owner enters: filling belongs to that thread.
+    /// Not `Send`: only the ring's owner thread fills the queue, since the kernel takes buffers while that
+    /// thread enters.
     thread: PhantomData<*mut ()>,
 }
 
 impl BufRing {
-    /// The number that entries name in `buf_index`.
+    /// Returns the group number, which entries name in `buf_index`.
     #[inline]
     pub fn group(&self) -> u16 {
         self.group
     }
 
-    /// How many buffers it holds.
+    /// Returns the number of buffers the queue has room for.
     #[inline]
     pub fn entries(&self) -> u32 {
         self.queue.entries()
     }
 
-    /// Whether a buffer is used up piece by piece, and not by one operation.
+    /// Returns whether operations consume a buffer in pieces instead of a whole buffer each.
     pub fn is_incremental(&self) -> bool {
         self.incremental
     }
@@ -109,16 +109,16 @@ impl fmt::Debug for BufRing {
     }
 }
 
-/// What names a group to the kernel.
+/// The kernel's description of a group.
 fn registration(group: u16) -> sys::io_uring_buf_reg {
     sys::io_uring_buf_reg { ring_addr: 0, ring_entries: 0, bgid: group, flags: 0, resv: [0; 3] }
 }
 
 /// Provided buffers.
 impl<H: Host> Ring<H> {
-    /// Registers an empty queue of `entries` buffers (rounded up to a power of two; 1 to 32,768)
-    /// under the number `group`. With `incremental`, an operation takes from the front of a buffer
-    /// what it needs, and the next one goes on there (kernel 6.12).
+    /// Registers an empty queue of `entries` buffers (rounded up to a power of two; 1 to 32,768) under the
+    /// number `group`. With `incremental` (kernel 6.12) an operation consumes only the front part of a
+    /// buffer that it fills, and the next operation continues behind it.
     ///
     /// # Errors
     /// - `EEXIST`: the ring has such a group.
@@ -158,8 +158,8 @@ impl<H: Host> Ring<H> {
         Ok(BufRing { queue, group, incremental, ring_id, sentinel, thread: PhantomData })
     }
 
-    /// Takes the queue from the kernel and frees its memory. What the kernel had not yet picked is
-    /// the caller's again; an operation that has picked a buffer keeps it until it completes.
+    /// Takes the queue back from the kernel and frees its memory. Buffers that the kernel has not picked
+    /// belong to the caller again; an operation that has picked a buffer keeps it until it completes.
     ///
     /// # Errors
     /// - `ENOENT`, `EINVAL`: the kernel does not know the group; impossible unless the host
@@ -186,7 +186,7 @@ impl<H: Host> Ring<H> {
         Ok(())
     }
 
-    /// How many buffers the kernel has picked from the queue, ever, modulo 65,536.
+    /// Returns the total number of buffers the kernel has picked from the queue, modulo 65,536.
     ///
     /// # Errors
     /// `EINVAL`: the kernel is older than 6.8. `EACCES`: the ring is restricted. In a forked child
@@ -210,7 +210,7 @@ impl<H: Host> Ring<H> {
         Ok(status.head as u16)
     }
 
-    /// Another ring's agreement to let go of a group would prove nothing.
+    /// Panics if the queue belongs to another ring: that ring's unregistration would prove nothing.
     fn assert_own(&self, buf_ring: &BufRing) {
         assert_eq!(
             buf_ring.ring_id, self.parts.id,

@@ -1,4 +1,4 @@
-//! Completions: what the kernel answers, 16 bytes.
+//! Completions: the kernel's 16-byte results.
 
 use std::fmt;
 use std::io;
@@ -14,8 +14,8 @@ use crate::sys;
 pub struct Cqe {
     /// The entry's `user_data`.
     pub user_data: u64,
-    /// The result: a count or a descriptor, or an errno with its sign turned. Raw: the kernel's own
-    /// codes may be among them, see [`result`](Cqe::result).
+    /// The result: a count, a descriptor, or a negated errno. Raw: it may be one of the kernel's internal
+    /// codes, see [`result`](Cqe::result).
     pub res: i32,
     /// [`CqeFlags`].
     pub flags: CqeFlags,
@@ -24,20 +24,20 @@ pub struct Cqe {
 const _: () = assert!(size_of::<Cqe>() == size_of::<sys::io_uring_cqe>());
 
 impl Cqe {
-    /// The result, or the error it stands for.
+    /// Returns the result, or the error it stands for.
     ///
     /// # Errors
-    /// The operation's errno. `EINTR` also for the kernel's own codes that mean "restart the call".
+    /// The operation's errno; `EINTR` also for the kernel's internal restart codes.
     #[inline]
     pub fn result(&self) -> io::Result<u32> {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::error_of(self.res)) }
     }
 
-    /// The error that a negative [`res`](Cqe::res) stands for: `EINTR` for the kernel's four restart codes
-    /// (512 to 514, and 516).
+    /// Returns the error for a negative [`res`](Cqe::res): `EINTR` for the kernel's four restart codes (512
+    /// to 514, and 516).
     ///
-    /// A system call never returns these, but an operation that is canceled while it runs on a worker may
-    /// complete with one (opening a FIFO on Linux 6.18 does).
+    /// A system call never returns these, but an operation canceled while it runs on a worker may complete
+    /// with one (opening a FIFO on Linux 6.18 does).
     ///
     /// # Kernel
     /// Source: `include/linux/errno.h`.
@@ -59,26 +59,26 @@ impl Cqe {
 pub struct CqeFlags(pub u32);
 
 impl CqeFlags {
-    /// More completions of the same entry will follow.
+    /// Returns whether more completions of the same entry will follow.
     #[doc(alias = "IORING_CQE_F_MORE")]
     #[inline]
     pub const fn has_more(self) -> bool {
         self.0 & sys::IORING_CQE_F_MORE != 0
     }
 
-    /// The notification that a zero-copy send's buffer is free.
+    /// Returns whether this is the notification that a zero-copy send has released its buffer.
     #[doc(alias = "IORING_CQE_F_NOTIF")]
     pub const fn is_notification(self) -> bool {
         self.0 & sys::IORING_CQE_F_NOTIF != 0
     }
 
-    /// The socket had more to read.
+    /// Returns whether the socket had more data to read.
     #[doc(alias = "IORING_CQE_F_SOCK_NONEMPTY")]
     pub const fn is_socket_nonempty(self) -> bool {
         self.0 & sys::IORING_CQE_F_SOCK_NONEMPTY != 0
     }
 
-    /// The provided buffer that was used, if one was.
+    /// Returns the id of the provided buffer that was used, if one was.
     #[doc(alias = "IORING_CQE_F_BUFFER")]
     pub const fn buffer_id(self) -> Option<u16> {
         if self.0 & sys::IORING_CQE_F_BUFFER != 0 {
@@ -88,7 +88,7 @@ impl CqeFlags {
         }
     }
 
-    /// The provided buffer was used in part, and more of it will be.
+    /// Returns whether the provided buffer was used in part and later completions will use the rest.
     #[doc(alias = "IORING_CQE_F_BUF_MORE")]
     pub const fn has_more_buffer(self) -> bool {
         self.0 & sys::IORING_CQE_F_BUF_MORE != 0
@@ -120,7 +120,7 @@ mod tests {
         for other in [511, 515, 517] {
             assert_eq!(cqe(-other, 0).result().unwrap_err().raw_os_error(), Some(other));
         }
-        // No kernel says this; a host may.
+        // A kernel never returns this; a host may.
         assert!(cqe(i32::MIN, 0).result().is_err());
     }
 

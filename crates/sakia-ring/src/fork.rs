@@ -1,13 +1,13 @@
-//! Telling a forked child apart from its parent, without a system call.
+//! Detects a forked child, without a system call.
 //!
-//! A child inherits a ring's descriptor and every object that describes the ring, but not its
-//! maps (they are `MADV_DONTFORK`). Touching them would fault, and entering the ring would act on
-//! the parent's. One page per process is marked `MADV_WIPEONFORK`: the kernel zeroes it in every
-//! child. It holds the process's *epoch*, a number no ancestor has used; each ring remembers the
-//! epoch it was made in and compares before it touches anything.
+//! A child inherits a ring's descriptor and every object that describes the ring, but not its maps (they are
+//! `MADV_DONTFORK`). Touching them would fault, and entering the ring would act on the parent's. One page
+//! per process is marked `MADV_WIPEONFORK`: the kernel zeroes it in every child. It holds the process's
+//! *epoch*, a number no ancestor has used; each ring stores the epoch of its creation and compares it before
+//! every access.
 //!
-//! Any thread may call these. `vfork(2)` and `CLONE_VM` share memory with the parent and are not
-//! told apart; such a child may do nothing but exec anyway. Source: `madvise(2)`.
+//! Any thread may call these. `vfork(2)` and `CLONE_VM` share memory with the parent and are not detected;
+//! such a child may only exec anyway. Source: `madvise(2)`.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The page that every child finds zeroed; null until the first sentinel of the process is made,
-/// never unmapped afterwards.
+/// The page that every child finds zeroed; null until the first sentinel of the process exists, never
+/// unmapped afterwards.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-/// The newest epoch begun by this process or an ancestor. A child inherits it, and so never reuses
-/// an epoch. No lock: a child forked while another thread held one could never take it.
+/// The newest epoch of this process and its ancestors. A child inherits it, so it never reuses an epoch. No
+/// lock: a child forked while another thread held one could never take it.
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
-/// An epoch that no process gets to.
+/// An epoch that no process reaches.
 const CLOSED: u64 = u64::MAX;
 
-/// Says whether the process is still the one in which it was made, at the price of one load.
+/// Detects, with one load, that it is used in another process than the one that made it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sentinel {
     /// The wiped page; always mapped.
     page: NonNull<AtomicU64>,
-    /// What the page held when this sentinel was made.
+    /// The content of the page when this sentinel was made.
     epoch: u64,
 }
 
@@ -40,7 +40,7 @@ unsafe impl Send for Sentinel {}
 unsafe impl Sync for Sentinel {}
 
 impl Sentinel {
-    /// Remembers the current process.
+    /// Records the current process.
     ///
     /// # Errors
     /// `ENOMEM` from the first call in a process; `EINVAL` on a kernel without
@@ -51,8 +51,8 @@ impl Sentinel {
         let cell = unsafe { page.as_ref() };
         let mut epoch = cell.load(Ordering::Relaxed);
         if epoch == 0 {
-            // A new process, or a child in which the page was wiped. Of two threads that come here
-            // at once one stores its epoch and the other takes that.
+            // A new process, or a child whose page was wiped. If two threads race, one stores its epoch and
+            // the other takes that.
             let fresh = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
             epoch = match cell.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
@@ -67,7 +67,7 @@ impl Sentinel {
         self.epoch = CLOSED;
     }
 
-    /// True in the process that made the sentinel, false in every child of it.
+    /// Returns true in the process that made the sentinel, false in every child.
     #[inline(always)]
     pub fn is_intact(&self) -> bool {
         // SAFETY: the page is mapped for the life of the process; children have it zeroed.
@@ -75,7 +75,7 @@ impl Sentinel {
     }
 }
 
-/// The process's page, made by whoever comes first.
+/// Returns the process's page; the first caller maps it.
 fn page() -> io::Result<NonNull<AtomicU64>> {
     if let Some(page) = NonNull::new(PAGE.load(Ordering::Acquire)) {
         return Ok(page);
@@ -100,13 +100,13 @@ fn page() -> io::Result<NonNull<AtomicU64>> {
         }
     });
     if !matches!(result, Ok(page) if page.cast() == addr) {
-        // SAFETY: refused or too late: nothing else knows of the range.
+        // SAFETY: the page was refused, or another thread's came first: nothing else knows of this range.
         unsafe { rustix::mm::munmap(addr, len) }?;
     }
     Ok(NonNull::new(result?).expect("mmap never returns null without MAP_FIXED"))
 }
 
-/// What every call on a ring answers in a forked child.
+/// The error of every call on a ring in a forked child.
 #[cold]
 pub(crate) fn forked_error() -> io::Error {
     io::Error::other(

@@ -1,9 +1,8 @@
-//! Who performs the ring's system calls: the kernel directly, or an embedder's own way to it.
+//! The source of the ring's system calls: the kernel directly, or an embedder's own way to it.
 //!
-//! A library operating system, a sandbox or an enclave reaches the kernel by other means than a
-//! system call instruction. It implements [`Host`] and gets the whole ring on top of it. Nothing
-//! a host answers is trusted: sizes and offsets are checked against the mapped length, indices
-//! are masked, counts are clamped.
+//! A library operating system, a sandbox or an enclave reaches the kernel by other means than a system call
+//! instruction. It implements [`Host`] and gets the whole ring on top. Results of a host are not trusted:
+//! sizes and offsets are checked against the mapped length, indices are masked, counts are clamped.
 
 use std::ffi::c_void;
 use std::io;
@@ -14,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::sys::{self, Params};
 
-/// The calls a ring needs from below it.
+/// The system calls that a ring is built on.
 ///
 /// Methods take `&self`: a host is shared by its rings, or is a unit type like [`Kernel`].
 ///
@@ -24,29 +23,28 @@ use crate::sys::{self, Params};
 /// - [`map`](Host::map) returns memory of at least the asked length, readable and writable,
 ///   aligned to a page, that nothing else in this process hands out until [`unmap`](Host::unmap);
 /// - the calls touch no memory of this process but what their arguments name;
-/// - if it [says so](Host::fills_what_it_reports), what it reports as read was written.
+/// - if [`fills_what_it_reports`](Host::fills_what_it_reports) is true, bytes reported as read were written.
 ///
-/// It need *not* promise that what it answers is sensible otherwise. The exceptions are numbers of
-/// descriptors: that of the ring, what an entry that opens, accepts or makes a socket completes with, and
-/// those in control messages that are written for an entry that receives a message, are new descriptors,
-/// which nobody else has.
+/// Other results need *not* be sensible, with one exception: descriptors. The descriptor of the ring, of an
+/// entry that opens, accepts or makes a socket, and those in control messages of an entry that receives a
+/// message must be new and owned by no other part of the process.
 pub unsafe trait Host {
-    /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
-    /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
-    /// initialized. A host that is not trusted leaves this alone.
+    /// Returns whether a completion that reports `n` bytes read is posted only after the first `n` bytes of
+    /// the entry's memory (or all of it, if `n` is more) were written. Then the driver may lend
+    /// uninitialized buffers. A host that is not trusted keeps the default.
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         false
     }
 
-    /// Creates a ring of `entries` submission entries as `params` asks, and fills in what was
-    /// granted, as `io_uring_setup(2)`.
+    /// Creates a ring of `entries` submission entries as `params` asks, and writes the granted values to it,
+    /// as `io_uring_setup(2)`.
     ///
     /// # Safety
     ///
-    /// - With `IORING_SETUP_NO_MMAP` in its flags, `params` names memory that the kernel may write
-    ///   until the ring is gone, and that nothing else uses.
-    /// - With `IORING_SETUP_ATTACH_WQ`, the descriptor that it names is a ring of the caller's.
+    /// - With `IORING_SETUP_NO_MMAP` in its flags, `params` names memory that the kernel may write until the
+    ///   ring is gone, and that nothing else uses.
+    /// - With `IORING_SETUP_ATTACH_WQ`, the descriptor in `params` is a ring of the caller's.
     ///
     /// # Errors
     /// The errno of the call.
@@ -120,12 +118,12 @@ pub unsafe trait Host {
     unsafe fn unmap(&self, addr: NonNull<u8>, len: usize);
 }
 
-/// The kernel of this machine, called directly.
+/// This machine's kernel, called directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel;
 
-// SAFETY: `map` is `mmap(2)` of a fresh range, aligned to a page; the calls are the kernel's, which
-// touches what the arguments name, and counts the bytes that it has copied.
+// SAFETY: `map` is `mmap(2)` of a fresh, page-aligned range; the calls go to the kernel, which accesses only
+// what the arguments name and reports the bytes that it has copied.
 unsafe impl Host for Kernel {
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
@@ -134,10 +132,10 @@ unsafe impl Host for Kernel {
 
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         let args = [entries as usize, &raw mut *params as usize, 0, 0, 0, 0];
-        // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. What it names is
-        // the caller's duty.
+        // SAFETY: `params` is a valid, exclusive `io_uring_params`, and outlives the call. The caller
+        // vouches for the memory and the ring that it names.
         let fd = unsafe { sys::call(sys::__NR_io_uring_setup, args)? };
-        // SAFETY: a descriptor that the kernel has just created for us, owned by nobody else.
+        // SAFETY: a descriptor that the kernel has just created for this call; it has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
@@ -181,7 +179,7 @@ unsafe impl Host for Kernel {
                 offset,
             )?
         };
-        // A child that does not have the map cannot disturb the parent's ring by it.
+        // A child without the map cannot disturb the parent's ring through it.
         // SAFETY: the range was mapped just above, and nothing else knows of it.
         unsafe { keep_from_children(addr, len) }
     }
@@ -204,11 +202,11 @@ pub(crate) fn map_anonymous(len: usize) -> io::Result<NonNull<u8>> {
     unsafe { keep_from_children(addr, len) }
 }
 
-/// Makes forked children do without a map, or ends it.
+/// Keeps forked children from inheriting a map, or ends the map if that fails.
 ///
 /// # Safety
 ///
-/// - A whole map of ours that nothing uses yet.
+/// - `addr` and `len` are a whole map of this process that nothing uses yet.
 unsafe fn keep_from_children(addr: *mut c_void, len: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the range is mapped, as the caller says.
     let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxDontFork) };
@@ -225,14 +223,14 @@ unsafe fn keep_from_children(addr: *mut c_void, len: usize) -> io::Result<NonNul
 ///
 /// # Safety
 ///
-/// - A whole map of ours that nothing uses any more.
+/// - `addr` and `len` are a whole map of this process that nothing uses any more.
 pub(crate) unsafe fn unmap(addr: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise.
     let result = unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) };
     debug_assert!(result.is_ok(), "munmap of a map of ours: {result:?}");
 }
 
-/// The number of a borrowed descriptor as the ring's calls take it.
+/// Returns a borrowed descriptor's number, as the ring's calls take it.
 pub(crate) fn raw(fd: &impl AsFd) -> i32 {
     fd.as_fd().as_raw_fd()
 }

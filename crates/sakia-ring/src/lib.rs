@@ -1,15 +1,15 @@
 //! The io_uring kernel interface of Linux: set up and map a ring, fill entries, enter, reap,
 //! register.
 //!
-//! This crate moves submission entries ([`Sqe`]) to the kernel and completions ([`Cqe`]) back. It
-//! has no idea of an operation: who owns the memory that an entry names is the caller's business,
-//! and the reason why [`Ring::push`] is unsafe. The crate `sakia-driver` takes that over.
+//! This crate moves submission entries ([`Sqe`]) to the kernel and completions ([`Cqe`]) back. It does not
+//! know operations: the caller has to keep the memory that an entry names, which is why [`Ring::push`] is
+//! unsafe. The crate `sakia-driver` takes that over.
 //!
-//! - [`Builder`] finds the best ring that the kernel grants, by trying, and records what it did not
-//!   get ([`SetupReport`]).
+//! - [`Builder`] finds the best ring that the kernel grants, by trying, and records each refused feature
+//!   ([`SetupReport`]).
 //! - [`Ring`] belongs to one thread; a [`DisabledRing`] can be sent to it.
 //! - [`BufRing`] is a queue of buffers that the kernel picks from.
-//! - [`Host`] stands for the system calls, so that an embedder can make them its own way.
+//! - [`Host`] makes the system calls, so that an embedder can replace them.
 //!
 //! ```
 //! use sakia_ring::{Cqe, Ring, Sqe};

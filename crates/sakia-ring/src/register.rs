@@ -1,8 +1,8 @@
-//! Registration: what a ring can be told and asked besides its entries.
+//! Registration: configuration and queries of a ring outside its entries.
 //!
-//! Each method is one `io_uring_register(2)` on the owner's thread and takes effect at once. None
-//! is on a hot path. All refuse in a forked child, with an error that says so; that error is not
-//! repeated in their documentation. Source: `io_uring_register(2)`.
+//! Each method is one `io_uring_register(2)` on the owner's thread and takes effect at once. None is on a
+//! hot path. In a forked child each returns an error that says so; the methods' documentation does not
+//! repeat it. Source: `io_uring_register(2)`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,11 +18,11 @@ use crate::sqe::{Opcode, Sqe};
 use crate::sys::{self, Params, io_uring_register_op as op};
 use crate::wait::timespec;
 
-/// How long a wait for a canceled operation sleeps before it looks again: first, and at most.
+/// The first and the longest pause between two checks for a canceled operation.
 const CANCEL_PAUSE_MIN: Duration = Duration::from_micros(50);
 const CANCEL_PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// Which operations a kernel supports.
+/// The operations that a kernel supports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// One bit per opcode.
@@ -30,12 +30,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Whether entries with this opcode are accepted.
+    /// Returns whether the kernel accepts entries with this opcode.
     pub const fn is_supported(&self, opcode: Opcode) -> bool {
         self.supported[opcode.0 as usize / 64] >> (opcode.0 % 64) & 1 != 0
     }
 
-    /// The supported opcodes, in ascending order. One without a [name](Opcode::name) is newer than
+    /// Returns the supported opcodes, in ascending order. One without a [name](Opcode::name) is newer than
     /// this crate.
     pub fn iter(&self) -> impl Iterator<Item = Opcode> + '_ {
         (0..=u8::MAX).map(Opcode).filter(|&opcode| self.is_supported(opcode))
@@ -60,7 +60,7 @@ pub struct IoVec {
 }
 
 impl IoVec {
-    /// No memory: as a registered buffer, an empty place.
+    /// No memory; as a registered buffer, an empty place.
     pub const EMPTY: Self = Self { base: ptr::null_mut(), len: 0 };
 }
 
@@ -70,7 +70,7 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(Kernel, iov_len));
 };
 
-/// How many worker threads the kernel may use for the calling thread's operations.
+/// Limits of the number of kernel worker threads for the calling thread's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IowqMaxWorkers {
     /// For operations on files and block devices, which end by themselves. 0 in a request: leave it.
@@ -79,20 +79,20 @@ pub struct IowqMaxWorkers {
     pub unbounded: u32,
 }
 
-/// Which operations [`Ring::sync_cancel`] ends.
+/// The operations that [`Ring::sync_cancel`] cancels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelTarget {
-    /// One with this `user_data`.
+    /// The operation with this `user_data`.
     UserData(u64),
-    /// All of the ring.
+    /// All operations of the ring.
     Any,
 }
 
 /// Operations and limits.
 impl<H: Host> Ring<H> {
-    /// Asks which operations the kernel supports. An operation may still be refused by what it acts
-    /// on, or by a restriction of the ring.
+    /// Returns the operations that the kernel supports. An operation may still be refused by the file it
+    /// acts on, or by a restriction of the ring.
     ///
     /// # Errors
     /// `EACCES`: the ring is restricted and does not allow it.
@@ -101,7 +101,7 @@ impl<H: Host> Ring<H> {
     /// 5.6. Source: `io_uring_register(2)`, `IORING_REGISTER_PROBE`.
     #[doc(alias = "IORING_REGISTER_PROBE")]
     pub fn probe(&self) -> io::Result<Probe> {
-        /// The kernel's `struct io_uring_probe` with room for every opcode there can be.
+        /// The kernel's `struct io_uring_probe` with room for every possible opcode.
         #[repr(C)]
         struct Answer {
             header: [u32; 4],
@@ -122,8 +122,8 @@ impl<H: Host> Ring<H> {
         Ok(Probe { supported })
     }
 
-    /// Limits the kernel's worker threads for operations submitted by *this thread*, through any
-    /// ring, and returns the limits before. With zeros it only asks.
+    /// Limits the kernel's worker threads for operations submitted by *this thread*, through any ring, and
+    /// returns the previous limits. With zeros it only queries them.
     ///
     /// # Errors
     /// `EACCES`: the ring is restricted and does not allow it.
@@ -139,12 +139,12 @@ impl<H: Host> Ring<H> {
         Ok(IowqMaxWorkers { bounded, unbounded })
     }
 
-    /// Cancels operations. One that runs on a worker of the kernel cannot be stopped at once: with
-    /// [`CancelTarget::UserData`] this waits up to `timeout` (`None`: for ever) until it is gone, with
-    /// [`CancelTarget::Any`] such a one is told to stop and not waited for. Completions come as ever,
-    /// by [`enter`](Ring::enter) and [`reap`](Ring::reap); memory is the operations' until then.
+    /// Cancels operations. One that runs on a kernel worker cannot stop at once: with
+    /// [`CancelTarget::UserData`] the call waits up to `timeout` (`None`: for ever) for its end; with
+    /// [`CancelTarget::Any`] it is told to stop, without a wait. Completions arrive as usual, by
+    /// [`enter`](Ring::enter) and [`reap`](Ring::reap); until then the operations own their memory.
     ///
-    /// Returns how many operations [`CancelTarget::Any`] found, otherwise 0.
+    /// Returns the number of operations found for [`CancelTarget::Any`], otherwise 0.
     ///
     /// # Errors
     /// - `ENOENT`: there is no such operation.
@@ -165,8 +165,8 @@ impl<H: Host> Ring<H> {
             CancelTarget::Any => (0, sys::IORING_ASYNC_CANCEL_ANY | sys::IORING_ASYNC_CANCEL_ALL),
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // Nothing wakes the kernel's own wait when the operation ends and the ring defers its work
-        // (seen on Linux 6.18), so a long wait is made of short ones.
+        // On a ring that defers its work, nothing wakes the kernel's own wait when the operation ends (seen
+        // on Linux 6.18), so a long wait is made of short ones.
         let mut pause = Duration::ZERO;
         loop {
             let mut cancel = sys::io_uring_sync_cancel_reg {
@@ -193,10 +193,10 @@ impl<H: Host> Ring<H> {
         }
     }
 
-    /// Gives the queues other sizes, with operations in flight and completions waiting: nothing is
-    /// lost, and order and positions stay. Sizes are wishes as in [`Builder`](crate::Builder); the
-    /// granted ones are in [`report`](Ring::report). Enter once afterwards: a sign that work is
-    /// ready ([`needs_enter`](Ring::needs_enter)) may have gone to the old queues.
+    /// Resizes the queues, with operations in flight and completions waiting: nothing is lost, and order and
+    /// positions stay. Sizes are requests as in [`Builder`](crate::Builder); [`report`](Ring::report) has
+    /// the granted ones. Enter once afterwards: a signal that work is ready
+    /// ([`needs_enter`](Ring::needs_enter)) may have gone to the old queues.
     ///
     /// # Errors
     /// After each of these the ring is as it was:
@@ -207,9 +207,9 @@ impl<H: Host> Ring<H> {
     /// - `ENOMEM`: no memory, or no locked memory left.
     /// - `EINVAL`: the kernel is older than 6.13. `EACCES`: the ring is restricted.
     ///
-    /// When the kernel has resized but the new queues cannot be mapped, the ring is lost: this call
-    /// returns the error of `mmap(2)`, and every later one says that the ring is unusable. The
-    /// operations in flight keep what they own for ever.
+    /// When the kernel has resized but the new queues cannot be mapped, the ring is lost: this call returns
+    /// the error of `mmap(2)`, and every later one says that the ring is unusable. The operations in flight
+    /// keep their memory for ever.
     ///
     /// # Kernel
     /// 6.13. Source: `io_uring_register(2)`, `IORING_REGISTER_RESIZE_RINGS`.
@@ -220,7 +220,7 @@ impl<H: Host> Ring<H> {
             return Err(Errno::BUSY.into());
         }
         if self.report.setup_flags & sys::IORING_SETUP_NO_SQARRAY == 0 {
-            // Linux 6.18 moves the array and does not tell where to: its offset comes back as 0.
+            // // Linux 6.18 moves the array without reporting its new offset, which comes back as 0.
             return Err(Errno::OPNOTSUPP.into());
         }
         let (sq_entries, cq_entries) = queue_sizes(sq_entries, cq_entries);
@@ -234,7 +234,7 @@ impl<H: Host> Ring<H> {
         params.flags = sys::IORING_SETUP_CQSIZE | sys::IORING_SETUP_CLAMP;
         // SAFETY: parameters without NO_MMAP name no memory; read and written during the call.
         unsafe { self.register(op::IORING_REGISTER_RESIZE_RINGS, &raw mut params, 1)? };
-        // The kernel inherits the layout, whatever its answer says about flags.
+        // The kernel keeps the layout, whatever flags it reports here.
         params.flags = self.report.setup_flags;
         let parts = &mut self.parts;
         if let Err(error) = parts.queues.remap(&parts.host, parts.fd.as_fd(), &params) {
@@ -317,7 +317,7 @@ impl<H: Host> Ring<H> {
         self.update_numbers(offset, &numbers)
     }
 
-    /// As [`update_files`](Ring::update_files) with one place, and without an allocation.
+    /// Changes one place, as [`update_files`](Ring::update_files), without an allocation.
     ///
     /// # Errors
     /// As for [`update_files`](Ring::update_files).
@@ -423,8 +423,8 @@ impl<H: Host> Ring<H> {
     ///
     /// # Safety
     ///
-    /// - As [`register_buffers`](Ring::register_buffers). What was in the places before is free once
-    ///   the operations on it have ended.
+    /// - As [`register_buffers`](Ring::register_buffers). The previous buffers in these places are free once
+    ///   the operations on them have ended.
     #[doc(alias = "IORING_REGISTER_BUFFERS_UPDATE")]
     pub unsafe fn update_buffers(&mut self, offset: u32, buffers: &[IoVec]) -> io::Result<u32> {
         let mut update = sys::io_uring_rsrc_update2 {
@@ -456,12 +456,11 @@ impl<H: Host> Ring<H> {
     }
 }
 
-/// Waking others.
+/// Notification of other threads and event loops.
 impl<H: Host> Ring<H> {
-    /// Adds to `eventfd` whenever a completion is posted or work becomes ready that the next
-    /// [`enter`](Ring::enter) will finish. This is how a ring that defers its work wakes an epoll
-    /// loop. Signs may be merged: one does not stand for one completion. The kernel holds a
-    /// reference of its own.
+    /// Registers an eventfd that the kernel signals when a completion is posted or work becomes ready that
+    /// the next [`enter`](Ring::enter) will finish. With it a ring that defers its work wakes an epoll loop.
+    /// Signals may be merged: one does not stand for one completion. The kernel holds its own reference.
     ///
     /// # Errors
     /// - `EBUSY`: one is registered already.
@@ -504,9 +503,8 @@ impl<H: Host> Ring<H> {
 ///
 /// # Safety
 ///
-/// - Whoever reaps `target` expects a completion with this `user_data` that is none of an entry
-///   of its own. It could otherwise take it for the end of an operation, and free memory that the
-///   kernel still uses.
+/// - The owner of `target` expects a completion with this `user_data` that belongs to no entry of its own.
+///   Otherwise it could take it for the end of an operation, and free memory that the kernel still uses.
 #[doc(alias = "IORING_REGISTER_SEND_MSG_RING")]
 pub unsafe fn send_message<H: Host>(
     host: &H,
@@ -521,12 +519,12 @@ pub unsafe fn send_message<H: Host>(
     Ok(())
 }
 
-/// A file as the kernel takes it, or that there is none.
+/// Returns a file's number as the kernel takes it, -1 for none.
 fn number(file: &Option<BorrowedFd<'_>>) -> i32 {
     file.as_ref().map_or(-1, |file| file.as_raw_fd())
 }
 
-/// The length as the kernel takes it.
+/// Returns the length as the kernel takes it.
 fn count_of<T>(items: &[T]) -> io::Result<u32> {
     u32::try_from(items.len()).map_err(|_| Errno::INVAL.into())
 }

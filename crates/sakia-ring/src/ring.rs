@@ -1,14 +1,14 @@
 //! A ring: fill entries, enter, reap.
 //!
-//! Sits above the shared memory and below operations: a ring moves entries and completions, and
-//! has no idea of what they mean.
+//! It sits above the shared memory and below operations: a ring moves entries and completions and does not
+//! interpret them.
 //!
 //! Invariants:
 //! - A ring belongs to one thread (it is not `Send`); only [`DisabledRing`] travels.
 //! - Entries reach the kernel in the order in which they were pushed.
 //! - The kernel consumes entries only during [`submit`](Ring::submit) and [`enter`](Ring::enter),
 //!   and, since the ring defers its work, completes operations only during `enter`.
-//! - A forked child may drop a ring it inherited, and gets an error from all else.
+//! - A forked child may drop an inherited ring; every other call there returns an error.
 //!
 //! Source: `io_uring(7)`, `io_uring_enter(2)`.
 
@@ -32,30 +32,30 @@ use crate::sqe::Sqe;
 use crate::sys::{self, io_uring_register_op as register_op};
 use crate::wait::{WaitRegion, timespec};
 
-/// What a ring consists of from set-up to its end.
+/// The parts of a ring from set-up to its end.
 pub(crate) struct Parts<H: Host> {
     pub(crate) queues: Queues,
     /// Memory for the timeouts of waits, where the kernel accepted it.
     pub(crate) wait: Option<WaitRegion>,
-    /// Checked before every touch of the queues: intact in the process that set the ring up, unless
-    /// the ring has lost its queues.
+    /// Checked before every access to the queues: intact in the process that set the ring up, unless the
+    /// ring has lost its queues.
     pub(crate) sentinel: Sentinel,
-    /// As it was at set-up: tells who may end the maps.
+    /// As it was at set-up: only that process may end the maps.
     pub(crate) origin: Sentinel,
-    /// Unlike that of any other ring of this process or an ancestor.
+    /// Unique among the rings of this process and its ancestors.
     pub(crate) id: u64,
     pub(crate) fd: OwnedFd,
     pub(crate) host: H,
 }
 
-/// A number that no other ring has.
+/// Returns a number that no other ring has.
 pub(crate) fn next_ring_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<H: Host> Parts<H> {
-    /// Refuses to act in a forked child, and on a ring that has lost its queues.
+    /// Returns an error in a forked child, and on a ring that has lost its queues.
     #[inline(always)]
     pub(crate) fn check_process(&self) -> io::Result<()> {
         if self.sentinel.is_intact() { Ok(()) } else { Err(self.refusal()) }
@@ -72,7 +72,7 @@ impl<H: Host> Parts<H> {
         }
     }
 
-    /// One `io_uring_register(2)` on this ring, unless it must refuse.
+    /// Makes one `io_uring_register(2)` on this ring, after [`check_process`](Parts::check_process).
     ///
     /// # Safety
     ///
@@ -96,19 +96,19 @@ impl<H: Host> Drop for Parts<H> {
             // SAFETY: this process made the maps, and `self` ends here.
             unsafe { self.queues.unmap(&self.host) };
         } else if let Some(wait) = self.wait.take() {
-            // The child has none of the maps. Something else may live at their addresses by now.
+            // The child has none of the maps. Other memory may be mapped at their addresses by now.
             std::mem::forget(wait);
         }
     }
 }
 
-/// A ring that is set up but belongs to no thread yet. It may be sent to the thread that will own
-/// it, and enabled there.
+/// A ring that is set up but not owned by a thread yet. It may be sent to its future owner, and enabled
+/// there.
 pub struct DisabledRing<H: Host = Kernel> {
     pub(crate) parts: Parts<H>,
     pub(crate) registered_fd: bool,
     pub(crate) report: SetupReport,
-    /// What is left of it for what is to be done yet.
+    /// The retries left for the remaining set-up calls.
     pub(crate) patience: Patience,
 }
 
@@ -142,7 +142,7 @@ impl<H: Host> DisabledRing<H> {
             }
         }
         ring.report = report;
-        // A filter may allow to set up and not to enter. Submits nothing and waits for nothing.
+        // A seccomp filter may allow set-up but not enter. This enter submits nothing and does not wait.
         let passing = [Errno::AGAIN, Errno::BUSY];
         match patience.attempt_after(&passing, || ring.enter(0, None)) {
             // No time was given.
@@ -161,39 +161,38 @@ impl<H: Host> fmt::Debug for DisabledRing<H> {
     }
 }
 
-/// Where an entry stands in the submission queue; for [`Ring::make_nop`].
+/// The position of an entry in the submission queue; for [`Ring::make_nop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position(u32);
 
 impl Position {
-    /// As a plain number, for a compact record.
+    /// Returns the position as a plain number, for a compact record.
     #[inline(always)]
     pub const fn to_raw(self) -> u32 {
         self.0
     }
 
-    /// From [`to_raw`](Position::to_raw).
+    /// Returns the position that [`to_raw`](Position::to_raw) gave this number.
     #[inline(always)]
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 }
 
-/// What one enter did.
+/// The outcome of one enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Entries that the kernel consumed.
+    /// The number of entries that the kernel consumed.
     pub consumed: u32,
     /// The timeout passed, nothing was consumed and no completion is ready. False does not mean that
-    /// `min_complete` was reached: the kernel tells why it came back only when it has nothing better
-    /// to tell.
+    /// `min_complete` was reached: the kernel reports a timeout only if it has nothing else to report.
     pub timed_out: bool,
 }
 
 /// A ring, owned by one thread.
 ///
-/// Dropping it closes the descriptor but does not wait: operations in flight go on for a while in
-/// the kernel. Whoever pushed them keeps their memory until their last completion, or for ever.
+/// Dropping it closes the descriptor but does not wait: operations in flight go on for a while in the
+/// kernel. Their owner keeps their memory until their last completion, or for ever.
 pub struct Ring<H: Host = Kernel> {
     /// The descriptor, or with `REGISTERED_RING` its place among the thread's registered rings.
     enter_ring: u32,
@@ -203,42 +202,42 @@ pub struct Ring<H: Host = Kernel> {
     wait_flags: u32,
     pub(crate) parts: Parts<H>,
     pub(crate) report: SetupReport,
-    /// Only the owner thread may enter, and its registered index means something only there.
+    /// Not `Send`: only the owner thread may enter, and its registered index is valid only there.
     thread: PhantomData<*mut ()>,
 }
 
 impl Ring {
-    /// Begins to set up a ring on this machine's kernel.
+    /// Returns a builder for a ring on this machine's kernel.
     pub fn builder() -> Builder {
         Builder::new()
     }
 }
 
 impl<H: Host> Ring<H> {
-    /// What the kernel granted.
+    /// Returns the configuration that the kernel granted.
     pub fn report(&self) -> &SetupReport {
         &self.report
     }
 
-    /// Size of the submission queue in entries.
+    /// Returns the size of the submission queue in entries.
     #[inline(always)]
     pub fn sq_entries(&self) -> u32 {
         self.parts.queues.sq_entries()
     }
 
-    /// Size of the completion queue in entries.
+    /// Returns the size of the completion queue in entries.
     #[inline(always)]
     pub fn cq_entries(&self) -> u32 {
         self.parts.queues.cq_entries()
     }
 
-    /// Entries pushed and not yet consumed by the kernel.
+    /// Returns the number of entries pushed and not yet consumed by the kernel.
     #[inline(always)]
     pub fn sq_pending(&self) -> u32 {
         self.parts.queues.pending()
     }
 
-    /// Entries that can be pushed before the next submit.
+    /// Returns the number of entries that can be pushed before the next submit.
     #[inline(always)]
     pub fn sq_space(&self) -> u32 {
         self.parts.queues.sq_entries() - self.parts.queues.pending()
@@ -261,14 +260,14 @@ impl<H: Host> Ring<H> {
         self.parts.queues.write(sqe).map(Position)
     }
 
-    /// Makes an entry do nothing that was pushed at `position` with `user_data` and that the kernel
-    /// has not consumed. It still completes, with 0. False when it is too late.
+    /// Turns the entry pushed at `position` with `user_data` into a no-op if the kernel has not consumed it.
+    /// It still completes, with 0. Returns false when it is too late.
     pub fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         self.parts.sentinel.is_intact() && self.parts.queues.make_nop(position.0, user_data)
     }
 
-    /// Gives the pushed entries to the kernel and returns how many it consumed. Completes nothing
-    /// but what the kernel can do at once.
+    /// Gives the pushed entries to the kernel and returns the number it consumed. Only operations that the
+    /// kernel can finish at once complete.
     ///
     /// # Errors
     /// As [`enter`](Ring::enter), and in a forked child.
@@ -278,9 +277,8 @@ impl<H: Host> Ring<H> {
         unsafe { self.call(0, 0, ptr::null(), 0) }.map(|entered| entered.consumed)
     }
 
-    /// Gives the pushed entries to the kernel, lets it finish what has become ready, and waits until
-    /// at least `min_complete` completions are ready, those counted that were before, or until
-    /// `timeout` has passed.
+    /// Gives the pushed entries to the kernel, lets it finish ready operations, and waits until at least
+    /// `min_complete` completions are ready (including earlier ones) or `timeout` has passed.
     ///
     /// The kernel finishes at most `max(20, min_complete)` operations per call, so a large
     /// `min_complete` with a zero timeout drains more at once.
@@ -289,9 +287,9 @@ impl<H: Host> Ring<H> {
     /// - `EINTR`: a signal came, nothing was consumed and no completion is ready.
     /// - `EAGAIN`, `EBUSY`: the kernel wants completions reaped, or has no memory; try again later.
     /// - `EBADR`: completions were lost; the ring cannot be trusted any more.
-    /// - `EEXIST`: called on another thread than the owner.
+    /// - `EEXIST`: called on a thread that is not the owner.
     ///
-    /// What the kernel consumed is no longer pending, on error too. In a forked child always an
+    /// Entries that the kernel consumed are no longer pending, on error too. In a forked child always an
     /// error.
     ///
     /// # Kernel
@@ -323,7 +321,7 @@ impl<H: Host> Ring<H> {
         unsafe { self.call(min_complete, flags, (&raw const arg).cast(), size_of_val(&arg)) }
     }
 
-    /// One `io_uring_enter(2)` with everything that is pending.
+    /// Makes one `io_uring_enter(2)` with all pending entries.
     ///
     /// # Safety
     ///
@@ -345,7 +343,7 @@ impl<H: Host> Ring<H> {
         let result = unsafe {
             self.parts.host.enter(self.enter_ring, to_submit, min_complete, flags, arg, arg_size)
         };
-        // The returned count is not used: the head says the same, on error too.
+        // The returned count is not used: the head has the same information, on error too.
         let consumed = queues.refresh();
         match result {
             Ok(_) => Ok(Entered { consumed, timed_out: false }),
@@ -356,20 +354,20 @@ impl<H: Host> Ring<H> {
         }
     }
 
-    /// Completions that can be reaped now. 0 in a forked child.
+    /// Returns the number of completions that can be reaped now; 0 in a forked child.
     #[inline(always)]
     pub fn cq_ready(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.ready() } else { 0 }
     }
 
-    /// Copies completions out to the front of `out`, oldest first, and gives their places back to
-    /// the kernel. Returns how many; 0 in a forked child.
+    /// Copies completions to the front of `out`, oldest first, and gives their places back to the kernel.
+    /// Returns their number; 0 in a forked child.
     #[inline(always)]
     pub fn reap(&mut self, out: &mut [Cqe]) -> usize {
         if self.parts.sentinel.is_intact() { self.parts.queues.copy_out(out) } else { 0 }
     }
 
-    /// Operations have become ready, and the next [`enter`](Ring::enter) will finish them.
+    /// Returns whether operations have become ready, which the next [`enter`](Ring::enter) will finish.
     #[doc(alias = "IORING_SQ_TASKRUN")]
     #[inline(always)]
     pub fn needs_enter(&self) -> bool {
@@ -377,7 +375,7 @@ impl<H: Host> Ring<H> {
         self.parts.sentinel.is_intact() && self.parts.queues.flags() & wants != 0
     }
 
-    /// Completions wait in the kernel because the completion queue was full. The next
+    /// Returns whether completions wait in the kernel because the completion queue was full. The next
     /// [`enter`](Ring::enter) after a reap fetches them; none is lost.
     #[doc(alias = "IORING_SQ_CQ_OVERFLOW")]
     pub fn is_overflowing(&self) -> bool {
@@ -385,24 +383,25 @@ impl<H: Host> Ring<H> {
             && self.parts.queues.flags() & sys::IORING_SQ_CQ_OVERFLOW != 0
     }
 
-    /// Completions that the kernel lost for want of memory, ever. With any, the ring cannot be
-    /// trusted.
+    /// Returns the total number of completions that the kernel lost for lack of memory. If it is not 0, the
+    /// ring cannot be trusted.
     pub fn cq_lost(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.lost() } else { 0 }
     }
 
-    /// Who makes the system calls.
+    /// Returns the host, which makes the system calls.
     #[inline(always)]
     pub fn host(&self) -> &H {
         &self.parts.host
     }
 
-    /// Entries that the kernel ignored as malformed, ever; 0 unless the host misbehaves.
+    /// Returns the total number of entries that the kernel ignored as malformed; 0 unless the host
+    /// misbehaves.
     pub fn sq_dropped(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.dropped() } else { 0 }
     }
 
-    /// Whether this is the process that set the ring up, and not a forked child.
+    /// Returns whether this is the process that set the ring up, and not a forked child.
     #[inline(always)]
     pub fn is_owned_by_process(&self) -> bool {
         self.parts.origin.is_intact()
@@ -433,8 +432,8 @@ impl<H: Host> Drop for Ring<H> {
         let mut update = sys::io_uring_rsrc_update { offset, resv: 0, data: 0 };
         let opcode = register_op::IORING_UNREGISTER_RING_FDS as u32;
         // Not through `Parts::register`: a ring that has lost its queues gives its place back too.
-        // SAFETY: one update, which the kernel reads during the call. Closing the descriptor alone
-        // would leave the place taken, and the ring alive. A failure leaves just that.
+        // SAFETY: one update, which the kernel reads during the call. Closing the descriptor alone would
+        // leave the place taken and the ring alive; so does a failure of this call.
         unsafe {
             self.parts.host.register(raw(&self.parts.fd), opcode, (&raw mut update).cast(), 1)
         }
@@ -443,8 +442,8 @@ impl<H: Host> Drop for Ring<H> {
 }
 
 impl<H: Host> AsFd for Ring<H> {
-    /// The ring's descriptor. It polls as readable while completions are ready, but work that the
-    /// ring defers wakes nobody: register an eventfd for that.
+    /// Returns the ring's descriptor. It polls as readable while completions are ready, but not when work
+    /// that the ring defers becomes ready: register an eventfd for that.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.parts.fd.as_fd()
     }

@@ -1,15 +1,15 @@
 //! Creating a ring: the ladder from the best configuration down to a refusal.
 //!
-//! Features are found out by trying them, never by the kernel's version. Every step down leaves its
-//! reason in the [`SetupReport`]. A kernel that offers no usable ring is a *refusal*
-//! ([`SetupError::is_refusal`]). With any other failure, such as having no descriptor left, there is no
-//! ring either; the caller may take another way of doing I/O in both cases.
+//! Features are probed by trying them, never by the kernel's version. Every step down leaves its reason in
+//! the [`SetupReport`]. A kernel that offers no usable ring is a *refusal* ([`SetupError::is_refusal`]). Any
+//! other failure, such as having no descriptor left, gives no ring either; in both cases the caller may use
+//! another way of doing I/O.
 //!
-//! A call that a signal interrupted is made again, and after `EAGAIN` up to three times in one set-up,
-//! with pauses of 7 ms in all; see [`Patience`].
+//! A call interrupted by a signal is repeated; after `EAGAIN` calls are repeated up to three times per
+//! set-up, with pauses of 7 ms in total; see [`Patience`].
 //!
-//! A ring is always created disabled, since the kernel accepts a region for registered waits only
-//! then, and enabled on the thread that will own it. Source: `io_uring_setup(2)`.
+//! A ring is always created disabled, since the kernel accepts a region for registered waits only then, and
+//! enabled on the thread that will own it. Source: `io_uring_setup(2)`.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::shared::{CQ_ENTRIES_MAX, Queues, SQ_ENTRIES_MAX};
 use crate::sys::{self, Params};
 use crate::wait::WaitRegion;
 
-/// Flags without which a ring is not used: kernel 6.1.
+/// Setup flags that every usable ring has: kernel 6.1.
 const REQUIRED: u32 = sys::IORING_SETUP_SINGLE_ISSUER
     | sys::IORING_SETUP_DEFER_TASKRUN
     | sys::IORING_SETUP_TASKRUN_FLAG
@@ -35,16 +35,16 @@ const REQUIRED: u32 = sys::IORING_SETUP_SINGLE_ISSUER
     | sys::IORING_SETUP_CLAMP
     | sys::IORING_SETUP_R_DISABLED;
 
-/// Features without which a ring is not used; every 6.1 kernel has them.
+/// Features that every usable ring has; every 6.1 kernel has them.
 const REQUIRED_FEATURES: u32 = sys::IORING_FEAT_SINGLE_MMAP
     | sys::IORING_FEAT_NODROP
     | sys::IORING_FEAT_SUBMIT_STABLE
     | sys::IORING_FEAT_EXT_ARG;
 
-/// Below this the ladder shrinks a submission queue no further.
+/// The ladder shrinks a submission queue no further than this.
 const SQ_ENTRIES_MIN: u32 = 32;
 
-/// How a ring is to be set up. Sizes are wishes: see [`SetupReport`] for what was granted.
+/// Requested configuration of a ring. Sizes are requests: see [`SetupReport`] for the granted ones.
 #[derive(Clone, Debug)]
 pub struct Builder<H: Host = Kernel> {
     sq_entries: u32,
@@ -57,7 +57,7 @@ pub struct Builder<H: Host = Kernel> {
 }
 
 impl Builder {
-    /// A ring of 256 submission and 4096 completion entries (about 84 KiB of locked memory).
+    /// Returns a builder for 256 submission and 4096 completion entries (about 84 KiB of locked memory).
     pub fn new() -> Self {
         Self::with_host(Kernel)
     }
@@ -70,7 +70,7 @@ impl Default for Builder {
 }
 
 impl<H: Host> Builder<H> {
-    /// As [`new`](Builder::new), on an embedder's host.
+    /// Returns the same builder, on an embedder's host.
     pub fn with_host(host: H) -> Self {
         Self {
             sq_entries: 256,
@@ -83,14 +83,14 @@ impl<H: Host> Builder<H> {
         }
     }
 
-    /// Asks for this many submission entries. Rounded up to a power of two; 1 to 32,768.
+    /// Requests this number of submission entries. Rounded up to a power of two; 1 to 32,768.
     #[must_use]
     pub fn sq_entries(mut self, entries: u32) -> Self {
         self.sq_entries = entries;
         self
     }
 
-    /// Asks for this many completion entries. Rounded up to a power of two; at least the number of
+    /// Requests this number of completion entries. Rounded up to a power of two; at least the number of
     /// submission entries, at most 65,536.
     #[must_use]
     pub fn cq_entries(mut self, entries: u32) -> Self {
@@ -98,12 +98,12 @@ impl<H: Host> Builder<H> {
         self
     }
 
-    /// The sizes of the two queues that will be asked for, in entries.
+    /// Returns the requested sizes of the submission and the completion queue, in entries.
     pub fn wanted_entries(&self) -> (u32, u32) {
         queue_sizes(self.sq_entries, self.cq_entries)
     }
 
-    /// Whether to register the ring's descriptor, which makes each enter a little cheaper. On by
+    /// Enables or disables registering the ring's descriptor, which makes each enter a little cheaper. On by
     /// default. A thread has 16 places for them; a ring that gets none works without.
     #[must_use]
     pub fn registered_fd(mut self, registered: bool) -> Self {
@@ -111,23 +111,23 @@ impl<H: Host> Builder<H> {
         self
     }
 
-    /// Whether to register memory for the timeouts of waits (kernel 6.13). On by default; a ring
-    /// that is refused it passes them at each call.
+    /// Enables or disables registering memory for the timeouts of waits (kernel 6.13). On by default; if it
+    /// is refused, the ring passes timeouts with each call.
     #[must_use]
     pub fn registered_wait(mut self, registered: bool) -> Self {
         self.registered_wait = registered;
         self
     }
 
-    /// Whether to keep the indirection array that kernels before 6.6 need. Off by default; added
-    /// by itself where the kernel asks for it.
+    /// Keeps or drops the indirection array that kernels before 6.6 need. Off by default; added by itself
+    /// when the kernel requires it.
     #[must_use]
     pub fn sq_array(mut self, array: bool) -> Self {
         self.sq_array = array;
         self
     }
 
-    /// Restricts the ring to what is allowed here, once and for all. With none, all is allowed.
+    /// Restricts the ring to these requests, permanently. With none, all are allowed.
     #[must_use]
     pub fn restrict(mut self, allowed: impl IntoIterator<Item = Restriction>) -> Self {
         self.restrictions.extend(allowed);
@@ -142,7 +142,7 @@ impl<H: Host> Builder<H> {
         self.build_disabled()?.enable()
     }
 
-    /// Sets the ring up, to be enabled on the thread that will own it.
+    /// Sets the ring up without an owner; the thread that will own it enables it.
     ///
     /// # Errors
     /// [`SetupError`], which tells a refusal from another failure.
@@ -184,7 +184,7 @@ impl<H: Host> Builder<H> {
         Ok(DisabledRing { parts, registered_fd: self.registered_fd, report, patience })
     }
 
-    /// Asks the kernel for less and less until it grants a ring.
+    /// Reduces the request until the kernel grants a ring.
     fn descend(
         &self,
         report: &mut SetupReport,
@@ -229,17 +229,18 @@ impl<H: Host> Builder<H> {
     }
 }
 
-/// Repeats calls that fail for a reason that passes.
+/// Repeats calls that fail for a temporary reason.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// How often a call is still made again that a signal interrupted. More signals than that are none.
+    /// The remaining repeats after interruptions by signals; the limit is far above the number of real
+    /// signals.
     interruptions_left: u32,
-    /// How long to wait before each call that is made again after `EAGAIN`.
+    /// The pauses before the remaining repeats after `EAGAIN`.
     pauses: std::slice::Iter<'static, Duration>,
 }
 
 impl Patience {
-    /// Less than 10 ms in all.
+    /// Less than 10 ms in total.
     const PAUSES: [Duration; 3] =
         [Duration::from_millis(1), Duration::from_millis(2), Duration::from_millis(4)];
 
@@ -247,12 +248,12 @@ impl Patience {
         Self { interruptions_left: 1000, pauses: Self::PAUSES.iter() }
     }
 
-    /// Calls `call` until it succeeds, fails for good, or there is no patience left.
+    /// Makes `call` until it succeeds, fails permanently, or no repeat is left.
     pub(crate) fn attempt<T>(&mut self, call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         self.attempt_after(&[Errno::AGAIN], call)
     }
 
-    /// The same with all errnos after which to pause.
+    /// As [`attempt`](Patience::attempt), pausing after any of these errnos.
     pub(crate) fn attempt_after<T>(
         &mut self,
         passing: &[Errno],
@@ -280,21 +281,21 @@ impl Patience {
     }
 }
 
-/// The sizes that the kernel grants for these wishes.
+/// Returns the sizes that the kernel grants for these requests.
 pub(crate) fn queue_sizes(sq_entries: u32, cq_entries: u32) -> (u32, u32) {
     let sq_entries = sq_entries.clamp(1, SQ_ENTRIES_MAX).next_power_of_two();
     let cq_entries = cq_entries.clamp(sq_entries, CQ_ENTRIES_MAX).next_power_of_two();
     (sq_entries, cq_entries)
 }
 
-/// What a restricted ring still allows. Source: `io_uring_register(2)`,
+/// A request that a restricted ring still allows. Source: `io_uring_register(2)`,
 /// `IORING_REGISTER_RESTRICTIONS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restriction {
     /// Entries with this opcode.
     Opcode(crate::Opcode),
-    /// Entries with any of these flags and no others.
+    /// Entries with any of these flags and no other flags.
     FlagsAllowed(u8),
     /// This `IORING_REGISTER_*` call.
     Register(u8),
@@ -325,7 +326,7 @@ fn register_restrictions<H: Host>(parts: &Parts<H>, allowed: &[Restriction]) -> 
     Ok(())
 }
 
-/// What the kernel granted, and every wish it refused.
+/// The granted configuration and every refused request.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SetupReport {
@@ -348,9 +349,9 @@ pub struct SetupReport {
 /// One step down from the best configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupStep {
-    /// What is different from then on.
+    /// The difference from then on.
     pub what: &'static str,
-    /// The errno that led to it.
+    /// The errno that caused it.
     pub errno: i32,
 }
 
@@ -365,17 +366,17 @@ impl SetupReport {
         self.steps.push(SetupStep { what, errno: error.raw_os_error().unwrap_or(0) });
     }
 
-    /// The names of the granted setup flags, without their prefix.
+    /// Returns the names of the granted setup flags, without their prefix.
     pub fn setup_flag_names(&self) -> Vec<&'static str> {
         names(self.setup_flags, SETUP_FLAGS)
     }
 
-    /// The names of the kernel's features, without their prefix.
+    /// Returns the names of the kernel's features, without their prefix.
     pub fn feature_names(&self) -> Vec<&'static str> {
         names(self.features, FEATURES)
     }
 
-    /// Waits do not count as waiting for I/O in the system's statistics (kernel 6.15).
+    /// Returns whether waits are excluded from the system's I/O wait statistics (kernel 6.15).
     pub fn no_iowait(&self) -> bool {
         self.features & sys::IORING_FEAT_NO_IOWAIT != 0
     }
@@ -419,7 +420,7 @@ const FEATURES: &[(u32, &str)] = &[
     (sys::IORING_FEAT_NO_IOWAIT, "NO_IOWAIT"),
 ];
 
-/// Why there is no ring.
+/// The reason why there is no ring.
 ///
 /// Its `Display` is one line: the failed call, the errno, the likely cause and what to change.
 #[derive(Debug)]
@@ -427,28 +428,28 @@ pub struct SetupError {
     /// The call that failed.
     call: &'static str,
     source: io::Error,
-    /// The steps that were taken before.
+    /// The steps taken before.
     steps: Vec<SetupStep>,
 }
 
 impl SetupError {
-    /// The failure of `call`, for what else a user of a ring cannot do without.
+    /// Returns the failure of `call`, for other set-up calls that a user of a ring depends on.
     pub fn new(call: &'static str, source: io::Error, report: &SetupReport) -> Self {
         Self { call, source, steps: report.steps.clone() }
     }
 
-    /// The errno of the failed call; `None` when it was not a system call that failed.
+    /// Returns the errno of the failed call; `None` if the failure was not a system call's.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
 
-    /// The steps down that were taken before this failure.
+    /// Returns the steps down taken before this failure.
     pub fn steps(&self) -> &[SetupStep] {
         &self.steps
     }
 
-    /// Whether this machine offers no usable ring: forbidden, absent, too old, or no locked memory
-    /// left. False for failures that say nothing of rings, such as `EMFILE`.
+    /// Returns whether this machine offers no usable ring: forbidden, absent, too old, or no locked memory
+    /// left. False for failures that are not about rings, such as `EMFILE`.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self.errno(),
@@ -467,7 +468,7 @@ impl SetupError {
         Errno::from_io_error(&self.source)
     }
 
-    /// The likely cause and its remedy, in one sentence; `None` where the errno says it all.
+    /// Returns the likely cause and its remedy, in one sentence; `None` if the errno says it all.
     pub fn hint(&self) -> Option<String> {
         let hint = match self.errno()? {
             Errno::NOSYS => "the kernel has no io_uring, or a seccomp filter hides it; \
@@ -525,13 +526,13 @@ impl std::error::Error for SetupError {
 }
 
 impl From<SetupError> for io::Error {
-    /// Keeps the kind; the errno is reached through [`SetupError::raw_os_error`] of the inner error.
+    /// Keeps the kind; [`SetupError::raw_os_error`] of the inner error has the errno.
     fn from(error: SetupError) -> Self {
         io::Error::new(error.source.kind(), error)
     }
 }
 
-/// The sysctl `kernel.io_uring_disabled`: 0 open, 1 for a group only, 2 closed. `None` before 6.6.
+/// Reads the sysctl `kernel.io_uring_disabled`: 0 open, 1 for a group only, 2 closed. `None` before 6.6.
 pub fn disabled_sysctl() -> Option<u8> {
     use rustix::fs::{Mode, OFlags};
     let path = "/proc/sys/kernel/io_uring_disabled";

@@ -17,7 +17,7 @@ use crate::host::{self, Host};
 use crate::sqe::Sqe;
 use crate::sys::{self, Params};
 
-/// The kernel's own limits; an answer beyond them is not the kernel's.
+/// The kernel's own limits; a larger answer is not the kernel's.
 pub(crate) const SQ_ENTRIES_MAX: u32 = 32_768;
 pub(crate) const CQ_ENTRIES_MAX: u32 = 65_536;
 
@@ -29,7 +29,7 @@ struct Map {
 }
 
 impl Map {
-    /// The field of type `T` at `offset`, after checking that it lies within the map.
+    /// Returns the field of type `T` at `offset`, after checking that it lies within the map.
     fn at<T>(&self, offset: u32, count: usize) -> io::Result<NonNull<T>> {
         let start = offset as usize;
         let end = start.checked_add(count * size_of::<T>());
@@ -72,8 +72,8 @@ pub(crate) struct Queues {
     entries: Map,
 }
 
-// SAFETY: the maps belong to this value alone and are not tied to a thread; what ties a ring to
-// its thread is the kernel's rule on who may enter, which `Ring` upholds.
+// SAFETY: the maps belong to this value alone and are not tied to a thread; a ring is tied to its thread by
+// the kernel's rule on entering, which `Ring` upholds.
 unsafe impl Send for Queues {}
 
 /// Reads a field of the shared memory.
@@ -86,7 +86,7 @@ macro_rules! field {
 }
 
 impl Queues {
-    /// Maps the queues of the ring `fd` that was set up as `params` says.
+    /// Maps the queues of the ring `fd`, which was set up with `params`.
     pub(crate) fn map<H: Host>(host: &H, fd: BorrowedFd<'_>, params: &Params) -> io::Result<Self> {
         let (sq_entries, cq_entries) = (params.sq_entries, params.cq_entries);
         if !sq_entries.is_power_of_two()
@@ -118,7 +118,7 @@ impl Queues {
         })
     }
 
-    /// Finds every field, and begins at the indices that the kernel holds.
+    /// Finds every field, and starts at the indices that the kernel holds.
     fn locate(params: &Params, rings: Map, entries: Map, has_array: bool) -> io::Result<Self> {
         let (sq, cq) = (&params.sq_off, &params.cq_off);
         let mut queues = Self {
@@ -147,18 +147,17 @@ impl Queues {
                 unsafe { array.add(index as usize).as_ref() }.store(index, Ordering::Relaxed);
             }
         }
-        // No other thread has these yet.
+        // The maps are not shared with another thread yet.
         queues.sq_head = field!(queues.kernel_sq_head).load(Ordering::Acquire);
         queues.sq_tail = queues.sq_head;
         queues.cq_head = field!(queues.kernel_cq_head).load(Ordering::Acquire);
         Ok(queues)
     }
 
-    /// Maps the queues anew after the kernel has replaced them by ones that `params` describes, and
-    /// ends the old maps. Goes on at the same positions. On error the old maps stay, and what they
-    /// show is history.
+    /// Maps the queues again after the kernel has replaced them by the ones that `params` describes, and
+    /// ends the old maps. Positions continue. On error the old maps stay, with outdated contents.
     ///
-    /// Nothing is pending: an entry that the kernel has not seen would be left behind.
+    /// Nothing may be pending: an entry that the kernel has not seen would be lost.
     pub(crate) fn remap<H: Host>(
         &mut self,
         host: &H,
@@ -201,7 +200,7 @@ impl Queues {
         self.cq_mask + 1
     }
 
-    /// Entries filled and not yet consumed by the kernel.
+    /// Returns the number of entries filled and not yet consumed by the kernel.
     #[inline(always)]
     pub(crate) fn pending(&self) -> u32 {
         self.sq_tail.wrapping_sub(self.sq_head)
@@ -221,8 +220,8 @@ impl Queues {
         Some(position)
     }
 
-    /// Makes the entry at `position` do nothing, if it is the one with this `user_data` and the
-    /// kernel has not consumed it.
+    /// Turns the entry at `position` into a no-op, if it has this `user_data` and the kernel has not
+    /// consumed it.
     pub(crate) fn make_nop(&mut self, position: u32, user_data: u64) -> bool {
         if position.wrapping_sub(self.sq_head) >= self.pending() {
             return false;
@@ -245,7 +244,7 @@ impl Queues {
         field!(self.kernel_sq_tail).store(self.sq_tail, Ordering::Release);
     }
 
-    /// Learns how many entries the kernel has consumed since the last call, and returns it.
+    /// Reads the kernel's head and returns the number of entries consumed since the last call.
     #[inline(always)]
     pub(crate) fn refresh(&mut self) -> u32 {
         // Pairs with the kernel's release store of the head: places are reused only after.
@@ -258,7 +257,7 @@ impl Queues {
         consumed
     }
 
-    /// Completions waiting to be copied out.
+    /// Returns the number of completions waiting to be copied out.
     #[inline(always)]
     pub(crate) fn ready(&self) -> u32 {
         // Pairs with the kernel's release store of the tail: completions are written before.
@@ -266,7 +265,7 @@ impl Queues {
         tail.wrapping_sub(self.cq_head).min(self.cq_entries())
     }
 
-    /// Copies out as many completions as are ready and `out` holds, and gives their places back.
+    /// Copies out up to `out.len()` ready completions, and gives their places back.
     #[inline(always)]
     pub(crate) fn copy_out(&mut self, out: &mut [Cqe]) -> usize {
         let count = (self.ready() as usize).min(out.len());
@@ -283,19 +282,20 @@ impl Queues {
         count
     }
 
-    /// The kernel's `IORING_SQ_*` flags.
+    /// Returns the kernel's `IORING_SQ_*` flags.
     #[inline(always)]
     pub(crate) fn flags(&self) -> u32 {
         // Relaxed: a hint to enter, and the enter orders what follows.
         field!(self.kernel_sq_flags).load(Ordering::Relaxed)
     }
 
-    /// Entries that the kernel refused to look at; always 0 with entries in place.
+    /// Returns the number of entries that the kernel refused to read; always 0 with entries in place.
     pub(crate) fn dropped(&self) -> u32 {
         field!(self.kernel_sq_dropped).load(Ordering::Relaxed)
     }
 
-    /// Completions lost for good; always 0 with `NODROP` unless the kernel ran out of memory.
+    /// Returns the number of completions lost for good; always 0 with `NODROP` unless the kernel ran out of
+    /// memory.
     pub(crate) fn lost(&self) -> u32 {
         field!(self.kernel_cq_overflow).load(Ordering::Relaxed)
     }
@@ -304,8 +304,8 @@ impl Queues {
 /// The entries of one provided-buffer ring, in a map of our own that the kernel reads and, with
 /// `IOU_PBUF_RING_INC`, writes.
 ///
-/// Has no `Drop`: only its owner knows whether the kernel still uses the map. A forked child does
-/// not inherit it.
+/// It has no `Drop`: only its owner knows whether the kernel still uses the map. A forked child does not
+/// inherit it.
 #[derive(Debug)]
 pub(crate) struct BufQueue {
     map: Map,
@@ -335,7 +335,7 @@ impl BufQueue {
         unsafe { host::unmap(self.map.addr, self.map.len) };
     }
 
-    /// Where the entries are, as the kernel takes it.
+    /// Returns the address of the entries, as the kernel takes it.
     pub(crate) fn address(&self) -> u64 {
         self.map.addr.as_ptr().expose_provenance() as u64
     }
@@ -377,7 +377,7 @@ impl BufQueue {
     }
 }
 
-/// What a host gets told when its answers make no sense.
+/// The error for answers of a host that make no sense.
 #[cold]
 fn bogus(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("io_uring_setup: {what}"))

@@ -1,9 +1,9 @@
 //! Submission entries: one request to the kernel, 64 bytes.
 //!
-//! [`Sqe`] has the layout of the kernel's `struct io_uring_sqe`, with each union flattened to the
-//! one width its members share, so that an entry is plain data which the compiler can write
-//! straight into the ring. The constructors are safe: an entry is only a description. Giving it to
-//! the kernel is what carries duties, see [`Ring::push`](crate::Ring::push).
+//! [`Sqe`] has the layout of the kernel's `struct io_uring_sqe`, with each union flattened to the one width
+//! its members share, so that an entry is plain data which the compiler can write straight into the ring.
+//! The constructors are safe: an entry is only a description. The duties come with giving it to the kernel,
+//! see [`Ring::push`](crate::Ring::push).
 //!
 //! Source: `include/uapi/linux/io_uring.h`, `io_uring_enter(2)`, `io_uring_prep_*(3)`.
 
@@ -11,7 +11,7 @@ use std::mem::{offset_of, size_of};
 
 use crate::sys;
 
-/// Which operation an entry asks for: the kernel's `IORING_OP_*`.
+/// The operation of an entry: the kernel's `IORING_OP_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Opcode(pub u8);
@@ -22,7 +22,7 @@ macro_rules! opcodes {
             $($(#[$doc])*
             pub const $name: Self = Self(sys::io_uring_op::$kernel as u8);)*
 
-            /// The kernel's name of the operation without its prefix, such as `READ_FIXED`, or
+            /// Returns the kernel's name of the operation without its prefix, such as `READ_FIXED`, or
             /// `None` for one that is newer than this crate.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
@@ -57,13 +57,13 @@ opcodes! {
     SENDMSG = IORING_OP_SENDMSG;
     /// `recvmsg(2)`.
     RECVMSG = IORING_OP_RECVMSG;
-    /// Completes after a time.
+    /// Completes after a duration.
     TIMEOUT = IORING_OP_TIMEOUT;
     /// Ends or changes a timeout.
     TIMEOUT_REMOVE = IORING_OP_TIMEOUT_REMOVE;
     /// `accept4(2)`.
     ACCEPT = IORING_OP_ACCEPT;
-    /// Asks for another operation to be canceled.
+    /// Requests the cancellation of another operation.
     ASYNC_CANCEL = IORING_OP_ASYNC_CANCEL;
     /// A timeout for the linked operation before it.
     LINK_TIMEOUT = IORING_OP_LINK_TIMEOUT;
@@ -175,13 +175,13 @@ pub mod sqe_flags {
     /// The next entry begins when this one has succeeded.
     #[doc(alias = "IOSQE_IO_LINK")]
     pub const LINK: u8 = 1 << bit::IOSQE_IO_LINK_BIT as u8;
-    /// The next entry begins when this one has ended, well or not.
+    /// The next entry begins when this one has ended, with success or failure.
     #[doc(alias = "IOSQE_IO_HARDLINK")]
     pub const HARDLINK: u8 = 1 << bit::IOSQE_IO_HARDLINK_BIT as u8;
-    /// Goes straight to a kernel worker, with no try at completing it inline.
+    /// Goes straight to a kernel worker, without an attempt to complete it inline.
     #[doc(alias = "IOSQE_ASYNC")]
     pub const ASYNC: u8 = 1 << bit::IOSQE_ASYNC_BIT as u8;
-    /// Takes its buffer from the group `buf_index`.
+    /// Uses a buffer from the group `buf_index`.
     #[doc(alias = "IOSQE_BUFFER_SELECT")]
     pub const BUFFER_SELECT: u8 = 1 << bit::IOSQE_BUFFER_SELECT_BIT as u8;
     /// Posts a completion only when it fails. Since 5.17.
@@ -209,7 +209,7 @@ pub struct Sqe {
     pub len: u32,
     /// Flags of the operation (`rw_flags`, `fsync_flags`, `poll32_events`, …).
     pub op_flags: u32,
-    /// Comes back in the completion, untouched.
+    /// Copied to the completion unchanged.
     pub user_data: u64,
     /// Index of the registered buffer, or the buffer group.
     pub buf_index: u16,
@@ -246,7 +246,7 @@ pub const CURRENT_POSITION: u64 = u64::MAX;
 pub const AT_FDCWD: i32 = linux_raw_sys::general::AT_FDCWD;
 
 impl Sqe {
-    /// An entry with everything else zero.
+    /// Returns an entry with all other fields zero.
     #[inline(always)]
     pub const fn new(opcode: Opcode, fd: i32, addr: u64, len: u32, off: u64) -> Self {
         Self {
@@ -267,7 +267,7 @@ impl Sqe {
         }
     }
 
-    /// The same entry with this `user_data`.
+    /// Sets the `user_data`.
     #[inline(always)]
     #[must_use]
     pub const fn user_data(mut self, user_data: u64) -> Self {
@@ -275,7 +275,7 @@ impl Sqe {
         self
     }
 
-    /// The same entry with these [`sqe_flags`].
+    /// Sets the [`sqe_flags`].
     #[inline(always)]
     #[must_use]
     pub const fn flags(mut self, flags: u8) -> Self {
@@ -283,7 +283,7 @@ impl Sqe {
         self
     }
 
-    /// The same entry with these flags of the operation.
+    /// Sets the flags of the operation.
     #[inline(always)]
     #[must_use]
     pub const fn op_flags(mut self, op_flags: u32) -> Self {
@@ -291,7 +291,7 @@ impl Sqe {
         self
     }
 
-    /// The same entry on the file registered at the index that stands in place of its descriptor.
+    /// Marks `fd` as the index of a registered file.
     #[doc(alias = "IOSQE_FIXED_FILE")]
     #[inline(always)]
     #[must_use]
@@ -300,7 +300,7 @@ impl Sqe {
         self
     }
 
-    /// The same entry with a buffer that the kernel picks from this group. Since 5.7.
+    /// Lets the kernel pick the buffer from this group. Since 5.7.
     #[doc(alias = "IOSQE_BUFFER_SELECT")]
     #[inline(always)]
     #[must_use]
@@ -323,20 +323,20 @@ impl Sqe {
         Self::new(Opcode::NOP, -1, 0, result as u32, 0).op_flags(sys::IORING_NOP_INJECT_RESULT)
     }
 
-    /// Reads up to `len` bytes to `buf` from `off` in the file. Since 5.6.
+    /// Reads up to `len` bytes into `buf` from `off` in the file. Since 5.6.
     #[doc(alias = "io_uring_prep_read")]
     #[inline(always)]
     pub fn read(fd: i32, buf: *mut u8, len: u32, off: u64) -> Self {
         Self::new(Opcode::READ, fd, address(buf), len, off)
     }
 
-    /// Reads to `count` buffers described at `iovecs`. Since 5.1.
+    /// Reads into `count` buffers described at `iovecs`. Since 5.1.
     #[doc(alias = "io_uring_prep_readv")]
     pub fn readv<T>(fd: i32, iovecs: *const T, count: u32, off: u64) -> Self {
         Self::new(Opcode::READV, fd, address(iovecs), count, off)
     }
 
-    /// Reads to `buf`, which lies within registered buffer `buf_index`. Since 5.1.
+    /// Reads into `buf`, which lies within registered buffer `buf_index`. Since 5.1.
     #[doc(alias = "io_uring_prep_read_fixed")]
     pub fn read_fixed(fd: i32, buf: *mut u8, len: u32, off: u64, buf_index: u16) -> Self {
         Self { buf_index, ..Self::new(Opcode::READ_FIXED, fd, address(buf), len, off) }
@@ -361,7 +361,7 @@ impl Sqe {
         Self { buf_index, ..Self::new(Opcode::WRITE_FIXED, fd, address(buf), len, off) }
     }
 
-    /// Makes the file durable; only what is needed to read it back with `data_only`. Since 5.1.
+    /// Makes the file durable; with `data_only` only the data and the metadata needed to read it. Since 5.1.
     #[doc(alias = "io_uring_prep_fsync")]
     pub const fn fsync(fd: i32, data_only: bool) -> Self {
         let flags = if data_only { sys::IORING_FSYNC_DATASYNC } else { 0 };
@@ -386,8 +386,8 @@ impl Sqe {
         Self::new(Opcode::STATX, dir, address(path), mask, address(buf)).op_flags(at_flags)
     }
 
-    /// Opens the NUL-terminated `path` relative to `dir` as the `struct open_how` of `how_len` bytes at
-    /// `how` says. Completes with a descriptor. Since 5.6.
+    /// Opens the NUL-terminated `path` relative to `dir` with the `struct open_how` of `how_len` bytes at
+    /// `how`. Completes with a descriptor. Since 5.6.
     #[doc(alias = "io_uring_prep_openat2")]
     pub fn openat2<T>(dir: i32, path: *const u8, how: *const T, how_len: u32) -> Self {
         Self::new(Opcode::OPENAT2, dir, address(path), how_len, address(how))
@@ -420,7 +420,7 @@ impl Sqe {
             .op_flags(rename_flags)
     }
 
-    /// Gives the file at the NUL-terminated `from` relative to `from_dir` one more name, the
+    /// Adds a link to the file at the NUL-terminated `from` relative to `from_dir`: the name is the
     /// NUL-terminated `to` relative to `to_dir`, with the `AT_*` flags. Since 5.15.
     #[doc(alias = "io_uring_prep_linkat")]
     pub fn linkat(
@@ -441,31 +441,31 @@ impl Sqe {
         Self::new(Opcode::SYMLINKAT, dir, address(target), 0, address(link))
     }
 
-    /// Allocates, frees or zeroes `len` bytes from `off` in the file, as the `FALLOC_FL_*` bits of `mode`
-    /// say. Since 5.6.
+    /// Allocates, frees or zeroes `len` bytes from `off` in the file, depending on the `FALLOC_FL_*` bits of
+    /// `mode`. Since 5.6.
     #[doc(alias = "io_uring_prep_fallocate")]
     pub const fn fallocate(fd: i32, mode: u32, off: u64, len: u64) -> Self {
         Self::new(Opcode::FALLOCATE, fd, len, mode, off)
     }
 
-    /// Makes the file `len` bytes long. Since 6.9.
+    /// Sets the file's length to `len` bytes. Since 6.9.
     #[doc(alias = "io_uring_prep_ftruncate")]
     pub const fn ftruncate(fd: i32, len: u64) -> Self {
         Self::new(Opcode::FTRUNCATE, fd, 0, 0, len)
     }
 
-    /// Tells the kernel how `len` bytes from `off` in the file will be used, all from there on when `len`
-    /// is 0: one of `POSIX_FADV_*`. Since 5.6; with a length of 4 GiB or more since 6.10.
+    /// Announces the use of `len` bytes from `off` in the file (to its end if `len` is 0): one of
+    /// `POSIX_FADV_*`. Since 5.6; with a length of 4 GiB or more since 6.10.
     #[doc(alias = "io_uring_prep_fadvise")]
     #[doc(alias = "io_uring_prep_fadvise64")]
     pub const fn fadvise(fd: i32, off: u64, len: u64, advice: u32) -> Self {
-        // The field that holds any length must be zero on older kernels.
+        // The 64-bit length field must be zero on older kernels.
         let (short, long) = if len <= u32::MAX as u64 { (len as u32, 0) } else { (0, len) };
         Self::new(Opcode::FADVISE, fd, long, short, off).op_flags(advice)
     }
 
-    /// Reads the extended attribute of the NUL-terminated `name` to `len` bytes at `value`. Completes with
-    /// its length. Since 5.19.
+    /// Reads the extended attribute of the NUL-terminated `name` into the `len` bytes at `value`. Completes
+    /// with its length. Since 5.19.
     #[doc(alias = "io_uring_prep_fgetxattr")]
     pub fn fgetxattr(fd: i32, name: *const u8, value: *mut u8, len: u32) -> Self {
         Self::new(Opcode::FGETXATTR, fd, address(name), len, address(value))
@@ -485,27 +485,28 @@ impl Sqe {
         Self::new(Opcode::SOCKET, domain, 0, protocol, kind as u64)
     }
 
-    /// Gives the socket the `len` bytes at `addr` as its address. Since 6.11.
+    /// Binds the socket to the address of `len` bytes at `addr`. Since 6.11.
     #[doc(alias = "io_uring_prep_bind")]
     pub fn bind<T>(fd: i32, addr: *const T, len: u32) -> Self {
         Self::new(Opcode::BIND, fd, address(addr), 0, len as u64)
     }
 
-    /// Lets the socket take connections, of which `backlog` may wait to be accepted. Since 6.11.
+    /// Makes the socket accept connections, with a queue of `backlog`. Since 6.11.
     #[doc(alias = "io_uring_prep_listen")]
     pub const fn listen(fd: i32, backlog: u32) -> Self {
         Self::new(Opcode::LISTEN, fd, 0, backlog, 0)
     }
 
-    /// Accepts a connection, with the `SOCK_*` flags. The peer's address goes to `addr`, which has room
-    /// for the number of bytes at `len`; its length goes there. Completes with a descriptor. Since 5.5.
+    /// Accepts a connection, with the `SOCK_*` flags. The kernel writes the peer's address to `addr`, which
+    /// has room for the number of bytes at `len`, and its length to `len`. Completes with a descriptor.
+    /// Since 5.5.
     #[doc(alias = "io_uring_prep_accept")]
     pub fn accept<T>(fd: i32, addr: *mut T, len: *mut u32, flags: u32) -> Self {
         Self::new(Opcode::ACCEPT, fd, address(addr), 0, address(len)).op_flags(flags)
     }
 
-    /// Accepts one connection after the other, with the `SOCK_*` flags: a completion with a descriptor for
-    /// each. Since 5.19.
+    /// Accepts connections repeatedly, with the `SOCK_*` flags: one completion with a descriptor each. Since
+    /// 5.19.
     #[doc(alias = "io_uring_prep_multishot_accept")]
     pub fn accept_multishot(fd: i32, flags: u32) -> Self {
         let ioprio = sys::IORING_ACCEPT_MULTISHOT as u16;
@@ -525,22 +526,22 @@ impl Sqe {
         Self::new(Opcode::SEND, fd, address(buf), len, 0).op_flags(flags)
     }
 
-    /// Receives up to `len` bytes to `buf`, with the `MSG_*` flags. Since 5.6.
+    /// Receives up to `len` bytes into `buf`, with the `MSG_*` flags. Since 5.6.
     #[doc(alias = "io_uring_prep_recv")]
     #[inline(always)]
     pub fn recv(fd: i32, buf: *mut u8, len: u32, flags: u32) -> Self {
         Self::new(Opcode::RECV, fd, address(buf), len, 0).op_flags(flags)
     }
 
-    /// Receives whenever there is something, each time to a buffer that the kernel picks from `group`, with
-    /// the `MSG_*` flags: a completion with a number of bytes for each. Since 6.0.
+    /// Receives repeatedly, each time into a buffer that the kernel picks from `group`, with the `MSG_*`
+    /// flags: one completion with a number of bytes each. Since 6.0.
     #[doc(alias = "io_uring_prep_recv_multishot")]
     pub fn recv_multishot(fd: i32, group: u16, flags: u32) -> Self {
         let ioprio = sys::IORING_RECV_MULTISHOT as u16;
         Self { ioprio, ..Self::new(Opcode::RECV, fd, 0, 0, 0).op_flags(flags) }.buffer_group(group)
     }
 
-    /// The same send or receive, which waits for the socket to be ready before it is tried. Since 5.19.
+    /// Makes a send or receive wait for readiness before its first attempt. Since 5.19.
     #[doc(alias = "IORING_RECVSEND_POLL_FIRST")]
     #[must_use]
     pub const fn poll_first(mut self) -> Self {
@@ -548,29 +549,29 @@ impl Sqe {
         self
     }
 
-    /// Sends what the `struct msghdr` at `message` describes, with the `MSG_*` flags. Since 5.3.
+    /// Sends the message that the `struct msghdr` at `message` describes, with the `MSG_*` flags. Since 5.3.
     #[doc(alias = "io_uring_prep_sendmsg")]
     pub fn sendmsg<T>(fd: i32, message: *const T, flags: u32) -> Self {
         Self::new(Opcode::SENDMSG, fd, address(message), 1, 0).op_flags(flags)
     }
 
-    /// Receives to what the `struct msghdr` at `message` describes, which also tells where from, with the
-    /// `MSG_*` flags. Since 5.3.
+    /// Receives a message into the buffers of the `struct msghdr` at `message`, to which the kernel writes
+    /// the sender's address, with the `MSG_*` flags. Since 5.3.
     #[doc(alias = "io_uring_prep_recvmsg")]
     pub fn recvmsg<T>(fd: i32, message: *mut T, flags: u32) -> Self {
         Self::new(Opcode::RECVMSG, fd, address(message), 1, 0).op_flags(flags)
     }
 
-    /// Receives a message whenever there is one, each time to a buffer that the kernel picks from `group`,
-    /// with the `MSG_*` flags. The `struct msghdr` at `message` says how much room the address and the
-    /// control messages have in each buffer. Since 6.0.
+    /// Receives messages repeatedly, each into a buffer that the kernel picks from `group`, with the `MSG_*`
+    /// flags. The `struct msghdr` at `message` has the room for the address and the control messages in each
+    /// buffer. Since 6.0.
     #[doc(alias = "io_uring_prep_recvmsg_multishot")]
     pub fn recvmsg_multishot<T>(fd: i32, message: *mut T, group: u16, flags: u32) -> Self {
         let ioprio = sys::IORING_RECV_MULTISHOT as u16;
         Self { ioprio, ..Self::recvmsg(fd, message, flags) }.buffer_group(group)
     }
 
-    /// Ends one or both directions of a connection: one of `SHUT_*`. Since 5.11.
+    /// Shuts down one or both directions of a connection: one of `SHUT_*`. Since 5.11.
     #[doc(alias = "io_uring_prep_shutdown")]
     pub const fn shutdown(fd: i32, how: u32) -> Self {
         Self::new(Opcode::SHUTDOWN, fd, 0, how, 0)
@@ -591,29 +592,29 @@ impl Sqe {
         Self { len: sys::IORING_POLL_ADD_MULTI, ..Self::poll_add(fd, events) }
     }
 
-    /// Completes with `ETIME` once the time has passed that the kernel's `struct __kernel_timespec` at
-    /// `duration` says, which it reads when it consumes the entry. Since 5.4.
+    /// Completes with `ETIME` after the duration in the kernel's `struct __kernel_timespec` at `duration`,
+    /// which the kernel reads when it consumes the entry. Since 5.4.
     #[doc(alias = "io_uring_prep_timeout")]
     pub fn timeout<T>(duration: *const T) -> Self {
         Self::new(Opcode::TIMEOUT, -1, address(duration), 1, 0)
     }
 
-    /// Asks for the operation with this `user_data` to be canceled. Completes with 0, `ENOENT`
-    /// (it has ended or never was) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
+    /// Requests the cancellation of the operation with this `user_data`. Completes with 0, `ENOENT` (it has
+    /// ended or never existed) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
     #[doc(alias = "io_uring_prep_cancel64")]
     pub const fn cancel(user_data: u64) -> Self {
         Self::new(Opcode::ASYNC_CANCEL, -1, user_data, 0, 0)
     }
 
-    /// Asks for every operation on the descriptor's file to be canceled. Completes with their
-    /// number. Since 5.19.
+    /// Requests the cancellation of every operation on the descriptor's file. Completes with their number.
+    /// Since 5.19.
     #[doc(alias = "IORING_ASYNC_CANCEL_FD")]
     pub const fn cancel_fd(fd: i32) -> Self {
         Self::new(Opcode::ASYNC_CANCEL, fd, 0, 0, 0)
             .op_flags(sys::IORING_ASYNC_CANCEL_FD | sys::IORING_ASYNC_CANCEL_ALL)
     }
 
-    /// Asks for every operation of the ring to be canceled. Completes with their number. Since 5.19.
+    /// Requests the cancellation of every operation of the ring. Completes with their number. Since 5.19.
     #[doc(alias = "IORING_ASYNC_CANCEL_ANY")]
     pub const fn cancel_all() -> Self {
         Self::new(Opcode::ASYNC_CANCEL, -1, 0, 0, 0)
@@ -627,14 +628,14 @@ impl Sqe {
         Self::new(Opcode::MSG_RING, ring, 0, result as u32, user_data)
     }
 
-    /// Turns the entry into one that does nothing, keeping its `user_data`.
+    /// Turns the entry into a no-op with the same `user_data`.
     pub(crate) fn make_nop(&mut self) {
         *self = Self::nop().user_data(self.user_data);
     }
 }
 
-/// The address as the kernel takes it. The operation may access what the pointer may: its
-/// provenance is exposed, for backends that are not the kernel.
+/// Returns the address as the kernel takes it. The operation has the pointer's access rights: its provenance
+/// is exposed, for backends that are not the kernel.
 #[inline(always)]
 fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64

@@ -1,11 +1,10 @@
-//! The one raw system call, the three of io_uring, and the kernel's own structures.
+//! The raw system call instruction, the three io_uring calls, and the kernel's structures.
 //!
-//! Sits at the bottom: everything above names the kernel's constants through here. The system
-//! calls are issued by an instruction of our own and not through libc, whose symbols may be
-//! interposed by a preload library that sits on top of this very crate. `rustix` has the same
-//! three calls, but none that takes the *registered* wait argument (an offset where a pointer is
-//! expected), so all three are here, in one place. The driver issues by the same instruction the
-//! calls on lent memory that `rustix` lacks.
+//! The bottom layer: everything above takes the kernel's constants from here. The calls use an instruction
+//! of this crate instead of libc, whose symbols a preload library built on this crate may interpose.
+//! `rustix` has the same three calls, but not with the *registered* wait argument (an offset in place of a
+//! pointer), so all three are here, in one place. The driver uses the same instruction for calls on lent
+//! memory that `rustix` lacks.
 //!
 //! Any thread may call these. Sources: `io_uring_setup(2)`, `io_uring_enter(2)`,
 //! `io_uring_register(2)`, `include/uapi/linux/io_uring.h`.
@@ -18,14 +17,13 @@ pub(crate) use linux_raw_sys::general::{
 };
 pub(crate) use linux_raw_sys::io_uring::*;
 
-/// What the kernel is asked for and what it granted, as in `io_uring_setup(2)`.
+/// The parameters of `io_uring_setup(2)`: requested before the call, granted after it.
 pub type Params = io_uring_params;
 
-/// The largest page size of the architecture: a multiple of whatever the kernel uses.
+/// The largest page size of the architecture, a multiple of the page size in use.
 pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65_536 };
 
-/// Issues a system call by an instruction of this crate, and returns what the kernel answers: a result, or an
-/// errno with its sign turned.
+/// Makes a system call by an instruction of this crate, and returns the kernel's result or negated errno.
 ///
 /// No symbol of libc is involved, and no `errno` of the thread changes.
 ///
@@ -46,7 +44,7 @@ pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
     unsafe { instruction(number, args) }
 }
 
-/// Issues a system call, and tells a recording of it.
+/// Makes a system call, and reports it to an active recording.
 ///
 /// # Safety
 ///
@@ -61,7 +59,7 @@ unsafe fn traced_call(number: u32, args: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction.
+/// Executes the instruction.
 ///
 /// # Safety
 ///
@@ -108,7 +106,7 @@ unsafe fn instruction(number: u32, args: [usize; 6]) -> isize {
     result
 }
 
-/// Makes a system call, and turns the kernel's return value into a count, or into the error it stands for.
+/// Makes a system call, and returns a count or an error.
 ///
 /// # Safety
 ///

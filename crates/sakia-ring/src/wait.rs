@@ -1,4 +1,4 @@
-//! Memory through which the timeout of a wait is passed without a copy at each call.
+//! Registered memory for the timeouts of waits, which saves a copy at each call.
 //!
 //! One page, registered with the ring while it is still disabled (the kernel's rule). An enter
 //! then names an offset in it. Kernel 6.13. Source: `io_uring_enter(2)`, `EXT_ARG_REG`.
@@ -70,22 +70,21 @@ impl Drop for WaitRegion {
     }
 }
 
-/// A duration in the kernel's form, for [`Sqe::timeout`](crate::Sqe::timeout).
+/// A duration as the kernel takes it, for [`Sqe::timeout`](crate::Sqe::timeout).
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Timespec(sys::__kernel_timespec);
 
 impl Timespec {
-    /// This duration, or a century if it is longer.
+    /// Returns this duration, or a century if it is longer.
     pub fn new(duration: Duration) -> Self {
         Self(timespec(duration))
     }
 }
 
-/// The kernel's form of a duration. More than a century is as good as for ever.
+/// Returns the kernel's form of a duration, at most a century, which stands for "for ever".
 pub(crate) fn timespec(duration: Duration) -> sys::__kernel_timespec {
-    // The kernel adds the present time to it in signed 64-bit nanoseconds. Whatever it does about a
-    // sum that wraps, there shall be none.
+    // The kernel adds the current time in signed 64-bit nanoseconds. The limit avoids a sum that wraps.
     const CENTURY_S: u64 = 100 * 365 * 24 * 60 * 60;
     sys::__kernel_timespec {
         tv_sec: duration.as_secs().min(CENTURY_S) as i64,

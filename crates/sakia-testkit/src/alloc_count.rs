@@ -1,11 +1,11 @@
-//! An allocator that counts what passes through it.
+//! An allocator that counts calls and bytes.
 //!
-//! Sits between a test program and [`System`]. Counts are kept twice: for the whole process, in
-//! atomics, and per thread, in cells that need neither allocation nor destructor, so that counting
-//! works while a thread starts and while its thread-locals are torn down. Tests run in parallel;
-//! an exact statement is therefore about one thread, with [`measure`].
+//! It sits between a test program and [`System`]. Counts are kept twice: for the whole process, in atomics,
+//! and per thread, in cells that need neither allocation nor destructor, so that counting works while a
+//! thread starts and while its thread-locals are torn down. Tests run in parallel, so an exact claim is
+//! about one thread, with [`measure`].
 //!
-//! Only what succeeds is counted. Any thread may call these.
+//! Only successful calls are counted. Any thread may call these.
 //!
 //! ```
 //! use sakia_testkit::alloc_count::{CountingAllocator, measure};
@@ -24,8 +24,7 @@ use std::cell::Cell;
 use std::hint;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much passed through the allocator, since the process or thread began or between two
-/// snapshots.
+/// Calls and bytes since the process or thread began, or between two snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls that made a new allocation, zeroed or not.
@@ -43,21 +42,21 @@ pub struct Counts {
 impl Counts {
     const ZERO: Self = Self::of([0; 5]);
 
-    /// From all counts in the order of the fields.
+    /// Returns the counts given in the order of the fields.
     const fn of(counts: [u64; 5]) -> Self {
         let [allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated] =
             counts;
         Self { allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated }
     }
 
-    /// All counts in the order of the fields.
+    /// Returns the counts in the order of the fields.
     const fn all(self) -> [u64; 5] {
         let Self { allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated } =
             self;
         [allocations, deallocations, reallocations, bytes_allocated, bytes_deallocated]
     }
 
-    /// What was counted between `earlier` and `self`, two snapshots of the same counters.
+    /// Returns the difference between `earlier` and `self`, two snapshots of the same counters.
     ///
     /// # Panics
     /// In builds with overflow checks, when `earlier` is the later one.
@@ -67,7 +66,7 @@ impl Counts {
         Self::of(array::from_fn(|field| now[field] - earlier[field]))
     }
 
-    /// Bytes that were allocated and not freed. Less than none, where others' were freed.
+    /// Returns the bytes allocated and not freed; negative if memory of other threads was freed.
     const fn bytes_held(self) -> i64 {
         self.bytes_allocated.wrapping_sub(self.bytes_deallocated) as i64
     }
@@ -78,21 +77,21 @@ impl Counts {
     }
 }
 
-/// What all threads together have allocated through [`CountingAllocator`] so far.
+/// Returns the allocations of all threads through [`CountingAllocator`] so far.
 ///
-/// The fields are read one by one: while other threads allocate, they need not belong together.
+/// The fields are read one by one: while other threads allocate, they may be inconsistent.
 pub fn process_counts() -> Counts {
     Counts::of(PROCESS.each_ref().map(|counter| counter.load(Ordering::Relaxed)))
 }
 
-/// What the calling thread has allocated through [`CountingAllocator`] so far.
+/// Returns the calling thread's allocations through [`CountingAllocator`] so far.
 pub fn thread_counts() -> Counts {
     THREAD.try_with(Cell::get).unwrap_or(Counts::ZERO)
 }
 
-/// Runs `f` and tells what the calling thread allocated meanwhile.
+/// Runs `f` and returns the calling thread's allocations meanwhile.
 ///
-/// What other threads do is not seen, even on behalf of `f`.
+/// Allocations of other threads are not counted, even on behalf of `f`.
 ///
 /// # Panics
 /// When [`CountingAllocator`] is not the global allocator: zeros would prove nothing.
@@ -104,11 +103,11 @@ pub fn measure(f: impl FnOnce()) -> Counts {
     thread_counts().since(before)
 }
 
-/// Runs `f` and tells how many bytes more than before it the calling thread had at a time, at the most:
-/// allocated by it and not freed by it. What it answers comes with that.
+/// Runs `f` and returns its result with the calling thread's peak: the most bytes allocated and not freed by
+/// it at any time, above the amount before the call.
 ///
-/// What other threads do is not seen, even on behalf of `f`. A call that resizes an allocation counts as
-/// if it were done in place.
+/// Allocations of other threads are not counted, even on behalf of `f`. Resizing an allocation counts as
+/// done in place.
 ///
 /// # Panics
 /// When [`CountingAllocator`] is not the global allocator: zeros would prove nothing.
@@ -123,22 +122,22 @@ pub fn measure_peak<T>(f: impl FnOnce() -> T) -> (T, u64) {
     (output, (peak - before) as u64)
 }
 
-/// Whether an ordinary allocation is counted.
+/// Returns whether an ordinary allocation is counted.
 fn is_installed() -> bool {
     let before = thread_counts();
     drop(hint::black_box(Box::new(0_u8)));
     thread_counts() != before
 }
 
-/// The counters behind [`process_counts`]. Statistics only: no other memory hangs on them, hence
-/// `Relaxed` throughout.
+/// The counters behind [`process_counts`]. Statistics only: no other memory depends on them, hence `Relaxed`
+/// throughout.
 static PROCESS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 thread_local! {
-    /// The counters behind [`thread_counts`]. Constant, without destructor: first use allocates
-    /// nothing and registers nothing.
+    /// The counters behind [`thread_counts`]. Constant, without a destructor: the first use allocates and
+    /// registers nothing.
     static THREAD: Cell<Counts> = const { Cell::new(Counts::ZERO) };
-    /// The most bytes that the thread has held at a time, since [`measure_peak`] began.
+    /// The peak of bytes held by the thread, since [`measure_peak`] began.
     static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -147,7 +146,7 @@ fn count(step: Counts) {
     for (counter, by) in PROCESS.iter().zip(step.all()).filter(|&(_, by)| by != 0) {
         counter.fetch_add(by, Ordering::Relaxed);
     }
-    // Where thread-locals are gone already, nobody is left to ask this thread for its counts.
+    // Without thread-locals the thread is ending, and its counts are not read any more.
     let _ = THREAD.try_with(|counts| {
         let sum = counts.get().plus(step);
         counts.set(sum);
@@ -155,12 +154,12 @@ fn count(step: Counts) {
     });
 }
 
-/// [`System`], counted. Declare it `#[global_allocator]` in a test program.
+/// Counts the calls that it passes to [`System`]. Declare it `#[global_allocator]` in a test program.
 #[derive(Debug, Default)]
 pub struct CountingAllocator(());
 
 impl CountingAllocator {
-    /// An allocator; all share the same counters.
+    /// Returns an allocator; all share the same counters.
     pub const fn new() -> Self {
         Self(())
     }

@@ -1,9 +1,9 @@
 //! Values that report their drop.
 //!
-//! A test puts a [`DropProbe`] into whatever must be dropped once, and not before some point, and
-//! asks the [`DropCounter`] it came from. Each probe is followed by itself, so that one dropped
-//! twice does not hide another that leaked. A counter's record is never freed: a probe that faulty
-//! unsafe code drops a second time is then a failed assertion, not an access to freed memory.
+//! A test puts a [`DropProbe`] into a value that must be dropped once, and not before some point, and
+//! queries the [`DropCounter`] it came from. Each probe is tracked by itself, so that one dropped twice does
+//! not hide another that leaked. A counter's record is never freed: a probe that faulty unsafe code drops a
+//! second time is then a failed assertion, not an access to freed memory.
 //!
 //! Any thread may call these.
 //!
@@ -19,7 +19,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often each probe of a counter was dropped, by the probe's number.
+/// The number of drops of each probe of a counter, by the probe's number.
 type Drops = Mutex<Vec<u32>>;
 
 /// Holds every counter's record, so that leak checkers see them as reachable.
@@ -32,7 +32,7 @@ pub struct DropCounter {
 }
 
 impl DropCounter {
-    /// A counter without probes.
+    /// Returns a counter without probes.
     #[expect(clippy::new_without_default, reason = "a default that leaks would surprise")]
     pub fn new() -> Self {
         let drops: &'static Drops = Box::leak(Box::default());
@@ -40,33 +40,33 @@ impl DropCounter {
         Self { drops }
     }
 
-    /// A new probe, which reports its drop here.
+    /// Returns a new probe, which reports its drop here.
     pub fn probe(&self) -> DropProbe {
         let mut drops = lock(self.drops);
         drops.push(0);
         DropProbe { drops: self.drops, index: drops.len() - 1 }
     }
 
-    /// The number of probes made so far.
+    /// Returns the number of probes made so far.
     pub fn made(&self) -> usize {
         lock(self.drops).len()
     }
 
-    /// The number of probes dropped at least once.
+    /// Returns the number of probes dropped at least once.
     pub fn dropped(&self) -> usize {
         lock(self.drops).iter().filter(|&&count| count > 0).count()
     }
 
-    /// The number of probes not dropped yet.
+    /// Returns the number of probes not dropped yet.
     pub fn live(&self) -> usize {
         lock(self.drops).iter().filter(|&&count| count == 0).count()
     }
 
-    /// Asserts that every probe made so far was dropped, and none twice.
+    /// Asserts that every probe made so far was dropped exactly once.
     ///
     /// # Panics
-    /// Otherwise; the message names the probes by the order they were made in, from 0. Also when
-    /// no probe was made: that would prove nothing.
+    /// If one was not; the message names the probes by the order of their creation, from 0. Also if no probe
+    /// was made: that would prove nothing.
     #[track_caller]
     pub fn assert_each_dropped_once(&self) {
         let drops = lock(self.drops).clone();
@@ -86,7 +86,7 @@ impl DropCounter {
 /// Reports its drop to the [`DropCounter`] that made it.
 #[derive(Debug)]
 pub struct DropProbe {
-    /// The record of the counter this came from.
+    /// The record of the probe's counter.
     drops: &'static Drops,
     /// This probe's place in it.
     index: usize,
@@ -98,7 +98,7 @@ impl Drop for DropProbe {
     }
 }
 
-/// A panic while the lock was held left whole numbers behind; go on with them.
+/// After a panic the record is still consistent; the poisoning is ignored.
 fn lock(drops: &Drops) -> MutexGuard<'_, Vec<u32>> {
     drops.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,16 @@
-//! A host in memory that lies: which entries it has consumed, what completes, with what result, and what
-//! an enter answers follows from bytes that a test or a fuzzer makes up.
+//! A host in memory that lies: a test or a fuzzer supplies bytes that decide which entries it has consumed,
+//! which complete, their results, and the results of enters.
 //!
-//! It keeps what [`Host`] promises, and one thing more: memory that an entry names it touches only from
-//! the enter that consumes the entry until a completion that ends the operation was copied out, and then
-//! at every enter, so that memory which was freed too early shows. All else may be a lie: a head or a tail
-//! that jumps, completions before their time, twice, for nobody, for another generation, flags, errors.
+//! It keeps the promises of [`Host`], and one more: it touches the memory of an entry only from the enter
+//! that consumes the entry until a final completion was copied out, and then at every enter, so that memory
+//! freed too early shows. Everything else may be a lie: heads and tails that jump, completions too early,
+//! twice, without an entry or for another generation, flags, errors.
 //!
-//! Descriptors are the exception. The kernel's are trusted, since whoever gets one closes it, so this host
-//! gives out numbers that no descriptor has. It closes none: a test keeps those that it has.
+//! Descriptors are the exception. The driver trusts the kernel's, since their receiver closes them, so this
+//! host returns numbers that no descriptor has. It closes none: a test keeps its own.
 //!
-//! When the bytes are used up the host is an honest one, and completes everything: then all must end well.
+//! When the bytes are used up, the host is honest and completes everything: then all operations must end
+//! well.
 //!
 //! Used by one thread.
 
@@ -28,7 +29,7 @@ use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_OFF_SQES, io_uring_regis
 use rustix::io::Errno;
 use sakia_ring::{Cqe, CqeFlags, Host, Opcode, PAGE_BYTES_MAX, Params, Sqe};
 
-/// Where the ring's fields lie in its first map.
+/// Offsets of the ring's fields in its first map.
 mod offset {
     pub(super) const SQ_HEAD: u32 = 0;
     pub(super) const SQ_TAIL: u32 = 4;
@@ -40,14 +41,14 @@ mod offset {
     pub(super) const CQES: u32 = 64;
 }
 
-/// All features that a ring may ask for.
+/// All features that a ring may request.
 const FEATURES: u32 = 0x3_ffff;
-/// Above every number that a descriptor can have: the kernel's most is 2^30.
+/// Above every possible descriptor: the kernel's limit is 2^30.
 const NO_DESCRIPTOR: i32 = 1 << 30;
-/// The most memory of an operation that is touched at each enter, in bytes.
+/// The most bytes of an operation that are touched at each enter.
 const TOUCHED_MAX: u32 = 4096;
 
-/// A host that lies as its bytes say. Clones are the same host.
+/// A host that lies according to its bytes. Clones are the same host.
 #[derive(Clone, Debug)]
 pub struct Hostile(Rc<RefCell<State>>);
 
@@ -55,31 +56,31 @@ pub struct Hostile(Rc<RefCell<State>>);
 #[derive(Clone, Copy, Debug)]
 struct Operation {
     entry: Sqe,
-    /// Its memory is the host's: it was not completed before it was consumed.
+    /// The host owns its memory: it was not completed before it was consumed.
     is_lent: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// How many of them were used.
+    /// The number of bytes used.
     used: usize,
-    /// Enters may fail for good.
+    /// Enters may fail permanently.
     may_fail: bool,
     /// The queues, once mapped.
     rings: Option<NonNull<u8>>,
     entries: Option<NonNull<u8>>,
     sq_entries: u32,
     cq_entries: u32,
-    /// Entries before this one are consumed: what the ring believes of what it was told.
+    /// Entries before this one are consumed: the part of the reported head that the ring believes.
     sq_head: u32,
     /// Entries before this one are filled.
     sq_tail: u32,
     /// Completions before this one are posted.
     cq_tail: u32,
-    /// Completions before this one were seen to be copied out.
+    /// Completions before this one were copied out by the ring.
     cq_seen: u32,
-    /// What is under way, by `user_data`.
+    /// The operations in flight, by `user_data`.
     operations: BTreeMap<u64, Operation>,
     /// The `user_data` of all entries that were ever consumed.
     old: Vec<u64>,
@@ -88,31 +89,31 @@ struct State {
 }
 
 impl Hostile {
-    /// A host with these bytes.
+    /// Returns a host with these bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(Rc::new(RefCell::new(State { bytes: bytes.to_vec(), ..State::default() })))
     }
 
-    /// Lets enters fail with any error. One after which there is no use in asking again makes the driver
-    /// leak what is under way, its descriptors too.
+    /// Lets enters fail with any error. After an error that makes further enters pointless, the driver leaks
+    /// its operations in flight and their descriptors.
     #[must_use]
     pub fn may_fail(self, may_fail: bool) -> Self {
         self.0.borrow_mut().may_fail = may_fail;
         self
     }
 
-    /// Takes a byte, for a choice of the test's own. 0 when they are used up.
+    /// Takes a byte, for a choice of the test's own; 0 when they are used up.
     pub fn byte(&self) -> u8 {
         self.0.borrow_mut().byte()
     }
 
-    /// Whether the bytes are used up. The host is honest then.
+    /// Returns whether the bytes are used up. The host is honest then.
     pub fn is_over(&self) -> bool {
         self.0.borrow().is_over()
     }
 
-    /// The addresses of the memory that the host may touch now: of operations that it has consumed and
-    /// that have not ended.
+    /// Returns the addresses of the memory that the host may touch now: that of operations consumed and not
+    /// ended.
     pub fn lent(&self) -> Vec<u64> {
         let mut state = self.0.borrow_mut();
         state.observe();
@@ -127,7 +128,7 @@ impl State {
         byte
     }
 
-    /// A number from four bytes.
+    /// Takes four bytes as a number.
     fn word(&mut self) -> u32 {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
@@ -169,15 +170,15 @@ impl State {
         self.entries.map(|entries| unsafe { entries.cast::<Sqe>().add(index as usize).read() })
     }
 
-    /// The entries that are filled and not consumed.
+    /// Returns the entries that are filled and not consumed.
     fn pending(&self) -> impl Iterator<Item = Sqe> {
         let count = self.sq_tail.wrapping_sub(self.sq_head);
         (0..count).filter_map(|index| self.entry_at(self.sq_head.wrapping_add(index)))
     }
 
-    // ---- what the host knows -------------------------------------------------------------------
+    // ---- the host's knowledge ------------------------------------------------------------------
 
-    /// Learns which completions were copied out, and so which operations have ended.
+    /// Finds the completions that were copied out, and so the operations that have ended.
     fn observe(&mut self) {
         let head = self.load(offset::CQ_HEAD);
         while self.cq_seen != head {
@@ -189,26 +190,26 @@ impl State {
                 self.early.push(user_data);
             }
         }
-        // The ring believed in more completions than there were.
+        // The ring believed in more completions than the host posted.
         if head.wrapping_sub(self.cq_tail) as i32 > 0 {
             self.cq_tail = head;
         }
     }
 
-    /// The entries whose memory is the host's.
+    /// Returns the entries whose memory the host owns.
     fn lent(&self) -> impl Iterator<Item = &Sqe> {
         let lent = self.operations.values().filter(|operation| operation.is_lent);
         lent.map(|operation| &operation.entry)
     }
 
-    /// Touches the memory of everything under way, as a device may at any time.
+    /// Touches the memory of all operations in flight, as a device may at any time.
     fn touch(&self) {
         for entry in self.lent() {
             let len = entry.len.min(TOUCHED_MAX) as usize;
             let addr: *mut u8 = ptr::with_exposed_provenance_mut(entry.addr as usize);
-            // SAFETY: whoever entered promises that memory of an entry stays valid, and the kernel's,
-            // until its last completion, and none was copied out. A read's may be written to, a write's
-            // be read, and a path has at least its final zero.
+            // SAFETY: the caller of `enter` promises that an entry's memory stays valid, and the kernel's,
+            // until its last completion, and none was copied out. A read's may be written, a write's be
+            // read, and a path has at least its final zero.
             unsafe {
                 match entry.opcode {
                     Opcode::READ => addr.write_bytes(self.used as u8, len),
@@ -224,7 +225,7 @@ impl State {
         }
     }
 
-    /// Tells the ring that entries before `head` are consumed, and does so if the ring will believe it.
+    /// Reports the entries before `head` as consumed, and consumes them if the ring will believe it.
     fn consume(&mut self, head: u32) {
         let count = head.wrapping_sub(self.sq_head);
         let entries: Vec<Sqe> = self.pending().take(count as usize).collect();
@@ -242,7 +243,7 @@ impl State {
         self.early.retain(|user_data| pending.contains(user_data));
     }
 
-    // ---- what the host says --------------------------------------------------------------------
+    // ---- the host's answers --------------------------------------------------------------------
 
     fn enter(&mut self, to_submit: u32) -> io::Result<u32> {
         self.observe();
@@ -277,7 +278,7 @@ impl State {
         self.some_answer(to_submit)
     }
 
-    /// Consumes everything, and completes as much of it as there is room for.
+    /// Consumes everything, and completes as much as the queue has room for.
     fn be_honest(&mut self, to_submit: u32) {
         self.consume(self.sq_head.wrapping_add(to_submit));
         let room = self.cq_entries.saturating_sub(self.cq_tail.wrapping_sub(self.cq_seen));
@@ -290,18 +291,19 @@ impl State {
         self.store(offset::FLAGS, 0);
     }
 
-    /// Leaves a completion, if there is room for it.
+    /// Posts a completion, if there is room for it.
     fn post(&mut self, cqe: Cqe) {
         let is_full = self.cq_tail.wrapping_sub(self.cq_seen) >= self.cq_entries;
         let place = self.completion_at(self.cq_tail).filter(|_| !is_full);
         if let Some(place) = place {
-            // SAFETY: within the map; the ring, whose thread is here, has copied out what was there.
+            // SAFETY: within the map; the ring, whose thread is here, has copied out the previous one.
             unsafe { place.write(cqe) };
             self.cq_tail = self.cq_tail.wrapping_add(1);
         }
     }
 
-    /// What a completion is for: something under way most often, or pending, or over, or nothing.
+    /// Returns the `user_data` of a completion: most often of an operation in flight, or of one pending,
+    /// ended, or unknown.
     fn some_user_data(&mut self) -> u64 {
         let (choice, which) = (self.byte(), usize::from(self.byte()));
         let pick = |all: Vec<u64>| all.get(which % all.len().max(1)).copied().unwrap_or_default();
@@ -328,14 +330,14 @@ impl State {
         self.plausible(user_data, res)
     }
 
-    /// The result, or a number that no descriptor has where the result may be taken for one.
+    /// Returns the result, or a number that no descriptor has if it may be taken for one.
     fn plausible(&self, user_data: u64, res: i32) -> i32 {
         let under_way = self.operations.get(&user_data).map(|operation| operation.entry);
         let entry = under_way.or_else(|| self.pending().find(|sqe| sqe.user_data == user_data));
         match entry.map(|entry| entry.opcode) {
             Some(Opcode::READ | Opcode::WRITE | Opcode::NOP | Opcode::CLOSE) => res,
             _ if res < 0 => res,
-            // What is not known now may open something when this is copied out.
+            // An entry unknown now may open a file by the time this is copied out.
             _ => res | NO_DESCRIPTOR,
         }
     }
@@ -366,8 +368,8 @@ fn layout(len: usize) -> io::Result<Layout> {
 }
 
 // SAFETY: `map` gives fresh memory of that length and alignment, which is kept until `unmap`. An enter
-// touches the maps, and memory of entries for as long as whoever pushed them promises; a registration
-// touches nothing.
+// touches the maps, and memory of entries as long as their submitter promises; a registration touches
+// nothing.
 unsafe impl Host for Hostile {
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         let mut state = self.0.borrow_mut();
@@ -404,7 +406,7 @@ unsafe impl Host for Hostile {
         _arg: *mut c_void,
         _nr_args: u32,
     ) -> io::Result<u32> {
-        // Without it there is no ring to test.
+        // If it failed, there would be no ring to test.
         const ENABLE_RINGS: u32 = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS as u32;
         match opcode {
             ENABLE_RINGS => Ok(0),
@@ -424,7 +426,7 @@ unsafe impl Host for Hostile {
             return Ok(memory);
         }
         state.rings = Some(memory);
-        // Positions begin anywhere, as after four billion entries.
+        // Positions begin at any value, as after four billion entries.
         let start = u32::from(state.byte()).wrapping_sub(128);
         for position in [offset::SQ_HEAD, offset::SQ_TAIL, offset::CQ_HEAD, offset::CQ_TAIL] {
             state.store(position, start);
@@ -439,7 +441,7 @@ unsafe impl Host for Hostile {
             map.take_if(|map| *map == addr);
         }
         let layout = layout(len).expect("a length that was mapped");
-        // SAFETY: a whole map of that length, which the ring uses no more, and which was forgotten above.
+        // SAFETY: a whole map of that length, which the ring no longer uses, and which was forgotten above.
         unsafe { dealloc(addr.as_ptr(), layout) };
     }
 }

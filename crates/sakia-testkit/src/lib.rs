@@ -6,11 +6,11 @@
 //!   kernel fails with `EFAULT` and a late access by us faults.
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
-//! [`hostile`] is a host for rings that lies about everything, [`mount_facts`] what a file system grants to
-//! those who must not wait.
+//! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a
+//! file system grants without blocking.
 //!
-//! Places where files behave badly, and all else that experiments need too, are
-//! [`sakia_bench_support`]'s, and can be had here.
+//! Directories on file systems that behave badly, and other parts that experiments share, are in
+//! [`sakia_bench_support`] and re-exported here.
 //!
 //! Everything here may be used from any thread.
 

@@ -1,9 +1,9 @@
-//! What a file system grants to those who must not wait, found out by trying.
+//! The operations that a file system grants without blocking, probed by trying.
 //!
-//! Whether `RWF_NOWAIT` is known, what it answers for cached and uncached pages and at the end of a
-//! file, whether an open can be answered from the name cache, what direct I/O asks for: none of
-//! that can be told from a name or a version, and all of it decides how Sakia does an operation.
-//! [`probe`] tries each on one directory, or reads one file that is there.
+//! Support for `RWF_NOWAIT`, its result for cached and uncached pages and at the end of a file, opens
+//! answered from the name cache, the alignment of direct I/O: none of this follows from a name or a version,
+//! and all of it decides how Sakia does an operation. [`probe`] tries each in one directory, or reads one
+//! existing file.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,20 +17,20 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-/// The sizes tried: a page of a file of many.
+/// The size of the attempts: one page of a larger file.
 const BLOCK_BYTES: usize = 4096;
 const FILE_BYTES: usize = 1 << 20;
 
-/// What the kernel answered.
+/// The kernel's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
     /// Done, with that many bytes.
     Bytes(usize),
-    /// Done, where there are no bytes to count.
+    /// Done, without bytes to count.
     Done,
     /// An error number.
     Errno(i32),
-    /// Not tried: it makes no sense here, or what it takes could not be had.
+    /// Not tried: it makes no sense here, or its preconditions are missing.
     #[default]
     Untried,
 }
@@ -44,7 +44,7 @@ impl Answer {
         result.map_or_else(|errno| Self::Errno(errno.raw_os_error()), |_| Self::Done)
     }
 
-    /// Whether the kernel does not know such a request here.
+    /// Returns whether the kernel does not support such a request here.
     pub fn is_unsupported(self) -> bool {
         [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL]
             .iter()
@@ -74,15 +74,15 @@ impl fmt::Display for Answer {
     }
 }
 
-/// What direct I/O asks for.
+/// The requirements of direct I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectIo {
-    /// What an open with `O_DIRECT` answers.
+    /// The result of an open with `O_DIRECT`.
     pub open: Answer,
-    /// What addresses must be a multiple of; 0: the kernel does not say.
+    /// Required alignment of addresses; 0: the kernel does not say.
     #[doc(alias = "stx_dio_mem_align")]
     pub mem_align_bytes: u32,
-    /// What offsets and lengths must be a multiple of; 0: the kernel does not say.
+    /// Required alignment of offsets and lengths; 0: the kernel does not say.
     #[doc(alias = "stx_dio_offset_align")]
     pub offset_align_bytes: u32,
 }
@@ -90,41 +90,40 @@ pub struct DirectIo {
 /// The facts about one directory or file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountFacts {
-    /// The number of the file system that the path lies in.
+    /// The magic number of the path's file system.
     #[doc(alias = "f_type")]
     pub magic: u64,
-    /// A read of 4096 bytes that must not wait, of pages that were just read.
+    /// A non-blocking read of 4096 bytes, of pages that were just read.
     pub read_hot: Answer,
-    /// The same, after the kernel was asked to forget the pages. Where it does not, as for files
-    /// in memory, they are as hot as before.
+    /// The same, after the kernel was asked to drop the pages. A file system that keeps them, as for files
+    /// in memory, answers as before.
     pub read_cold: Answer,
     /// The same, at the end of the file.
     pub read_end: Answer,
-    /// A write of 4096 bytes that must not wait, over pages that were just read: the first in a
-    /// while, for which times must be updated too.
+    /// A non-blocking write of 4096 bytes, over pages that were just read: the first in a while, so that
+    /// times must be updated too.
     pub write_over: Answer,
     /// The same, directly after an ordinary write: the best answer of several attempts.
     pub write_again: Answer,
     /// The same, behind the end of the file.
     pub write_extend: Answer,
-    /// An open that must be answered from the name cache, of a name that was just looked up: the
-    /// best answer of several attempts.
+    /// An open that must be answered from the name cache, of a name that was just looked up: the best answer
+    /// of several attempts.
     #[doc(alias = "RESOLVE_CACHED")]
     pub open_cached: Answer,
-    /// What direct I/O asks for.
+    /// The requirements of direct I/O.
     pub direct: DirectIo,
-    /// Whether directory entries come with their kinds. `None`: no directory.
+    /// Directory entries include their kinds; `None` if the path is no directory.
     pub entry_kinds: Option<bool>,
 }
 
-/// Finds out the facts about `path`. In a directory it makes a file of 1 MiB, which is gone
-/// afterwards; a file it only reads.
+/// Probes `path`. In a directory it makes a file of 1 MiB and removes it afterwards; a file it only reads.
 ///
 /// # Errors
-/// As opening, reading and writing without further conditions.
+/// Those of opening, reading and writing without further conditions.
 ///
 /// # Kernel
-/// 4.18; 5.12 for `open_cached`, 6.1 for what direct I/O asks for.
+/// 4.18; 5.12 for `open_cached`, 6.1 for the alignment of direct I/O.
 pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     let magic = statfs(path)?.f_type as u64;
     if !path.is_dir() {
@@ -132,7 +131,7 @@ pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     }
     let name = path.join(format!(".sakia-mount-facts-{}", std::process::id()));
     let facts = of_new_file(&name, path, magic);
-    // Whatever came of it, what was made goes.
+    // The file goes, whatever the outcome.
     let removed = fs::remove_file(&name);
     let facts = facts?;
     removed?;
@@ -156,14 +155,14 @@ fn of_new_file(name: &Path, directory: &Path, magic: u64) -> std::io::Result<Mou
     Ok(facts)
 }
 
-/// What can be told by reading only.
+/// Returns the facts that need no write.
 fn of_file(path: &Path, magic: u64) -> std::io::Result<MountFacts> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut block = [0; BLOCK_BYTES];
     let count = file.read(&mut block)?;
     let read_hot = if count == 0 { Answer::Untried } else { read_nowait(&file, 0) };
-    // Devices and the kernel's own files do not tell their length.
+    // Devices and the kernel's own files do not report their length.
     let read_end = if length == 0 { Answer::Untried } else { read_nowait(&file, length) };
     let (open_cached, direct) = (open_cached(path), direct_io(path));
     Ok(MountFacts { magic, read_hot, read_end, open_cached, direct, ..MountFacts::default() })
@@ -209,7 +208,7 @@ fn open_cached(path: &Path) -> Answer {
 fn direct_io(path: &Path) -> DirectIo {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     let open = Answer::of(rustix::fs::open(path, flags, Mode::empty()));
-    // The kernel answers this for the device itself only when it is asked about the node.
+    // For a device itself the kernel answers only when it is asked about the node.
     let told = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN)
         .ok()
         .filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0);

@@ -1,22 +1,20 @@
 //! Memory that turns inaccessible when it is freed.
 //!
-//! The worst fault of a completion-based engine is silent: the program frees a buffer, the kernel
-//! writes into it later, and whoever owns the memory by then is corrupted. Here each buffer has pages
-//! of its own:
+//! The worst fault of a completion-based engine is silent: the program frees a buffer, the kernel writes
+//! into it later, and corrupts the new owner of the memory. Here each buffer has pages of its own:
 //!
 //! ```text
 //!   | accessible pages, the buffer at their beginning | one inaccessible page |
 //! ```
 //!
-//! 1. The guard page stops what runs over the pages.
+//! 1. The guard page stops accesses beyond the pages.
 //! 2. On drop all pages become inaccessible, before anything else, and their memory is given back.
 //!    A late write by the kernel now fails with `EFAULT`, a late access of our own faults.
 //! 3. The addresses stay taken, in a *quarantine* of bounded size; the oldest are unmapped first.
 //!    Until then nothing else can be found at an address that was freed.
 //!
-//! What it cannot see: writes by a device or the kernel through pages it had *pinned* before the
-//! drop (direct I/O in flight, registered buffers). They go to the detached pages, where they harm
-//! nobody and show nowhere.
+//! It cannot see writes by a device or the kernel through pages *pinned* before the drop (direct I/O in
+//! flight, registered buffers). They go to the detached pages, where they do no harm and leave no trace.
 //!
 //! Any thread may call these. Sources: `mmap(2)`, `mprotect(2)`, `madvise(2)`.
 
@@ -53,11 +51,11 @@ pub struct GuardedBuffer {
     len: usize,
 }
 
-/// Where dropped [`GuardedBuffer`]s go.
+/// The quarantine of dropped [`GuardedBuffer`]s.
 static BUFFERS: Quarantine = Quarantine::new(QUARANTINE_COUNT, QUARANTINE_BYTES);
 
 impl GuardedBuffer {
-    /// A buffer of `len` zeros.
+    /// Returns a buffer of `len` zeros.
     ///
     /// # Panics
     /// When the pages cannot be mapped.
@@ -93,10 +91,10 @@ impl Drop for GuardedBuffer {
     }
 }
 
-/// Whether the byte at `ptr` can be read at this moment without faulting.
+/// Returns whether the byte at `ptr` can be read at this moment without faulting.
 ///
-/// Looks for it among the process's maps, and so tells for any address, mapped or not. The answer may
-/// be old when it arrives, unless the caller knows that nobody changes that map.
+/// It searches the process's maps, so any address is allowed, mapped or not. The answer may be outdated on
+/// return, unless the caller knows that no other thread changes that map.
 ///
 /// # Panics
 /// When `/proc` does not list the maps.
@@ -144,8 +142,8 @@ impl Region {
         };
         let region = Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len };
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the first pages of the map just made, which nobody else knows of, with a length of
-        // whole pages; where they cannot be opened nobody gets to know of it.
+        // SAFETY: the first pages of the map just made, of whole pages, unknown to the rest of the process;
+        // if they cannot be opened, the map is not returned.
         unsafe {
             rustix::mm::mprotect(base, len, access).inspect_err(|_| region.unmap())?;
         }
@@ -160,7 +158,7 @@ impl Region {
     /// Unmaps it, with its guard page.
     ///
     /// # Safety
-    /// - [`Region::map`] made it, it was not unmapped before, and nobody has access to it.
+    /// - [`Region::map`] made it, it was not unmapped before, and nothing accesses it.
     unsafe fn unmap(self) {
         // SAFETY: a whole map, which the caller gives up.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_len()) };
@@ -191,8 +189,8 @@ impl Quarantine {
     /// - The caller gives up all access to it.
     unsafe fn retire(&self, region: Region) {
         let base = region.base.as_ptr().cast();
-        // SAFETY: the region is mapped and given up by the caller. First the access goes, then the
-        // contents: in between and after, nobody can see or place anything there.
+        // SAFETY: the region is mapped and given up by the caller. First the access goes, then the contents:
+        // in between and after, no other code can see it or map memory there.
         unsafe {
             let closed = rustix::mm::mprotect(base, region.len, MprotectFlags::empty());
             closed.expect("mprotect(2): raise vm.max_map_count");
@@ -202,13 +200,13 @@ impl Quarantine {
         }
         self.lock().push_back(region);
         while let Some(old) = self.pop_over() {
-            // SAFETY: it was retired earlier or just now, so nobody has access to it; and as it left
-            // the queue, nobody else unmaps it.
+            // SAFETY: it was retired earlier or just now, so nothing accesses it; and as it left the queue,
+            // no other thread unmaps it.
             unsafe { old.unmap() };
         }
     }
 
-    /// Removes the oldest region if too much is kept.
+    /// Removes the oldest region if the quarantine is over its limits.
     fn pop_over(&self) -> Option<Region> {
         let mut kept = self.lock();
         let is_over = kept.len() > self.count_max || bytes(&kept) > self.bytes_max;
@@ -220,7 +218,7 @@ impl Quarantine {
     }
 }
 
-/// The sum of the sizes of regions, guard pages included.
+/// Returns the sum of the sizes of regions, guard pages included.
 fn bytes(kept: &VecDeque<Region>) -> usize {
     kept.iter().map(|region| region.mapped_len()).sum()
 }
@@ -236,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes the kernel write an `int`, a pipe's fill level, through `target`, which may be any
-    /// address that the caller owns or owned.
+    /// Makes the kernel write an `int`, a pipe's fill level, through `target`, which may be any address that
+    /// the caller owns or owned.
     fn kernel_writes(target: *mut u8) -> rustix::io::Result<()> {
         struct FillLevel(*mut c_void);
 
@@ -345,7 +343,7 @@ mod tests {
         assert!(seen.iter().all(|&buffer| !is_accessible(buffer)));
     }
 
-    /// The bases of the regions kept, oldest first.
+    /// Returns the bases of the regions kept, oldest first.
     fn bases(quarantine: &Quarantine) -> Vec<NonNull<u8>> {
         quarantine.lock().iter().map(|region| region.base).collect()
     }
@@ -373,7 +371,7 @@ mod tests {
         let large = retire_new(&quarantine, 5);
         assert_eq!(bases(&quarantine), [small[3], small[4], large]);
         assert_eq!(bytes(&quarantine.lock()), 10 * page_size());
-        // What is larger than the whole quarantine passes straight through it.
+        // A region larger than the whole quarantine passes straight through it.
         retire_new(&quarantine, 10);
         assert_eq!(bases(&quarantine), []);
     }

@@ -1,4 +1,4 @@
-//! What a program dies of that reaches for freed memory behind a page guard.
+//! A program that accesses freed memory behind a page guard dies of `SIGSEGV`.
 
 use std::env;
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use sakia_testkit::page_guard::GuardedBuffer;
 
-/// Tells a child process of this program to commit the fault that its test is about.
+/// Tells a child process of this program to commit the fault of its test.
 const FAULT: &str = "SAKIA_TESTKIT_FAULT";
 const SIGSEGV: i32 = 11;
 /// Whole pages, whatever their size.
@@ -34,7 +34,8 @@ fn write_past_the_end_faults() {
     });
 }
 
-/// Runs `fault` in a child process, in the test `name` that calls this, and asserts what it dies of.
+/// Runs `fault` in a child process, in the test `name` that calls this, and asserts that it dies of
+/// `SIGSEGV`.
 #[track_caller]
 fn dies_of_segv(name: &str, fault: fn()) {
     if env::var_os(FAULT).is_some() {

@@ -1,8 +1,8 @@
 //! A file service on tokio and axum, with the files of `sakia_tokio::fs`.
 //!
-//! `GET` sends a file as it is read, or a range of it; `PUT` makes one, or replaces it as a whole. It prints
-//! its address, and serves until SIGINT or SIGTERM; requests under way are finished then. Run it with
-//! `cargo run --release -p sakia-tokio --example serve_files -- FOLDER [ADDRESS]`.
+//! `GET` sends a file while it is read, or a range of it; `PUT` creates one, or replaces it as a whole. It
+//! prints its address, and serves until SIGINT or SIGTERM; requests in progress are finished then. Run it
+//! with `cargo run --release -p sakia-tokio --example serve_files -- FOLDER [ADDRESS]`.
 
 use std::error::Error;
 use std::io::{self, SeekFrom};
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::io::{ReaderStream, StreamReader};
 
-/// Bytes that are read, and sent, at a time.
+/// Size of a read, and of a part sent, in bytes.
 const PART_BYTES: usize = 64 << 10;
 
 #[tokio::main]
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 enum Refusal {
     Io(io::Error),
     Status(StatusCode),
@@ -83,10 +83,10 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The file that a request names, below the folder.
+/// Returns the path of the requested file, below the folder.
 ///
-/// What leads out of it is refused, by its name or by links. Who may change the folder meanwhile can still
-/// put a link there.
+/// Paths that lead out of it are refused, by name or by links. A user who may change the folder meanwhile
+/// can still put a link there.
 async fn place(folder: &Path, uri: &Uri) -> Result<PathBuf, Refusal> {
     let name = percent_decoded(uri.path()).ok_or(Refusal::Status(StatusCode::BAD_REQUEST))?;
     let name = Path::new(name.trim_start_matches('/'));
@@ -105,7 +105,7 @@ async fn place(folder: &Path, uri: &Uri) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// A path with its `%` signs resolved; `None` if that is no text, or has a zero byte.
+/// Decodes the `%` escapes of a path; `None` if the result is no text, or has a zero byte.
 fn percent_decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();
@@ -121,7 +121,7 @@ fn percent_decoded(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
 }
 
-/// Sends a file, or the part of it that is asked for.
+/// Sends a file, or the requested part of it.
 async fn send(
     State(folder): State<Arc<Path>>,
     uri: Uri,
@@ -139,7 +139,7 @@ async fn send(
         None => (StatusCode::OK, 0, size),
     };
     file.seek(SeekFrom::Start(begin)).await?;
-    // As long as was promised, though the file may grow meanwhile.
+    // Exactly the announced length, even if the file grows meanwhile.
     let body = Body::from_stream(ReaderStream::with_capacity(file.take(end - begin), PART_BYTES));
     let mut response = (status, body).into_response();
     let headers = response.headers_mut();
@@ -152,8 +152,8 @@ async fn send(
     Ok(response)
 }
 
-/// The one range that is asked for, from its first byte to beyond its last. What is not understood is
-/// ignored, and several ranges are; one without a byte is an error.
+/// Returns the one requested range, from its first byte to after its last. Invalid ranges are ignored, and
+/// so are several ranges; an empty one is an error.
 fn range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, ()> {
     let asked = headers.get(RANGE).and_then(|value| value.to_str().ok()?.strip_prefix("bytes="));
     let Some((first, last)) = asked.and_then(|asked| asked.split_once('-')) else {
@@ -168,7 +168,7 @@ fn range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, ()> {
     if begin < end { Ok(Some((begin, end))) } else { Err(()) }
 }
 
-/// Makes a file of what comes: under another name until all of it is there, so that nobody sees a part.
+/// Stores the request's body: under a temporary name until it is complete, so that readers never see a part.
 async fn receive(
     State(folder): State<Arc<Path>>,
     uri: Uri,
@@ -185,7 +185,7 @@ async fn receive(
         Ok(()) if was_there => Ok(StatusCode::NO_CONTENT),
         Ok(()) => Ok(StatusCode::CREATED),
         Err(error) => {
-            // It may not have been made at all.
+            // It may not exist yet.
             fs::remove_file(&part).await.ok();
             Err(error.into())
         }
@@ -196,7 +196,7 @@ async fn save(body: Body, part: &Path, path: &Path) -> io::Result<()> {
     let mut file = File::create_new(part).await?;
     let mut body = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
     tokio::io::copy_buf(&mut body, &mut file).await?;
-    // The last write is under way until here.
+    // The last write is in flight until here.
     file.flush().await?;
     file.sync_data().await?;
     fs::rename(part, path).await

@@ -1,16 +1,17 @@
-//! Threads for what blocks, and what goes on when nobody waits for it.
+//! Threads for blocking work, which continues when its future is dropped.
 //!
-//! There are two lanes. What ends by itself, on a local file system, goes to the narrow one. What may wait
-//! for ever, such as the open of a FIFO, or for another machine, goes to the wide one, and never keeps files
-//! out.
+//! There are two lanes. Work on a local file system, which ends by itself, goes to the narrow one. Work that
+//! may block for ever, such as the open of a FIFO, or that depends on another machine, goes to the wide one,
+//! and never delays local files.
 //!
-//! What was begun is done when its future is dropped, as tokio has it. A runtime that ends waits for it, and
-//! so does a program that ends with its runtime:
+//! Work that was started is finished even if its future is dropped, as in tokio. A runtime that ends waits
+//! for it, and so does a program that ends with its runtime:
 //!
 //! 1. [`Lasting`] work has a handle of the runtime on which it began.
-//! 2. Dropped while under way, it is left to that runtime's own blocking pool, a thread of which waits for
-//!    its end. A runtime that ends waits for that.
-//! 3. If the runtime has ended already, its pool drops what it is given, at once and in place. Then the
+//! 2. If it is dropped in flight, it moves to that runtime's own blocking pool, a thread of which waits for
+//!    its end. A runtime that ends waits for that thread.
+//! 3. If the runtime has ended already, its pool drops the new task, at once and in place. Then the dropping
+//!    thread waits itself, but not for work that may block for ever.
 //!    thread waits itself; but not for what may take for ever.
 
 use std::future::Future;
@@ -25,15 +26,15 @@ use sakia::{BlockingHandle, Engine};
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 
-/// Jobs that may wait for threads: as many as callers have.
+/// The limit of queued jobs: that of their callers.
 const QUEUE_MAX: usize = u32::MAX as usize;
 
-/// Where a job runs.
+/// The lane of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// It ends by itself.
+    /// For work that ends by itself.
     Narrow,
-    /// Somebody else may have to do something first.
+    /// For work that depends on another program or machine.
     Wide,
 }
 
@@ -48,13 +49,13 @@ impl Lane {
         pool.get_or_init(|| Pool::builder().threads(threads).queue(QUEUE_MAX).build())
     }
 
-    /// Begins something that blocks. Dropped, it goes on.
+    /// Starts blocking work. It continues if the handle is dropped.
     pub(crate) fn begin<T: Send + 'static>(self, f: impl FnOnce() -> T + Send + 'static) -> Job<T> {
         Job(self.pool().spawn(f))
     }
 
-    /// Does something that blocks. Dropped, it goes on; if it `changes` something, a runtime that ends waits
-    /// for it.
+    /// Does blocking work. It continues if the future is dropped; if it `changes` a file, a runtime that
+    /// ends waits for it.
     pub(crate) async fn finish<T: Send + 'static>(
         self,
         changes: bool,
@@ -63,7 +64,7 @@ impl Lane {
         if changes { self.begin_lasting(f).await } else { self.begin(f).await }
     }
 
-    /// As [`begin`](Lane::begin), for something that a runtime should wait for when it ends.
+    /// As [`begin`](Lane::begin), for work that an ending runtime should wait for.
     pub(crate) fn begin_lasting<T: Send + 'static>(
         self,
         f: impl FnOnce() -> T + Send + 'static,
@@ -72,7 +73,7 @@ impl Lane {
     }
 }
 
-/// Asks the engine of the process for something. Its errors are those of the kernel.
+/// Sends a request to the process's engine. Its errors are the kernel's.
 pub(crate) async fn ask<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>>,
@@ -81,7 +82,7 @@ where
     request(Engine::global()?).await.map_err(plain)
 }
 
-/// Has it change something, which is done even if the future is dropped.
+/// Sends a request that changes a file, which is finished even if the future is dropped.
 pub(crate) async fn order<F, T>(request: impl FnOnce(&'static Engine) -> F) -> io::Result<T>
 where
     F: Work<Output = io::Result<T>>,
@@ -89,19 +90,19 @@ where
     ask(|engine| Lasting::new(Lane::Narrow, request(engine))).await
 }
 
-/// The error without the names that the engine gives it.
+/// Returns the error without the context that the engine adds.
 fn plain(error: io::Error) -> io::Error {
     sakia::fs::os_error(&error).map_or(error, io::Error::from_raw_os_error)
 }
 
-/// Something that blocks, under way on a thread of a lane.
+/// Blocking work on a thread of a lane.
 #[derive(Debug)]
 pub(crate) struct Job<T>(BlockingHandle<T>);
 
 impl<T> Future for Job<T> {
     type Output = io::Result<T>;
 
-    /// Fails if the machine has no thread for it. Panics if it has.
+    /// Fails if the machine has no thread for it. Panics if the work panicked.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(cx).map_err(|error| io::Error::other(error.resume_panic()))
     }
@@ -112,7 +113,7 @@ pub(crate) trait Work: Future<Output: Send> + Unpin + Send + 'static {}
 
 impl<F: Future<Output: Send> + Unpin + Send + 'static> Work for F {}
 
-/// Something under way that is done to its end even if it is dropped.
+/// Work that is finished even if it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lasting<F: Work> {
     /// `None` once it is over.
@@ -152,7 +153,7 @@ impl<F: Work> Drop for Lasting<F> {
     }
 }
 
-/// What is left to do of something, which keeps a runtime.
+/// The rest of dropped work, which keeps a runtime alive.
 struct Rest<F: Work> {
     work: Option<F>,
     ends: bool,
@@ -164,7 +165,7 @@ impl<F: Work> Rest<F> {
     }
 }
 
-/// It was not waited for, since the runtime has ended.
+/// No thread waited for it, since the runtime has ended.
 impl<F: Work> Drop for Rest<F> {
     fn drop(&mut self) {
         if self.ends {

@@ -1,12 +1,12 @@
-//! `tokio::fs` on Sakia: the same names, signatures and meaning, on tokio's own runtimes.
+//! `tokio::fs` on Sakia: the same names, signatures and semantics, on tokio's own runtimes.
 //!
-//! What the page cache has is read where it is awaited, by one system call; so are short writes where the
-//! file system can say that they take no wait. Everything else goes to threads of Sakia, and its shared
-//! [engine](sakia::engine). There is nothing to start: the engine of the process is built by the first use.
+//! Cached data is read in the awaiting task, by one system call; so are short writes if the file system
+//! supports non-blocking ones. Everything else goes to threads of Sakia, and its shared
+//! [engine](sakia::engine). No setup is needed: the first use builds the engine of the process.
 //!
 //! # Porting
 //!
-//! Change an import, in a program that has tokio already:
+//! Change an import in a program on tokio:
 //!
 //! ```
 //! // use tokio::fs::{self, File};
@@ -24,39 +24,38 @@
 //! }
 //! ```
 //!
-//! Both kinds of runtime do, with one thread or several. Futures are `Send`, and [`File`](fs::File) is `Send`
-//! and `Sync`. What takes a file by tokio's traits takes this one.
+//! Both kinds of runtime work, with one thread or several. Futures are `Send`, and [`File`](fs::File) is
+//! `Send` and `Sync`. APIs that take a file by tokio's traits accept this one.
 //!
-//! | as in `tokio::fs` | |
+//! the same as `tokio::fs` | |
 //! |---|---|
-//! | position | the kernel's, which clones and inherited descriptors share |
+//! | position | the kernel's, shared by clones and inherited descriptors |
 //! | writes | may be ready before they are done: flush at the end |
-//! | errors of writes | told by the next write or flush |
-//! | futures that are dropped | what they began is done; the bytes of a read go to the next read |
-//! | a file that is dropped | is closed after the write under way |
-//! | a runtime that ends | waits for what was begun with effects, where it waits at all |
+//! | errors of writes | reported by the next write or flush |
+//! | dropped futures | their operation is finished; the bytes of a read go to the next read |
+//! | a dropped file | is closed after the write in flight |
+//! | a runtime that ends | waits for started operations with effects, if it waits at all |
 //! | other errors | the kernel's, as plain [`std::io::Error`] |
 //!
 //! | different | |
 //! |---|---|
-//! | a read | may bring less than was asked for where the page cache has no more at the moment |
+//! | a read | may return fewer bytes than requested if the page cache has no more at the moment |
 //! | [`sync_all`](fs::File::sync_all), [`sync_data`](fs::File::sync_data) | fail if the write before them did |
-//! | [`into_std`](fs::File::into_std), [`try_clone`](fs::File::try_clone) | put back what a read that was dropped has taken |
-//! | `tokio::io::split` | both halves are woken, also by what the other one waits for |
+//! | [`into_std`](fs::File::into_std), [`try_clone`](fs::File::try_clone) | return the bytes of a dropped read to the file |
+//! | `tokio::io::split` | both halves are woken, also by the other half's operations |
 //! | `tokio_stream`'s `ReadDirStream` | takes tokio's own directories: [`poll_next_entry`](fs::ReadDir::poll_next_entry) makes a stream |
-//! | `FromRawFd` | is not there, since it is unsafe: `From<OwnedFd>` is |
-//! | after [`Engine::stop`](sakia::Engine::stop) of the engine of the process | operations by path, and reads of what is not cached, fail with `ECANCELED` |
+//! | `FromRawFd` | is missing, since it is unsafe: use `From<OwnedFd>` |
+//! | after [`Engine::stop`](sakia::Engine::stop) of the engine of the process | operations by path, and uncached reads, fail with `ECANCELED` |
 //!
-//! # What runs where
+//! # Threads
 //!
 //! | | |
 //! |---|---|
-//! | on the caller's thread | reads of what is cached, short writes, seeks; opens to read, metadata and small files that the caches have. All of it draws on the task's budget, so that others get their turn |
-//! | on threads of the engine | reads of what is not cached, and of what bypasses the cache; whole files by path |
-//! | on threads for what blocks | what changes names; other opens, and writes: at most 64, and apart from them up to 512 for FIFOs, terminals and other machines |
+//! | the caller's thread | cached reads, short writes, seeks; opens for reading, metadata and small files from the caches. All of it is charged to the task's budget, so that other tasks get their turn |
+//! | threads of the engine | uncached reads, and those that bypass the cache; whole files by path |
+//! | threads for blocking work | changes of names; other opens, and writes: at most 64, and separate from them up to 512 for FIFOs, terminals and other machines |
 //!
-//! On a file that another machine serves, as far as its mount tells, the caller's thread does nothing but ask
-//! for what is cached.
+//! On a network file system, as identified by its mount, the caller's thread only reads cached data.
 
 #![forbid(unsafe_code)]
 

@@ -8,23 +8,23 @@ use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use sakia::engine::__private::is_in_memory;
 
-/// Bytes that are read at once where it is asked for: the copy alone holds up others there.
+/// The most bytes read inline: a longer copy would delay other tasks.
 pub(crate) const READ_MAX: usize = 256 << 10;
-/// Bytes beyond which nothing is written where it is asked for: it can be done elsewhere while the caller
-/// goes on, who waits for a read in any case.
+/// The most bytes written inline: a longer write can run elsewhere while the caller continues, who waits for
+/// a read in any case.
 pub(crate) const WRITE_MAX: usize = 64 << 10;
 
-/// Returns whether operations on an open file end by themselves: it is on a device of this machine, or in
-/// memory. Involves no other machine.
+/// Returns whether operations on an open file end by themselves: it is on a local device, or in memory.
+/// Involves no other machine.
 pub(crate) fn ends_by_itself(file: &File) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let Ok(statx) = rustix::fs::statx(file, c"", flags, StatxFlags::TYPE) else { return false };
-    // Without a device it may be anywhere.
+    // Without a device it may be remote.
     let is_local = statx.stx_dev_major != 0 || is_in_memory(file);
     is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()))
 }
 
-/// Returns whether opening a path ends by itself. Asks the file system.
+/// Returns whether opening a path ends by itself, by asking the file system.
 pub(crate) fn opens_by_itself(path: &Path) -> bool {
     rustix::fs::stat(path).map_or(true, |stat| ends(FileType::from_raw_mode(stat.st_mode)))
 }
@@ -36,7 +36,7 @@ fn ends(kind: FileType) -> bool {
     )
 }
 
-/// Moves a file's position by `count` bytes back. `false` if it has none.
+/// Moves a file's position back by `count` bytes. Returns `false` if it has no position.
 pub(crate) fn step_back(file: &File, count: usize) -> io::Result<bool> {
     let back = -i64::try_from(count).expect("no buffer is that large");
     match rustix::fs::seek(file, SeekFrom::Current(back)) {

@@ -1,5 +1,5 @@
-//! Reads of what is cached allocate nothing, and go to no other thread. A program has one allocator, hence a
-//! program of its own.
+//! Cached reads allocate nothing, and use no other thread. A process has one allocator, hence a separate
+//! program.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn reads_and_seeks() {
     let (path, file) = file(env!("CARGO_TARGET_TMPDIR"), "reads");
     let mut file = File::from_std(file);
     let mut block = [0; BLOCK_BYTES];
-    // What the file grants is learned.
+    // The first read determines the file's support.
     run(file.read_exact(&mut block)).unwrap();
     let counts = measure(|| {
         for _ in 0..100 {

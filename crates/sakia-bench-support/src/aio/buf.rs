@@ -3,22 +3,23 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of a page where pages are smallest, which is enough for `O_DIRECT`.
+/// The smallest page size in bytes, which is enough for `O_DIRECT`.
 const PAGE_BYTES: usize = 4096;
 
-/// A page, of which an allocation begins where it is aligned.
+/// A page, whose type aligns an allocation.
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// Bytes in memory of their own, which begins at a page, as `O_DIRECT` wants it. Their number is fixed.
+/// Bytes in an allocation of their own, which begins at a page boundary, as `O_DIRECT` requires. Their
+/// number is fixed.
 pub struct Buf {
     pages: Vec<Page>,
     len: usize,
 }
 
 impl Buf {
-    /// `len` zeros.
+    /// Returns `len` zeros.
     ///
     /// # Panics
     /// When `len` exceeds `isize::MAX` less a page. Ends the process when there is no memory.
@@ -26,14 +27,14 @@ impl Buf {
         Self { pages: vec![Page([0; PAGE_BYTES]); len.div_ceil(PAGE_BYTES)], len }
     }
 
-    /// Where the kernel finds the bytes. It does not change when the value moves.
+    /// Returns the address of the bytes. It does not change when the value moves.
     pub(super) fn address(&mut self) -> usize {
         self.pages.as_mut_ptr().expose_provenance()
     }
 }
 
 impl From<&[u8]> for Buf {
-    /// A copy of `bytes`.
+    /// Returns a copy of `bytes`.
     fn from(bytes: &[u8]) -> Self {
         let mut buf = Self::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
@@ -45,8 +46,8 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes of the pages, which are as many or more, and this value's alone.
-        // While the kernel has them, a slot has the value, and nobody a reference.
+        // SAFETY: the first `len` bytes of the pages, which are at least as long and belong to this value
+        // alone. While the kernel uses them, a slot owns the value and no reference exists.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! A context, and what is in flight in it.
+//! A context, and its requests in flight.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,37 +12,37 @@ use super::request::Request;
 use super::sys::{self, ContextId, Event, Iocb};
 use super::trace::{CallKind, Log};
 
-/// Completions that one call takes out of a context.
+/// The largest number of completions that one call reaps.
 const EVENTS: usize = 128;
 
 /// A context of the kernel, with room for a number of requests.
 ///
-/// A request is [pushed](Context::push) with a tag, which comes back with what it came to; then it is
-/// [submitted](Context::submit) with the others, and [reaped](Context::reap). From push to reap its slot
-/// owns its memory and keeps its descriptor open.
+/// A request is [pushed](Context::push) with a tag, which its completion returns; then it is
+/// [submitted](Context::submit) together with others, and [reaped](Context::reap). From push to reap its
+/// slot owns its memory and keeps its descriptor open.
 ///
-/// Dropping a context cancels its polls and waits for everything else. Should the kernel refuse that, all
+/// Dropping a context cancels its polls and waits for everything else. If the kernel refuses that, all
 /// memory in flight is leaked.
 #[derive(Debug)]
 pub struct Context<T> {
     id: ContextId,
     room: usize,
-    /// By the number that the kernel gives back with a completion.
+    /// Indexed by the number that the kernel returns with a completion.
     slots: Slab<Slot<T>>,
-    /// Slots that are to be submitted, in order. All others are the kernel's.
+    /// Slots to be submitted, in order. All others are in flight.
     queued: VecDeque<usize>,
-    /// What the kernel refused, to be reaped.
+    /// Requests that the kernel refused, to be reaped.
     refused: Vec<Completion<T>>,
     events: Vec<Event>,
-    /// Completions are added to it.
+    /// The kernel adds completions to it.
     event_fd: Option<Arc<OwnedFd>>,
     log: Arc<Log>,
 }
 
-/// A request with all that it needs until its completion.
+/// A request with everything that it needs until its completion.
 #[derive(Debug)]
 struct Slot<T> {
-    /// In memory of its own: its address is its name with the kernel.
+    /// In an allocation of its own: the kernel identifies it by its address.
     iocb: Box<Iocb>,
     request: Request,
     tag: T,
@@ -54,10 +54,10 @@ impl<T> Slot<T> {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Completion<T> {
-    /// What it was pushed with.
+    /// The tag of its push.
     pub tag: T,
     /// Bytes transferred, or the events of a poll.
     pub result: io::Result<usize>,
@@ -66,15 +66,15 @@ pub struct Completion<T> {
 }
 
 impl<T> Context<T> {
-    /// A context with room for `room` requests.
+    /// Makes a context with room for `room` requests.
     ///
     /// # Errors
-    /// `EAGAIN`: `fs.aio-max-nr` has not as much left. Otherwise as `io_setup(2)`.
+    /// `EAGAIN`: `fs.aio-max-nr` has not enough left. Otherwise as `io_setup(2)`.
     pub fn new(room: u32) -> io::Result<Self> {
         Self::with(room, None, Arc::default())
     }
 
-    /// Its completions are added to `event_fd`, its calls to `log`.
+    /// Makes a context whose completions are added to `event_fd` and whose calls are added to `log`.
     pub(super) fn with(
         room: u32,
         event_fd: Option<Arc<OwnedFd>>,
@@ -97,25 +97,25 @@ impl<T> Context<T> {
         })
     }
 
-    /// Whether a request can be pushed.
+    /// Returns whether a request can be pushed.
     pub fn has_room(&self) -> bool {
         self.slots.len() < self.room
     }
 
-    /// Requests that the kernel has.
+    /// Returns the number of requests in the kernel.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.queued.len()
     }
 
-    /// Requests that were pushed, and not reaped.
+    /// Returns the number of requests that were pushed and not reaped.
     pub fn live(&self) -> usize {
         self.slots.len() + self.refused.len()
     }
 
-    /// Takes a request in, to be submitted.
+    /// Adds a request, to be submitted later.
     ///
     /// # Errors
-    /// Gives it back: there is no room.
+    /// Returns the request: there is no room.
     pub fn push(&mut self, mut request: Request, tag: T) -> Result<(), (Request, T)> {
         if !self.has_room() {
             return Err((request, tag));
@@ -127,28 +127,28 @@ impl<T> Context<T> {
         Ok(())
     }
 
-    /// Submits what was pushed, as much as the kernel takes, and returns how many are in flight since. One
-    /// that it refuses is reaped with its errno; the others go on. What it has no memory for stays, as long
-    /// as something is in flight.
+    /// Submits the pushed requests, as many as the kernel takes, and returns the number in flight. A request
+    /// that it refuses is reaped with its errno; the others continue. Requests for which it has no memory
+    /// stay, as long as something is in flight.
     pub fn submit(&mut self) -> usize {
         let before = self.in_flight();
         while !self.queued.is_empty() {
             let slots = &mut self.slots;
             let mut iocbs: Vec<*mut Iocb> =
                 self.queued.iter().map(|&index| &raw mut *slots[index].iocb).collect();
-            // SAFETY: each request lies in memory of its own, which only this value has. What it names is
-            // owned by its slot, as are memory and descriptor, until `reap` has its completion; or for
-            // ever, see `drop`.
+            // SAFETY: each request lies in an allocation of its own, owned by this value. Its slot owns the
+            // memory and the descriptor that it names until `reap` has its completion; or for ever, see
+            // `drop`.
             let submit = || unsafe { sys::io_submit(self.id, &mut iocbs) };
             match self.log.call(CallKind::Submit, submit) {
                 Ok(0) => break,
-                // They are the kernel's now.
+                // The kernel owns them now.
                 Ok(count) => drop(self.queued.drain(..count)),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) if self.in_flight() > 0 => break,
                     _ => {
-                        // The first in the queue is none that the kernel does.
+                        // The kernel refuses the first in the queue.
                         let refused = self.queued.pop_front().map(|index| self.slots.remove(index));
                         self.refused.extend(refused.map(|slot| slot.complete(Err(error))));
                     }
@@ -158,8 +158,8 @@ impl<T> Context<T> {
         self.in_flight() - before
     }
 
-    /// Adds to `done` what is done, and returns how many. With `wait` it sleeps until that is one at least,
-    /// unless nothing is in flight.
+    /// Appends the finished requests to `done` and returns their number. With `wait` it sleeps until there
+    /// is at least one, unless nothing is in flight.
     ///
     /// # Errors
     /// As `io_getevents(2)`: none is known. Never `EINTR`.
@@ -183,11 +183,11 @@ impl<T> Context<T> {
         Ok(done.len() - before)
     }
 
-    /// `None`: the completion of nothing that is here.
+    /// Returns `None` for a completion that belongs to no request here.
     fn complete(&mut self, event: Event) -> Option<Completion<T>> {
         let slot = self.slots.try_remove(usize::try_from(event.data).ok()?)?;
         let result = match event.result {
-            // No event: it was canceled.
+            // No event: the poll was canceled.
             0 if slot.request.is_poll() => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
             0.. => Ok(event.result as usize),
             negative => Err(io::Error::from_raw_os_error((-negative) as i32)),
@@ -195,11 +195,11 @@ impl<T> Context<T> {
         Some(slot.complete(result))
     }
 
-    /// Asks for every poll in flight to be canceled. They are reaped as ever.
+    /// Requests the cancellation of every poll in flight. They are reaped as usual.
     pub fn cancel_polls(&mut self) {
         for (_, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.request.is_poll()) {
-            // SAFETY: the pointer is the one that is submitted; the slot has the request. The kernel says
-            // that it is being canceled, that it is late, or that it has not got it yet.
+            // SAFETY: the pointer is the submitted one; the slot owns the request. The kernel reports that
+            // it is being canceled, that it is too late, or that it is not submitted yet.
             let _ = unsafe { sys::io_cancel(self.id, &raw mut *slot.iocb) };
         }
     }
@@ -207,7 +207,7 @@ impl<T> Context<T> {
 
 impl<T> Drop for Context<T> {
     fn drop(&mut self) {
-        // It returns when nothing is in flight any more. In a forked child, which has no contexts, it fails.
+        // It returns when nothing is in flight. In a forked child, which has no contexts, it fails.
         if sys::io_destroy(self.id).is_err() && self.in_flight() > 0 {
             std::mem::forget(std::mem::take(&mut self.slots));
         }

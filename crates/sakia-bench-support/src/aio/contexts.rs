@@ -1,4 +1,4 @@
-//! The contexts of a scheduler: used again, and more of them when they are full.
+//! The contexts of a scheduler: reused, with new ones added when all are full.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use super::context::Context;
 use super::trace::Log;
 
-/// How much room the next context is asked to have.
+/// The room requested for the next context.
 ///
-/// Twice as much after each that was granted; a tenth less after each refusal, down to a least.
+/// It doubles after each granted context, and shrinks by a tenth after each refusal, down to a minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     next: u32,
 }
 
 impl Growth {
-    /// The room of the first context, unless told.
+    /// The default room of the first context.
     pub const FIRST: u32 = 1000;
-    /// The most that is asked for.
+    /// The largest request.
     pub const MAX: u32 = 500_000;
-    /// Less is not asked for, unless the first was less.
+    /// The smallest request, unless the first was smaller.
     pub const MIN: u32 = 10;
 
     /// Begins with `first`.
@@ -32,17 +32,17 @@ impl Growth {
         Self { next: first.min(Self::MAX) }
     }
 
-    /// What to ask for.
+    /// Returns the room to request.
     pub fn next(self) -> u32 {
         self.next
     }
 
-    /// That was granted.
+    /// Records that the kernel granted it.
     pub fn granted(&mut self) {
         self.next = self.next.saturating_mul(2).min(Self::MAX);
     }
 
-    /// That was refused. `false`: there is nothing less to ask for.
+    /// Records that the kernel refused it. Returns false if there is no smaller request.
     pub fn refused(&mut self) -> bool {
         let lower = (self.next - self.next.div_ceil(10)).max(Self::MIN);
         let is_lower = lower < self.next;
@@ -51,14 +51,14 @@ impl Growth {
     }
 }
 
-/// Contexts, of which there are as many as were full at a time. None ends before all do.
+/// The contexts, as many as were needed at the same time. All end together.
 #[derive(Debug)]
 pub(super) struct Contexts<T> {
     pub all: Vec<Context<T>>,
     growth: Growth,
     event_fd: Arc<OwnedFd>,
     log: Arc<Log>,
-    /// It has refused the least, and is not asked again.
+    /// The kernel refused the smallest request, and is not asked again.
     is_refused: bool,
 }
 
@@ -75,10 +75,10 @@ impl<T> Contexts<T> {
         self.all.iter().map(Context::live).sum()
     }
 
-    /// A context with room, a new one if need be. `None`: there are some, and they are full.
+    /// Returns a context with room, a new one if necessary; `None` if all are full.
     ///
     /// # Errors
-    /// There is none at all, and this is why.
+    /// The reason why there is no context at all.
     pub fn with_room(&mut self) -> io::Result<Option<&mut Context<T>>> {
         if let Some(index) = self.all.iter().position(Context::has_room) {
             return Ok(Some(&mut self.all[index]));
@@ -96,7 +96,7 @@ impl<T> Contexts<T> {
         }
     }
 
-    /// Asks for less and less.
+    /// Requests less room after each refusal.
     fn set_up(&mut self) -> io::Result<Context<T>> {
         loop {
             let (event_fd, log) = (Arc::clone(&self.event_fd), Arc::clone(&self.log));

@@ -1,4 +1,4 @@
-//! One thread that has a context, and everybody's requests.
+//! A thread with a context, which does the requests of all threads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,10 +16,10 @@ use super::request::{Done, Request};
 use super::ticket::{Answerer, Ticket, ticket};
 use super::trace::{Call, Log, Statistics};
 
-/// Requests that one submission takes, unless told.
+/// The default limit of requests per submission.
 const BATCH_MAX: usize = 128;
 
-/// A scheduler to be; see [`Scheduler::builder`].
+/// The configuration of a scheduler; see [`Scheduler::builder`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing runs yet"]
 pub struct Builder {
@@ -29,7 +29,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The most requests of a batch, 128 unless told.
+    /// Limits the requests of a batch; the default is 128.
     ///
     /// # Panics
     /// When it is 0.
@@ -39,7 +39,7 @@ impl Builder {
         self
     }
 
-    /// The room of the first context, [`Growth::FIRST`] unless told.
+    /// Sets the room of the first context; the default is [`Growth::FIRST`].
     ///
     /// # Panics
     /// When it is 0.
@@ -49,7 +49,7 @@ impl Builder {
         self
     }
 
-    /// Whether to keep what system calls take, for [`Scheduler::stop`]. Not unless told.
+    /// Sets whether the durations of system calls are kept, for [`Scheduler::stop`]. Off by default.
     pub fn trace(mut self, trace: bool) -> Self {
         self.is_traced = trace;
         self
@@ -59,7 +59,7 @@ impl Builder {
     ///
     /// # Errors
     /// `ENOSYS`, `EPERM`: there is no AIO here. `EAGAIN`: nothing is left of `fs.aio-max-nr`. Otherwise as
-    /// `eventfd(2)`, or there is no thread to be had.
+    /// `eventfd(2)` or the creation of a thread.
     pub fn start(self) -> io::Result<Scheduler> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let growth = Growth::new(self.room);
@@ -81,7 +81,7 @@ impl Builder {
     }
 }
 
-/// Does requests of many threads on one: each hands its request over, and sleeps until it is done.
+/// Does requests of many threads on one: each thread submits its request, and sleeps until it is done.
 ///
 /// May be shared by all threads. Dropping it [stops](Scheduler::stop) it.
 #[derive(Debug)]
@@ -93,9 +93,9 @@ pub struct Scheduler {
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something came, while the thread sleeps with nothing in flight.
+    /// Signals a change of the queue while the thread sleeps with nothing in flight.
     changed: Condvar,
-    /// Something came or was completed, while it sleeps with something in flight.
+    /// Signals a new request or a completion while the thread sleeps with requests in flight.
     wake: Arc<OwnedFd>,
     log: Arc<Log>,
 }
@@ -107,13 +107,13 @@ struct Queue {
     is_closed: bool,
 }
 
-/// How the thread sleeps. Set by itself, and back to `Awake` by whoever wakes it.
+/// The state of the thread's sleep. The thread sets it; the thread that wakes it sets it back to `Awake`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sleep {
-    /// It looks at the queue before it sleeps.
+    /// It checks the queue before it sleeps.
     #[default]
     Awake,
-    /// On `changed`: the kernel has nothing of ours.
+    /// On `changed`: nothing is in flight.
     OnQueue,
     /// On `wake`, which the kernel adds to as well.
     OnEvents,
@@ -125,13 +125,13 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the thread that the queue is not as it was.
+    /// Tells the thread that the queue has changed.
     fn notify(&self, queue: &mut Queue) {
         match std::mem::take(&mut queue.sleep) {
             Sleep::Awake => {}
             Sleep::OnQueue => self.changed.notify_one(),
             Sleep::OnEvents => {
-                // It fails only where the count is full, which wakes as well.
+                // It fails only if the counter is full, which wakes as well.
                 let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
             }
         }
@@ -139,12 +139,12 @@ impl Shared {
 }
 
 impl Scheduler {
-    /// A scheduler to be, which may be told more.
+    /// Returns the configuration of a scheduler.
     pub fn builder() -> Builder {
         Builder { batch_max: BATCH_MAX, room: Growth::FIRST, is_traced: false }
     }
 
-    /// Hands a request over. After the stop it is done at once, with `ECANCELED`.
+    /// Submits a request. After the stop it is done at once, with `ECANCELED`.
     pub fn submit(&self, request: Request) -> Ticket {
         let (ticket, answerer) = ticket();
         let mut queue = self.shared.lock();
@@ -158,23 +158,23 @@ impl Scheduler {
         ticket
     }
 
-    /// Hands a request over, and sleeps until it is done.
+    /// Submits a request, and sleeps until it is done.
     pub fn run(&self, request: Request) -> Done {
         self.submit(request).wait()
     }
 
-    /// Reads up to `buf.len()` bytes from byte `offset` on, and gives the buffer back.
+    /// Reads up to `buf.len()` bytes, starting at byte `offset`, and returns the buffer.
     ///
     /// # Errors
-    /// As `pread(2)`. `ECANCELED`: it was stopped.
+    /// As `pread(2)`. `ECANCELED`: the scheduler was stopped.
     pub fn read_at(&self, file: &Arc<OwnedFd>, buf: Buf, offset: u64) -> (io::Result<usize>, Buf) {
         self.transfer(Request::read(file, buf, offset))
     }
 
-    /// Writes up to `buf.len()` bytes from byte `offset` on, and gives the buffer back.
+    /// Writes up to `buf.len()` bytes, starting at byte `offset`, and returns the buffer.
     ///
     /// # Errors
-    /// As `pwrite(2)`. `ECANCELED`: it was stopped.
+    /// As `pwrite(2)`. `ECANCELED`: the scheduler was stopped.
     pub fn write_at(&self, file: &Arc<OwnedFd>, buf: Buf, offset: u64) -> (io::Result<usize>, Buf) {
         self.transfer(Request::write(file, buf, offset))
     }
@@ -186,20 +186,20 @@ impl Scheduler {
         (result, memory.expect("a transfer has memory"))
     }
 
-    /// What it did so far.
+    /// Returns the counts so far.
     pub fn statistics(&self) -> Statistics {
         *self.shared.log.statistics()
     }
 
-    /// Lets no more requests in, cancels polls, and sleeps until everything else is done and the thread is
-    /// gone. Returns what system calls took, if that was to be kept; once.
+    /// Refuses new requests, cancels polls, and sleeps until everything else is done and the thread has
+    /// ended. Returns the durations of system calls, if they were kept; once.
     pub fn stop(&self) -> Vec<Call> {
         let mut queue = self.shared.lock();
         queue.is_closed = true;
         self.shared.notify(&mut queue);
         drop(queue);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        // A thread that failed has told all who waited.
+        // A failed thread has already reported the failure to all waiting threads.
         drop(thread.take().map(JoinHandle::join));
         self.shared.log.take()
     }
@@ -211,7 +211,7 @@ impl Drop for Scheduler {
     }
 }
 
-/// Whatever ends the thread: nobody waits for ever.
+/// However the thread ends, no other thread waits for ever.
 impl Drop for Worker {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
@@ -222,25 +222,24 @@ impl Drop for Worker {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Worker {
     shared: Arc<Shared>,
     contexts: Contexts<Answerer>,
     options: Builder,
-    /// Taken from the queue, and not in a context yet.
+    /// Requests taken from the queue, and not in a context yet.
     backlog: VecDeque<(Request, Answerer)>,
     done: Vec<Completion<Answerer>>,
 }
 
 impl Worker {
-    /// One turn after the other. Each takes what queued, submits, and reaps, in parts that are bounded: so
-    /// none of the three keeps the others from going on.
+    /// Repeats three steps: take queued requests, submit, reap. Each is bounded, so none starves the others.
     fn run(mut self) {
         while self.receive() {
             self.admit();
             for context in &mut self.contexts.all {
                 context.submit();
-                // An error leaves what is in flight there; it is asked again in the next turn.
+                // On an error the requests in flight stay there; the next round asks again.
                 let _ = context.reap(false, &mut self.done);
             }
             self.shared.log.statistics().live = self.contexts.live() as u64;
@@ -250,15 +249,16 @@ impl Worker {
         }
     }
 
-    /// Takes a batch from the queue; sleeps first when there is nothing to do. `false`: all is over.
+    /// Takes a batch from the queue; sleeps first if there is no work. Returns false when the scheduler has
+    /// stopped.
     fn receive(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.lock();
         if queue.is_closed {
-            // Before each sleep: some may have been in line.
+            // Before each sleep: some polls may have been queued until now.
             self.contexts.all.iter_mut().for_each(Context::cancel_polls);
         }
-        // Who is in line has to wait for room, and takes no more in meanwhile.
+        // Requests in the backlog wait for room; the thread takes no more meanwhile.
         let is_full = !self.backlog.is_empty() && self.contexts.in_flight() > 0;
         if is_full || (queue.requests.is_empty() && self.backlog.is_empty()) {
             queue = self.sleep(&shared, queue);
@@ -271,7 +271,7 @@ impl Worker {
         !(queue.is_closed && self.backlog.is_empty() && self.contexts.live() == 0)
     }
 
-    /// Sleeps until something has come, or been completed, or it is closed.
+    /// Sleeps until a request arrives, a completion arrives, or the scheduler stops.
     fn sleep<'a>(
         &self,
         shared: &'a Shared,
@@ -281,7 +281,7 @@ impl Worker {
             queue.sleep = Sleep::OnEvents;
             drop(queue);
             shared.log.statistics().sleeps += 1;
-            // Completions that came earlier are in the count too: then it is awake once for nothing.
+            // The count may include earlier completions: then this wake is spurious.
             let mut count = [0; 8];
             while rustix::io::read(&*shared.wake, &mut count) == Err(Errno::INTR) {}
             queue = shared.lock();
@@ -301,7 +301,7 @@ impl Worker {
         queue
     }
 
-    /// Puts what was taken into contexts, as far as there is room.
+    /// Pushes requests from the backlog into contexts, as far as there is room.
     fn admit(&mut self) {
         while let Some((request, answerer)) = self.backlog.pop_front() {
             match self.contexts.with_room() {

@@ -49,11 +49,10 @@ pub(super) struct Event {
 
 const _: () = assert!(size_of::<Iocb>() == 64 && size_of::<Event>() == 32);
 
-/// Makes a context for as many requests in flight as `events`, or more.
+/// Makes a context for at least `events` requests in flight.
 ///
 /// # Errors
-/// `EAGAIN`: more than `fs.aio-max-nr` has left. `EINVAL`: none, or too many. `ENOSYS`: the kernel has no
-/// AIO.
+/// `EAGAIN`: more than `fs.aio-max-nr` has left. `EINVAL`: 0, or too many. `ENOSYS`: the kernel has no AIO.
 pub(super) fn io_setup(events: u32) -> io::Result<ContextId> {
     let mut id: ContextId = 0;
     // SAFETY: the call writes one id, into memory that lives through it.
@@ -61,10 +60,10 @@ pub(super) fn io_setup(events: u32) -> io::Result<ContextId> {
     Ok(id)
 }
 
-/// Ends a context: cancels what can be, and returns when the rest is done.
+/// Ends a context: cancels as much as possible, and returns when the rest is done.
 ///
 /// # Errors
-/// `EINVAL`: it is none of this process.
+/// `EINVAL`: it is no context of this process.
 pub(super) fn io_destroy(id: ContextId) -> io::Result<()> {
     // SAFETY: the call takes no memory.
     check(unsafe { libc::syscall(libc::SYS_io_destroy, id) }).map(drop)
@@ -74,10 +73,10 @@ pub(super) fn io_destroy(id: ContextId) -> io::Result<()> {
 ///
 /// # Safety
 /// - Each pointer is to a request that may be read and written until the call returns.
-/// - What a request names is valid until its completion.
+/// - The memory and the descriptors that a request names are valid until its completion.
 ///
 /// # Errors
-/// Why the first one is refused.
+/// The reason why the first one is refused.
 pub(super) unsafe fn io_submit(id: ContextId, iocbs: &mut [*mut Iocb]) -> io::Result<usize> {
     // SAFETY: the caller's duties.
     check(unsafe {
@@ -85,12 +84,12 @@ pub(super) unsafe fn io_submit(id: ContextId, iocbs: &mut [*mut Iocb]) -> io::Re
     })
 }
 
-/// Takes completions out of a context, and returns how many. Waits for one if `wait` says so.
+/// Reaps completions of a context, and returns their number. Waits for one if `wait` is true.
 ///
 /// # Errors
-/// `EINTR`: a signal came before the first. `EINVAL`: the context is none.
+/// `EINTR`: a signal came before the first. `EINVAL`: it is no context of this process.
 pub(super) fn io_getevents(id: ContextId, wait: bool, events: &mut [Event]) -> io::Result<usize> {
-    // Zero in whichever form the kernel reads it.
+    // A zero timeout in each of the kernel's formats.
     let at_once = [0u64; 2];
     let timeout = if wait { std::ptr::null() } else { (&raw const at_once).cast::<u64>() };
     let min = c_long::from(wait);
@@ -102,7 +101,7 @@ pub(super) fn io_getevents(id: ContextId, wait: bool, events: &mut [Event]) -> i
     })
 }
 
-/// Asks for a request to be canceled; its completion comes as always.
+/// Requests the cancellation of a request; its completion comes as usual.
 ///
 /// # Safety
 /// - The pointer is the one that was submitted, to a request that may be read.

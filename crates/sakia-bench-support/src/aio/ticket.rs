@@ -1,4 +1,4 @@
-//! How an answer comes back to who waits for it.
+//! Returns results to the threads that wait for them.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -7,12 +7,12 @@ use super::request::Done;
 /// Set once, and taken once.
 type Answer = Arc<OnceLock<Mutex<Option<Done>>>>;
 
-/// A request that was given to a scheduler. Dropping it forgets the answer, not the request.
+/// The result of a submitted request. Dropping it forgets the result, not the request.
 #[derive(Debug)]
 #[must_use = "the answer has to be waited for"]
 pub struct Ticket(Answer);
 
-/// The other end. An answer is given once; to drop it without one is an answer too.
+/// The sender of a result, used once; dropping it unused sends an error.
 #[derive(Debug)]
 pub(super) struct Answerer(Answer);
 
@@ -22,13 +22,13 @@ pub(super) fn ticket() -> (Ticket, Answerer) {
 }
 
 impl Ticket {
-    /// Sleeps until it is done.
+    /// Sleeps until the request is done, and returns its result.
     pub fn wait(self) -> Done {
         let mut done = self.0.wait().lock().unwrap_or_else(PoisonError::into_inner);
-        done.take().expect("nobody else takes it")
+        done.take().expect("a ticket is used once")
     }
 
-    /// Whether it is done.
+    /// Returns whether the request is done.
     pub fn is_done(&self) -> bool {
         self.0.get().is_some()
     }

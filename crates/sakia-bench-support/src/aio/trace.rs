@@ -1,10 +1,10 @@
-//! What a scheduler did, and how long its system calls took: kept in memory until somebody asks.
+//! Counts and durations of a scheduler's system calls, kept in memory.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Which system call.
+/// The system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
     /// `io_setup`.
@@ -15,43 +15,43 @@ pub enum CallKind {
     GetEvents,
 }
 
-/// A system call that was made.
+/// One system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Which.
+    /// The kind of call.
     pub kind: CallKind,
-    /// Requests submitted, completions that came.
+    /// The number of requests submitted or completions reaped.
     pub count: u64,
-    /// How long it took.
+    /// Its duration.
     pub duration: Duration,
 }
 
-/// What a scheduler did so far.
+/// The counts of a scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Contexts that were made.
+    /// Contexts made.
     pub contexts: u64,
-    /// Contexts that were refused.
+    /// Contexts refused.
     pub refusals: u64,
-    /// Requests that were submitted.
+    /// Requests submitted.
     pub submitted: u64,
     /// `io_submit`s.
     pub submits: u64,
     /// `io_getevents`s.
     pub get_events: u64,
-    /// The most requests that one `io_submit` took.
+    /// The largest number of requests in one `io_submit`.
     pub batch_max: u64,
-    /// Times that the thread went to sleep.
+    /// Sleeps of the thread.
     pub sleeps: u64,
-    /// Requests that it has, in flight or waiting for room.
+    /// Requests in flight or waiting for room.
     pub live: u64,
 }
 
-/// Counts what is done, and keeps what system calls took if it was told to.
+/// Counts system calls, and keeps their durations if a trace was requested.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     statistics: Mutex<Statistics>,
-    /// `None`: only counts. A clock that nobody reads is not read.
+    /// `None`: only counts, without reading the clock.
     trace: Option<Mutex<Vec<Call>>>,
 }
 
@@ -64,13 +64,13 @@ impl Log {
         lock(&self.statistics)
     }
 
-    /// What was kept of system calls since the last time that this was asked.
+    /// Takes the system calls recorded since the last call.
     pub fn take(&self) -> Vec<Call> {
         let trace = self.trace.as_ref();
         trace.map(|all| std::mem::take(&mut *lock(all))).unwrap_or_default()
     }
 
-    /// Makes a system call, whose result is how many requests or completions it took.
+    /// Makes a system call that returns a number of requests or completions.
     pub fn call(
         &self,
         kind: CallKind,

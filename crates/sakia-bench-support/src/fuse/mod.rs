@@ -1,20 +1,20 @@
 //! A file system in this process, whose every answer a test can script.
 //!
-//! It speaks the kernel's protocol on `/dev/fuse` itself, on a thread of its own: one directory of
-//! regular files, kept in memory, that can be read, written, made, renamed and removed. What a
-//! [`Rule`] fits is answered late, short, with an error, never, or when a [`Gate`] opens. All
-//! requests are counted. Writes reach the server before `write` returns: there is no write-back.
+//! It speaks the kernel's protocol on `/dev/fuse` itself, on a thread of its own: one directory of regular
+//! files, kept in memory, that can be read, written, created, renamed and removed. A request that matches a
+//! [`Rule`] is answered late, short, with an error, never, or when a [`Gate`] opens. All requests are
+//! counted. Writes reach the server before `write` returns: there is no write-back.
 //!
-//! Nothing hangs for ever: dropping the file system ends the connection, and whatever still waits
-//! for it gets an error; the end of the process does the same, however it comes.
+//! Nothing hangs for ever: dropping the file system ends the connection, and all calls that still wait for
+//! it get an error; the end of the process does the same, however it comes.
 //!
-//! 1. A request comes in, is counted, and meets the first [`Rule`] that fits.
-//! 2. It waits at the rule's gate, then the rule's delay. Others go on meanwhile.
-//! 3. It is done, or fails, as the rule says, on the files as they are *then*.
+//! 1. A request arrives, is counted, and is matched with the first fitting [`Rule`].
+//! 2. It waits at the rule's gate, then the rule's delay. Other requests are answered meanwhile.
+//! 3. The rule decides whether it is done or fails, on the files in their state *then*.
 //!
-//! A kernel thread, or a process in a sleep that cannot be killed, may hang on a closed gate:
-//! `sync` of the whole machine for one. Open gates soon. And a gate for [`Rule::any`] also holds what
-//! the test itself does, by the way: attributes, a close.
+//! A kernel thread, or a process in an uninterruptible sleep, may hang on a closed gate: `sync` of the whole
+//! machine for example. Open gates soon. A gate for [`Rule::any`] also holds the test's own incidental
+//! requests: attributes, a close.
 //!
 //! ```
 //! use std::fs;
@@ -57,20 +57,20 @@ use shared::{Options, Shared};
 
 use crate::place::{Mounted, PlaceError, Scratch};
 
-/// Bytes to fill a file with: no page, and no two neighboring words of 8 bytes, are alike.
+/// Returns bytes to fill a file with: no two pages, and no two neighboring words of 8 bytes, are equal.
 ///
-/// Byte `i` is a function of `i` only, so that a piece read from anywhere can be checked.
+/// Byte `i` is a function of `i` only, so that a piece read from any offset can be checked.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(pattern_byte).collect()
 }
 
-/// Byte `index` of [`pattern`].
+/// Returns byte `index` of [`pattern`].
 pub fn pattern_byte(index: usize) -> u8 {
     let word = (index as u64 / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word.to_le_bytes()[index % 8]
 }
 
-/// A file system to be; see [`Fuse::builder`].
+/// The configuration of a file system; see [`Fuse::builder`].
 #[derive(Debug, Default)]
 #[must_use = "nothing is mounted yet"]
 pub struct Builder {
@@ -79,44 +79,44 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// With a file of this name and content.
+    /// Adds a file of this name and content.
     pub fn file(mut self, name: &str, content: Vec<u8>) -> Self {
         self.files.push((name.to_owned(), content));
         self
     }
 
-    /// Whether reads and writes go past the page cache (`FOPEN_DIRECT_IO`): each reaches the
-    /// server as it is, and none is answered from memory. Off unless told.
+    /// Sets whether reads and writes bypass the page cache (`FOPEN_DIRECT_IO`): each reaches the server
+    /// unchanged, and none is answered from memory. Off by default.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.options.direct_io = direct_io;
         self
     }
 
-    /// Whether pages stay cached from one open to the next (`FOPEN_KEEP_CACHE`). Off unless told:
-    /// each open then starts cold.
+    /// Sets whether pages stay cached from one open to the next (`FOPEN_KEEP_CACHE`). Off by default: each
+    /// open then starts cold.
     pub fn keep_cache(mut self, keep_cache: bool) -> Self {
         self.options.keep_cache = keep_cache;
         self
     }
 
-    /// Whether the kernel asks for attributes again each time it needs them, so that it notices
-    /// what [`Fuse::edit`] changes. Off unless told: it then asks once.
+    /// Sets whether the kernel requests attributes again each time it needs them, so that it notices the
+    /// changes of [`Fuse::edit`]. Off by default: it then requests them once.
     pub fn attributes_expire(mut self, expire: bool) -> Self {
         self.options.attributes_expire = expire;
         self
     }
 
-    /// With so many more entries in the directory, which are made up while it is read: `invented-0` is a
-    /// file, `invented-1` a directory, `invented-2` a link, and so on. There is nothing behind them.
+    /// Adds this number of entries to the directory, which are made up while it is read: `invented-0` is a
+    /// file, `invented-1` a directory, `invented-2` a link, and so on. They cannot be opened.
     pub fn invented(mut self, count: u64) -> Self {
         self.options.invented = count;
         self
     }
 
-    /// Mounts it in a new directory.
+    /// Mounts the file system in a new directory.
     ///
     /// # Errors
-    /// Without `/dev/fuse`, or the privilege to mount, the error says that something is missing.
+    /// Without `/dev/fuse`, or the privilege to mount, the error says what is missing.
     pub fn mount(self) -> Result<Fuse, PlaceError> {
         let scratch = Scratch::new()?;
         let fifo = scratch.path().join("wake");
@@ -130,7 +130,7 @@ impl Builder {
         match mounted.recv().expect("the server tells before it ends") {
             Ok(()) => Ok(Fuse { shared, server: Some(server), mounted: Mounted::adopt(scratch) }),
             Err(error) => {
-                // So that this thread closes the waker: the server has it under no number.
+                // This thread then closes the waker, for which the server's table has no number.
                 let _ = server.join();
                 Err(error)
             }
@@ -138,7 +138,7 @@ impl Builder {
     }
 }
 
-/// The test's end of the server's waker. It can also read, so that a write never lacks a reader.
+/// Returns the test's end of the server's waker. It can also read, so that a write never lacks a reader.
 fn make_waker(fifo: &Path) -> rustix::io::Result<OwnedFd> {
     mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     open(fifo, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
@@ -153,45 +153,45 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// A file system without files, through the page cache.
+    /// Returns the configuration of a file system without files, through the page cache.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.mounted.path()
     }
 
-    /// The path of the file `name`.
+    /// Returns the path of the file `name`.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// Installs a rule, behind those there are.
+    /// Appends a rule to the existing ones.
     pub fn script(&self, rule: Rule) {
         self.shared.lock().rules.push((rule, 0));
     }
 
-    /// Installs a rule whose requests wait at a gate, which is closed. What else the rule says
-    /// applies to them once they may go on.
+    /// Appends a rule whose requests wait at a gate, which is closed. The rest of the rule applies to them
+    /// after the gate.
     pub fn hold(&self, rule: Rule) -> Gate {
         let id = self.shared.lock().add_gate(rule);
         Gate { shared: Arc::clone(&self.shared), id }
     }
 
-    /// Forgets all rules, opens all gates, and fails with `EIO` what would never be answered.
+    /// Removes all rules, opens all gates, and fails with `EIO` the requests that would never be answered.
     pub fn release(&self) {
         self.shared.lock().release();
         self.shared.wake();
     }
 
-    /// How many requests of that kind have come so far.
+    /// Returns the number of requests of that kind so far.
     pub fn count(&self, opcode: Opcode) -> u64 {
         self.shared.lock().count(opcode)
     }
 
-    /// How many requests wait: at gates, for their time, or for ever.
+    /// Returns the number of waiting requests: at gates, in delays, or for ever.
     pub fn waiting(&self) -> usize {
         self.shared.lock().parked.len()
     }
@@ -199,17 +199,17 @@ impl Fuse {
     /// Waits until at least `count` requests wait.
     ///
     /// # Panics
-    /// When fewer do after [`PATIENCE`](crate::blocked::PATIENCE).
+    /// If there are fewer after [`PATIENCE`](crate::blocked::PATIENCE).
     #[track_caller]
     pub fn wait_waiting(&self, count: usize) {
         let reached = self.shared.wait_until(|state| state.parked.len() >= count);
         assert!(reached, "{} requests wait, not {count}", self.waiting());
     }
 
-    /// The bytes of the file `name` as the server has them.
+    /// Returns the server's bytes of the file `name`.
     ///
     /// # Panics
-    /// When there is no such file.
+    /// If there is no such file.
     #[track_caller]
     pub fn content(&self, name: &str) -> Vec<u8> {
         let state = self.shared.lock();
@@ -219,7 +219,7 @@ impl Fuse {
     /// Changes the file `name` behind the kernel's back, as another client of a network file
     /// system would.
     ///
-    /// # Panics
+    /// If there is no such file.
     /// When there is no such file.
     #[track_caller]
     pub fn edit<T>(&self, name: &str, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
@@ -228,8 +228,8 @@ impl Fuse {
     }
 }
 
-/// Ends the connection at once, as the death of a server does: whatever waits, and whatever comes later, gets
-/// `ENOTCONN` or `ECONNABORTED`.
+/// Ends the connection at once, as the death of a server does: all waiting and later calls get `ENOTCONN` or
+/// `ECONNABORTED`.
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.shared.lock().stop = true;

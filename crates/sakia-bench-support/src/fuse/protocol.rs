@@ -1,13 +1,13 @@
 //! The kernel's FUSE messages, as bytes. Sources: `include/uapi/linux/fuse.h`, `fuse(4)`.
 //!
-//! Only what the server needs. Everything is in the machine's byte order, and the fields of a
+//! Only the messages that the server needs. Numbers are in the machine's byte order, and the fields of a
 //! message follow each other without gaps.
 
-/// The part of every request that comes first.
+/// The first part of every request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub opcode: u32,
-    /// Names the request in the answer.
+    /// The number of the request, repeated in the answer.
     pub unique: u64,
     pub node: u64,
 }
@@ -15,8 +15,8 @@ pub(super) struct Header {
 pub(super) const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
 
-/// Reads the fields of a message one after the other. What is not there reads as 0: an older
-/// kernel sends shorter messages, and later fields were added with that meaning.
+/// Reads the fields of a message in order. A missing field reads as 0: an older kernel sends shorter
+/// messages, and later fields were added with that meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -41,7 +41,7 @@ impl<'a> Fields<'a> {
         u64::from_ne_bytes(self.take())
     }
 
-    /// The bytes up to the next NUL.
+    /// Returns the bytes up to the next NUL.
     pub fn name(&mut self) -> &'a [u8] {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
         let name = &self.0[..end];
@@ -54,7 +54,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Splits a request into its header and what follows. `None`: not a request.
+/// Splits a request into its header and its body. `None`: not a request.
 pub(super) fn parse(bytes: &[u8]) -> Option<(Header, Fields<'_>)> {
     let (header, body) = bytes.split_at_checked(IN_HEADER)?;
     let mut fields = Fields(header);
@@ -63,7 +63,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<(Header, Fields<'_>)> {
     Some((Header { opcode, unique, node }, Fields(body)))
 }
 
-/// An answer in the making.
+/// An answer under construction.
 #[derive(Debug)]
 pub(super) struct Reply(Vec<u8>);
 
@@ -89,12 +89,12 @@ impl Reply {
         self
     }
 
-    /// The length of what follows the header.
+    /// Returns the length of the body, without the header.
     pub fn body_len(&self) -> usize {
         self.0.len() - OUT_HEADER
     }
 
-    /// The finished answer to the request `unique`, which was done, or failed with an error number.
+    /// Returns the finished answer to the request `unique`, with success or an error number.
     pub fn finish(mut self, unique: u64, errno: i32) -> Vec<u8> {
         let length = u32::try_from(self.0.len()).expect("answers are smaller than 4 GiB");
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
@@ -108,13 +108,13 @@ impl Reply {
 pub(super) const ASYNC_READ: u32 = 1;
 /// `FUSE_BIG_WRITES`: writes of more than a page.
 pub(super) const BIG_WRITES: u32 = 1 << 5;
-/// `FUSE_AUTO_INVAL_DATA`: cached pages go when attributes show a change.
+/// `FUSE_AUTO_INVAL_DATA`: cached pages are dropped when attributes show a change.
 pub(super) const AUTO_INVAL_DATA: u32 = 1 << 12;
 /// `FUSE_ASYNC_DIO`: direct reads and writes need not wait for each other.
 pub(super) const ASYNC_DIO: u32 = 1 << 15;
 /// `FUSE_PARALLEL_DIROPS`: several lookups at once.
 pub(super) const PARALLEL_DIROPS: u32 = 1 << 18;
-/// `FUSE_MAX_PAGES`: the field of that name in the answer counts.
+/// `FUSE_MAX_PAGES`: the field of that name in the answer is valid.
 pub(super) const MAX_PAGES: u32 = 1 << 22;
 
 /// `FOPEN_DIRECT_IO`: no page cache.
@@ -122,7 +122,7 @@ pub(super) const OPEN_DIRECT_IO: u32 = 1;
 /// `FOPEN_KEEP_CACHE`: an open does not empty the page cache of the file.
 pub(super) const OPEN_KEEP_CACHE: u32 = 1 << 1;
 
-/// `FATTR_MODE` and `FATTR_SIZE`: what `SETATTR` sets.
+/// `FATTR_MODE` and `FATTR_SIZE`: the attributes that `SETATTR` sets.
 pub(super) const SET_MODE: u32 = 1;
 pub(super) const SET_SIZE: u32 = 1 << 3;
 

@@ -1,4 +1,4 @@
-//! What a test says about answers: rules, and gates at which requests wait.
+//! The script of a test: rules, and gates at which requests wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,9 +52,9 @@ opcodes! {
     RENAME2 = 45, "A file renamed, with flags.";
 }
 
-/// Which requests are answered in another way than as asked, and how.
+/// A selection of requests, and the answer to them.
 ///
-/// Of the rules that fit a request, the one installed first counts, until it has been used up.
+/// Of the fitting rules, the one installed first applies, until it has been used up.
 #[derive(Clone, Debug)]
 #[must_use = "a rule counts once it is given to a file system"]
 pub struct Rule {
@@ -67,21 +67,21 @@ pub struct Rule {
     pub(super) outcome: Outcome,
 }
 
-/// What becomes of a request, once it is its turn.
+/// The effect of a rule on a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
     /// Done as asked.
     Done,
     /// Not done; this error.
     Errno(i32),
-    /// At most so many bytes are read or written.
+    /// At most this number of bytes is read or written.
     Short(usize),
     /// No answer until [`Fuse::release`](super::Fuse::release), then `EIO`.
     Never,
 }
 
 impl Rule {
-    /// Fits all requests but the first of all, `INIT`.
+    /// Selects all requests except the initial `INIT`.
     pub fn any() -> Self {
         Self {
             opcode: None,
@@ -94,42 +94,42 @@ impl Rule {
         }
     }
 
-    /// Fits requests of this kind.
+    /// Selects requests of this kind.
     pub fn on(opcode: Opcode) -> Self {
         Self { opcode: Some(opcode), ..Self::any() }
     }
 
-    /// Fits only what is about the file of this name.
+    /// Limits the rule to requests about the file of this name.
     pub fn file(mut self, name: &str) -> Self {
         self.file = Some(name.into());
         self
     }
 
-    /// Lets that many fitting requests pass before it counts.
+    /// Skips this number of fitting requests.
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;
         self
     }
 
-    /// Counts for that many requests; without this, for all.
+    /// Applies to this number of requests; by default, to all.
     pub fn times(mut self, count: u64) -> Self {
         self.times = count;
         self
     }
 
-    /// Answers that much later. Others are answered meanwhile.
+    /// Delays the answer. Other requests are answered meanwhile.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Fails the request with this error number, and does nothing.
+    /// Fails the request with this error number, without doing it.
     pub fn errno(mut self, errno: i32) -> Self {
         self.outcome = Outcome::Errno(errno);
         self
     }
 
-    /// Reads or writes at most so many bytes; of no effect on other requests.
+    /// Limits reads and writes to this number of bytes; no effect on other requests.
     ///
     /// A short read of a file with a page cache tells the kernel that the file ends there.
     pub fn short(mut self, bytes: usize) -> Self {
@@ -137,21 +137,21 @@ impl Rule {
         self
     }
 
-    /// Does not answer, until the file system is dropped or its requests are released.
+    /// Sends no answer until the file system is dropped or its requests are released.
     pub fn never(mut self) -> Self {
         self.outcome = Outcome::Never;
         self
     }
 
-    /// Whether the rule is about such a request.
+    /// Returns whether the rule applies to such a request.
     pub(super) fn fits(&self, opcode: Opcode, file: Option<&[u8]>) -> bool {
         self.opcode.is_none_or(|wanted| wanted == opcode)
             && self.file.as_deref().is_none_or(|wanted| file == Some(wanted))
     }
 }
 
-/// Where the requests of a rule wait, until the test opens it. Dropping it opens it, and takes the
-/// rule away.
+/// A gate at which the requests of a rule wait until the test opens it. Dropping it opens it and removes the
+/// rule.
 #[derive(Debug)]
 #[must_use = "a gate that is dropped is open"]
 pub struct Gate {
@@ -160,7 +160,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The number of requests that wait here.
+    /// Returns the number of requests that wait here.
     pub fn held(&self) -> usize {
         self.shared.lock().held_at(self.id)
     }
@@ -168,7 +168,7 @@ impl Gate {
     /// Waits until at least `count` requests wait here.
     ///
     /// # Panics
-    /// When fewer have come after [`PATIENCE`](crate::blocked::PATIENCE).
+    /// If fewer have come after [`PATIENCE`](crate::blocked::PATIENCE).
     #[track_caller]
     pub fn wait_held(&self, count: usize) {
         assert!(
@@ -178,18 +178,18 @@ impl Gate {
         );
     }
 
-    /// Lets those that wait go on, and those that come later pass.
+    /// Releases the waiting requests, and lets later ones pass.
     pub fn open(&self) {
         self.set_open(true);
     }
 
-    /// Holds what comes from now on.
+    /// Holds requests from now on.
     pub fn close(&self) {
         self.set_open(false);
     }
 
-    /// Lets up to `count` of those that wait go on, in the order in which they came; the gate
-    /// stays as it is.
+    /// Releases up to `count` of the waiting requests, in the order of their arrival; the gate stays as it
+    /// is.
     pub fn pass(&self, count: usize) {
         self.shared.lock().pass(self.id, count);
         self.shared.wake();

@@ -1,4 +1,4 @@
-//! The threads that serve mounts.
+//! The server threads of mounts.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,15 +16,15 @@ use rustix::mount::{MountFlags, mount};
 use super::shared::{Shared, WRITE_BYTES_MAX};
 use crate::place::PlaceError;
 
-/// What a server's thread does.
+/// The body of a server's thread.
 type Serve = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread for a server.
 ///
-/// The servers' threads have a table of descriptors of their own, and the devices are open there only. So
-/// when the process is killed while another of its threads waits for such a file system in a sleep that
-/// cannot be killed, the devices are closed all the same, the kernel ends the connections, and that wait
-/// ends. With the table of all neither would.
+/// The server threads have their own descriptor table, and the devices are open only there. So if the
+/// process is killed while another of its threads waits for such a file system in an uninterruptible sleep,
+/// the devices are closed all the same, the kernel ends the connections, and that wait ends. With one shared
+/// table neither would happen.
 pub(super) fn start(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, PlaceError> {
     let (sender, started) = mpsc::sync_channel(1);
     starter()?.send((Box::new(serve), sender)).expect("the starter waits for ever");
@@ -34,11 +34,11 @@ pub(super) fn start(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 
 type Starter = Sender<(Serve, SyncSender<io::Result<JoinHandle<()>>>)>;
 
-/// The thread that starts the servers' threads, which share its table. There is one in a process: to leave
-/// the process's table is to close copies of the first 61 descriptors, and to close a file of such a file
-/// system tells its server.
+/// Returns the thread that starts the server threads, which share its table. There is one per process:
+/// leaving the process's table means closing copies of the first 61 descriptors, and closing a file of such
+/// a file system sends a request to its server.
 fn starter() -> Result<Starter, PlaceError> {
-    // With the process that it is in: a forked child has none.
+    // With the process id: a forked child has no such thread.
     static STARTER: Mutex<Option<(u32, Starter)>> = Mutex::new(None);
     let mut known = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -67,14 +67,14 @@ fn starter() -> Result<Starter, PlaceError> {
     Ok(starter)
 }
 
-/// Gives the calling thread a table of descriptors with only the standard streams in it.
+/// Gives the calling thread a descriptor table with only the standard streams in it.
 ///
-/// The kernel copies the first 64 descriptors and closes the copies of all but the streams: so a moment long
-/// the others stay open whatever their owners do.
+/// The kernel copies the first 64 descriptors and closes the copies of all but the streams: for a moment the
+/// others stay open even if their owners close them.
 fn own_table() -> Result<(), PlaceError> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the call takes numbers only. The thread was started for this, and owns no descriptor;
-    // those of the other table stay open there, and this thread uses none of them from here on.
+    // SAFETY: the call takes numbers only. The thread was started for this, and owns no descriptor; the
+    // descriptors of the other table stay open there, and this thread uses none of them from here on.
     let done = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -90,7 +90,7 @@ fn own_table() -> Result<(), PlaceError> {
     Err(PlaceError::needing("leave the table of descriptors (kernel 5.9)", error))
 }
 
-/// Mounts on `point`, tells `mounted` how that went, and serves until told to stop. For a thread of
+/// Mounts on `point`, reports the outcome to `mounted`, and serves until the stop. For a thread of
 /// [`start`].
 pub(super) fn run(
     shared: Arc<Shared>,
@@ -102,8 +102,7 @@ pub(super) fn run(
     match opened {
         Ok((device, waker)) => {
             if mounted.send(Ok(())).is_ok() {
-                // The device is closed after it, which ends the connection: whoever waits for an
-                // answer gets an error.
+                // The device is closed after it, which ends the connection: all waiting calls get an error.
                 serve(&device, &waker, &shared);
             }
         }
@@ -111,7 +110,7 @@ pub(super) fn run(
     }
 }
 
-/// Opens the server's end of the waker: a FIFO, since that is found by name from another table.
+/// Opens the server's end of the waker: a FIFO, since it can be opened by name from another table.
 fn open_waker(path: &Path) -> Result<OwnedFd, PlaceError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(path, flags, Mode::empty())
@@ -145,7 +144,7 @@ fn serve(device: &OwnedFd, waker: &OwnedFd, shared: &Shared) {
 
         let timeout = next.map(|time| {
             let left = time.saturating_duration_since(Instant::now());
-            // Up, so that it is not asked again just before.
+            // Rounded up, so that the loop does not wake just before.
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         let mut ready = [PollFd::new(device, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
@@ -153,7 +152,7 @@ fn serve(device: &OwnedFd, waker: &OwnedFd, shared: &Shared) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => panic!("poll of the device: {errno}"),
         }
-        // Empty, unless it was woken: then as often as it takes.
+        // Reads until the pipe is empty.
         while rustix::io::read(waker, &mut [0; 64]).is_ok_and(|count| count > 0) {}
         if !receive(device, shared, &mut buffer) {
             return;
@@ -161,7 +160,7 @@ fn serve(device: &OwnedFd, waker: &OwnedFd, shared: &Shared) {
     }
 }
 
-/// Takes in all requests that are there. `false`: the connection has ended.
+/// Receives all available requests. Returns false when the connection has ended.
 fn receive(device: &OwnedFd, shared: &Shared, buffer: &mut [u8]) -> bool {
     loop {
         match rustix::io::read(device, &mut *buffer) {
@@ -171,7 +170,7 @@ fn receive(device: &OwnedFd, shared: &Shared, buffer: &mut [u8]) -> bool {
                 shared.tell();
             }
             Err(Errno::AGAIN) => return true,
-            // A request was taken back while it was read.
+            // A request was withdrawn while it was read.
             Err(Errno::INTR | Errno::NOENT) => {}
             Err(Errno::NODEV | Errno::CONNABORTED) => return false,
             Err(errno) => panic!("read of the device: {errno}"),
@@ -181,7 +180,7 @@ fn receive(device: &OwnedFd, shared: &Shared, buffer: &mut [u8]) -> bool {
 
 fn send(device: &OwnedFd, answer: &[u8]) {
     match rustix::io::write(device, answer) {
-        // A request may have been taken back meanwhile, or the connection ended.
+        // A request may have been withdrawn meanwhile, or the connection ended.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
         Err(errno) => panic!("an answer that the kernel refuses: {errno}"),
     }

@@ -1,4 +1,4 @@
-//! What the test's threads and the server share: files, rules, and requests that wait.
+//! State shared by the test's threads and the server: files, rules, and waiting requests.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use crate::blocked::PATIENCE;
 pub(super) const ROOT: u64 = 1;
 const FIRST_FILE: u64 = 2;
 
-/// The size of the blocks that the file system says it has.
+/// The reported block size of the file system.
 const BLOCK_BYTES: usize = 4096;
-/// The most bytes of one write.
+/// The largest write in bytes.
 pub(super) const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Files, script and bookkeeping, and the way to wake those that wait for a change of them.
+/// Files, script and bookkeeping, and notification of changes.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Told after the server has changed the state.
+    /// Notified after the server has changed the state.
     changed: Condvar,
     /// Wakes the server: the writing end of a FIFO. Only the test's threads have it.
     waker: OwnedFd,
@@ -38,46 +38,46 @@ impl Shared {
         Self { state: Mutex::new(state), changed: Condvar::new(), waker }
     }
 
-    /// A panic while the lock was held is a failed test; what goes on is its cleaning up.
+    /// A panic while the lock was held is a failed test; the rest is its cleanup.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the server look at the state again.
+    /// Makes the server check the state again.
     pub fn wake(&self) {
         // It fails when the pipe is full, which wakes as well.
         let _ = rustix::io::write(&self.waker, &[0]);
     }
 
-    /// Tells those that wait in [`Self::wait_until`].
+    /// Notifies the threads in [`Self::wait_until`].
     pub fn tell(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until `is_due` says so. `false`: it did not for [`PATIENCE`].
+    /// Waits until `is_due` returns true. Returns false after [`PATIENCE`].
     pub fn wait_until(&self, is_due: impl Fn(&State) -> bool) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, |state| !is_due(state));
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
-/// How the file system is, for its whole life.
+/// The configuration of the file system, constant for its life.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
     pub direct_io: bool,
     pub keep_cache: bool,
     pub attributes_expire: bool,
-    /// Entries that are only listed.
+    /// Entries that exist only in listings.
     pub invented: u64,
 }
 
-/// A file. It stays when its name is gone: it may be open.
+/// A file. It remains after its name is removed: it may be open.
 #[derive(Debug)]
 struct Node {
     name: Option<Vec<u8>>,
     content: Vec<u8>,
     mode: u32,
-    /// Grows when the test changes the content behind the kernel's back.
+    /// Increases when the test changes the content behind the kernel's back.
     mtime: u64,
 }
 
@@ -87,7 +87,7 @@ impl Node {
     }
 }
 
-/// A request that is not answered yet.
+/// A request without an answer yet.
 #[derive(Debug)]
 pub(super) struct Parked {
     bytes: Vec<u8>,
@@ -96,12 +96,12 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// Whether it waits at the gate of this number.
+    /// Returns whether it waits at the gate of this number.
     fn is_at(&self, gate: u64) -> bool {
         matches!(self.until, Until::Gate(at, _) if at == gate)
     }
 
-    /// When it is answered, if that is known, and ever comes.
+    /// Returns the time of its answer, if it is known.
     fn time(&self) -> Option<Instant> {
         match (self.until, self.then) {
             (_, Outcome::Never) | (Until::Gate(..), _) => None,
@@ -110,12 +110,12 @@ impl Parked {
     }
 }
 
-/// What a request waits for.
+/// The condition that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
     /// The clock.
     Time(Instant),
-    /// A gate, by its number, and how long after that.
+    /// A gate, by its number, and a delay after it.
     Gate(u64, std::time::Duration),
 }
 
@@ -125,10 +125,10 @@ pub(super) struct State {
     nodes: Vec<Node>,
     /// Each with the number of fitting requests seen.
     pub rules: Vec<(Rule, u64)>,
-    /// Every gate there is, and whether it is open.
+    /// Every gate, with whether it is open.
     pub gates: BTreeMap<u64, bool>,
     gates_made: u64,
-    /// Requests that wait for anything.
+    /// All waiting requests.
     pub parked: Vec<Parked>,
     counts: BTreeMap<Opcode, u64>,
     /// The server is to end.
@@ -147,7 +147,7 @@ impl State {
         self.gates_made
     }
 
-    /// The requests that wait there then go on.
+    /// Removes a gate; its waiting requests continue.
     pub fn remove_gate(&mut self, id: u64) {
         self.gates.remove(&id);
         self.rules.retain(|(rule, _)| rule.gate != Some(id));
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// Forgets all rules, opens all gates, and makes those without an answer fail.
+    /// Removes all rules, opens all gates, and fails the requests without an answer.
     pub fn release(&mut self) {
         self.rules.clear();
         self.gates.values_mut().for_each(|open| *open = true);
@@ -181,7 +181,7 @@ impl State {
         self.counts.get(&opcode).copied().unwrap_or(0)
     }
 
-    /// What the first rule that fits says.
+    /// Returns the outcome of the first rule that fits.
     fn verdict(&mut self, opcode: Opcode, file: Option<&[u8]>) -> Option<Rule> {
         for (rule, seen) in &mut self.rules {
             if rule.fits(opcode, file) && *seen < rule.skip.saturating_add(rule.times) {
@@ -194,7 +194,7 @@ impl State {
         None
     }
 
-    /// Takes in a request. Returns its answer, unless it waits or gets none.
+    /// Handles a request. Returns its answer, unless it waits or gets none.
     pub fn accept(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (header, fields) = protocol::parse(bytes)?;
         let opcode = Opcode(header.opcode);
@@ -221,7 +221,7 @@ impl State {
         None
     }
 
-    /// The answers that are due, and when the next will be.
+    /// Returns the answers that are due, and the time of the next one.
     pub fn due(&mut self) -> (Vec<Vec<u8>>, Option<Instant>) {
         let now = Instant::now();
         for parked in &mut self.parked {
@@ -245,8 +245,8 @@ impl State {
 // ---- the files ---------------------------------------------------------------------------------
 
 impl State {
-    /// The content of a file, and room to change it. The kernel learns of a change when it asks
-    /// for attributes next.
+    /// Returns the content of a file for modification. The kernel learns of a change when it requests
+    /// attributes next.
     pub fn content_mut(&mut self, name: &str) -> Option<&mut Vec<u8>> {
         let index = self.find(name.as_bytes())?;
         self.nodes[index].mtime += 1;
@@ -266,9 +266,9 @@ impl State {
         index.and_then(|index| self.nodes.get_mut(index)).ok_or(Errno::ISDIR)
     }
 
-    /// The name of the file that a request is about.
+    /// Returns the name of the file that a request is about.
     fn file_of(&mut self, header: Header, mut fields: Fields<'_>) -> Option<Vec<u8>> {
-        // Fields of 8 bytes that come before the name.
+        // Fields of 8 bytes before the name.
         let before = match Opcode(header.opcode) {
             Opcode::LOOKUP | Opcode::UNLINK => 0,
             Opcode::RENAME => 1,
@@ -308,7 +308,7 @@ impl State {
             Opcode::SETATTR => {
                 let (valid, _padding) = (fields.u32(), fields.u32());
                 let (_handle, size, _owner) = (fields.u64(), fields.u64(), fields.u64());
-                // Seconds of three times, then their nanoseconds.
+                // Three times: seconds first, then their nanoseconds.
                 let _times = ([(); 3].map(|()| fields.u64()), [(); 3].map(|()| fields.u32()));
                 let mode = fields.u32();
                 let node = self.node(header.node)?;
@@ -390,7 +390,7 @@ impl State {
             | Opcode::RELEASE
             | Opcode::RELEASEDIR => {}
             Opcode::FALLOCATE => return Err(Errno::OPNOTSUPP),
-            // The kernel then does without, and does not ask again.
+            // The kernel then works without it, and does not ask again.
             _ => return Err(Errno::NOSYS),
         }
         Ok(())
@@ -416,8 +416,8 @@ impl State {
         reply.u64(0).u32(flags).u32(0);
     }
 
-    /// How long the kernel may believe attributes, in seconds. Names hold for ever: nobody but
-    /// the kernel changes them.
+    /// Returns how long the kernel may cache attributes, in seconds. Names are cached for ever: only the
+    /// kernel changes them.
     fn attribute_seconds(&self) -> u64 {
         if self.options.attributes_expire { 0 } else { u64::from(u32::MAX) }
     }
@@ -449,7 +449,7 @@ impl State {
         Ok(())
     }
 
-    /// Entries of the root, from that place on, as many as fit: files, then what is invented.
+    /// Writes entries of the root, from that offset on, as many as fit: files, then invented ones.
     fn entries(&self, offset: u64, size: usize, reply: &mut Reply) {
         let begin = usize::try_from(offset).unwrap_or(usize::MAX);
         let files = self.nodes.iter().enumerate().skip(begin).filter_map(|(index, node)| {
@@ -475,16 +475,16 @@ impl State {
 
 /// `DT_REG`.
 const REGULAR_ENTRY: u32 = 8;
-/// `DT_REG`, `DT_DIR` and `DT_LNK`, by turns.
+/// `DT_REG`, `DT_DIR` and `DT_LNK`, in turn.
 const INVENTED_KINDS: [u32; 3] = [REGULAR_ENTRY, 4, 10];
-/// The place of the first invented entry in the directory, and its node: beyond all files.
+/// The offset of the first invented entry in the directory, and its node: beyond all files.
 const FIRST_INVENTED: u64 = 1 << 40;
 
 fn to_usize(number: u64) -> Result<usize, Errno> {
     usize::try_from(number).ok().filter(|&n| n <= isize::MAX as usize).ok_or(Errno::FBIG)
 }
 
-/// Agrees on version 7.31, or what the kernel has below it.
+/// Negotiates version 7.31, or the kernel's version if it is lower.
 fn init(header: Header, mut fields: Fields<'_>) -> Vec<u8> {
     const MINOR: u32 = 31;
     let (_major, minor, readahead, offered) =
@@ -497,8 +497,8 @@ fn init(header: Header, mut fields: Fields<'_>) -> Vec<u8> {
         | protocol::MAX_PAGES;
     let mut reply = Reply::new();
     reply.u32(7).u32(minor.min(MINOR)).u32(readahead).u32(offered & wanted);
-    // How many requests may wait in the background, and how many make it congested: enough that
-    // requests held at a gate do not keep others out.
+    // The limit of background requests, and the number that means congestion: large enough that requests
+    // held at a gate do not block others.
     reply.u16(256).u16(192).u32(WRITE_BYTES_MAX as u32).u32(1);
     reply.u16((WRITE_BYTES_MAX / BLOCK_BYTES) as u16).u16(0).bytes(&[0; 32]);
     reply.finish(header.unique, 0)

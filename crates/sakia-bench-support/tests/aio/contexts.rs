@@ -1,10 +1,10 @@
-//! Contexts of a scheduler: used again, and more of them when they are full.
+//! Contexts of a scheduler: reused, with new ones added when all are full.
 
 use sakia_bench_support::aio::{Buf, Growth, Request, Scheduler};
 
 use crate::{POLLIN, TempFile, aio, event, pattern, raise};
 
-/// The least is asked for only after everything above was refused, and more after what was granted.
+/// The minimum is requested only after everything above was refused, and more after a granted request.
 #[test]
 fn refusal_asks_for_less_and_grant_for_more() {
     let mut growth = Growth::new(Growth::FIRST);
@@ -40,7 +40,7 @@ fn full_contexts_are_joined_by_larger_ones() {
         raise(event);
         assert_eq!(ticket.wait().0.unwrap(), POLLIN.into());
     }
-    // 1 + 2 + 4 are 7.
+    // 1 + 2 + 4 = 7.
     assert_eq!(scheduler.statistics().contexts, 3);
     assert_eq!(scheduler.statistics().refusals, 0);
 }

@@ -1,7 +1,7 @@
 //! Linux AIO and the scheduler on it.
 //!
-//! What has to stay in flight for a while is a poll of an eventfd: buffered files are read and written within
-//! the submission. Where there is no AIO, each test is a loud skip.
+//! A request that has to stay in flight for a while is a poll of an eventfd: buffered files are read and
+//! written within the submission. Without AIO, each test is a loud skip.
 
 mod contexts;
 mod operations;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// What a poll of an eventfd waits for.
+/// The event of a poll of an eventfd.
 const POLLIN: u16 = libc::POLLIN as u16;
 
-/// The value; skips the test where the machine has no AIO.
+/// Unwraps the result; skips the test if the machine has no AIO.
 macro_rules! aio {
     ($value:expr) => {
         match $value {
@@ -33,7 +33,7 @@ macro_rules! aio {
 }
 use aio;
 
-/// A file of some bytes that is gone with the value.
+/// A temporary file with some bytes.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -62,17 +62,17 @@ impl Drop for TempFile {
     }
 }
 
-/// Bytes that are all different from their neighbors.
+/// Returns bytes that all differ from their neighbors.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index % 251) as u8).collect()
 }
 
-/// An event that has not happened.
+/// Returns an eventfd that is not ready.
 fn event() -> Arc<OwnedFd> {
     Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"))
 }
 
-/// It happens.
+/// Makes an eventfd ready.
 fn raise(event: &OwnedFd) {
     rustix::io::write(event, &1u64.to_ne_bytes()).expect("there is room in it");
 }

@@ -1,4 +1,4 @@
-//! The context alone: what each operation comes to, and who has its memory.
+//! The context alone: the result of each operation, and the owner of its memory.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ fn run(context: &mut Context<u32>, request: Request) -> Completion<u32> {
     reap_one(context)
 }
 
-/// What begins before the beginning, which the kernel takes from nobody: `EINVAL`.
+/// A request at a negative offset, which every kernel refuses: `EINVAL`.
 fn refused(file: &Arc<OwnedFd>) -> Request {
     Request::read(file, Buf::zeroed(1), u64::MAX)
 }
@@ -66,14 +66,14 @@ fn poll_comes_to_its_events_or_to_a_cancel() {
     }
 }
 
-/// A result below zero is no number of bytes.
+/// A negative result is an error, not a number of bytes.
 #[test]
 fn negative_result_is_an_error_with_its_errno() {
     let file = TempFile::new(b"x");
     let read_only = Arc::new(fs::File::open(file.path()).unwrap().into());
     let directory = Arc::new(fs::File::open(std::env::temp_dir()).unwrap().into());
     let mut context = aio!(Context::new(8));
-    // By the submission, which refuses it.
+    // Refused by the submission.
     let buf = Buf::from(&b"unchanged"[..]);
     context.push(Request::write(&read_only, buf, 0), 1).unwrap();
     assert_eq!(context.submit(), 0);
@@ -83,12 +83,12 @@ fn negative_result_is_an_error_with_its_errno() {
     context.push(refused(&read_only), 1).unwrap();
     assert_eq!(context.submit(), 0);
     assert_eq!(errno(reap_one(&mut context).result), libc::EINVAL);
-    // By the submission or the completion, as the file system does it.
+    // Refused by the submission or the completion, depending on the file system.
     context.push(Request::read(&directory, Buf::zeroed(8), 0), 1).unwrap();
     context.submit();
     let error = reap_one(&mut context).result.unwrap_err();
     assert!([libc::EISDIR, libc::EINVAL].contains(&error.raw_os_error().unwrap()), "{error}");
-    // By the completion.
+    // Refused by the completion.
     let vast = fs::File::options().write(true).open(file.path()).unwrap();
     let far = i64::MAX as u64 - 1;
     context.push(Request::write(&Arc::new(vast.into()), Buf::zeroed(1), far), 1).unwrap();
@@ -138,7 +138,7 @@ fn short_read_is_a_count_and_the_end_is_zero() {
     }
 }
 
-/// As many requests as one likes go through a context, whatever its room.
+/// Any number of requests can pass through a context, whatever its room.
 #[test]
 fn slot_is_free_again_after_its_completion() {
     let file = TempFile::new(&pattern(1000));
@@ -186,7 +186,7 @@ fn context_with_requests_can_be_dropped() {
     context.push(Request::read(&fd, Buf::zeroed(8), 0), 3).unwrap();
     assert!(context.in_flight() >= 1);
     drop(context);
-    // Nobody else has them any more.
+    // No other owner is left.
     assert_eq!((Arc::strong_count(&fd), Arc::strong_count(&event)), (1, 1));
 }
 

@@ -1,4 +1,4 @@
-//! Who waits for what, and that nobody waits for ever.
+//! Waiting threads: each is woken, and none waits for ever.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -9,7 +9,7 @@ use sakia_bench_support::blocked::ThreadId;
 
 use crate::{POLLIN, TempFile, aio, errno, event, pattern, raise};
 
-/// What is left in flight after a batch of completions is reaped too, without another request.
+/// Completions left after a batch are reaped too, without another request.
 #[test]
 fn completions_after_the_first_ones_are_not_lost() {
     let events: Vec<_> = (0..3).map(|_| event()).collect();
@@ -32,14 +32,14 @@ fn errors_reach_who_waits_for_them() {
     assert_eq!(scheduler.read_at(&read_only, buf, 0).0.unwrap(), 1);
 }
 
-/// To start comes once, to stop comes once, and neither keeps the other from happening.
+/// Whatever the order of start and stop, both happen once.
 #[test]
 fn stop_ends_the_thread_whatever_is_in_flight() {
     let file = TempFile::new(&pattern(10));
     let fd = file.open();
     for _ in 0..3 {
         let (never, scheduler) = (event(), aio!(Scheduler::builder().room(1).start()));
-        // In flight, in line, or not taken yet.
+        // In flight, in the backlog, or still in the queue.
         let polls: Vec<_> =
             (0..5).map(|_| scheduler.submit(Request::poll(&never, POLLIN))).collect();
         let read = scheduler.submit(Request::read(&fd, Buf::zeroed(10), 0));
@@ -56,7 +56,7 @@ fn stop_ends_the_thread_whatever_is_in_flight() {
     }
 }
 
-/// The answer is handed over, not looked for: what was read is there when its reader goes on.
+/// The bytes of a read are visible to the waiting thread when it continues.
 #[test]
 fn bytes_are_there_when_the_answer_is() {
     let file = TempFile::new(&pattern(64 << 10));
@@ -99,7 +99,7 @@ fn who_waits_sleeps_and_so_does_the_thread() {
         while scheduler.statistics().submitted == 0 || !is_asleep() {
             thread::sleep(Duration::from_millis(1));
         }
-        // A thread that looked again and again would go to sleep again and again, or never.
+        // A thread that polled in a loop would sleep again and again, or never.
         let before = scheduler.statistics().sleeps;
         thread::sleep(Duration::from_millis(20));
         let after = scheduler.statistics().sleeps;
@@ -109,8 +109,7 @@ fn who_waits_sleeps_and_so_does_the_thread() {
     });
 }
 
-/// What queued while the thread was busy is one submission. Here a read of a pipe keeps it busy, in which
-/// there is nothing yet.
+/// Requests queued while the thread was busy are one submission. Here a read of an empty pipe keeps it busy.
 #[test]
 fn requests_that_queued_are_one_submission() {
     const BATCH: usize = 5;
@@ -128,7 +127,7 @@ fn requests_that_queued_are_one_submission() {
         assert_eq!((result.unwrap(), usize::from(memory.unwrap()[0])), (1, index));
     }
     let statistics = scheduler.statistics();
-    // The thread took the read of the pipe by itself, or with others that came before it was awake.
+    // The thread took the read of the pipe alone, or with others that came before it was awake.
     assert!((1..=2).contains(&statistics.submits), "{statistics:?}");
     assert_eq!(statistics.submitted, BATCH as u64 + 1);
     let calls = scheduler.stop();
@@ -141,7 +140,7 @@ fn requests_that_queued_are_one_submission() {
     assert!(scheduler.stop().is_empty(), "they are told once");
 }
 
-/// No submission takes more than it may.
+/// No submission exceeds the limit of a batch.
 #[test]
 fn batch_has_its_most() {
     let file = TempFile::new(&pattern(1000));
@@ -155,7 +154,7 @@ fn batch_has_its_most() {
     assert!(statistics.batch_max <= 2 && statistics.submits >= 4, "{statistics:?}");
 }
 
-/// None of taking requests, submitting and reaping keeps the others from being done.
+/// None of taking requests, submitting and reaping starves the others.
 #[test]
 fn flood_of_requests_does_not_keep_a_completion_from_being_reaped() {
     let file = TempFile::new(&pattern(1000));

@@ -94,7 +94,7 @@ fn gates_hold_until_opened() {
     thread::scope(|scope| {
         let reader = scope.spawn(|| fs::read(fuse.join("a")));
         gate.wait_held(1);
-        // Others are answered meanwhile.
+        // Other requests are answered meanwhile.
         assert_eq!(fs::read(fuse.join("b")).unwrap(), pattern(5));
         assert!(!reader.is_finished());
         assert_eq!((gate.held(), fuse.waiting()), (1, 1));
@@ -115,7 +115,7 @@ fn later_answers_are_given_in_their_time() {
     fuse.script(Rule::on(Opcode::OPEN).delay(Duration::from_millis(20)));
     let before = std::time::Instant::now();
     assert_eq!(fs::read(fuse.join("a")).unwrap(), pattern(10));
-    // Never earlier; how much later is the machine's business.
+    // Never earlier; the delay after that depends on the machine.
     assert!(before.elapsed() >= Duration::from_millis(20));
 }
 
@@ -144,7 +144,7 @@ fn requests_without_answer_end_with_the_file_system() {
     fuse.wait_waiting(1);
     let path = fuse.path().to_owned();
     drop(fuse);
-    // Which of them depends on how far the request had come.
+    // The error depends on the request's progress.
     const ENOTCONN: i32 = 107;
     const ECONNABORTED: i32 = 103;
     let errno = errno(reader.join().unwrap());
@@ -175,13 +175,13 @@ fn edits_show_when_attributes_expire() {
     assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 100);
 }
 
-/// A fact that the rules for opens rest on: an answer from the name cache is not yet an open file.
+/// The rules for opens rely on this: an answer from the name cache is not yet an open file.
 #[test]
 fn open_from_the_name_cache_waits_for_the_server() {
     let fuse = available!(Fuse::builder().file("a", pattern(10)).mount());
     let path = fuse.join("a");
     fs::metadata(&path).unwrap();
-    // A mount or a rename anywhere on the machine spoils a lookup that must not wait.
+    // A mount or a rename anywhere on the machine spoils a lookup that must not block.
     let open = |flags| loop {
         let flags = flags | OFlags::CLOEXEC;
         match openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -193,7 +193,7 @@ fn open_from_the_name_cache_waits_for_the_server() {
         skip!("no RESOLVE_CACHED (kernel 5.12)");
     }
     let gate = fuse.hold(Rule::on(Opcode::OPEN));
-    // Without the file itself, nobody is asked.
+    // `O_PATH` does not open the file itself, so the server gets no request.
     open(OFlags::PATH).unwrap();
     assert_eq!(gate.held(), 0);
     thread::scope(|scope| {

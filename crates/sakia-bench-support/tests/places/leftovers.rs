@@ -1,4 +1,4 @@
-//! What is left behind by processes that end badly. Each is this program, started again.
+//! Leftovers of processes that end badly. Each is this program, started again.
 
 use std::env;
 use std::fs::File;
@@ -14,14 +14,14 @@ use sakia_bench_support::place::{leftovers, sweep};
 use sakia_bench_support::small_fs::SmallFs;
 use sakia_bench_support::throttled::ThrottledDisk;
 
-/// Tells a child to commit the fault that its test is about.
+/// Tells a child to commit the fault of its test.
 const FAULT: &str = "SAKIA_TESTKIT_FAULT";
 
 fn is_child() -> bool {
     env::var_os(FAULT).is_some()
 }
 
-/// This program, running only the test `name`, which sees that it is the child.
+/// Starts this program with only the test `name`, which detects that it is the child.
 fn start(name: &str) -> Child {
     Command::new(env::current_exe().expect("the path of this program"))
         .args([name, "--exact", "--nocapture"])
@@ -47,8 +47,7 @@ fn panic_leaves_nothing() {
     assert_eq!(leftovers(child.id()).unwrap(), [""; 0]);
 }
 
-/// The hardest end: a thread sleeps in `fsync`, which cannot be killed, and what it waits for is
-/// a thread of the same process.
+/// The hardest end: a thread sleeps uninterruptibly in `fsync`, and waits for a thread of the same process.
 #[test]
 fn killed_process_ends_and_is_swept() {
     if is_child() {

@@ -10,7 +10,7 @@ use sakia_bench_support::small_fs::SmallFs;
 
 use crate::{EIO, ENOSPC, errno};
 
-/// Fills the disk by one file, and returns how much went in, and the error.
+/// Fills the disk by one file, and returns the number of bytes written, and the error.
 fn fill(small: &SmallFs) -> (u64, io::Error) {
     let file = File::create(small.path().join("full")).expect("a file to fill");
     let (block, mut written) = ([1; 16 << 10], 0);

@@ -34,7 +34,7 @@ fn buffered_writes_stand_still_at_the_limit() {
             }
         });
         gate.wait_held(1);
-        // It ends before that only if the kernel took everything without a disk.
+        // It ends before that only if the kernel accepted everything without the disk.
         receiver.recv().unwrap().wait_until_in("balance_dirty_pages");
         let stalled_at = written.load(Ordering::Relaxed);
         assert!(stalled_at <= 4 * LIMIT, "the writer got as far as {stalled_at}");
@@ -118,7 +118,7 @@ fn longer_queue_takes_more_reads() {
     files.iter().for_each(|file| disk.make_cold(file).unwrap());
 
     let gate = disk.hold_reads();
-    // Begun one after the other, by a thread that the device does not make wait.
+    // Begun one after the other, by a thread that the device does not block.
     for file in &files {
         let read = rustix::io::preadv2(
             file,

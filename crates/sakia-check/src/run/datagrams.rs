@@ -1,4 +1,4 @@
-//! Datagrams: each that comes was sent, and none is missing.
+//! Datagrams: each received one was sent, and none is missing.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -27,20 +27,20 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = ReturnFlags::TRUNC.bits();
 /// The longest datagram of a network.
 const NETWORK_BYTES_MAX: usize = 65_507;
-/// Datagrams of a batch.
+/// The datagrams of a batch.
 const BATCH: usize = 3;
-/// The bytes of each of the datagrams that one send makes.
+/// The size of each of the datagrams that one send makes, in bytes.
 const SEGMENT_BYTES: u16 = 200;
-/// Longer ones are not cut: they would make too many.
+/// Longer ones are not segmented: the segments would be too many.
 const SEGMENTED_BYTES_MAX: usize = 10_000;
-/// The bytes that a receiver of the driver has room for, at least.
+/// The smallest room of a driver's receiver, in bytes.
 const RECEIVER_BYTES: usize = 120;
-/// Turns without a datagram after which what is missing is lost.
+/// The number of turns without a datagram after which missing ones are lost.
 const TURNS_WITHOUT: u32 = 60;
-/// Room for any datagram that is not too long.
+/// Room for any datagram of a valid length.
 const ROOM: u16 = u16::MAX;
 
-/// A socket, by who uses it.
+/// A socket, by its user.
 #[derive(Clone)]
 enum Socket {
     Fd(Fd),
@@ -62,17 +62,17 @@ pub(crate) struct DatagramModel {
     to: SocketAddress,
     /// Receives that are held.
     receiving: u32,
-    /// The room of receives that were dropped, whose datagrams go to later ones.
+    /// The room of dropped receives; their datagrams go to later ones.
     dropped_rooms: Vec<usize>,
     /// A receive without room for descriptors was dropped.
     may_lack_descriptors: bool,
-    /// Datagrams may be missing for a reason that is not looked at.
+    /// Datagrams may be missing for a reason that the model does not follow.
     is_spoiled: bool,
 }
 
-/// What an operation on datagrams is to do.
+/// The purpose of an operation on datagrams.
 pub(crate) enum DatagramRole {
-    /// For each send the numbers of its datagrams, and its bytes.
+    /// For each send, the numbers of its datagrams, and its bytes.
     Send {
         pair: usize,
         owner: Owner,
@@ -115,7 +115,7 @@ impl DatagramModel {
         self.receiver = None;
     }
 
-    /// The program does not want to know how an operation ends.
+    /// Records that the program gives up an operation's result.
     pub(crate) fn give_up(&mut self, role: &DatagramRole) {
         self.note_canceled(role);
         if let DatagramRole::Receive { owner, is_peek, .. } = *role {
@@ -126,7 +126,7 @@ impl DatagramModel {
         }
     }
 
-    /// From now on a receive of the runtime may bring its datagram to a later one.
+    /// Records that a receive of the runtime was canceled: its datagram may go to a later one.
     pub(crate) fn note_canceled(&mut self, role: &DatagramRole) {
         if let DatagramRole::Receive { owner: Owner::Runtime, room, is_peek, takes_all, .. } = *role
             && !is_peek
@@ -136,7 +136,8 @@ impl DatagramModel {
         }
     }
 
-    /// The handle of an operation was forgotten: what it has, or holds up, is not known.
+    /// Records that the handle of an operation was forgotten: its datagram, and those it blocks, are
+    /// unknown.
     pub(crate) fn forget(&mut self, role: &DatagramRole) {
         self.note_canceled(role);
         self.is_spoiled = true;
@@ -144,7 +145,7 @@ impl DatagramModel {
     }
 }
 
-/// An address as `std` has it.
+/// Converts an address to that of `std`.
 fn unix(address: &SocketAddress) -> UnixAddr {
     let std = match (address.path(), address.name()) {
         (Some(path), _) => UnixAddr::from_pathname(path),
@@ -163,8 +164,8 @@ fn of_unix(address: &UnixAddr) -> SocketAddress {
     own.expect("it is an address")
 }
 
-/// A datagram that filled a buffer. Memory that was to be filled up to its capacity has as many bytes as
-/// came; otherwise it is a datagram that cannot be.
+/// Returns a datagram that filled a buffer. With memory filled up to its capacity, the buffer's length must
+/// be the number of bytes; otherwise this returns an impossible datagram.
 fn arrival(is_capacity: bool, room: usize, len: usize, buf: &[u8]) -> Arrival {
     let is_wrong = is_capacity && buf.len() != len || buf.len() < len;
     let bytes = if is_wrong { vec![0x77; room + 1] } else { buf[..len].to_vec() };
@@ -240,7 +241,7 @@ impl<E: Env> Runner<'_, E> {
             place,
             owner,
             is_connected: is_connected || place == Place::Pair,
-            // One task at a time receives by a receiver.
+            // With a receiver, one task at a time receives.
             is_shared: is_shared && owner != Owner::Receiver,
             sender,
             receiver,
@@ -298,7 +299,7 @@ impl<E: Env> Runner<'_, E> {
             let mut send = |bytes: &&[u8]| its.mailbox.send(bytes.to_vec(), numbers.clone());
             sends.push((datagrams.iter().map(&mut send).collect(), text.clone()));
         }
-        // Some take room twice.
+        // Some take twice their room.
         if is_network && its.mailbox.bytes_sent() * 2 > self.config.socket_bytes {
             its.mailbox.overflows();
         }
@@ -514,7 +515,7 @@ impl<E: Env> Runner<'_, E> {
         self.datagrams[pair].receiver = None;
     }
 
-    /// An operation on datagrams ended.
+    /// Handles the end of an operation on datagrams.
     pub(super) fn end_datagram(
         &mut self,
         role: DatagramRole,
@@ -522,7 +523,7 @@ impl<E: Env> Runner<'_, E> {
         output: Output,
     ) -> Check {
         match (role, output) {
-            // A future that was dropped, as a cancel of one is.
+            // A future that was dropped, which is its form of cancellation.
             (role, Output::Bytes(Err(_), _)) if is_canceled => {
                 self.datagrams[role.pair()].give_up(&role);
                 Ok(())
@@ -598,7 +599,7 @@ impl<E: Env> Runner<'_, E> {
                     known.push(Errno::CONNREFUSED);
                 }
                 if its.receiver.is_none() && !is_network {
-                    // With the receiver went datagrams, and then the connection.
+                    // The receiver's datagrams are gone, and then the connection.
                     known.extend([Errno::CONNRESET, Errno::NOTCONN]);
                 }
                 match Errno::from_io_error(&error) {
@@ -611,7 +612,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// A datagram came, or was looked at.
+    /// Checks a datagram that was received or peeked.
     fn arrived(&mut self, pair: usize, arrival: Arrival, began: u64, is_peek: bool) -> Check {
         let Arrival { mut receipt, from, control } = arrival;
         let its = &self.datagrams[pair];
@@ -638,7 +639,7 @@ impl<E: Env> Runner<'_, E> {
         }
         let its = &mut self.datagrams[pair];
         if is_peek {
-            // A peek brings copies of descriptors, and not of all where the table is full.
+            // A peek returns copies of descriptors, and not all of them if the descriptor table is full.
             self.stats.outcome(Outcome::Peeked);
             return its.mailbox.peeked(receipt, began);
         }
@@ -659,13 +660,14 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// Receives what is still to come: nothing may be missing.
+    /// Receives all remaining datagrams: none may be missing.
     pub(super) fn drain_datagrams(&mut self) -> Check {
         for pair in 0..self.datagrams.len() {
             let mut turns = 0;
             while self.datagrams[pair].misses_some() && !self.may_hang() {
                 let before = self.datagrams[pair].mailbox.missing();
-                // What came for a dropped receive goes to the next that begins, not to those that wait.
+                // The datagram of a dropped receive goes to the next one that begins, not to those that
+                // wait.
                 let begins = self.datagrams[pair].is_shared && turns % 8 == 1;
                 if begins || self.datagrams[pair].receiving == 0 {
                     self.receive_datagram(pair as u8, ROOM, Form::Message, false);
@@ -688,7 +690,7 @@ impl<E: Env> Runner<'_, E> {
 }
 
 impl DatagramModel {
-    /// Whether datagrams that were sent for certain are still to come.
+    /// Returns whether certainly sent datagrams are still to come.
     fn misses_some(&self) -> bool {
         self.receiver.is_some() && !self.is_spoiled && self.mailbox.missing() > 0
     }

@@ -1,4 +1,4 @@
-//! Open files and what is done with their contents.
+//! Open files and operations on their contents.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -24,17 +24,17 @@ pub(crate) struct OpenFile {
     fd: Fd,
     file: usize,
     how: How,
-    /// It is being closed, by way of this handle or of a clone.
+    /// It is being closed, through this handle or a clone.
     is_closing: Rc<Cell<bool>>,
 }
 
-/// A file, and what is under way on it.
+/// A file, and the operations in flight on it.
 #[derive(Debug)]
 pub(crate) struct FileModel {
     content: Rc<Content>,
-    /// Changes that have begun and may not be over.
+    /// Changes that have begun and may still happen.
     changes: Vec<Change>,
-    /// Nothing can be said about it any more.
+    /// Its contents are unknown from now on.
     pub(crate) is_spoiled: bool,
 }
 
@@ -47,19 +47,19 @@ struct Change {
     is_given_up: bool,
 }
 
-/// What changes a file.
+/// A change of a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Edit {
     /// Bytes at an offset.
     Write(usize, Rc<[u8]>),
-    /// A size.
+    /// A new size.
     Truncate(usize),
-    /// A smallest size.
+    /// A minimum size.
     Allocate(usize),
 }
 
 impl Edit {
-    /// Changes the content; of a write, the first `count` bytes.
+    /// Applies the change to the content; of a write, the first `count` bytes.
     fn apply(&self, content: &mut Content, count: usize) {
         match self {
             Self::Write(at, bytes) => content.write(*at, &bytes[..count]),
@@ -80,9 +80,9 @@ impl Edit {
     }
 }
 
-/// What an operation on a file is to do.
+/// The purpose of an operation on a file.
 pub(crate) enum FileRole {
-    /// With the content before, if that is cut off.
+    /// The content before, if the open truncates the file.
     Open {
         file: usize,
         how: How,
@@ -114,7 +114,7 @@ pub(crate) enum FileRole {
     },
 }
 
-/// How a file is opened.
+/// The way a file is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     is_readable: bool,
@@ -145,7 +145,7 @@ impl FileRole {
         }
     }
 
-    /// The content as it may have been since the operation began.
+    /// The possible content since the operation began.
     fn seen(&mut self) -> Option<&mut Rc<Content>> {
         match self {
             Self::Read { seen, .. } | Self::Size { seen, .. } => Some(seen),
@@ -155,7 +155,7 @@ impl FileRole {
 }
 
 impl FileModel {
-    /// All files of a program.
+    /// Returns all files of a program.
     pub(crate) fn all() -> Vec<Self> {
         let model = |file| Self {
             content: Rc::new(Content::exactly(&initial(file))),
@@ -165,7 +165,7 @@ impl FileModel {
         (0..FILES.len()).map(model).collect()
     }
 
-    /// Whether an edit may begin: what is under way leaves its bytes, and the end, alone.
+    /// Returns whether an edit may begin: no operation in flight changes its bytes or the end.
     fn allows(&self, edit: &Edit) -> bool {
         let Some(range) = edit.range(self.content.size_min()) else {
             return self.changes.is_empty();
@@ -174,20 +174,20 @@ impl FileModel {
         self.changes.iter().all(|change| change.range.as_ref().is_some_and(is_apart))
     }
 
-    /// An edit begins, and may happen from now on. Returns the content before it.
+    /// Begins an edit, which may happen from now on. Returns the content before it.
     fn begin(&mut self, id: u64, edit: &Edit) -> Rc<Content> {
         let before = Rc::clone(&self.content);
         let range = edit.range(before.size_min());
         let mut after = (*before).clone();
         edit.apply(&mut after, edit.len());
-        // It may not have happened, or in part.
+        // It may not have happened, or only in part.
         after.or(&before);
         self.content = Rc::new(after);
         self.changes.push(Change { id, range, is_given_up: false });
         before
     }
 
-    /// An edit is over: `count` bytes of it were written, or it had no effect.
+    /// Ends an edit: `count` bytes of it were written, or it had no effect.
     fn end(&mut self, id: u64, edit: &Edit, before: &Content, count: Option<usize>) {
         let Some(index) = self.changes.iter().position(|change| change.id == id) else { return };
         let change = self.changes.swap_remove(index);
@@ -201,31 +201,31 @@ impl FileModel {
         }
     }
 
-    /// An edit is over, and nobody says whether it was made: both stay possible.
+    /// Ends an edit with an unknown outcome: both states stay possible.
     fn end_either(&mut self, id: u64) {
         self.changes.retain(|change| change.id != id);
     }
 
-    /// The program does not want to know how an operation ends.
+    /// Records that the program gives up an operation's result.
     pub(crate) fn give_up(&mut self, id: u64) {
         for change in self.changes.iter_mut().filter(|change| change.id == id) {
             change.is_given_up = true;
         }
     }
 
-    /// What was given up is over.
+    /// Ends the operations that were given up.
     pub(crate) fn settle(&mut self) {
         self.changes.retain(|change| !change.is_given_up);
     }
 }
 
-/// Bytes that tell the operation that wrote them.
+/// Returns bytes that identify the operation that wrote them.
 pub(super) fn text(id: u64, len: usize) -> Vec<u8> {
     let salt = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..len).map(|index| (salt.rotate_left((index % 57) as u32) as u8) ^ index as u8).collect()
 }
 
-/// The errors of an operation on something that may be closed meanwhile.
+/// Returns the possible errors of an operation on an object that may be closed meanwhile.
 pub(super) fn known_errors(is_closing: bool) -> &'static [Errno] {
     if is_closing { &[Errno::BADF, Errno::CANCELED] } else { &[] }
 }
@@ -278,7 +278,7 @@ impl<E: Env> Runner<'_, E> {
                 content.check_whole(&bytes).or_else(|text| wrong(&bytes, text))
             }
             Ok(WholeFile::Opened(fd, bytes)) => {
-                // It may be that nothing was read yet.
+                // The read may have ended before the first byte.
                 let check = content.check_read(0, bytes.len(), &bytes, true);
                 if !is_spoiled && !bytes.is_empty() {
                     check.or_else(|text| wrong(&bytes, text))?;
@@ -310,7 +310,7 @@ impl<E: Env> Runner<'_, E> {
         let content = &self.files[file].content;
         let at = if appends { content.size_max() } else { usize::from(at) };
         if appends && content.size_min() != content.size_max() {
-            return; // nobody knows where it goes
+            return; // the target of the write is unknown
         }
         let bytes = text(self.started + 1, len);
         let edit = if appends && len == 0 {
@@ -318,7 +318,7 @@ impl<E: Env> Runner<'_, E> {
         } else {
             Edit::Write(at, Rc::from(bytes.as_slice()))
         };
-        // To append is to change the end, whatever the length.
+        // Appending moves the end, whatever the length.
         if !self.files[file].allows(&edit) || appends && !self.files[file].changes.is_empty() {
             return;
         }
@@ -355,7 +355,7 @@ impl<E: Env> Runner<'_, E> {
         self.hold_change(file, edit, true, closing, start, None);
     }
 
-    /// Begins an edit in the model, and lets everybody who reads see it, before it is started.
+    /// Begins an edit in the model, and shows it to all readers, before it is started.
     fn hold_change(
         &mut self,
         file: usize,
@@ -429,7 +429,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// An operation on a file ended.
+    /// Handles the end of an operation on a file.
     pub(super) fn end_file(
         &mut self,
         id: u64,
@@ -513,7 +513,7 @@ impl<E: Env> Runner<'_, E> {
             }
             (FileRole::Sync { closing, .. }, Output::Done(result)) => match result {
                 Ok(()) => Ok(()),
-                // One that failed is told to each open file, so there are more errors than faults.
+                // A failed write-back is reported to each open file, so there are more errors than faults.
                 Err(error)
                     if self.has(FaultKind::FsyncFailed)
                         && Errno::from_io_error(&error) == Some(Errno::IO) =>
@@ -552,7 +552,7 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// When all is over the files hold what the model says.
+    /// Checks at the end that the files have the contents of the model.
     pub(super) fn check_files(&mut self) -> Check {
         for (file, (name, _)) in self.files.iter().zip(FILES) {
             if file.is_spoiled {

@@ -1,4 +1,4 @@
-//! Runs a program and holds its outcome against the models.
+//! Runs a program and compares its outcome with the models.
 
 mod datagrams;
 mod files;
@@ -31,31 +31,31 @@ use self::names::NameRole;
 use self::pipes::{PipeModel, PipeRole};
 use self::sockets::{ListenerModel, ListenerRole};
 
-/// What a program did wrong, or rather what was done wrong to it.
+/// A deviation from the models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What is wrong.
+    /// The deviation, as text.
     pub what: String,
 }
 
-/// Whether all is well.
+/// An error says which rule was broken.
 type Check = Result<(), String>;
 
-/// How an operation of the model ends.
+/// The expected end of an operation.
 pub(crate) enum Role {
-    /// Done.
+    /// Success.
     Nop,
     File(FileRole),
     Name(NameRole),
     Pipe(PipeRole),
     Datagram(DatagramRole),
     Listener(ListenerRole),
-    /// The close of something.
+    /// A close of a descriptor.
     Close,
 }
 
 impl Role {
-    /// The kind of operation, for counting.
+    /// Returns the kind of operation, for counting.
     fn kind(&self) -> &'static str {
         match self {
             Self::Nop => "nop",
@@ -68,26 +68,26 @@ impl Role {
         }
     }
 
-    /// Whether it may wait for ever. A close waits for whoever uses its descriptor, and a result that was
-    /// not taken is a user.
+    /// Returns whether it may wait for ever. A close waits for all users of its descriptor, and a result
+    /// that was not taken is a user.
     fn may_wait(&self) -> bool {
         matches!(self, Self::Pipe(_) | Self::Datagram(_) | Self::Listener(_) | Self::Close)
     }
 }
 
-/// Blocks of registered memory, and their size in bytes.
+/// The number of blocks of registered memory, and their size in bytes.
 const BLOCKS: u32 = 4;
 const BLOCK_BYTES: usize = 4096;
-/// Turns after which an operation that ends by itself must be done, on the simulated kernel and on this
-/// machine; and those that are spent on one that may not.
+/// The number of turns after which an operation that ends by itself must be done, on the simulated kernel
+/// and on this machine; and the number spent on one that may not end.
 const TURNS_MAX: u32 = 3000;
 const TURNS_TRIED: u32 = 10;
-/// How long each of these turns sleeps at most.
+/// The longest sleep of each of these turns.
 const NAP: Duration = Duration::from_millis(5);
-/// Operations held at most.
+/// The largest number of operations held.
 const HELD_MAX: usize = 48;
 
-/// A program under way.
+/// A running program.
 pub(crate) struct Runner<'a, E: Env> {
     env: &'a E,
     driver: Driver,
@@ -98,36 +98,36 @@ pub(crate) struct Runner<'a, E: Env> {
     pipes: Vec<PipeModel>,
     datagrams: Vec<DatagramModel>,
     listeners: Vec<ListenerModel>,
-    /// Sockets that were given an address.
+    /// The number of sockets with an address.
     sockets: u64,
     /// The other ends of the pipes that messages pass on.
     probes: Vec<Fd>,
-    /// What came with messages.
+    /// Control messages received and kept.
     kept: Vec<ReceivedControl>,
     worlds: Worlds,
-    /// Operations on names that were given up and may not be over.
+    /// Operations on names that were given up and may still happen.
     names_given_up: Vec<u64>,
     held: Vec<Held<Role>>,
-    /// Handles that nobody uses any more, as if forgotten: their slots stay in use. Only when all is over
-    /// are they dropped, so that many programs do not fill the memory.
+    /// Forgotten handles: their slots stay in use. They are dropped only at the end, so that many programs
+    /// do not fill the memory.
     forgotten: Vec<Box<dyn Pending>>,
-    /// Errors that only a fault explains.
+    /// The number of errors that only a fault explains.
     excused: u64,
-    /// Operations started.
+    /// The number of operations started.
     started: u64,
-    /// The kernel has failed for good.
+    /// The kernel has failed permanently.
     is_dead: bool,
     stats: &'a mut Stats,
 }
 
-/// What a run on the simulated kernel left behind.
+/// The result of a run on the simulated kernel.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// [`SimHandle::log_hash`](sakia_driver::sim::SimHandle::log_hash).
     pub hash: u64,
-    /// The log, if it was kept.
+    /// The log, if kept.
     pub log: String,
-    /// What is wrong, if anything.
+    /// The failure, if any.
     pub failure: Option<Failure>,
 }
 
@@ -150,7 +150,7 @@ pub fn simulated(program: &Program, keep_log: bool, stats: &mut Stats) -> anyhow
     Ok(Outcome { hash: kernel.log_hash(), log: kernel.log_text(), failure })
 }
 
-/// Runs a program on this machine, with files in `folder`, which it makes and removes.
+/// Runs a program on this machine, with files in `folder`, which is created and removed.
 ///
 /// # Errors
 /// The folder cannot be made, or there is no such backend.
@@ -180,9 +180,9 @@ fn count(handle: &Handle, stats: &mut Stats) {
     stats.plain_calls += OpKind::ALL.iter().map(|&kind| counters.of(kind).inline).sum::<u64>();
 }
 
-/// What is left when the driver is gone.
+/// The remains of a driver.
 struct Ended {
-    /// Every operation was to end.
+    /// Every operation had to end.
     all_ended: bool,
     forgotten: Vec<Box<dyn Pending>>,
     excused: u64,
@@ -231,7 +231,7 @@ fn run<E: Env>(
             break;
         }
     }
-    // Three in four programs come to an end in good order; the others are cut off.
+    // Three in four programs end in good order; the others are cut off.
     if !config.seed.is_multiple_of(4) && !runner.is_dead {
         runner.finish().map_err(|what| format!("at the end: {what}"))?;
     }
@@ -239,7 +239,7 @@ fn run<E: Env>(
     runner.end().map_err(|what| format!("after the driver's end: {what}"))
 }
 
-/// What must hold for the simulated kernel when all is over.
+/// Checks the simulated kernel after the end of the driver.
 fn check_kernel(env: &Simulated, end: &Ended) -> Check {
     let kernel = &env.kernel;
     let injected = |kind| kernel.injected(kind);
@@ -263,8 +263,8 @@ fn check_kernel(env: &Simulated, end: &Ended) -> Check {
         return Ok(());
     }
     let left = kernel.in_flight();
-    // Requests to cancel are told apart by their number only: a completion that was made up stands for
-    // one of them, which may then be under way when the driver ends. It has no memory.
+    // Cancel requests are distinguished by their number only: an invented completion ends one of them in the
+    // driver's books, which may then be in flight when the driver ends. It has no memory.
     if end.leaked > 0 || left as u64 > ghosts {
         return Err(format!("{} operations were leaked, {left} are in flight", end.leaked));
     }
@@ -347,17 +347,17 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// Whether this fault may happen.
+    /// Returns whether this fault may happen.
     fn has(&self, kind: FaultKind) -> bool {
         self.config.chance(kind) > 0
     }
 
-    /// The error of what needs a descriptor, where the table of descriptors may be full.
+    /// Returns the error of an operation that needs a descriptor, if the descriptor table may be full.
     fn errors_of_full_table(&self) -> &'static [Errno] {
         if self.config.descriptors_max < 100 { &[Errno::MFILE] } else { &[] }
     }
 
-    /// Whether operations may not end.
+    /// Returns whether operations may hang.
     fn may_hang(&self) -> bool {
         self.has(FaultKind::Stuck) || self.is_dead
     }
@@ -367,7 +367,7 @@ impl<E: Env> Runner<'_, E> {
         self.started
     }
 
-    /// Keeps an operation that was just started, with a number of its own.
+    /// Keeps an operation that was just started, under a new number.
     fn hold(&mut self, role: Role, pending: Box<dyn Pending>) {
         let id = self.next_id();
         self.hold_as(id, role, pending);
@@ -386,7 +386,7 @@ impl<E: Env> Runner<'_, E> {
 
     fn turn(&mut self, wait: Wait) -> Check {
         let driver = &self.driver;
-        // After a panic the next turn goes on with the other wakers.
+        // After a panic the next turn continues with the other wakers.
         let turn = survive_wakers(|| driver.turn(wait)).unwrap_or_else(|| {
             loop {
                 if let Some(turn) = survive_wakers(|| driver.turn(Wait::Poll)) {
@@ -413,8 +413,8 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// When nothing is under way that the program does not hold, what was given up is over. What goes on by
-    /// itself is nobody's, and was not given up.
+    /// Ends the operations that were given up when all operations in flight are held by the program.
+    /// Multishot operations without a handle do not count; they were not given up.
     fn settle(&mut self) {
         let goes_on = |kind: &str| kind.starts_with("Multi");
         if self.driver.operations().iter().any(|op| op.is_orphan && !goes_on(op.kind)) {
@@ -431,7 +431,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// Takes turns until the operation is done, or long enough.
+    /// Takes turns until the operation is done, or the limit is reached.
     fn await_op(&mut self, number: usize) -> Check {
         let Some(index) = pick(number, self.held.len()) else { return Ok(()) };
         let may_wait = self.held[index].role.may_wait() || self.may_hang();
@@ -452,7 +452,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// Looks at what was not noticed: it must not be done.
+    /// Checks that operations without a notice are not done.
     fn peek(&mut self) -> Check {
         self.turn(Wait::Poll)?;
         let mut index = 0;
@@ -467,13 +467,13 @@ impl<E: Env> Runner<'_, E> {
                 return Err(format!("{} was done without notice: {output:?}", held.role.kind()));
             }
             self.take(held, output)?;
-            // What was taken may have been the last user of a descriptor, whose close is told of in a turn.
+            // The result taken may have been the last user of a descriptor; its close is reported in a turn.
             self.turn(Wait::Poll)?;
         }
         Ok(())
     }
 
-    // What befalls operations.
+    // Fates of operations.
 
     fn cancel_op(&mut self, number: usize) {
         let Some(index) = pick(number, self.held.len()) else { return };
@@ -482,7 +482,7 @@ impl<E: Env> Runner<'_, E> {
         if let Role::Datagram(role) = &held.role {
             self.datagrams[role.pair()].note_canceled(role);
         }
-        // What is not pushed yet is canceled, and its waker called, at once.
+        // An operation that is not pushed yet is canceled, and its waker called, at once.
         survive_wakers(|| held.pending.cancel());
         held.is_canceled = true;
     }
@@ -495,8 +495,7 @@ impl<E: Env> Runner<'_, E> {
         drop(held.pending);
     }
 
-    /// Drops an operation that is the last of so many and one, and was just started, when it was asked for
-    /// once and is not done, a turn later.
+    /// Drops an operation that was just started, after one poll, if it is not done a turn later.
     fn give_up_from(&mut self, index: usize, gives_up: bool) -> Check {
         if !gives_up || self.held.len() == index {
             return Ok(());
@@ -513,7 +512,8 @@ impl<E: Env> Runner<'_, E> {
     fn forget_op(&mut self, number: usize) {
         let Some(index) = pick(number, self.held.len()) else { return };
         match &self.held[index].role {
-            // It could happen at any time until the end, so nothing could be said of names any more.
+            // It could happen at any time until the end, so the model would know nothing about names any
+            // more.
             Role::Name(_) => return,
             Role::File(role) => self.files[role.file()].is_spoiled = true,
             Role::Pipe(role) => self.pipes[role.pipe()].is_spoiled = true,
@@ -526,7 +526,7 @@ impl<E: Env> Runner<'_, E> {
         self.forgotten.push(held.pending);
     }
 
-    /// The model's side of dropping an operation.
+    /// Updates the model for a dropped operation.
     fn give_up(&mut self, id: u64, role: Role) {
         match role {
             Role::Name(_) => self.names_given_up.push(id),
@@ -538,7 +538,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// An operation ended: holds it against the model.
+    /// Compares the result of an ended operation with the model.
     fn take(&mut self, held: Held<Role>, output: Output) -> Check {
         let moment = if held.turns == 0 { Moment::Started } else { Moment::Done };
         let kind = held.role.kind();
@@ -556,7 +556,7 @@ impl<E: Env> Runner<'_, E> {
             },
             Role::Close => match output {
                 Output::Done(Ok(())) => Ok(()),
-                // By way of another clone it was closed before.
+                // It was closed before, through another clone.
                 Output::Done(Err(error)) => {
                     self.excuse(&error, held.is_canceled, &[Errno::BADF, Errno::NOTCONN])
                 }
@@ -571,8 +571,8 @@ impl<E: Env> Runner<'_, E> {
         result.map_err(|wrong| format!("{kind} #{} ended with {}: {wrong}", held.id, short(&what)))
     }
 
-    /// Whether an error without effect is one that may have happened: that the model knows of, that a
-    /// cancel explains, or that was made up.
+    /// Returns whether an error without effect is possible: known to the model, explained by a cancellation,
+    /// or injected.
     fn excuse(&mut self, error: &std::io::Error, is_canceled: bool, known: &[Errno]) -> Check {
         let Some(errno) = Errno::from_io_error(error) else {
             return Err(format!("{error} is no errno"));
@@ -592,8 +592,8 @@ impl<E: Env> Runner<'_, E> {
             Errno::CANCELED,
             Errno::NOBUFS,
         ];
-        // A server answers what it likes, having done what was asked. That a number is bad it says of what is
-        // being closed only.
+        // A server may answer with any error after doing what was requested. `EBADF` it reports only for a
+        // file that is being closed.
         let may_fail = self.has(FaultKind::Errno) && made_up.contains(&errno)
             || self.has(FaultKind::ServerErrno) && errno != Errno::BADF;
         if may_fail || self.has(FaultKind::Restart) && errno == Errno::INTR {
@@ -605,7 +605,7 @@ impl<E: Env> Runner<'_, E> {
 
     // The end.
 
-    /// Parts with everything in good order and waits for all operations.
+    /// Drops everything in good order and waits for all operations.
     fn finish(&mut self) -> Check {
         self.drain_datagrams()?;
         self.part_with_all();
@@ -614,10 +614,10 @@ impl<E: Env> Runner<'_, E> {
             || self.driver.live_operations() as usize != self.forgotten.len()
         {
             self.take_done()?;
-            // What was taken may have made connections.
+            // The results taken may have made connections.
             self.part_with_all();
             if turns == TURNS_TRIED {
-                // What holds both ends of its pipe by itself waits for ever.
+                // An operation that holds both ends of its pipe waits for ever.
                 let waits = |held: &&mut Held<Role>| {
                     matches!(held.role, Role::Pipe(_) | Role::Datagram(_) | Role::Listener(_))
                 };
@@ -627,7 +627,7 @@ impl<E: Env> Runner<'_, E> {
                 });
             }
             turns += 1;
-            // What was forgotten uses its descriptor for ever.
+            // A forgotten operation uses its descriptor for ever.
             let is_left = !self.forgotten.is_empty()
                 && self.held.iter().all(|held| matches!(held.role, Role::Close));
             if turns > TURNS_TRIED * 4 && (is_left || self.may_hang()) {
@@ -648,7 +648,7 @@ impl<E: Env> Runner<'_, E> {
         self.check_names()
     }
 
-    /// Drops what operations are made on: all but polls end by that.
+    /// Drops the descriptors of all operations: all but polls end because of that.
     fn part_with_all(&mut self) {
         self.open.clear();
         self.kept.clear();
@@ -657,7 +657,7 @@ impl<E: Env> Runner<'_, E> {
         self.listeners.iter_mut().for_each(ListenerModel::part_with_ends);
     }
 
-    /// Takes the results of all operations that are noticed to be done.
+    /// Takes the results of all operations with a notice.
     fn take_done(&mut self) -> Check {
         let mut index = 0;
         while index < self.held.len() {
@@ -672,13 +672,13 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// Ends the driver, then looks at what the program still holds.
+    /// Ends the driver, then examines the operations that the program still holds.
     fn end(mut self) -> Result<Ended, String> {
         for held in &self.held {
             self.stats.fate(held.role.kind(), Self::moment(held), Fate::Ended);
         }
         let handle = self.driver.handle().clone();
-        // Half of the programs let go of their files first.
+        // Half of the programs drop their files first.
         if self.config.seed % 8 < 4 {
             self.part_with_all();
         }
@@ -686,8 +686,8 @@ impl<E: Env> Runner<'_, E> {
         let Self { probes, kept, held, forgotten, excused, .. } = self;
         let leaked = driver.shutdown(Duration::from_secs(1)).leaked;
         drop((open, pipes, datagrams, listeners, probes, kept, arena));
-        // Results from before the end are kept; what they are was not looked at in order. A result that
-        // is taken may be what a close waits for; one that was forgotten is waited for in vain.
+        // Results from before the end are kept and were not checked in order. A close may wait for a result
+        // to be taken; it waits in vain for a forgotten one.
         let mut held = held;
         let mut count = usize::MAX;
         while held.len() < count {
@@ -695,7 +695,7 @@ impl<E: Env> Runner<'_, E> {
             held.retain_mut(Held::is_left_waiting);
         }
         let may_wait = |role: &Role| match role {
-            // Of several that use one socket the others wait for it.
+            // If several use one socket, the others wait for it.
             Role::Listener(_) | Role::Datagram(_) | Role::Close => !forgotten.is_empty(),
             _ => false,
         };
@@ -711,12 +711,12 @@ impl<E: Env> Runner<'_, E> {
     }
 }
 
-/// The one of `count` objects that a number stands for, if there is any.
+/// Returns the index that a number selects of `count` objects, if there are any.
 fn pick(number: usize, count: usize) -> Option<usize> {
     (count > 0).then(|| number % count)
 }
 
-/// The beginning of a text that may be long.
+/// Returns the beginning of a text that may be long.
 fn short(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}...", &text[..end]),

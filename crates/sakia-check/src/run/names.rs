@@ -12,14 +12,14 @@ use crate::env::{Env, NAMES};
 use crate::held::{Output, pending};
 use crate::names::{Kind, Name, NameOp};
 
-/// Operations on names under way at most: their orders multiply.
+/// The largest number of operations on names in flight: their orders multiply.
 const UNDER_WAY_MAX: usize = 3;
-/// Where a link leads.
+/// The target of links.
 const NOWHERE: &std::ffi::CStr = c"nowhere";
-/// Bytes of entries that are asked for at a time.
+/// The size of a request for entries, in bytes.
 const LIST_BYTES: usize = 512;
 
-/// What an operation on names is to do.
+/// The purpose of an operation on names.
 pub(crate) struct NameRole {
     op: NameOp,
 }
@@ -76,7 +76,7 @@ impl<E: Env> Runner<'_, E> {
         self.hold_as(id, Role::Name(NameRole { op }), pending);
     }
 
-    /// An operation on names ended.
+    /// Handles the end of an operation on names.
     pub(super) fn end_name(
         &mut self,
         id: u64,
@@ -92,7 +92,7 @@ impl<E: Env> Runner<'_, E> {
             }
             _ => return Err("no result of its kind".to_owned()),
         };
-        // The errors of the model are none that is made up.
+        // The model's errors are never injected ones.
         let of_the_model = [
             Errno::NOENT,
             Errno::EXIST,
@@ -119,7 +119,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// Lists a directory while nothing else is under way.
+    /// Lists a directory while nothing else is in flight.
     pub(super) fn list(&mut self, directory: Option<Name>) -> Check {
         if self.worlds.under_way() > 0 || !self.names_given_up.is_empty() {
             return Ok(());
@@ -131,7 +131,7 @@ impl<E: Env> Runner<'_, E> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW;
         let mut op = self.driver.open(None, self.env.path(&path), flags.bits(), 0);
         let Some(result) = self.finish_now(|| op.try_take())? else { return Ok(()) };
-        // That it is none is no news, nor is a fault.
+        // A path that is no directory is expected, and so are faults.
         let Ok(fd) = result else {
             return Ok(());
         };
@@ -158,7 +158,7 @@ impl<E: Env> Runner<'_, E> {
         self.worlds.check_list(directory, &found)
     }
 
-    /// Takes turns until there is a result. `None` when there will be none.
+    /// Takes turns until there is a result; `None` if it cannot come.
     pub(super) fn finish_now<T>(
         &mut self,
         mut take: impl FnMut() -> Option<T>,
@@ -175,7 +175,7 @@ impl<E: Env> Runner<'_, E> {
         if self.may_hang() { Ok(None) } else { Err("it never ends".to_owned()) }
     }
 
-    /// When all is over there are the names that the model says.
+    /// Checks at the end that the directories have the names of the model.
     pub(super) fn check_names(&mut self) -> Check {
         self.list(None)?;
         (0..).map(Name::pick).take(9).try_for_each(|name| self.list(Some(name)))

@@ -1,4 +1,4 @@
-//! Pipes: what is sent comes out, in order and whole, whoever drops what.
+//! Pipes: bytes arrive in order and complete, whatever is dropped.
 
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
@@ -19,18 +19,18 @@ use crate::stream::Stream;
 /// Starts a receive that loses nothing when dropped.
 pub(super) type Receiver = Box<dyn Fn(Ask) -> Box<dyn Pending>>;
 
-/// What a receive asks for.
+/// The request of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
-    /// Whatever has come, in memory that the driver brings.
+    /// Any available bytes, in memory of the driver.
     Whatever,
-    /// Up to so many bytes.
+    /// Up to this number of bytes.
     Room(usize),
-    /// The same, and control messages, for which there are so many bytes.
+    /// The same, and control messages of up to this number of bytes.
     Message(usize, usize),
 }
 
-/// What bytes go through.
+/// The transport of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     Pipe,
@@ -40,38 +40,38 @@ pub(super) enum StreamKind {
     Unix,
 }
 
-/// More than comes at a time.
+/// More than arrives at a time.
 const PIECE_MAX: usize = 1 << 20;
 
 /// A pipe of the program.
 pub(crate) struct PipeModel {
     reader: Option<Fd>,
     writer: Option<Fd>,
-    /// What receives, in place of single operations on the descriptor.
+    /// The receiver, used in place of single operations on the descriptor.
     receiver: Option<Receiver>,
-    /// There is, or was, such a one.
+    /// There is, or was, such a receiver.
     loses_nothing: bool,
     stream: Stream,
-    /// A write, or a read, has begun and may not be over. A second would make the order uncertain.
+    /// A write has begun and may not be over. A second would make the order uncertain; so it is with reads.
     sending: Activity,
     receiving: Activity,
-    /// Bytes that a read whose handle was dropped may take.
+    /// The most bytes that a dropped read may take.
     lost_max: usize,
-    /// The end was closed, not only dropped: what is under way there is canceled.
+    /// The end was closed, not only dropped: its operations in flight are canceled.
     is_reader_closed: bool,
     is_writer_closed: bool,
     kind: StreamKind,
-    /// Descriptors that were sent along.
+    /// Descriptors sent along.
     passed: Vec<Passed>,
-    /// A receive may have brought bytes and closed the descriptors that came with them.
+    /// A receive may have taken bytes and closed the descriptors sent with them.
     closes_passed: bool,
-    /// How many of these have come or will not.
+    /// The number of these that were received or never will be.
     passed_over: usize,
-    /// Nothing can be said about it any more.
+    /// Its bytes are unknown from now on.
     pub(crate) is_spoiled: bool,
 }
 
-/// Whether something is under way in one direction.
+/// The activity in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Activity {
     #[default]
@@ -84,7 +84,7 @@ enum Activity {
 struct Passed {
     segment: usize,
     numbers: Vec<usize>,
-    /// Some of its bytes were sent, and so were they.
+    /// Some of its bytes were sent, and so were the descriptors.
     is_sent: bool,
 }
 
@@ -96,7 +96,7 @@ impl Activity {
     }
 }
 
-/// What an operation on a pipe is to do.
+/// The purpose of an operation on a pipe.
 pub(crate) enum PipeRole {
     Send { pipe: usize, segment: usize, bytes: Vec<u8>, is_message: bool },
     Receive { pipe: usize, len: usize, is_message: bool },
@@ -130,11 +130,11 @@ impl PipeRole {
 }
 
 impl PipeModel {
-    /// The program does not want to know how an operation ends.
+    /// Records that the program gives up an operation's result.
     pub(crate) fn give_up(&mut self, role: &PipeRole) {
         match *role {
             PipeRole::Send { .. } => self.sending = Activity::GivenUp,
-            // The next one may begin at once, and finds all that this one leaves.
+            // The next one may begin at once, and gets everything that this one leaves.
             PipeRole::Receive { .. } if self.loses_nothing => self.receiving = Activity::None,
             PipeRole::Receive { len, .. } => {
                 self.closes_passed = true;
@@ -145,7 +145,7 @@ impl PipeModel {
         }
     }
 
-    /// What was given up is over.
+    /// Ends the operations that were given up.
     pub(crate) fn settle(&mut self) {
         if self.receiving == Activity::GivenUp {
             self.stream.maybe_received(self.lost_max);
@@ -168,7 +168,7 @@ impl PipeModel {
         }
     }
 
-    /// With what operations on a connection may fail: its other side, or the network, has ended it.
+    /// Returns the possible errors of operations on a connection that the peer or the network has ended.
     fn errors_of_connection(&self, is_reset: bool) -> &'static [Errno] {
         let is_ended = self.reader.is_none() || self.writer.is_none() || is_reset;
         if self.is_socket() && is_ended { &[Errno::PIPE, Errno::CONNRESET] } else { &[] }
@@ -298,7 +298,7 @@ impl<E: Env> Runner<'_, E> {
         self.hold(Role::Pipe(PipeRole::Receive { pipe, len, is_message: true }), op);
     }
 
-    /// The stream within the machine that a number stands for.
+    /// Returns the stream within the machine that a number selects.
     fn pick_unix(&self, number: u8) -> Option<usize> {
         let is_unix = |pipe: &&usize| self.pipes[**pipe].kind == StreamKind::Unix;
         let pipes: Vec<usize> = (0..self.pipes.len()).collect();
@@ -306,7 +306,7 @@ impl<E: Env> Runner<'_, E> {
         pick(number.into(), streams.len()).map(|index| *streams[index])
     }
 
-    /// Descriptors came: those of one write, and of a later one than those that came before.
+    /// Checks the descriptors received: they must be of one write, later than the earlier ones.
     fn take_passed(&mut self, pipe: usize, control: ReceivedControl) -> Check {
         if control.is_truncated {
             self.stats.outcome(Outcome::DescriptorCut);
@@ -403,7 +403,7 @@ impl<E: Env> Runner<'_, E> {
         self.hold(Role::Close, op);
     }
 
-    /// An operation on a pipe ended.
+    /// Handles the end of an operation on a pipe.
     pub(super) fn end_pipe(&mut self, role: PipeRole, is_canceled: bool, output: Output) -> Check {
         let pipe = role.pipe();
         let is_spoiled = self.pipes[pipe].is_spoiled;

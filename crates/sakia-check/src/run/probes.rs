@@ -1,4 +1,4 @@
-//! Descriptors that messages pass on: ends of pipes, known by the other end.
+//! Descriptors passed in messages: ends of pipes, identified through the other end.
 
 use sakia_driver::{ControlMessages, Fd};
 
@@ -6,12 +6,12 @@ use super::Runner;
 use crate::env::Env;
 use crate::stats::Outcome;
 
-/// Pipes that a program passes on at most.
+/// The largest number of pipes that a program passes on.
 const PROBES_MAX: usize = 24;
 
 impl<E: Env> Runner<'_, E> {
-    /// Control messages with so many descriptors, as far as there are any left, and their numbers. Only the
-    /// messages have them.
+    /// Returns control messages with up to `count` descriptors, as many as can be made, and their numbers.
+    /// Only the messages own them.
     pub(super) fn probes(&mut self, count: u8) -> Result<(ControlMessages, Vec<usize>), String> {
         let (mut control, mut numbers) = (ControlMessages::new(), Vec::new());
         for _ in 0..count {
@@ -27,7 +27,7 @@ impl<E: Env> Runner<'_, E> {
         Ok((control, numbers))
     }
 
-    /// The numbers of descriptors that came with a message.
+    /// Returns the numbers of descriptors received in a message.
     pub(super) fn numbers(&mut self, descriptors: &[Fd]) -> Result<Vec<usize>, String> {
         let find = |fd: &Fd| {
             let is_marked = self.env.mark(fd);

@@ -1,4 +1,4 @@
-//! Sockets, and connections, which are two streams.
+//! Sockets, and connections, each of which is two streams.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,24 +16,24 @@ use crate::held::{Output, Pending, driven, pending};
 use crate::program::Place;
 use crate::stats::Outcome;
 
-/// Connections that wait to be accepted at most, where the program does not say it.
+/// The default backlog of listeners.
 const BACKLOG: u32 = 4;
 
-/// A listener within the machine, and who connects to it.
+/// A listener within the machine, and its clients.
 pub(crate) struct ListenerModel {
     fd: Option<Fd>,
-    /// What accepts, in place of single operations.
+    /// The accept stream, used in place of single operations.
     incoming: Option<Rc<Incoming>>,
     address: SocketAddress,
     backlog: usize,
     clients: Vec<Client>,
-    /// Accepts that may have taken a connection that the program does not get.
+    /// The number of accepts that may have taken a connection without returning it.
     given_up: usize,
 }
 
 /// A socket that connects to a listener.
 struct Client {
-    /// None once the program has given it up.
+    /// `None` once the program has given it up.
     fd: Option<Fd>,
     name: SocketAddress,
     state: ClientState,
@@ -52,7 +52,7 @@ enum ClientState {
     Failed,
 }
 
-/// What an operation on a listener is to do.
+/// The purpose of an operation on a listener.
 pub(crate) enum ListenerRole {
     Connect { listener: usize, client: usize },
     Accept { listener: usize, keeps: bool },
@@ -74,7 +74,7 @@ impl ListenerRole {
 }
 
 impl ListenerModel {
-    /// Drops the listener, and what was not connected.
+    /// Drops the listener, and clients that are not connected.
     pub(crate) fn part_with_ends(&mut self) {
         self.fd = None;
         self.incoming = None;
@@ -83,7 +83,7 @@ impl ListenerModel {
         }
     }
 
-    /// The program does not want to know how an operation ends.
+    /// Records that the program gives up an operation's result.
     pub(crate) fn give_up(&mut self, role: &ListenerRole) {
         match *role {
             ListenerRole::Connect { client, .. } => {
@@ -96,7 +96,7 @@ impl ListenerModel {
         }
     }
 
-    /// How many are connected for certain, and were not accepted as far as the program knows.
+    /// Returns the number of clients that are certainly connected and that the program has not accepted.
     fn waiting(&self) -> usize {
         let is_waiting =
             |client: &&Client| client.state == ClientState::Connected && !client.was_accepted;
@@ -104,7 +104,7 @@ impl ListenerModel {
     }
 }
 
-/// A loopback address with a port that the kernel chooses.
+/// Returns a loopback address with a port that the kernel chooses.
 fn any_port() -> SocketAddress {
     SocketAddress::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
 }
@@ -119,11 +119,11 @@ impl<E: Env> Runner<'_, E> {
         O: Operation<Output = io::Result<T>>,
     {
         let mut op = start(&self.driver);
-        // That it fails is no news here: faults are everywhere.
+        // Failures are expected here: faults are everywhere.
         Ok(self.finish_now(|| op.try_take())?.and_then(Result::ok))
     }
 
-    /// A socket with an address, or nothing where something fails.
+    /// Returns a socket with an address, or `None` if a step fails.
     pub(super) fn bound(
         &mut self,
         place: Place,
@@ -147,7 +147,7 @@ impl<E: Env> Runner<'_, E> {
         Ok(address.map(|address| (fd, address)))
     }
 
-    /// Makes a connection, whose directions are two more pipes.
+    /// Makes a connection, whose directions become two pipes.
     pub(super) fn make_connection(&mut self, place: Place) -> Check {
         let keeps = !self.started.is_multiple_of(3);
         if place == Place::Pair {
@@ -178,7 +178,7 @@ impl<E: Env> Runner<'_, E> {
         let Some(Output::Opened(Ok(server))) = accepted else { return Ok(()) };
         let name =
             self.driver.local_address(&client).map_err(|error| format!("no name: {error}"))?;
-        // Where a connection can be broken off, it may have been.
+        // If connections can be reset, this one may have been.
         let peer = self.driver.peer_address(&server).ok();
         if peer.is_some_and(|peer| peer != name) {
             return Err(format!("{peer:?} was accepted, and {name:?} has connected"));
@@ -200,7 +200,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// The two directions of a connection become pipes.
+    /// Makes two pipes of the directions of a connection.
     fn add_connection(&mut self, client: Fd, server: Fd, keeps: bool, is_unix: bool) {
         for (reader, writer) in [(client.clone(), server.clone()), (server, client)] {
             let receiver = keeps.then(|| self.receiver(&reader));
@@ -209,7 +209,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// What receives on a connection, and keeps what comes for nobody.
+    /// Returns a receiver on a connection, which keeps the bytes of dropped receives.
     fn receiver(&self, fd: &Fd) -> Receiver {
         let connection = self.driver.connection(fd.clone());
         Box::new(move |ask| {
@@ -258,7 +258,7 @@ impl<E: Env> Runner<'_, E> {
 
     pub(super) fn connect(&mut self, number: u8) -> Check {
         let Some(listener) = self.pick_listener(number) else { return Ok(()) };
-        // With a name of its own, by which it is known when it is accepted.
+        // It gets a unique name, by which accept identifies it.
         let bound = self.bound(Place::Name, SocketType::STREAM)?;
         let Some((fd, name)) = bound else { return Ok(()) };
         let its = &mut self.listeners[listener];
@@ -292,7 +292,7 @@ impl<E: Env> Runner<'_, E> {
         (its.fd, its.incoming) = (None, None);
     }
 
-    /// An operation on a listener ended.
+    /// Handles the end of an operation on a listener.
     pub(super) fn end_listener(
         &mut self,
         role: ListenerRole,
@@ -314,7 +314,7 @@ impl<E: Env> Runner<'_, E> {
                 self.join(listener, client);
                 self.check_queue(listener)
             }
-            // A worker of the kernel that waits for room is canceled by a signal.
+            // A kernel worker that waits for room is canceled by a signal.
             (role @ ListenerRole::Connect { .. }, Output::Done(Err(error)))
                 if is_canceled && Errno::from_io_error(&error) == Some(Errno::INTR) =>
             {
@@ -329,7 +329,7 @@ impl<E: Env> Runner<'_, E> {
                 if was_accepted {
                     return Err("it was accepted, and failed".to_owned());
                 }
-                // Whoever waited to be accepted when the listener went is turned away.
+                // Clients still in the queue of a dropped listener are rejected.
                 let is_gone = its.fd.is_none();
                 let known = [Errno::CONNREFUSED, Errno::CONNRESET];
                 let is_known =
@@ -355,7 +355,7 @@ impl<E: Env> Runner<'_, E> {
         }
     }
 
-    /// Whether it is an error of a network, which is not there, and was made up.
+    /// Returns whether the error is an injected one of a network, which does not exist here.
     fn is_made_up(&self, error: &io::Error) -> bool {
         let of_networks = [
             Errno::CONNREFUSED,
@@ -387,7 +387,7 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// Makes pipes of a connection whose ends are both there.
+    /// Makes pipes of a connection when both ends exist.
     fn join(&mut self, listener: usize, client: usize) {
         let found = &mut self.listeners[listener].clients[client];
         if found.state != ClientState::Connected || found.server.is_none() {
@@ -398,7 +398,7 @@ impl<E: Env> Runner<'_, E> {
         self.add_connection(client, server, keeps, true);
     }
 
-    /// No more connections wait than there is room for.
+    /// Checks that no more connections wait than the queue has room for.
     fn check_queue(&self, listener: usize) -> Check {
         let its = &self.listeners[listener];
         let is_accept = |role: &Role| match role {
@@ -406,7 +406,7 @@ impl<E: Env> Runner<'_, E> {
             _ => false,
         };
         let accepting = self.held.iter().filter(|held| is_accept(&held.role)).count();
-        // As on Linux, one more than was asked for.
+        // As on Linux, one more than the backlog.
         let room = its.backlog + 1 + accepting + its.given_up;
         if its.incoming.is_none() && its.fd.is_some() && its.waiting() > room {
             return Err(format!("{} wait where there is room for {room}", its.waiting()));

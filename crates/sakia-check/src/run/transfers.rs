@@ -10,16 +10,16 @@ use crate::env::Env;
 use crate::held::{Output, Pending, pending};
 use crate::program::Memory;
 
-/// Most buffers that a transfer uses.
+/// The largest number of buffers in a transfer.
 const PARTS_MAX: usize = 1024;
 
-/// Whether a transfer of so many bytes in several buffers has more of them than it uses, and so is short.
+/// Returns whether a transfer of this length in several buffers has too many of them, and so is short.
 pub(super) fn has_too_many_parts(len: usize) -> bool {
     len > 4 * PARTS_MAX
 }
 
-/// Parts of a transfer in several buffers: one byte, half of the rest, nothing, the rest. Of a long one
-/// more than a transfer takes.
+/// Splits bytes into several buffers: one byte, half of the rest, nothing, the rest. A long text becomes
+/// more buffers than a transfer takes.
 fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
     if has_too_many_parts(bytes.len()) {
         let mut parts: Vec<Vec<u8>> = bytes[..PARTS_MAX].iter().map(|&byte| vec![byte]).collect();
@@ -31,13 +31,13 @@ fn split(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
     vec![bytes, rest, Vec::new(), last]
 }
 
-/// What was written in several buffers, or read into them.
+/// Returns the concatenated bytes of several buffers.
 fn join<T: Deref<Target = [u8]>>(bufs: &[T]) -> Vec<u8> {
     bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
 }
 
-/// How a read ended, and what it brought. Memory that was to be filled up to its capacity has as many bytes
-/// as came, and else none; otherwise the result is one that cannot be.
+/// Returns the result of a read and its bytes. With memory filled up to its capacity, the buffer's length
+/// must be the number of bytes; otherwise the result is an impossible one.
 pub(super) fn brought(is_capacity: bool, result: io::Result<usize>, bytes: Vec<u8>) -> Output {
     let came = *result.as_ref().unwrap_or(&0);
     if is_capacity && bytes.len() != came {
@@ -47,24 +47,24 @@ pub(super) fn brought(is_capacity: bool, result: io::Result<usize>, bytes: Vec<u
 }
 
 impl<E: Env> Runner<'_, E> {
-    /// Whether the next read is into the capacity of empty vectors: every other one.
+    /// Returns whether the next read fills the capacity of empty vectors: every second one does.
     pub(super) fn fills_capacity(&self) -> bool {
         self.started.is_multiple_of(2)
     }
 
-    /// Memory to read `len` bytes into.
+    /// Returns memory to read `len` bytes into.
     pub(super) fn room(&self, len: usize) -> E::Buf {
         let bytes = if self.fills_capacity() { Vec::with_capacity(len) } else { vec![0; len] };
         self.env.buffer(bytes)
     }
 
-    /// A block of registered memory, if that is what is asked for and there is one.
+    /// Returns a block of registered memory, if requested and available.
     pub(super) fn block(&self, memory: Memory) -> Option<FixedBuf> {
         let arena = self.arena.as_ref().filter(|_| memory == Memory::Fixed);
         arena.and_then(Arena::block)
     }
 
-    /// Starts to read `len` bytes, or with a block as many as that has. Returns how many, too.
+    /// Starts to read `len` bytes, or with a block the size of that. Returns the length, too.
     pub(super) fn start_read(
         &self,
         fd: &Fd,
@@ -89,7 +89,7 @@ impl<E: Env> Runner<'_, E> {
         (len, op)
     }
 
-    /// Starts to write these bytes, with a block if there is one, which they fill.
+    /// Starts to write these bytes, with a block if one is available, which they fill.
     pub(super) fn start_write(
         &self,
         fd: &Fd,

@@ -1,4 +1,4 @@
-//! Which steps are under way, so that one that never ends is found by another thread.
+//! The steps under way: another thread finds those that never end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,13 @@ pub(super) struct Board {
 
 #[derive(Debug, Default)]
 struct Steps {
-    /// The number of the last one.
+    /// The number of the last step.
     last: u64,
     under_way: BTreeMap<u64, (&'static str, Instant)>,
 }
 
 impl Board {
-    /// Notes that a step begins; it is under way until the answer is dropped.
+    /// Records that a step begins; it is under way until the returned value is dropped.
     pub(super) fn begin(self: &Arc<Self>, name: &'static str) -> Step {
         let mut steps = self.lock();
         steps.last += 1;
@@ -28,12 +28,12 @@ impl Board {
         Step { board: Arc::clone(self), number }
     }
 
-    /// How many are under way.
+    /// Returns the number of steps under way.
     pub(super) fn len(&self) -> usize {
         self.lock().under_way.len()
     }
 
-    /// Those that have taken longer than `patience`.
+    /// Returns the steps that have taken longer than `patience`.
     pub(super) fn stuck(&self, patience: Duration) -> Stuck {
         let steps = self.lock();
         let ages = steps.under_way.values().map(|&(name, begin)| (name, begin.elapsed()));
@@ -49,7 +49,7 @@ impl Board {
 #[derive(Debug)]
 pub(super) struct Step {
     board: Arc<Board>,
-    /// Of the step; also a number that no other step has.
+    /// The number of the step, which is unique.
     pub(super) number: u64,
 }
 

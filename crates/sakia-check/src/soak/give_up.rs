@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use sakia::time::timeout;
 
-/// Polls after which a future is dropped at most, and the time that one gets at most whose polls are
-/// counted by nobody.
+/// The largest number of polls before a future is dropped.
 const POLLS_MAX: u32 = 200;
+/// The longest time before a future without restless polls is dropped.
 const TIME_US_MAX: u64 = 4000;
 
-/// Drops `future` at a moment that `random` chooses: after some turns of the runtime, whether it was
-/// woken in them or not, after some polls for which it was woken, or after some time.
+/// Drops `future` at a moment that `random` chooses: after some turns of the runtime, woken or not, after
+/// some polls for which it was woken, or after some time.
 ///
-/// Resolves to what the future resolves to, or `None` when it was dropped.
+/// Resolves to the output of the future, or `None` when it was dropped.
 pub(super) async fn give_up<F: Future>(random: &mut fastrand::Rng, future: F) -> Option<F::Output> {
     // Small numbers are as likely as large ones.
     let polls_max = 1 << random.u32(0..=POLLS_MAX.ilog2());
@@ -31,11 +31,11 @@ pub(super) async fn give_up<F: Future>(random: &mut fastrand::Rng, future: F) ->
     timeout(limit, after).await.ok().flatten()
 }
 
-/// Drops its future within the poll of the given number in which it is not done.
+/// Drops its future within the poll of the given number, unless it is done by then.
 pub(super) struct GiveUp<F> {
     /// `None` once it is dropped.
     future: Option<Pin<Box<F>>>,
-    /// Polls that are left.
+    /// The remaining polls.
     polls: u32,
     /// It wakes itself, so that it is polled in each turn.
     is_restless: bool,

@@ -1,15 +1,14 @@
-//! The soak: a mixed load on the real kernel, with futures dropped at random moments, for as long as one
-//! likes.
+//! The soak: a mixed load of any duration on the real kernel, with futures dropped at random moments.
 //!
 //! `load` has the steps: files, directories, saves, journals, pipes, connections, timers, tasks, scopes,
-//! threads that block, child processes, and runtimes that come and go on other threads. Half of the steps
-//! are dropped at a random poll or moment, and within the others some operations are. What is read is
-//! compared with what has to be there, byte by byte.
+//! blocking threads, child processes, and runtimes that come and go on other threads. Half of the steps are
+//! dropped at a random poll or moment, and within the others some operations are. All bytes read are
+//! compared with the expected ones.
 //!
-//! 1. A runtime does a step of each kind and is dropped, for what the process keeps for ever. What it
-//!    holds then is the first *baseline*.
-//! 2. The workers, each with a runtime of its own, do the same and wait. What the process holds then is the
-//!    second one.
+//! 1. A runtime does a step of each kind and is dropped, to create everything that the process keeps for
+//!    ever. The state of the process then is the first *baseline*.
+//! 2. The workers, each with its own runtime, do the same and wait. The state of the process then is the
+//!    second baseline.
 //! 3. They do random steps until the time is over. Every few seconds a [`Sample`] is printed.
 //! 4. Everything is awaited. The process must be back at the second baseline: the same descriptors, threads,
 //!    child processes, and live tasks and operations of each runtime. Threads of pools and lanes, which end
@@ -17,10 +16,10 @@
 //! 5. The runtimes are dropped. The process must be back at the first baseline, and no worker of the kernel
 //!    be left.
 //!
-//! It fails upon a wrong byte, an operation or a step that fails, a step that takes longer than
-//! [`PATIENCE`], which is how a lost wake shows, and whatever is left at the end. Memory must not grow by
-//! more than [`HEAP_SLOPE_MAX_MIB`] a minute in the second half; that is held to only if this half takes
-//! [`SLOPE_TIME`] or more, since a short one says little.
+//! It fails on a wrong byte, a failed operation or step, a step that takes longer than [`PATIENCE`], which
+//! is the symptom of a lost wake, and any remains at the end. In the second half memory must not grow by
+//! more than [`HEAP_SLOPE_MAX_MIB`] per minute; this is checked only if that half takes [`SLOPE_TIME`] or
+//! more, since a short one says little.
 
 #![forbid(unsafe_code)]
 
@@ -50,43 +49,44 @@ use self::worker::{Event, State, Worker, warm_up};
 
 pub use self::report::{Sample, Summary};
 
-/// How long a step may take.
+/// The longest time that a step may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// By how much what is allocated may grow in a minute, in MiB.
+/// The limit for the growth of allocated memory, in MiB per minute.
 pub const HEAP_SLOPE_MAX_MIB: f64 = 0.25;
-/// By how much resident memory may, which has what the C library keeps for each of many threads.
+/// The limit for the growth of resident memory, which includes the C library's caches for many threads.
 pub const RSS_SLOPE_MAX_MIB: f64 = 8.0;
-/// The least time over which the growth of memory is held to that.
+/// The shortest time for which the growth of memory is checked.
 pub const SLOPE_TIME: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether all is well.
+/// The interval of checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Samples are this far apart, or closer if the run is short.
+/// The interval of samples; they are closer together if the run is short.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the process may take to be back at its baseline: threads of pools end after 10 idle seconds.
+/// The time for the process to return to its baseline: threads of pools end after 10 idle seconds.
 const RETURN_TIME: Duration = Duration::from_secs(40);
 
-/// What to do.
+/// Options of a soak.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long the load lasts; warming up and the end come on top.
+    /// The duration of the load; warming up and the end are not included.
     pub duration: Duration,
     /// Threads with a runtime each.
     pub threads: usize,
-    /// On which backend.
+    /// The backend.
     pub policy: Policy,
-    /// What the steps and drops follow from, as far as the order of events does not decide.
+    /// The seed of steps and drops; the order of events also depends on the machine.
     pub seed: u64,
-    /// Where to make files; a folder in it is made and removed.
+    /// The folder in which a temporary folder is created.
     pub folder: PathBuf,
-    /// Tells how many bytes are allocated.
+    /// Returns the number of bytes allocated.
     pub allocated: fn() -> u64,
 }
 
-/// Runs the soak, and gives each sample to `show`.
+/// Runs the soak, and passes each sample to `show`.
 ///
 /// # Errors
-/// What is wrong, see the [module](self), or what `show` answers. Threads and files may be left then: the process should end.
+/// A failed check, see the [module](self), or the error of `show`. Threads and files may be left then: the
+/// process should end.
 pub fn soak(
     options: &Options,
     mut show: impl FnMut(&Sample) -> anyhow::Result<()>,
@@ -105,7 +105,7 @@ pub fn soak(
 struct Run {
     common: Arc<Common>,
     samples: Vec<Sample>,
-    /// Of the load.
+    /// The begin of the load.
     begin: Instant,
 }
 
@@ -150,13 +150,13 @@ impl Run {
         self.summary(choice, elapsed)
     }
 
-    /// Does a step of each kind on a runtime of its own, and says what it runs on.
+    /// Does a step of each kind on a new runtime, and returns the name of its backend.
     fn warm_process(&self, seed: u64) -> anyhow::Result<String> {
         let runtime = Runtime::builder().backend(self.common.policy).build()?;
         let mut random = fastrand::Rng::with_seed(!seed);
         runtime.block_on(async {
-            // The thread that reaps children lasts as long as the process. It is started with the first child
-            // that is dropped before it has ended, which this one does only with its input.
+            // The thread that reaps children lasts as long as the process. It starts with the first child
+            // that is dropped while it runs: this one ends only after its input is closed.
             let mut child = Command::new("cat").stdin(Stdio::piped()).spawn()?;
             let input = child.stdin.take();
             drop(child);
@@ -166,8 +166,8 @@ impl Run {
         Ok(runtime.choice().to_string())
     }
 
-    /// What the process holds when nothing happens: twice the same, some time apart. Threads that end by
-    /// themselves are no part of a baseline, so it does not matter that some may be there.
+    /// Returns the state of the idle process: two equal snapshots, some time apart. Threads that end by
+    /// themselves are no part of a baseline, so they may still exist.
     fn settled(&self) -> anyhow::Result<Snapshot> {
         let without_memory =
             |snapshot: &Snapshot| (snapshot.descriptors.clone(), snapshot.threads.clone());
@@ -199,7 +199,7 @@ impl Run {
         }
     }
 
-    /// Waits until all workers have said that they are quiet, and nothing else is under way.
+    /// Waits until all workers have reported that they are quiet, and nothing else is under way.
     fn wait_until_quiet(&self, workers: &[Worker]) -> anyhow::Result<()> {
         let mut quiet = vec![false; workers.len()];
         while !quiet.iter().all(|&is_quiet| is_quiet) || self.common.board.len() > 0 {
@@ -221,7 +221,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a worker has become quiet.
+    /// Returns whether a worker has become quiet.
     ///
     /// # Errors
     /// It failed, or a step does not end.
@@ -241,7 +241,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes samples for as long as the load lasts.
+    /// Takes samples as long as the load lasts.
     fn sample(
         &mut self,
         options: &Options,
@@ -271,7 +271,7 @@ impl Run {
         Ok(())
     }
 
-    /// What there is to say at the end.
+    /// Returns the summary of the run.
     fn summary(self, driver: String, elapsed: Duration) -> anyhow::Result<Summary> {
         let half = elapsed.as_secs_f64() / 2.0;
         let growth = |bytes: fn(&Sample) -> u64| {

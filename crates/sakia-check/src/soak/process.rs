@@ -1,19 +1,19 @@
-//! What the process holds, and whether it is back at what it held before.
+//! The resources that the process holds, and their comparison with an earlier state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::Context;
 
-/// Beginnings of the names of threads that end by themselves when there is no work for them.
+/// Name prefixes of threads that end by themselves when there is no work for them.
 const POOLED: [&str; 3] = ["sakia-blocking", "sakia-bounded", "sakia-elastic"];
-/// The beginning of the names of the kernel's workers.
+/// The name prefix of the kernel's workers.
 const IO_WORKER: &str = "iou-";
 
-/// What the process holds at a moment.
+/// The resources of the process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Snapshot {
-    /// Open descriptors by what they refer to: a path, or a kind.
+    /// Open descriptors by their targets: a path, or a kind.
     pub(super) descriptors: BTreeMap<String, usize>,
     /// Threads by name, without those below.
     pub(super) threads: BTreeMap<String, usize>,
@@ -21,8 +21,7 @@ pub(super) struct Snapshot {
     pub(super) pooled: usize,
     /// Workers of the kernel.
     pub(super) io_workers: usize,
-    /// Child processes, those included that have ended and were not waited for. 0 where the kernel does
-    /// not list them.
+    /// Child processes, including ended ones that were not waited for; 0 if the kernel does not list them.
     pub(super) children: usize,
     /// Resident memory in bytes.
     pub(super) rss_bytes: u64,
@@ -31,14 +30,14 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// What the calling process holds.
+    /// Takes a snapshot of the calling process.
     ///
     /// # Errors
     /// There is no `/proc`.
     pub(super) fn take() -> anyhow::Result<Self> {
         let mut snapshot = Self::default();
         for entry in fs::read_dir("/proc/self/fd").context("list /proc/self/fd")? {
-            // A descriptor that is gone meanwhile is none; that of this list goes at its end.
+            // A descriptor closed meanwhile is skipped; that of this list is closed at its end.
             let Ok(target) = fs::read_link(entry?.path()) else { continue };
             let target = target.to_string_lossy();
             let is_this_list = target.starts_with("/proc/") && target.ends_with("/fd");
@@ -69,18 +68,18 @@ impl Snapshot {
         }
     }
 
-    /// Open descriptors.
+    /// Returns the number of open descriptors.
     pub(super) fn descriptor_count(&self) -> usize {
         self.descriptors.values().sum()
     }
 
-    /// Threads, the kernel's workers not included.
+    /// Returns the number of threads, without the kernel's workers.
     pub(super) fn thread_count(&self) -> usize {
         self.threads.values().sum::<usize>() + self.pooled
     }
 
-    /// What differs from `baseline` in descriptors, threads and children; a line each. Memory and the
-    /// kernel's workers may differ. Threads that end by themselves must have done so.
+    /// Returns the differences from `baseline` in descriptors, threads and children; a line each. Memory and
+    /// the kernel's workers may differ. Threads that end by themselves must have ended.
     pub(super) fn differences(&self, baseline: &Self) -> Vec<String> {
         let mut lines = different_counts("descriptors", &baseline.descriptors, &self.descriptors);
         lines.extend(different_counts("threads", &baseline.threads, &self.threads));
@@ -109,7 +108,7 @@ fn different_counts(
         .collect()
 }
 
-/// What a descriptor's link says, without the number of a pipe or a socket.
+/// Returns the target of a descriptor's link, without the number of a pipe or a socket.
 fn kind_of(target: &str) -> &str {
     match target.split_once(":[") {
         Some((kind @ ("pipe" | "socket"), _)) => kind,
@@ -117,15 +116,15 @@ fn kind_of(target: &str) -> &str {
     }
 }
 
-/// A size from `/proc/self/status`, 0 if it is not there.
+/// Returns a size from `/proc/self/status`; 0 if it is missing.
 fn bytes_of(status: &str, key: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or_default() * 1024
 }
 
-/// How fast a value grows: the slope of the line through these points, by least squares. 0 for fewer than
-/// two moments.
+/// Returns the growth rate of a value: the slope of the least-squares line through these points; 0 for fewer
+/// than two moments.
 pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean_x = points.iter().map(|(x, _)| x).sum::<f64>() / count;
@@ -145,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// What differs, of that which other tests of this process have no part in.
+    /// Returns the differences that other tests of this process do not cause.
     fn differences_about(name: &str, baseline: &Snapshot) -> Vec<String> {
         let now = Snapshot::take().unwrap();
         now.differences(baseline).into_iter().filter(|line| line.contains(name)).collect()
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!(found, ["threads soak-leak: 0 before, 1 after"]);
         drop(end);
         leak.unwrap().join().unwrap();
-        // It is listed for a moment after it was joined.
+        // The thread is listed for a moment after it was joined.
         while !differences_about("soak-leak", &baseline).is_empty() {}
     }
 

@@ -1,4 +1,4 @@
-//! What the soak prints.
+//! The output of the soak.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::load::Counts;
 use super::process::Snapshot;
 use super::worker::State;
 
-/// What the process holds at a moment, and what was done so far.
+/// The state of the process at one moment, and the counts so far.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename = "sample")]
 pub struct Sample {
@@ -24,7 +24,7 @@ pub struct Sample {
     pub io_workers: usize,
     /// Child processes.
     pub children: usize,
-    /// Bytes allocated, the least since the last sample; 0 unless the program counts them.
+    /// Bytes allocated, the minimum since the last sample; 0 unless the program counts them.
     pub heap_bytes: u64,
     /// Resident memory in bytes.
     pub rss_bytes: u64,
@@ -32,11 +32,11 @@ pub struct Sample {
     pub locked_bytes: u64,
     /// Steps that ended or were dropped.
     pub steps: u64,
-    /// Futures that were dropped before they were done.
+    /// Futures dropped before they were done.
     pub dropped: u64,
-    /// Bytes that were compared.
+    /// Bytes compared.
     pub verified_bytes: u64,
-    /// What the workers' runtimes have, with their counters.
+    /// The state of the workers' runtimes, with their counters.
     runtimes: Vec<State>,
 }
 
@@ -93,23 +93,23 @@ impl fmt::Display for Sample {
     }
 }
 
-/// What a soak did in which nothing was wrong.
+/// The summary of a successful soak.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename = "summary")]
 pub struct Summary {
-    /// The backend, and why it is not another.
+    /// The backend, and the reason for it.
     pub driver: String,
-    /// Seconds that the load lasted.
+    /// The duration of the load in seconds.
     pub elapsed_s: f64,
     /// Steps that ended or were dropped.
     pub steps: u64,
-    /// Futures that were dropped before they were done.
+    /// Futures dropped before they were done.
     pub dropped: u64,
-    /// Bytes that were compared.
+    /// Bytes compared.
     pub verified_bytes: u64,
-    /// Growth of what is allocated in the second half, in MiB a minute.
+    /// Growth of allocated memory in the second half, in MiB per minute.
     pub heap_slope_mib_per_minute: f64,
-    /// The same of resident memory.
+    /// Growth of resident memory in the second half, in MiB per minute.
     pub rss_slope_mib_per_minute: f64,
 }
 

@@ -1,9 +1,10 @@
-//! A thread with a runtime of its own, which does steps until it is told to stop.
+//! A thread with its own runtime, which does steps until it is told to stop.
 //!
-//! 1. It does one step of each kind, lets everything end and says that it is [quiet](Event::Quiet).
-//! 2. Told to go on, it does random steps, several at a time, until it is told to stop; lets everything
-//!    end, and says again that it is quiet.
-//! 3. Told to go on, it drops its runtime and ends.
+//! 1. It does one step of each kind, waits for the end of everything and reports that it is
+//!    [quiet](Event::Quiet).
+//! 2. Told to continue, it does random steps, several at a time, until it is told to stop; then it waits for
+//!    the end of everything, and reports again that it is quiet.
+//! 3. Told to continue, it drops its runtime and ends.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,27 +21,27 @@ use serde::Serialize;
 
 use super::load::{Common, KINDS, Kind};
 
-/// Steps under way on a thread at a time.
+/// The number of steps under way at a time on a thread.
 const PLAYERS: usize = 8;
-/// How often a runtime says what it does.
+/// The interval of a runtime's reports.
 const STATE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a thread tells.
+/// A report of a thread.
 pub(super) enum Event {
-    /// All it had started is over.
+    /// Everything that it had started is over.
     Quiet,
-    /// Something is wrong.
+    /// A check failed.
     Failed(String),
 }
 
-/// What a runtime has at a moment, and did so far.
+/// The state and the counters of a runtime at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct State {
     /// Tasks that have not ended.
     pub(super) live_tasks: usize,
     /// Operations with a slot.
     pub(super) live_operations: u32,
-    /// Those of them that the kernel has.
+    /// Those of them that are in the kernel.
     pub(super) in_flight: u32,
     /// Its driver's counters.
     pub(super) counters: BTreeMap<&'static str, u64>,
@@ -56,8 +57,8 @@ impl State {
         }
     }
 
-    /// What a runtime without work must not have; a line each. `baseline` is of the same runtime, when it
-    /// had no work before.
+    /// Returns the differences that an idle runtime must not have; a line each. `baseline` is of the same
+    /// runtime, before its work.
     pub(super) fn differences(&self, baseline: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut compare = |what: &str, before: u64, after: u64| {
@@ -109,23 +110,23 @@ impl Worker {
         Ok(Self { go_on, events, state, thread })
     }
 
-    /// Lets the thread go on, which is quiet. One that has failed does not.
+    /// Tells a quiet thread to continue. One that has failed does not.
     pub(super) fn go_on(&self) {
         self.go_on.send(()).ok();
     }
 
-    /// What its runtime had lately.
+    /// Returns the last reported state of its runtime.
     pub(super) fn state(&self) -> State {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the thread has ended.
+    /// Returns whether the thread has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Playing {
     common: Arc<Common>,
     stop: Arc<AtomicBool>,
@@ -167,7 +168,7 @@ impl Playing {
         }
     }
 
-    /// Waits until nothing is under way, says so, and waits to be told to go on.
+    /// Waits until nothing is under way, reports that, and waits for the next command.
     async fn be_quiet(&self, runtime: &Runtime, tell: &Sender<Event>) -> anyhow::Result<()> {
         let step = self.common.board.begin("the end of all tasks and operations");
         while runtime.live_tasks() > 0 || runtime.in_flight() > 0 {
@@ -177,8 +178,8 @@ impl Playing {
         drop(step);
         self.publish(runtime);
         tell.send(Event::Quiet).ok();
-        // Nothing else is to be done on this thread.
-        self.gone_on.recv().context("nobody goes on")
+        // The thread has no other work.
+        self.gone_on.recv().context("the main thread has ended")
     }
 
     fn publish(&self, runtime: &Runtime) {

@@ -1,16 +1,15 @@
-//! Putting directories apart from each other, where making files takes long.
+//! Spreads directories over the disk if creating files is slow.
 //!
-//! ext4 keeps what is made in a directory near that directory, and new directories near the one that they
-//! are in. Without a journal it does not use an inode again that was deleted in the last minutes, if it has
-//! others, and looks at each such inode in that part of the disk whenever it needs one. A copy that comes
-//! right after a deletion gets stuck in such a part, with all that is below its root.
+//! ext4 places new files near their directory, and new directories near their parent. Without a journal it
+//! avoids inodes deleted in the last minutes if others exist, and checks each such inode in that block group
+//! whenever it needs a new one. A copy right after a deletion gets stuck in such a group, with everything
+//! below its root.
 //!
-//! A directory can be said to be the top of unrelated ones (`FS_TOPDIR_FL`, `chattr +T`): those made in it
-//! are put where the disk is least used. So that is said, for as long as it is copied to, of directories of
-//! the copy in which others are about to be made while making files takes long. It is soon over then: what is
-//! made below a directory that was put apart stays with it. Where there is a journal, or another file system,
-//! nothing is put apart: making files may be slow there for another reason, and what is together is read more
-//! quickly.
+//! The flag `FS_TOPDIR_FL` (`chattr +T`) marks a directory as the top of unrelated ones: ext4 places new
+//! directories in it where the disk is least used. While creating files is slow, the copy sets this flag on
+//! directories in which it is about to create others, for as long as it copies to them. The slow phase is
+//! soon over then: entries below a spread directory stay with it. With a journal, or on another file system,
+//! nothing is spread: creating files may be slow there for another reason, and neighbors are faster to read.
 
 use std::fs;
 use std::path::Path;
@@ -24,24 +23,24 @@ use crate::pace::Making;
 use crate::place::OpenDir;
 use crate::{kernel, sys};
 
-/// Where a directory of the copy is, and where those in it are put.
+/// The placement of a directory of the copy, and of the directories in it.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
-    /// It was put apart, or is in one that was.
+    /// It was spread, or is in a spread directory.
     is_apart: bool,
-    /// This copy has made it, so that its flags are this copy's, too.
+    /// This copy has created it, so its flags are this copy's, too.
     is_ours: bool,
-    /// It has a flag that it must not keep.
+    /// It has the flag, which must be cleared at the end.
     is_top: AtomicBool,
 }
 
 impl Apart {
-    /// Of a directory of the copy. One that a copy has left which was killed may have kept the flag.
+    /// Returns the state of a directory of the copy. A killed copy may have left the flag on its directory.
     pub(super) fn new(is_apart: bool, is_made: bool, was_unfinished: bool) -> Self {
         Self { is_apart, is_ours: is_made, is_top: was_unfinished.into() }
     }
 
-    /// Sees to it that a directory which is about to be made in this one is put where that takes less long.
+    /// Makes ext4 place a directory that is about to be created in this one where creation is faster.
     /// Returns whether it will be.
     pub(super) fn put(
         &self,
@@ -65,14 +64,14 @@ impl Apart {
         if !self.is_top() {
             tally.counters.plain_calls += 2;
             let set = kernel::ioctl_getflags(dir).and_then(|flags| {
-                // Otherwise it was set by somebody else, or just now by another worker.
+                // Otherwise another program set it, or another worker just now.
                 if !flags.contains(IFlags::TOPDIR) {
                     self.is_top.store(true, Ordering::Relaxed);
                 }
                 kernel::ioctl_setflags(dir, flags | IFlags::TOPDIR)
             });
             if set.is_err() {
-                // Nobody misses it.
+                // The directory is gone or refuses flags; spreading is optional.
                 return self.is_apart;
             }
         }
@@ -80,12 +79,12 @@ impl Apart {
         true
     }
 
-    /// Whether it has to be [ended](Self::end).
+    /// Returns whether it has to be [ended](Self::end).
     pub(super) fn is_top(&self) -> bool {
         self.is_top.load(Ordering::Relaxed)
     }
 
-    /// Nothing more will be made in it.
+    /// Clears the flag: no more entries will be created in the directory.
     pub(super) fn end(dir: &OpenDir, tally: &mut Tally) -> sys::Result<()> {
         tally.counters.plain_calls += 2;
         let Ok(flags) = kernel::ioctl_getflags(dir) else { return Ok(()) };
@@ -96,7 +95,7 @@ impl Apart {
     }
 }
 
-/// Whether a device has an ext4 without a journal, as far as the kernel tells.
+/// Returns whether a device has an ext4 without a journal, as far as the kernel reports it.
 fn is_without_journal(device: u64) -> bool {
     let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let Ok(device) = fs::read_link(link) else { return false };
@@ -146,7 +145,7 @@ mod tests {
         assert!(put(&near, Making::WasSlow));
         assert!(top() && near.is_top());
 
-        // What is in a directory that was put apart is so, too, and stays with it unless that is slow again.
+        // A directory in a spread one counts as spread, and stays with it unless creation is slow again.
         let apart = Apart::new(true, true, false);
         assert!(put(&apart, Making::Quick));
         assert!(put(&apart, Making::WasSlow));
@@ -156,7 +155,7 @@ mod tests {
         assert!(apart.put(&dir, device, Making::Slow, &learned, tally));
         assert!(top() && apart.is_top());
 
-        // Somebody else's flag is not taken back.
+        // Another program's flag is not cleared.
         let other = Apart::new(false, true, false);
         assert!(other.put(&dir, device, Making::Slow, &learned, tally));
         assert!(!other.is_top());

@@ -1,4 +1,4 @@
-//! What a copy has of its source beside contents.
+//! Attributes of a copy: owner, mode, times, extended attributes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,39 +14,39 @@ use crate::{kernel, sys};
 
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
-/// What XFS shows of its own beside, access control lists once more among them. Like the signature of a
-/// file's inode it is nothing to be copied; `xattr.conf(5)` has both.
+/// Internal attributes that XFS lists, access control lists once more among them. Like the signature of an
+/// inode they are not copied; `xattr.conf(5)` has both.
 const OF_XFS: &[u8] = b"trusted.SGI_";
-/// Bits of a mode that let others than the owner in.
+/// Mode bits for group and others.
 pub(super) const OTHERS: u32 = 0o077;
-/// Bits of a mode that must not outlive a change of owner.
+/// Mode bits that must not survive a change of owner.
 pub(super) const SET_ID: u32 = 0o6000;
-/// The most bytes that the kernel takes for an attribute's value, and for a list of names.
+/// The kernel's size limit of an attribute's value, and of a list of names.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
-/// Errors of an attribute that may not be set, or that the file system does not have. A value may be longer
-/// than the file system takes them: that, too, it calls a lack of space.
+/// Errors of an attribute that may not be set, or that the file system does not support. A file system also
+/// reports a lack of space for a value that is too long for it.
 const UNSETTABLE: [Errno; 6] =
     [Errno::PERM, Errno::NOTSUP, Errno::ACCESS, Errno::INVAL, Errno::NOSPC, Errno::TOOBIG];
 
-/// What is known of a copy that is to get its attributes.
+/// Facts about a copy that is to get its attributes.
 pub(super) struct Of<'a> {
     /// The source's.
     pub(super) stat: &'a Stat,
-    /// The mode that it is to have if the source's is not preserved.
+    /// The mode to set if the source's is not preserved.
     pub(super) mode: Option<u32>,
-    /// It may have an access control list, from when it was made or before, that is not the source's.
+    /// It may have an access control list, inherited or older, that is not the source's.
     pub(super) may_have_acl: bool,
-    /// It belongs to who runs this, group included.
+    /// It belongs to the user and group of the process.
     pub(super) may_have_owner: bool,
 }
 
-/// Whether entries made in a directory get an access control list from it.
+/// Returns whether entries created in a directory inherit an access control list.
 pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
-    // Seldom is one so short.
+    // Access control lists are seldom this short.
     let mut space = [0; 64];
     let found = match kernel::fgetxattr(dir, DEFAULT_ACL, &mut space[..]) {
-        // It could not be opened to be read.
+        // It could not be opened for reading.
         Err(Errno::BADF) => kernel::getxattr(magic_path(dir, c""), DEFAULT_ACL, &mut space[..]),
         found => found,
     };
@@ -57,7 +57,7 @@ pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
 }
 
 impl Copy {
-    /// Whether a new entry got an access control list.
+    /// Returns whether a new entry inherited an access control list.
     pub(super) fn inherits(&self, spot: &Spot<'_>) -> bool {
         match (spot.folder, spot.target) {
             (Some(folder), _) => folder.facts.target.has_default_acl,
@@ -66,7 +66,7 @@ impl Copy {
         }
     }
 
-    /// Sets what is to be preserved of an open file or directory: owner, attributes, times, mode, in an
+    /// Sets the preserved attributes of an open file or directory: owner, attributes, times, mode, in an
     /// order in which none undoes another.
     pub(super) fn set_attributes(
         &self,
@@ -96,7 +96,7 @@ impl Copy {
             let times = times_of(of.stat);
             sys::retry(|| kernel::futimens(to, &times)).at_target("set times of")?;
         }
-        // Last: until then it is marked as not complete, and its owner may set attributes.
+        // Last: until then its mode marks it as not complete, and its owner may set attributes.
         let mode = if preserve.mode { Some(exact_mode(of.stat, has_owner)) } else { of.mode };
         if let Some(mode) = mode {
             tally.counters.plain_calls += 1;
@@ -105,7 +105,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies extended attributes, access control lists among them if the mode is preserved.
+    /// Copies extended attributes, including access control lists if the mode is preserved.
     fn copy_xattrs(
         &self,
         from: BorrowedFd<'_>,
@@ -115,9 +115,9 @@ impl Copy {
         tally.counters.plain_calls += 1;
         let names = match grown(|space| kernel::flistxattr(from, space)) {
             Ok(names) => names,
-            // There is no such thing, or nobody can know of it.
+            // Not supported.
             Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
-            // A filter refuses it: what there is, is not known.
+            // A seccomp filter refuses it: the attributes are unknown.
             Err(Errno::PERM) => {
                 tally.counters.attributes_lost += 1;
                 return Ok(());
@@ -130,7 +130,7 @@ impl Copy {
         self.copy_each(&names, read, set, tally)
     }
 
-    /// Copies the attributes of a list that are to be preserved.
+    /// Copies the preserved attributes of a list.
     fn copy_each(
         &self,
         names: &[u8],
@@ -153,7 +153,7 @@ impl Copy {
         Ok(())
     }
 
-    /// The names of a list that are to be preserved.
+    /// Returns the preserved names of a list.
     fn wanted<'a>(&self, names: &'a [u8]) -> Vec<&'a CStr> {
         let preserve = self.options.preserve;
         let is_acl = |name: &CStr| [ACCESS_ACL, DEFAULT_ACL].contains(&name);
@@ -165,12 +165,12 @@ impl Copy {
             (if is_acl(name) { preserve.mode } else { preserve.xattrs }).then_some(name)
         });
         let mut wanted: Vec<_> = wanted.collect();
-        // A list may take from the owner what the others need to be set.
+        // A list may take rights from the owner that setting the others needs.
         wanted.sort_by_key(|name| is_acl(name));
         wanted
     }
 
-    /// Sets what is to be preserved of a link or another special file, which cannot be opened.
+    /// Sets the preserved attributes of a link or another special file, which cannot be opened.
     pub(super) fn set_attributes_of_name(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<()> {
         let preserve = self.options.preserve;
         let Some(target) = spot.target else { return Ok(()) };
@@ -200,19 +200,19 @@ impl Copy {
         Ok(())
     }
 
-    /// By way of the directories' descriptors, since there are no such calls relative to them before 6.13.
+    /// Copies them through the directories' descriptors, since calls relative to them exist only since 6.13.
     fn copy_xattrs_of_name(&self, spot: &mut Spot<'_>) -> Result<()> {
         let Some(target) = spot.target else { return Ok(()) };
         let from = magic_path(spot.source.as_fd(), spot.name);
         let to = magic_path(target.as_fd(), spot.to);
-        // Of the link, or of what it points to.
+        // Of the link, or of its target.
         let follows = self.options.follow == Follow::Always;
         let list = |space: &mut [u8]| match follows {
             true => kernel::listxattr(&from, space),
             false => kernel::llistxattr(&from, space),
         };
         let Ok(names) = grown(list) else {
-            // The file system has none, or there is no /proc.
+            // The file system has none, or `/proc` is missing.
             return Ok(());
         };
         if self.options.preserve.mode && self.inherits(spot) {
@@ -228,7 +228,7 @@ impl Copy {
     }
 }
 
-/// The times to set, to the nanosecond.
+/// Returns the times to set, in nanoseconds.
 pub(super) fn times_of(stat: &Stat) -> Timestamps {
     let time =
         |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
@@ -238,24 +238,24 @@ pub(super) fn times_of(stat: &Stat) -> Timestamps {
     }
 }
 
-/// A path that leads to `name` in an open directory, however long that one's own is. Without a name it leads
-/// to that directory, which need not be searched.
+/// Returns a path to `name` in an open directory, however long that directory's own path is. Without a name
+/// it leads to the directory, which need not be searchable.
 pub(super) fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     let name = sys::path(name);
-    // The current directory has a negative number; an absolute name is taken as it is.
+    // The current directory has a negative number; an absolute name is used unchanged.
     if dir.as_raw_fd() < 0 {
         return PathBuf::from(name);
     }
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
 }
 
-/// The mode of the source; without bits that are only for its owner, if the copy has another one.
+/// Returns the mode of the source; without set-id bits if the copy has another owner.
 fn exact_mode(stat: &Stat, has_owner: bool) -> u32 {
     let lost = if has_owner { 0 } else { SET_ID };
     stat.st_mode & sys::PERMISSIONS & !lost
 }
 
-/// Gives the source's user and group, or at least the group. Returns whether both could be given.
+/// Sets the source's user and group, or at least the group. Returns whether both could be set.
 fn set_owner(
     stat: &Stat,
     chown: impl Fn(Option<Uid>, Option<Gid>) -> sys::Result<()>,
@@ -270,7 +270,7 @@ fn set_owner(
     }
 }
 
-/// There may have been no such list.
+/// Accepts that there was no such list.
 fn removed(result: sys::Result<()>) -> Result<()> {
     match result {
         Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
@@ -278,9 +278,9 @@ fn removed(result: sys::Result<()>) -> Result<()> {
     }
 }
 
-/// What a call writes that says `ERANGE` when there is too little space.
+/// Returns the output of a call that reports `ERANGE` if the buffer is too small.
 fn grown(call: impl Fn(&mut [u8]) -> sys::Result<usize>) -> sys::Result<Vec<u8>> {
-    // Most lists are empty, and most values short: one call.
+    // Most lists are empty, and most values short: one call suffices.
     let mut space = [0; 256];
     match call(&mut space) {
         Err(Errno::RANGE) => {}

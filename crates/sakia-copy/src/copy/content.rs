@@ -1,5 +1,4 @@
-//! Contents: shared where that is possible, copied within the kernel, or by way of a buffer; holes stay
-//! holes.
+//! Contents: shared blocks if possible, copied within the kernel, or through a buffer; holes stay holes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,23 +16,23 @@ use crate::options::{Reflink, Sparse};
 use crate::source::Source;
 use crate::{kernel, sys};
 
-/// The most bytes that are copied at a time: between them others can run, and the copy can be stopped.
+/// The most bytes copied at a time: between parts others can run, and the copy can be stopped.
 const PART_MAX: usize = 8 << 20;
-/// Bytes that are copied first; more where that is quick.
+/// The size of the first part; later parts are larger if that is quick.
 const PART_FIRST: usize = 1 << 20;
-/// The least, however slow it is.
+/// The size of the smallest part.
 const PART_MIN: usize = 256 << 10;
 /// A part that takes longer is followed by a smaller one.
 const SLOW: Duration = Duration::from_millis(50);
 /// A part that takes no longer is followed by a larger one.
 const QUICK: Duration = Duration::from_millis(20);
-/// What a block of zeros is, where these are to become holes.
+/// The size of a block of zeros that can become a hole.
 const BLOCK: usize = 4096;
-/// Bytes in a unit of `st_blocks`.
+/// The unit of `st_blocks` in bytes.
 const SECTOR: i64 = 512;
 
 impl Copy {
-    /// Whether the file may have holes that are to be kept.
+    /// Returns whether the file may have holes that are to be kept.
     pub(super) fn has_holes(&self, stat: &Stat) -> bool {
         match self.options.sparse {
             Sparse::Auto => stat.st_blocks * SECTOR < stat.st_size && stat.st_size >= BLOCK as i64,
@@ -42,7 +41,7 @@ impl Copy {
         }
     }
 
-    /// Copies the contents of a file, and counts their bytes. Returns its size.
+    /// Copies the contents of a file, and counts the bytes. Returns its size.
     pub(super) async fn fill_large(
         &self,
         spot: &mut Spot<'_>,
@@ -104,22 +103,22 @@ struct Run<'a, 'b> {
     source: &'a mut Source,
     target: BorrowedFd<'a>,
     buf: &'a mut AlignedBuf,
-    /// Where the target's own position is.
+    /// The target's own file position.
     position: u64,
-    /// Bytes to be copied next by the kernel.
+    /// The size of the kernel's next part.
     part: usize,
-    /// Bytes that were told to the progress.
+    /// The bytes reported to the progress.
     told: u64,
-    /// Copying it takes longer than making it.
+    /// Copying it takes longer than creating it.
     is_large: bool,
 }
 
-/// How contents get from file to file.
+/// The system call that moves the contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// `copy_file_range(2)`, by which file systems copy within themselves.
+    /// `copy_file_range(2)`, with which file systems copy internally.
     Range,
-    /// `sendfile(2)`: from one page cache to the other.
+    /// `sendfile(2)`: between page caches.
     Send,
     Buffer,
 }
@@ -131,13 +130,13 @@ impl Run<'_, '_> {
         while offset < size {
             self.spot.fiber.tally.counters.plain_calls += 2;
             let begin = match kernel::seek(self.source.as_fd(), SeekFrom::Data(offset)) {
-                // Nothing but a hole is left, or it became shorter.
+                // Only a hole is left, or the file became shorter.
                 Err(Errno::NXIO) => {
                     let end = kernel::seek(self.source.as_fd(), SeekFrom::End(0));
                     size = size.min(end.at_source("seek")?);
                     break;
                 }
-                // The file system does not tell.
+                // The file system does not report holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
                     return self.range(0, None).await;
                 }
@@ -146,7 +145,7 @@ impl Run<'_, '_> {
             let end = kernel::seek(self.source.as_fd(), SeekFrom::Hole(begin)).at_source("seek")?;
             let reached = self.range(begin, Some(end)).await?;
             if reached < end {
-                // It became shorter.
+                // The file became shorter.
                 return Ok(reached);
             }
             offset = end;
@@ -155,7 +154,7 @@ impl Run<'_, '_> {
         Ok(size.max(offset))
     }
 
-    /// Copies from `offset` to `end`, or to the end of the file. Returns what it came to.
+    /// Copies from `offset` to `end`, or to the end of the file. Returns the end of the copied range.
     async fn range(&mut self, mut offset: u64, end: Option<u64>) -> Result<u64> {
         let mut way = self.first_way(offset);
         loop {
@@ -185,7 +184,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The best way that has not been refused. The kernel would wait for a disk.
+    /// Returns the best way that was not refused. For uncached contents the kernel would wait for a disk.
     fn first_way(&mut self, offset: u64) -> Way {
         let is_refused = |refused: &AtomicBool| refused.load(Ordering::Relaxed);
         if self.copy.options.sparse == Sparse::Always || !self.is_cached(offset) {
@@ -193,7 +192,7 @@ impl Run<'_, '_> {
         } else if !is_refused(&self.spot.learned.no_range)
             && self.copy.options.reflink != Reflink::Never
         {
-            // Some file systems share blocks to do it.
+            // Some file systems share blocks for it.
             Way::Range
         } else if !is_refused(&self.spot.learned.no_send) {
             Way::Send
@@ -202,15 +201,16 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Whether the page cache has what is at `offset`; the kernel's own copy would wait for a disk.
+    /// Returns whether the page cache has the contents at `offset`; otherwise the kernel's own copy would
+    /// wait for a disk.
     fn is_cached(&mut self, offset: u64) -> bool {
         let mut byte = [0];
         self.spot.fiber.tally.counters.plain_calls += 1;
         !matches!(sys::read_now(self.source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
     }
 
-    /// Copies within the kernel. `None` if that is not possible between these files: it is kept in mind if it
-    /// is so for all others of their file systems.
+    /// Copies within the kernel. `None` if that is impossible between these files; a refusal that holds for
+    /// all files of these file systems is remembered.
     fn by_kernel(&mut self, way: Way, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         if way == Way::Send && self.position != offset {
@@ -228,7 +228,7 @@ impl Run<'_, '_> {
         });
         self.took(begin.elapsed());
         let count = match copied {
-            // Some file systems say so of files that have no size, in /proc for one.
+            // Files without a size return 0 here on some file systems, such as `/proc`.
             Ok(0) if offset == 0 => None,
             Ok(count) => Some(count as u64),
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -237,7 +237,7 @@ impl Run<'_, '_> {
                 refused.store(true, Ordering::Relaxed);
                 None
             }
-            // Which of the two files an error is about is found out by reading and writing.
+            // Reading and writing will show which of the two files an error is about.
             Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::BADF | Errno::IO) => None,
             Err(errno) => return Err(EntryError::target("write", errno)),
         };
@@ -247,7 +247,7 @@ impl Run<'_, '_> {
         Ok(count)
     }
 
-    /// A part took so long: the next one has a size that takes some 50 ms at most.
+    /// Adjusts the size of the next part, so that it takes at most about 50 ms.
     fn took(&mut self, time: Duration) {
         if time > SLOW {
             self.part = (self.part / 2).max(PART_MIN);
@@ -277,7 +277,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Writes the blocks that are not all zeros. The file has to get its size afterwards.
+/// Writes the blocks that are not all zeros. The caller sets the file's size afterwards.
 fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<()> {
     let is_zero = |block: &&[u8]| block.iter().all(|&byte| byte == 0);
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Entries that are no directories: their kinds, and the making of links, FIFOs, sockets and devices.
+//! Entries other than directories: their kinds, and the creation of links, FIFOs, sockets and devices.
 
 use std::os::fd::AsFd;
 
@@ -11,23 +11,23 @@ use crate::options::{Existing, Follow};
 use crate::source::Source;
 use crate::{kernel, sys};
 
-/// What becomes of an entry.
+/// The outcome of an entry.
 pub(super) enum Outcome {
     Copied,
-    /// What is there stays.
+    /// The existing entry stays.
     Skipped,
     Enter,
     Later,
 }
 
 impl Copy {
-    /// Copies what is no directory; of an unknown kind it is found out what it is.
+    /// Copies an entry that is no directory; an unknown kind is looked up first.
     pub(super) async fn copy_entry(&self, spot: &mut Spot<'_>, kind: FileType) -> Next {
         let result = self.try_entry(spot, kind).await;
         self.conclude(spot, result)
     }
 
-    /// Tells the outcome of an entry.
+    /// Reports the outcome of an entry.
     pub(super) fn conclude(&self, spot: &mut Spot<'_>, result: Result<Outcome>) -> Next {
         match result {
             Ok(Outcome::Copied) => self.tell(spot),
@@ -88,7 +88,7 @@ impl Copy {
                 return self.copy_special(spot, &stat).await;
             }
             Err(error) => {
-                // An entry that is not to be copied is not read.
+                // The source is not read if it will not be copied.
                 if self.options.existing == Existing::Update
                     && let Ok(stat) = self.stat_source(spot)
                     && let Ok(true) = self.is_up_to_date(spot, &stat)
@@ -113,7 +113,7 @@ impl Copy {
         let copy = async |spot: &mut Spot<'_>| {
             let (mut source, stat) = match opened.take() {
                 Some(opened) => opened,
-                // By a name that waited for another one.
+                // Through a name that waited for another one.
                 None => open_again(spot)?,
             };
             self.fill_new(spot, &mut source, &stat).await
@@ -132,7 +132,7 @@ impl Copy {
         let pinned = pin.as_ref().map(|(dir, name)| (Some(dir), &**name));
         let (target, to) = pinned.unwrap_or((spot.target, spot.to));
         let spot = &mut Spot { target, to, fiber: &mut *spot.fiber, ..*spot };
-        // That it is the source itself is an error, and not up to date.
+        // A target that is the source itself is an error, and not up to date.
         if self.options.existing == Existing::Update
             && let Some(there) = self.stat_target(spot)?
             && self.is_itself(spot, stat, &there)?
@@ -161,7 +161,7 @@ impl Copy {
         if self.options.preserve.has_attributes()
             && let Err(wrong) = self.set_attributes_of_name(spot, stat)
         {
-            // A later copy could not tell that it is not complete.
+            // A later copy could not detect that it is not complete.
             sys::unlink(target, spot.to).ok();
             return Err(wrong);
         }
@@ -169,8 +169,8 @@ impl Copy {
         Ok(Outcome::Copied)
     }
 
-    /// Of the source's mode, what a FIFO, a socket or a device is made with. If it gets another owner, or
-    /// exactly that mode, nobody else may use it before.
+    /// Returns the mode bits with which a FIFO, a socket or a device is created. If its owner or its exact
+    /// mode is set later, others may not use it before.
     fn bits_of_nodes(&self) -> u32 {
         match (self.options.preserve.mode, self.options.preserve.ownership) {
             (true, _) => 0o700,
@@ -180,7 +180,7 @@ impl Copy {
     }
 }
 
-/// Opens a file that was copied by another name, which left no copy.
+/// Opens a file whose copy under another name left none.
 fn open_again(spot: &Spot<'_>) -> Result<(Source, Stat)> {
     let file = sys::open(spot.source.as_fd(), spot.name, sys::SOURCE).at_source("open")?;
     let stat = sys::stat(&file).at_source("stat")?;

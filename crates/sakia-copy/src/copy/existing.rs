@@ -1,4 +1,4 @@
-//! What is there already where a copy is to be.
+//! Existing entries at the place of a copy.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -18,22 +18,22 @@ use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir};
 use crate::{kernel, sys};
 
-/// Flags to open an entry that is there for writing, without waiting for a reader.
+/// Flags to open an existing entry for writing, without waiting for a reader.
 const WRITE: OFlags = OFlags::WRONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 impl Copy {
-    /// Whether a file is made of the contents of such an entry.
+    /// Returns whether a file is made of the contents of such an entry.
     pub(super) fn is_read(&self, kind: FileType) -> bool {
         self.options.read_special && !matches!(kind, FileType::Directory | FileType::Symlink)
     }
 
-    /// Whether something is there that is to be kept from a source of that kind.
+    /// Returns whether the existing entry is to be kept from a source of that kind.
     pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool> {
         let there = self.stat_overwritten(spot, kind)?;
         Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
     }
 
-    /// What contents would be written to: at the root, what a link there points to.
+    /// Returns the status of the file that contents would be written to: at the root, a link's target.
     pub(super) fn stat_overwritten(&self, spot: &Spot<'_>, kind: FileType) -> Result<Option<Stat>> {
         let there = self.stat_target(spot)?;
         if !self.is_contents(kind) || !there.is_some_and(|there| is_named_link(spot, &there)) {
@@ -43,19 +43,19 @@ impl Copy {
             Ok(behind) => Some(behind),
             Err(Errno::NOENT) => None,
             Err(Errno::LOOP) if self.options.force => None,
-            // Writing to it says more.
+            // The write will report the error.
             Err(_) => there,
         })
     }
 
-    /// What a source is compared with to tell which one is newer. As with `cp` that of contents is what a
-    /// link leads to, also of one that would be replaced.
+    /// Returns the status to compare with the source's age. As with `cp`, contents are compared with a
+    /// link's target, even if the link would be replaced.
     fn stat_compared(&self, spot: &Spot<'_>, kind: FileType) -> Result<Option<Stat>> {
         if self.options.existing == Existing::Keep {
             return self.stat_overwritten(spot, kind);
         }
         Ok(match self.stat_target(spot)? {
-            // A link to nowhere is not newer, and writing to it says why.
+            // A dangling link is not newer, and the write reports the reason.
             Some(there) if self.is_contents(kind) && is_link(&there) => self.stat_behind(spot).ok(),
             there => there,
         })
@@ -65,7 +65,7 @@ impl Copy {
         kind == FileType::RegularFile || self.is_read(kind)
     }
 
-    /// What the link there points to.
+    /// Returns the status of the target of the existing link.
     fn stat_behind(&self, spot: &Spot<'_>) -> sys::Result<Stat> {
         self.stat_there(spot, AtFlags::empty())
     }
@@ -89,7 +89,7 @@ impl Copy {
         }
     }
 
-    /// Whether what is there is to stay.
+    /// Returns whether the existing entry is to stay.
     pub(super) fn is_up_to_date(&self, spot: &Spot<'_>, stat: &Stat) -> Result<bool> {
         if self.options.existing == Existing::Overwrite {
             return Ok(false);
@@ -98,7 +98,7 @@ impl Copy {
         if mark::is_unfinished(&there, self.user) || self.is_partial(spot, stat, &there) {
             return Ok(false);
         }
-        // That it is the source itself is an error, and not up to date.
+        // A target that is the source itself is an error, and not up to date.
         if self.options.existing == Existing::Update && Id::of(&there) == Id::of(stat) {
             return Ok(false);
         }
@@ -106,8 +106,8 @@ impl Copy {
         Ok(self.options.existing == Existing::Keep || modified(&there) >= modified(stat))
     }
 
-    /// Whether a copy that was killed left the beginning of the file, or a file that has nothing yet. Going
-    /// on from there loses nothing, whoever made it.
+    /// Returns whether a killed copy left a prefix of the file, or an empty file. Continuing there loses
+    /// nothing, whichever program created it.
     fn is_partial(&self, spot: &Spot<'_>, stat: &Stat, there: &Stat) -> bool {
         let is_file = |stat: &Stat| sys::kind(stat) == FileType::RegularFile;
         let may_be = spot.folder.is_some_and(|folder| folder.facts.target.was_unfinished)
@@ -131,8 +131,8 @@ impl Copy {
         }
     }
 
-    /// Opens and empties the file that is there, or makes another one in its place. `None`: the caller has
-    /// named something else, which is to be written to.
+    /// Opens and truncates the existing file, or creates another one in its place. `None`: the caller has
+    /// named a device or a FIFO, to be written to.
     pub(super) fn overwrite(
         &self,
         spot: &Spot<'_>,
@@ -172,19 +172,20 @@ impl Copy {
         }
         let is_file = kind == FileType::RegularFile;
         let has_names = there.st_nlink > 1;
-        // As with `cp`: who does not follow links writes what a device gives to no file that is there.
+        // As with `cp`: without following links, the contents of a device are not written to an existing
+        // file.
         let is_given = sys::kind(stat) != FileType::RegularFile;
         if is_given && self.options.follow == Follow::Never
             || has_names && self.options.preserve.links
         {
             return replace(Some(&name));
         }
-        // A FIFO without a reader would have the copy wait for ever; behind a link, as `/dev/stdout` is
-        // one, it has been opened already.
+        // Opening a FIFO without a reader would block for ever; behind a link, such as `/dev/stdout`, it is
+        // already open.
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         if !is_file && spot.folder.is_none() && (is_link || is_device) {
             return match sys::open(target.as_fd(), spot.to, WRITE) {
-                // That of a FIFO says that nobody reads it yet.
+                // For a FIFO this error means that it has no reader yet.
                 Ok(_) | Err(Errno::NXIO) => Ok(None),
                 Err(_) if self.options.force => replace(Some(&name)),
                 Err(_) => Ok(None),
@@ -219,14 +220,15 @@ impl Copy {
         if self.options.preserve.ownership && !has_owner {
             mode &= !set_id_lost(mode);
         }
-        // Who is not its owner can write to it and not mark it.
+        // A user who is not the owner can write to it but not mark it.
         let marked = sys::set_mode(&fd, mark::FILE).is_ok();
         truncate()?;
         Ok(Some(Made { fd, mode: marked.then_some(mode), is_new: false, has_names }))
     }
 
-    /// A link that the caller has named may lead to a directory by way of which it was named (`ln -s . l`,
-    /// `l/l`): it is removed, and what takes its place made, by the directory it is in and its name there.
+    /// Resolves a link that the caller has named: it may lead to a directory that its own name goes through
+    /// (`ln -s . l`, `l/l`). The link is removed, and its replacement created, through its directory and its
+    /// name there.
     pub(super) fn pin(&self, spot: &Spot<'_>) -> Result<Option<(Arc<OpenDir>, CString)>> {
         if spot.folder.is_some() || spot.target.is_none() {
             return Ok(None);
@@ -244,7 +246,7 @@ impl Copy {
         }
     }
 
-    /// Makes something, in place of what is there. False: it is there already.
+    /// Creates an entry, in place of an existing one. Returns false if it exists already.
     pub(super) fn make_name(
         &self,
         spot: &Spot<'_>,
@@ -259,7 +261,7 @@ impl Copy {
             {
                 return Ok(false);
             }
-            // Where links are followed, `cp` replaces only files that are written to.
+            // When links are followed, `cp` replaces only files whose contents are written.
             let is_written = |there: &Stat| self.options.preserve.links && there.st_nlink > 1;
             if self.options.follow == Follow::Never
                 || there.as_ref().is_some_and(|there| is_directory(there) || is_written(there))
@@ -271,8 +273,8 @@ impl Copy {
         made.map(|()| true).at_target("create")
     }
 
-    /// Whether what is there is the source, by another name that may stay. An error: it is what the source
-    /// leads to, or its only name, so that nothing would be left if it were replaced.
+    /// Returns whether the existing entry is the source under another name, which may stay. It is an error
+    /// if the source leads to it, or if it is the only name, since replacing it would lose the contents.
     pub(super) fn is_itself(&self, spot: &Spot<'_>, source: &Stat, there: &Stat) -> Result<bool> {
         if is_link(source) == is_link(there) {
             if Id::of(source) != Id::of(there) {
@@ -298,12 +300,12 @@ impl Copy {
         }
     }
 
-    /// Opens the directory that the root's copy is in, or is to be in.
+    /// Opens the directory of the root's copy.
     pub(super) fn open_parent(&self) -> sys::Result<OwnedFd> {
         sys::retry(|| kernel::open(parent_of(&self.to), sys::SEARCHED, Mode::empty()))
     }
 
-    /// Whether both are the same name in the same directory.
+    /// Returns whether both are the same name in the same directory.
     fn is_same_name(&self, spot: &Spot<'_>) -> bool {
         let Some(target) = spot.target else { return false };
         if spot.folder.is_some() {
@@ -318,7 +320,7 @@ impl Copy {
     }
 }
 
-/// Makes room for another entry.
+/// Removes an existing entry to make room for another.
 pub(super) fn remove_existing(dir: &OpenDir, name: &CStr, there: Option<&Stat>) -> Result<()> {
     if there.is_some_and(is_directory) {
         return Err(directory());
@@ -329,13 +331,13 @@ pub(super) fn remove_existing(dir: &OpenDir, name: &CStr, there: Option<&Stat>) 
     }
 }
 
-/// The path of the directory that an entry is in.
+/// Returns the path of an entry's directory.
 fn parent_of(path: &CStr) -> &Path {
     let parent = sys::path(path).parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.unwrap_or_else(|| ".".as_ref())
 }
 
-/// Whether the caller has named a link, to be written through.
+/// Returns whether the caller has named a link, to be written through.
 fn is_named_link(spot: &Spot<'_>, there: &Stat) -> bool {
     spot.folder.is_none() && is_link(there)
 }
@@ -344,13 +346,13 @@ fn is_link(stat: &Stat) -> bool {
     sys::kind(stat) == FileType::Symlink
 }
 
-/// The bits that a file of this mode loses to a change of owner, as the kernel has it: set-group-ID only
-/// where the group may execute it.
+/// Returns the set-id bits that a file of this mode loses by a change of owner, as in the kernel:
+/// set-group-ID only if the group may execute it.
 fn set_id_lost(mode: u32) -> u32 {
     if mode & 0o010 != 0 { attributes::SET_ID } else { 0o4000 }
 }
 
-/// The copy would take the place of its source.
+/// The error of a copy that would replace its source.
 fn itself() -> EntryError {
     refused("it is the source itself")
 }
@@ -360,7 +362,7 @@ pub(super) fn is_directory(stat: &Stat) -> bool {
 }
 
 pub(super) fn directory() -> EntryError {
-    refused("what is no directory cannot take the place of one")
+    refused("a non-directory cannot replace a directory")
 }
 
 fn refused(text: &str) -> EntryError {

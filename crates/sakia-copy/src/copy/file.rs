@@ -1,4 +1,4 @@
-//! A regular file: made, filled and completed.
+//! Regular files: created, filled and completed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -15,19 +15,19 @@ use crate::options::Reflink;
 use crate::source::Source;
 use crate::{kernel, sys};
 
-/// Files of fewer bytes are read before they are made, if the buffer has room for them. For larger ones it is
-/// cheaper to have the kernel copy.
+/// Smaller files are read before they are created, if the buffer has room. For larger ones a copy within the
+/// kernel is cheaper.
 pub(super) const SMALL: u64 = 128 << 10;
-/// Of so many files made the time of one is taken.
+/// One in this many creations is timed.
 const TIMED: u64 = 8;
 
 /// A file of the copy, to be filled.
 pub(super) struct Made {
     pub(super) fd: OwnedFd,
-    /// The mode it is to have at the end, if it has another one.
+    /// The mode to set at the end, if it has another one until then.
     pub(super) mode: Option<u32>,
     pub(super) is_new: bool,
-    /// It was there, and removing this name of it would not remove it.
+    /// It existed before and has other names, so removing this one would not remove it.
     pub(super) has_names: bool,
 }
 
@@ -38,7 +38,7 @@ impl Made {
 }
 
 impl Copy {
-    /// Copies a regular file that has not been copied under another name.
+    /// Copies a regular file that was not copied under another name.
     pub(super) async fn fill_new(
         &self,
         spot: &mut Spot<'_>,
@@ -95,7 +95,7 @@ impl Copy {
         Err(EntryError::source("copy", std::io::Error::other(text)))
     }
 
-    /// Whether the file's blocks may be shared with the copy's.
+    /// Returns whether the file's blocks may be shared with the copy's.
     pub(super) fn may_share(&self, spot: &Spot<'_>) -> bool {
         match self.options.reflink {
             Reflink::Never => false,
@@ -104,12 +104,12 @@ impl Copy {
         }
     }
 
-    /// Makes the file, or empties the one that is there.
+    /// Creates the file, or truncates the existing one.
     ///
-    /// What is written by one call, in a directory that is marked as not complete, has its own mode at once:
-    /// at worst it is a beginning of its source, which a later copy finds there.
+    /// A file written by one call, in a directory that is marked as not complete, gets its final mode at
+    /// once: at worst it is a prefix of its source, which a later copy finds there.
     ///
-    /// `None`: the caller has named a device or a FIFO, which is to be written to.
+    /// `None`: the caller has named a device or a FIFO, to be written to.
     pub(super) fn make(
         &self,
         spot: &mut Spot<'_>,
@@ -119,12 +119,13 @@ impl Copy {
         let target = spot.target_dir()?;
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
-            // The list and the mode are made from each other: there is no going back from another mode.
+            // The access control list and the mode are derived from each other: another mode would lose
+            // information.
             let preserve = self.options.preserve;
-            // Permissions that others get only when the file has its owner.
+            // Permissions that others get only after the change of owner.
             let is_withheld = preserve.ownership && !preserve.mode;
             let withheld = if is_withheld { permissions & attributes::OTHERS } else { 0 };
-            // Attributes are set on what its owner may write to.
+            // Attributes can be set only on a file that its owner may write to.
             let added = if preserve.xattrs { 0o200 & !permissions } else { 0 };
             let is_other = withheld & !self.mask != 0 || added != 0;
             let last = is_other.then_some(permissions & !self.mask);
@@ -153,8 +154,8 @@ impl Copy {
         }
     }
 
-    /// Gives a file all else when it has its contents, which were so many bytes. What cannot be completed is
-    /// removed, but that a file which was there keeps its owner, mode or times.
+    /// Sets the attributes of a file that has its contents, of this many bytes. A file that cannot be
+    /// completed is removed; a failure to set attributes of an existing file is no reason for that.
     pub(super) fn complete(
         &self,
         spot: &mut Spot<'_>,
@@ -169,7 +170,7 @@ impl Copy {
             let of = attributes::Of {
                 stat,
                 mode: made.mode,
-                // It has an older one if it was there.
+                // An existing file may have an older one.
                 may_have_acl: preserve.mode && (!made.is_new || self.inherits(spot)),
                 may_have_owner: made.is_new
                     && spot.folder.is_some_and(|folder| !folder.facts.target.gives_group),
@@ -195,10 +196,10 @@ impl Copy {
         completed
     }
 
-    /// Removes what could not be completed.
+    /// Removes a file that could not be completed.
     ///
-    /// A file that was there and has other names stays under all of them, and shows that it is not complete:
-    /// a later copy fills it again.
+    /// A file that existed and has other names stays under all of them, marked as not complete: a later copy
+    /// fills it again.
     fn discard(&self, spot: &Spot<'_>, made: &Made) {
         if let Some(target) = spot.target
             && (made.has_names || sys::unlink(target, spot.to).is_err())

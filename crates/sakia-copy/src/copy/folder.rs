@@ -1,4 +1,4 @@
-//! Directories: made before their contents, completed after.
+//! Directories: created before their contents, completed after.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,13 +17,13 @@ use crate::options::Follow;
 use crate::place::{Id, OpenDir, Place, flags_of_directory};
 use crate::sys::{self, lock};
 
-/// The bits of a mode that `mkdir(2)` takes.
+/// The mode bits that `mkdir(2)` accepts.
 const MKDIR: u32 = 0o1777;
-/// What the copy itself needs of a directory.
+/// The owner's rights that the copy itself needs.
 const OWNER: u32 = 0o700;
-/// What a new directory does not let others do until it is complete.
+/// The rights of others that are withheld until a new directory is complete.
 const OTHERS_WRITE: u32 = 0o022;
-/// What is made in a directory with this bit gets its group, and directories the bit, too.
+/// Entries created in a directory with this bit inherit its group, and directories the bit.
 const SET_GROUP: u32 = 0o2000;
 
 impl Job for Copy {
@@ -43,7 +43,7 @@ impl Job for Copy {
             learned: above.map_or(&nothing, |folder| &folder.facts.target.learned),
         };
         let is_directory = |stat: Stat| sys::kind(&stat) == FileType::Directory;
-        // It may have become one meanwhile.
+        // It may have become a directory meanwhile.
         if above.is_none()
             && !self.stat_source(&spot).is_ok_and(is_directory)
             && self.copy_entry(&mut spot, FileType::Unknown).await != Next::Enter
@@ -53,7 +53,7 @@ impl Job for Copy {
         let entered = self.try_enter(&mut spot).await;
         let folder = entered.map_err(|wrong| self.fail(&mut spot, wrong)).ok()?;
         spot.fiber.tally.counts.directories += 1;
-        // Of one that was there only its contents are copied.
+        // Of an existing directory only the contents are copied.
         if folder.facts.target.is_new || folder.facts.target.place.is_none() {
             self.tell(&spot);
         }
@@ -108,8 +108,7 @@ impl Job for Copy {
 }
 
 impl Copy {
-    /// Opens the directory that `name` is in, and the one that its copy is to be in: none in a dry run. Tells
-    /// of a failure.
+    /// Opens the directory of `name`, and that of its copy: none in a dry run. Reports a failure.
     pub(super) fn open_both(
         &self,
         fiber: &mut Fiber<Self>,
@@ -150,12 +149,12 @@ impl Copy {
         Ok(Folder::new(spot.folder, place, Facts { stat, is_empty, target }))
     }
 
-    /// A tree that leads into itself has no end.
+    /// Returns an error if a directory contains itself, through followed links.
     fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<()> {
         let id = Id::of(stat);
         let wrong = |text| Err(EntryError::source("copy directory", invalid(text)));
         if self.root.get() == Some(&id) {
-            return wrong("it is the copy itself, which was made in what is copied");
+            return wrong("it is the copy itself, which was created inside the source");
         }
         if self.options.follow == Follow::Always
             && let Some(above) = spot.folder
@@ -166,10 +165,10 @@ impl Copy {
         Ok(())
     }
 
-    /// The root's copy must not be made in the root, nor be it.
+    /// Returns an error if the root's copy is the root, or would be created in it.
     fn refuse_descent(&self, source: &Stat) -> Result<()> {
         let is_there = sys::open(CWD, &self.to, sys::SEARCHED);
-        // Where nothing can be opened, nothing can be made either, for which there is a better message.
+        // If nothing can be opened, nothing can be created either, which has a better message.
         const INSIDE: &str = "it is inside its source";
         let mut text = if is_there.is_ok() { "it is the source itself" } else { INSIDE };
         let Ok(mut dir) = is_there.or_else(|_| self.open_parent()) else { return Ok(()) };
@@ -187,14 +186,15 @@ impl Copy {
         }
     }
 
-    /// Makes the directory in `dir`, or takes the one that is there. Returns what is known of it then.
+    /// Creates the directory in `dir`, or uses the existing one. Returns the facts about it.
     fn make_folder(&self, spot: &mut Spot<'_>, dir: &OpenDir, source: &Stat) -> Result<Target> {
         let permissions = source.st_mode & sys::PERMISSIONS;
         let inherits = self.inherits(spot);
         let withheld =
             if self.options.preserve.ownership { attributes::OTHERS } else { OTHERS_WRITE };
         let (first, last) = if inherits {
-            // The list and the mode are made from each other: there is no going back from another mode.
+            // The access control list and the mode are derived from each other: another mode would lose
+            // information.
             (permissions & MKDIR & !withheld | OWNER, None)
         } else {
             (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
@@ -226,7 +226,7 @@ impl Copy {
             }
             self.root.get_or_init(|| Id::of(&stat));
             let is_new = is_made || mark::is_unfinished(&stat, self.user);
-            // The list may have taken what the copy itself needs.
+            // The inherited list may lack rights that the copy itself needs.
             let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
             if !is_usable {
                 let mode = stat.st_mode & sys::PERMISSIONS | OWNER;
@@ -234,12 +234,13 @@ impl Copy {
             }
             let mode = match last {
                 _ if !is_new => None,
-                // One that was not completed gets what it would have got.
+                // A directory that was not completed gets the mode it would have got.
                 None if !is_made => Some(permissions & MKDIR & !self.mask),
-                // The group may have been handed down, and with it that it is.
+                // The group may be inherited, and with it the bit.
                 Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
                 None => {
-                    // All but what only the copy needs, and what others may have when it is complete.
+                    // Without the rights that only the copy needs, and with those of others only when it is
+                    // complete.
                     let mode = stat.st_mode & sys::PERMISSIONS;
                     let exact =
                         mode & !(OWNER & !permissions) | permissions & withheld & !self.mask;
@@ -277,7 +278,7 @@ impl Copy {
         Ok(Target { place, was_unfinished, learned, is_mount, is_unreadable, apart, ..made })
     }
 
-    /// Takes back the flag by which directories in it are put apart.
+    /// Clears the flag that spreads the directories in it.
     fn end_apart(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
         let target = &folder.facts.target;
         if !target.apart.is_top() {
@@ -313,10 +314,10 @@ impl Copy {
         self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)
     }
 
-    /// Syncs its file system, if it is the first one there.
+    /// Syncs its file system, if it is the first directory there.
     fn sync_folder(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
         let target = &folder.facts.target;
-        // What is read again must have left the page cache.
+        // Verification needs contents that are not in the page cache.
         if !(self.options.durable || self.options.verify) || !target.is_mount {
             return Ok(());
         }
@@ -325,21 +326,21 @@ impl Copy {
     }
 }
 
-/// Opens the directory of the copy, and says whether it cannot be read. A link at its place is followed at
-/// the root only, where the caller has named it.
+/// Opens the directory of the copy; returns also whether it is unreadable. A link at its place is followed
+/// only at the root, which the caller has named.
 fn open_target(spot: &Spot<'_>, dir: &OpenDir, is_new: bool) -> Result<(OwnedFd, bool)> {
     let flags = flags_of_directory(spot.folder.is_none() && !is_new);
     let places = &spot.fiber.crew().places;
     let open = |flags| places.with_room(|| sys::open(dir.as_fd(), spot.to, flags));
     let opened = match open(flags) {
-        // To make entries in it, it need not be read.
+        // Creating entries in it does not need read permission.
         Err(Errno::ACCESS) => {
             open(sys::unread(flags)).map(|fd| (fd, true)).map_err(|_| Errno::ACCESS)
         }
         opened => opened.map(|fd| (fd, false)),
     };
     if let Err(Errno::NOTDIR | Errno::LOOP) = opened {
-        let text = "a directory cannot take the place of what is there";
+        let text = "a directory cannot replace an existing non-directory";
         let error = io::Error::new(io::ErrorKind::AlreadyExists, text);
         return Err(EntryError::target("copy directory to", error));
     }
@@ -350,7 +351,7 @@ fn invalid(text: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// Sets the mode, also of one that could not be opened to be read.
+/// Sets the mode, even of a directory that could not be opened for reading.
 fn set_mode(dir: &OpenDir, target: &Target, mode: u32) -> sys::Result<()> {
     if target.is_unreadable { set_mode_by_path(dir, mode) } else { sys::set_mode(dir, mode) }
 }
@@ -359,7 +360,7 @@ fn set_mode_by_path(dir: &OpenDir, mode: u32) -> sys::Result<()> {
     sys::set_mode_of(CWD, &*attributes::magic_path(dir.as_fd(), c""), mode)
 }
 
-/// Syncs the file system that a directory is on.
+/// Syncs the file system of a directory.
 fn sync(dir: &OpenDir, target: &Target) -> sys::Result<()> {
     if !target.is_unreadable {
         return sys::retry(|| kernel::syncfs(dir));
@@ -369,8 +370,8 @@ fn sync(dir: &OpenDir, target: &Target) -> sys::Result<()> {
     set_mode_by_path(dir, mode).and(synced)
 }
 
-/// Opens a directory again by which it can be changed, and returns its mode: for that its owner, and nobody
-/// else, lets itself read it.
+/// Opens a directory again so that it can be changed, and returns its mode: for that its owner grants
+/// itself, and no other user, the right to read it.
 fn readable(dir: &OpenDir) -> sys::Result<(Arc<OpenDir>, u32)> {
     let mode = sys::stat(dir)?.st_mode & sys::PERMISSIONS;
     set_mode_by_path(dir, mode | OWNER)?;

@@ -1,10 +1,10 @@
-//! Names of the same file.
+//! Hard links: names of the same file.
 //!
-//! The first name that is found has the file copied. Names that are found while that goes on are left to
-//! whom copies it; later ones are made at once. Directories of the copy are kept in mind, not open.
+//! The first name found has the file copied. The fiber that copies it also handles names found meanwhile;
+//! later ones are created at once. Directories of the copy are remembered, not kept open.
 //!
-//! Where nothing is to be overwritten, a name of an earlier copy may be found when others were made of a new
-//! one. Then these become names of the earlier one.
+//! If nothing is to be overwritten, a name of an earlier copy may be found after others became names of a
+//! new one. Then these become names of the earlier one.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -22,7 +22,7 @@ pub(super) struct Links {
 }
 
 struct File {
-    /// Names of it that were not found yet, or lie outside of what is copied.
+    /// The number of names that were not found yet, or lie outside of the source.
     left: u64,
     state: State,
 }
@@ -30,20 +30,20 @@ struct File {
 enum State {
     /// It is being copied; these names wait for it.
     Copying(Vec<Waiting>),
-    /// Where the copy is.
+    /// The place of the copy.
     Copied {
         name: Name,
-        /// Its names that are made, if another copy may be found that is to be kept.
+        /// Its names so far, as long as another copy to keep may be found.
         made: Option<Vec<Waiting>>,
     },
 }
 
-/// A name of the source that is to become a name of the copy, or has.
+/// A name of the source that is, or will be, a name of the copy.
 #[derive(Clone)]
 pub(super) struct Waiting {
     pub(super) folder: Option<Arc<Folder<Copy>>>,
     pub(super) name: CString,
-    /// Of the copy; it differs from `name` at the root only.
+    /// The name of the copy; it differs from `name` at the root only.
     pub(super) to: CString,
 }
 
@@ -58,18 +58,18 @@ impl Waiting {
     }
 }
 
-/// What is to be done with a name.
+/// The action for a name.
 pub(super) enum Claim {
-    /// To copy the file.
+    /// Copy the file.
     Copy,
-    /// To make a link to the copy.
+    /// Create a link to the copy.
     Link(Name),
-    /// Nothing: who copies the file does.
+    /// None: the fiber that copies the file does it.
     Wait,
 }
 
 impl Links {
-    /// Says what is to be done with a name of a file that has `count` names.
+    /// Returns the action for a name of a file that has `count` names.
     pub(super) fn claim(&self, id: Id, count: u64, waiting: impl FnOnce() -> Waiting) -> Claim {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&id) else {
@@ -95,8 +95,8 @@ impl Links {
         }
     }
 
-    /// The file has been copied. Returns the names that wait for it. `may_change`: another copy may be found
-    /// that is to be kept.
+    /// Records that the file was copied. Returns the names that wait for it. `may_change`: another copy to
+    /// keep may be found.
     pub(super) fn copied(&self, id: Id, first: Waiting, may_change: bool) -> Vec<Waiting> {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&id) else { return Vec::new() };
@@ -105,7 +105,7 @@ impl Links {
         let name = first.name();
         let made = may_change.then(|| {
             let mut made = waiting.clone();
-            // First the one that others are made of, so that none is made of the new file any more.
+            // First the name that others link to, so that none becomes a name of the new file any more.
             made.insert(0, first);
             made
         });
@@ -117,8 +117,8 @@ impl Links {
         waiting
     }
 
-    /// A copy that is kept has this name. Returns the names that were made of another one; whatever is found
-    /// from now on becomes a name of this one. `None`: the other one is kept as well, or another is.
+    /// Records that a kept copy has this name. Returns the names of the other copy; all names found from now
+    /// on become names of this one. `None`: the other one is kept as well, or another is.
     pub(super) fn found(&self, id: Id, kept: Name) -> Option<Vec<Waiting>> {
         match lock(&self.files).get_mut(&id).map(|file| &mut file.state) {
             Some(State::Copied { name, made }) if made.is_some() => {
@@ -129,7 +129,7 @@ impl Links {
         }
     }
 
-    /// Where the copy is, as far as there is one.
+    /// Returns a name of the copy, if there is one.
     pub(super) fn name(&self, id: Id) -> Option<Name> {
         match &lock(&self.files).get(&id)?.state {
             State::Copied { name, .. } => Some(name.clone()),
@@ -137,8 +137,7 @@ impl Links {
         }
     }
 
-    /// The file could not be copied under the name that was found first. Returns the next one, with which to
-    /// try again.
+    /// Records that the file could not be copied under its first name. Returns the next one, to try again.
     pub(super) fn failed(&self, id: Id) -> Option<Waiting> {
         let mut files = lock(&self.files);
         let file = files.get_mut(&id)?;

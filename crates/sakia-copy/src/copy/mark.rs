@@ -1,18 +1,18 @@
-//! The mode of what is not complete.
+//! The mode of entries that are not complete.
 //!
-//! Nobody but its owner can use such an entry, and no program makes one for itself: the sticky bit means
-//! nothing for files. So a copy that was killed is known by it.
+//! Only the owner can use such an entry, and no program creates one for itself: the sticky bit has no
+//! meaning for files. So this mode identifies the remains of a killed copy.
 
 use rustix::fs::{FileType, Stat};
 
 use crate::sys;
 
-/// Of a file whose contents are not all there.
+/// A file with missing contents.
 pub(super) const FILE: u32 = 0o1200;
-/// Of a directory that gets another mode when it is complete.
+/// A directory whose final mode is set when it is complete.
 pub(super) const DIRECTORY: u32 = 0o1700;
 
-/// Whether a copy that was killed left it.
+/// Returns whether a killed copy left it.
 pub(super) fn is_unfinished(stat: &Stat, user: u32) -> bool {
     let mode = stat.st_mode & sys::PERMISSIONS;
     stat.st_uid == user

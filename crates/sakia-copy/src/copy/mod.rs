@@ -36,24 +36,24 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::sys;
 
-/// Copies what is at `from`, a directory with all that is in it, or anything else, to `to`.
+/// Copies `from`, a directory with its contents or any other entry, to `to`.
 ///
-/// `to` is the path of the copy itself, and the directory that it is in must be there. Where there is a
-/// directory already the copy goes into it; other entries are dealt with as [`Options::existing`] says. A
-/// failure is told to `progress`, kept in the report, and the rest is copied.
+/// `to` is the path of the copy itself, and its parent directory must exist. An existing directory gets the
+/// copied contents added; [`Options::existing`] says how other existing entries are treated. A failure is
+/// reported to `progress` and kept in the report, and the rest is copied.
 ///
 /// The calling runtime's threads do the work, each a directory at a time. They make the system calls
-/// themselves as long as the page cache has what is read; for what it does not have, operations are left to
-/// the runtime, and other entries are copied meanwhile, so that a disk is asked for many at a time.
+/// themselves as long as the page cache has the data; otherwise they leave the operation to the runtime and
+/// copy other entries meanwhile, so that a disk gets many requests at a time.
 ///
-/// A directory has the mode `01700` until all that is in it is there, and a file `01200` until it is
-/// complete, unless it is written by one call in such a directory. One that cannot be completed is removed.
-/// So it can be told what is not whole, even if the process was killed: a later copy that keeps or updates
-/// what is there replaces files with that mode, and completes beginnings of files in directories with the
-/// other.
+/// A directory has the mode `01700` until all its contents are there, and a file `01200` until it is
+/// complete, unless it is written by one call in such a directory. A file that cannot be completed is
+/// removed. So incomplete entries can be recognized even after the process was killed: a later copy that
+/// keeps or updates existing entries replaces files with that mode, and completes prefixes of files in
+/// directories with the other.
 ///
 /// # Errors
-/// A path has a zero byte. All else is in the report: see [`Report::is_complete`].
+/// A path has a zero byte. All other errors are in the report: see [`Report::is_complete`].
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -84,7 +84,7 @@ pub async fn copy_tree(
     Copier::new(options.clone()).for_one_tree().copy(from, to, progress).await
 }
 
-/// Copies several trees, whose names of the same file stay that, and can be told to stop.
+/// Copies several trees, keeping hard links between them, and can be stopped.
 #[derive(Clone)]
 pub struct Copier {
     options: Options,
@@ -97,7 +97,7 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// One that has copied nothing.
+    /// Returns a copier that has copied nothing.
     pub fn new(mut options: Options) -> Self {
         options.fit_memory();
         let budget = options.budget.clone().unwrap_or_else(Budget::from_limits);
@@ -105,17 +105,17 @@ impl Copier {
         Self { options, budget, token, links, is_single: false, mask: sys::umask() }
     }
 
-    /// Only one tree is going to be copied: a file all names of which were found in it is forgotten.
+    /// Declares that only one tree will be copied: a file is forgotten when all its names were found.
     ///
-    /// Otherwise files with several names are kept in mind as long as there is the copier, since a tree may
-    /// be copied twice, by itself and as a part of another one. They take some 200 bytes each.
+    /// Otherwise files with several names are remembered for the life of the copier, since a tree may be
+    /// copied twice, by itself and as a part of another one. Each takes about 200 bytes.
     #[must_use]
     pub fn for_one_tree(mut self) -> Self {
         self.is_single = true;
         self
     }
 
-    /// Canceling it stops the copies: entries that are under way are completed or removed.
+    /// Sets a token whose cancellation stops the copies: entries in progress are completed or removed.
     #[must_use]
     pub fn with_token(mut self, token: CancellationToken) -> Self {
         self.token = token;
@@ -155,10 +155,10 @@ impl Copier {
     }
 }
 
-/// File systems note times by a clock that is so much behind, in nanoseconds.
+/// The granularity of the clock of file times, in nanoseconds.
 const CLOCK_STEP: i128 = 20_000_000;
 
-/// Nanoseconds since 1970.
+/// Returns the time in nanoseconds since 1970.
 fn now() -> i128 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
@@ -170,7 +170,7 @@ pub(crate) struct Copy {
     /// The path of the copy.
     to: CString,
     mask: u32,
-    /// Whom new files belong to.
+    /// The owner of new files.
     user: u32,
     group: u32,
     links: Arc<Links>,
@@ -179,11 +179,11 @@ pub(crate) struct Copy {
     /// The copy's own directory, which must not be copied into itself.
     root: OnceLock<Id>,
     learned: Mutex<HashMap<(u64, u64), Arc<Learned>>>,
-    /// No more can be written.
+    /// The file system is full.
     is_full: AtomicBool,
 }
 
-/// What was found out about a pair of file systems.
+/// Knowledge about a pair of file systems.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     /// Blocks cannot be shared.
@@ -192,48 +192,48 @@ pub(crate) struct Learned {
     no_range: AtomicBool,
     /// Nor does `sendfile`.
     no_send: AtomicBool,
-    /// Which plain reads of the source take no wait.
+    /// The non-blocking reads that the source supports.
     pub(crate) reads: SharedCallSupport,
-    /// Directories of the copy are better put apart where making files takes long.
+    /// Directories of the copy are to be spread when creating files is slow.
     needs_apart: OnceLock<bool>,
 }
 
-/// What is known of a directory.
+/// Facts about a directory.
 pub(crate) struct Facts {
     /// The source's.
     stat: Stat,
-    /// Its entries are not copied: it lies on another file system than the one above.
+    /// Its entries are not copied: it lies on another file system than its parent.
     is_empty: bool,
     target: Target,
 }
 
-/// The known facts of the copy of a directory: none in a dry run.
+/// Facts about the copy of a directory: none in a dry run.
 #[derive(Default)]
 struct Target {
     place: Option<Arc<Place>>,
-    /// It was made by this copy.
+    /// This copy created it.
     is_new: bool,
-    /// It can be seen that it is not complete, so that small files in it need not show it themselves.
+    /// Its mode marks it as not complete, so that small files in it need no mark.
     is_marked: bool,
-    /// A copy that was killed left it, and perhaps the beginning of a file in it.
+    /// A killed copy left it, and perhaps a prefix of a file in it.
     was_unfinished: bool,
-    /// The mode it gets at the end, if it has another one meanwhile.
+    /// The final mode, if it has another one until then.
     mode: Option<u32>,
-    /// New entries get an access control list from it.
+    /// New entries inherit an access control list.
     has_default_acl: bool,
     /// Its file system.
     device: u64,
-    /// New entries may get its group and not that of the process.
+    /// New entries may inherit its group in place of the process's.
     gives_group: bool,
     /// New directories in it do so, too.
     sets_group: bool,
-    /// Of its file system and the source's.
+    /// Knowledge about its file system and the source's.
     learned: Arc<Learned>,
     /// It is the first one on its file system.
     is_mount: bool,
-    /// Its owner may not read it, or the process may not.
+    /// Its owner, or the process, may not read it.
     is_unreadable: bool,
-    /// Where it was put.
+    /// Its placement.
     apart: Apart,
 }
 
@@ -249,7 +249,7 @@ pub(crate) struct Spot<'a> {
     fiber: &'a mut Fiber<Copy>,
     folder: Option<&'a Arc<Folder<Copy>>>,
     source: &'a Arc<OpenDir>,
-    /// Nowhere in a dry run.
+    /// `None` in a dry run.
     target: Option<&'a Arc<OpenDir>>,
     name: &'a CStr,
     to: &'a CStr,
@@ -257,16 +257,16 @@ pub(crate) struct Spot<'a> {
 }
 
 impl<'a> Spot<'a> {
-    /// The directory of the copy, for work that is never done in a dry run.
+    /// Returns the directory of the copy, for work that is never done in a dry run.
     fn target_dir(&self) -> Result<&'a Arc<OpenDir>> {
         self.target.ok_or(Errno::BADF).at_target("open")
     }
 }
 
-/// Something went wrong: at what, and why.
+/// A failed operation, its object, and its error.
 struct EntryError {
     operation: &'static str,
-    /// It is about the copy, and not about the source.
+    /// It is about the copy, not the source.
     is_target: bool,
     error: io::Error,
 }
@@ -284,7 +284,7 @@ impl EntryError {
     }
 }
 
-/// Says of a call that failed what it was for.
+/// Adds the purpose of a call to its error.
 trait At<T> {
     fn at_source(self, operation: &'static str) -> Result<T>;
     fn at_target(self, operation: &'static str) -> Result<T>;
@@ -316,7 +316,7 @@ impl Copy {
         }
     }
 
-    /// Tells of a failure.
+    /// Reports a failure.
     fn fail(&self, spot: &mut Spot<'_>, wrong: EntryError) {
         let path = if wrong.is_target { self.target_path(spot) } else { source_path(spot) };
         spot.fiber.fail(wrong.operation, path, wrong.error);
@@ -327,12 +327,12 @@ impl Copy {
         if let Some(place) = &folder.facts.target.place {
             return place.path_of(spot.to);
         }
-        // A dry run: what is below the source's root goes below the copy's.
+        // A dry run: the copy's path is that of the source with another root.
         let below = folder.place.names().into_iter().skip(1).chain([sys::path(spot.name)]);
         [sys::path(&self.to)].into_iter().chain(below).collect()
     }
 
-    /// Tells of an entry that was done.
+    /// Reports a finished entry.
     fn tell(&self, spot: &Spot<'_>) {
         spot.fiber.crew().progress.entry(|| (source_path(spot), self.target_path(spot)));
     }

@@ -1,4 +1,4 @@
-//! A file with several names: copied under one of them, of which the others are made.
+//! A file with several names: copied under one of them; the others become links.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -16,18 +16,19 @@ use crate::place::{Id, Name, OpenDir};
 use crate::{kernel, sys};
 
 impl Copy {
-    /// Whether other names of it may have to become links.
+    /// Returns whether other names of it may have to become links.
     pub(super) fn has_links(&self, stat: Option<&Stat>) -> bool {
         self.options.preserve.links && stat.is_none_or(|stat| self.is_claimed(stat))
     }
 
-    /// Whether it may be found under another name: where links are followed, each of them is one.
+    /// Returns whether it may be found under another name: each followed link is one.
     pub(super) fn is_claimed(&self, stat: &Stat) -> bool {
         let follows = self.options.follow == Follow::Always;
         self.options.preserve.links && (follows || stat.st_nlink > 1)
     }
 
-    /// How often it may be found: where links are followed or trees overlap, more often than it has names.
+    /// Returns how often it may be found: with followed links or overlapping trees, more often than it has
+    /// names.
     fn names_of(&self, stat: &Stat) -> u64 {
         match self.options.follow {
             Follow::Never if self.is_single => stat.st_nlink,
@@ -35,7 +36,7 @@ impl Copy {
         }
     }
 
-    /// Copies a file by `copy`, unless that is done under another name of it.
+    /// Copies a file by `copy`, unless another name of it was copied.
     pub(super) async fn copy_once(
         &self,
         spot: &mut Spot<'_>,
@@ -56,8 +57,8 @@ impl Copy {
         }
     }
 
-    /// Deals with the names that wait for a file, which was copied with this result. If that left no copy,
-    /// `copy` makes one of another name.
+    /// Handles the names that wait for a file, which was copied with this result. If that left no copy,
+    /// `copy` makes one under another name.
     async fn settle_links(
         &self,
         spot: &mut Spot<'_>,
@@ -71,7 +72,7 @@ impl Copy {
             self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
         };
         let mut copied = copied_to(spot, result);
-        // One after the other: this is rare.
+        // In sequence, since this is rare.
         while copied.is_none()
             && let Some(waiting) = self.links.failed(id)
         {
@@ -91,8 +92,8 @@ impl Copy {
         }
     }
 
-    /// Whether a copy is there of which other names can be made. What was kept is one only if it is as old
-    /// and as long as the source: an earlier copy has made it then. Another name of the source is none.
+    /// Returns whether a copy exists that other names can link to. A kept file counts only if its time and
+    /// size are the source's: then an earlier copy created it. Another name of the source does not count.
     fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome>) -> bool {
         match result {
             Ok(Outcome::Skipped) => {
@@ -103,7 +104,7 @@ impl Copy {
         }
     }
 
-    /// Does what was left to be done later, and says that it is done.
+    /// Does the postponed work, and marks it as done.
     async fn settle(
         &self,
         fiber: &mut Fiber<Self>,
@@ -128,7 +129,7 @@ impl Copy {
         fiber.done(folder);
     }
 
-    /// Makes another name of a file that has been copied: `source` is what the source says of it.
+    /// Creates another name of a copied file: `source` is the status of its source.
     fn link(&self, spot: &mut Spot<'_>, source: &Stat, mut first: Name) -> Result<Outcome> {
         let worker = spot.fiber.worker();
         let crew = &worker.crew;
@@ -180,8 +181,8 @@ impl Copy {
         Ok(Outcome::Copied)
     }
 
-    /// A kept file, and the one that `first` names, are both copies of the source: they become one. If the
-    /// latter was made by this copy, its names become names of the one that was kept.
+    /// Merges a kept file and the one that `first` names, both copies of the source. If this copy created
+    /// the latter, its names become names of the kept one.
     fn become_one(
         &self,
         crew: &Crew<Self>,
@@ -191,13 +192,13 @@ impl Copy {
         kept: &Waiting,
     ) -> sys::Result<()> {
         let Some(made) = self.links.found(id, kept.name()) else {
-            // An earlier copy that was killed has made both.
+            // A killed earlier copy has created both.
             return self.relink(crew, kept, first);
         };
         for made in made {
             let name = made.name();
             let dir = crew.places.open(&name.place)?;
-            // One that is not there yet is about to be made, of whatever is the file by then.
+            // A missing name is about to be created, as a link to the file of that time.
             if sys::stat_name(dir.as_fd(), &name.name).is_ok_and(|stat| Id::of(&stat) == new) {
                 self.relink(crew, &made, &kept.name())?;
             }
@@ -205,8 +206,8 @@ impl Copy {
         Ok(())
     }
 
-    /// A name was made of the file that `first` names. If meanwhile another worker has found an earlier copy,
-    /// it may have come too late to be made one of that.
+    /// Repairs a name that was linked to the file that `first` names, if another worker has found an earlier
+    /// copy meanwhile: it may have come too late for that.
     fn catch_up(&self, spot: &Spot<'_>, id: Id, first: &Name) -> sys::Result<()> {
         let crew = spot.fiber.crew();
         let Some(now) = self.links.name(id).filter(|now| !now.is(first)) else { return Ok(()) };
@@ -218,13 +219,13 @@ impl Copy {
         }
     }
 
-    /// Makes a name that was made one of the file that has the name `kept`.
+    /// Turns a created name into a link to the file with the name `kept`.
     fn relink(&self, crew: &Crew<Self>, made: &Waiting, kept: &Name) -> sys::Result<()> {
         let dir = crew.places.open(&made.name().place)?;
         let from = crew.places.open(&kept.place)?;
         sys::unlink(&*dir, &made.to)?;
         sys::link(&*from, &kept.name, &*dir, &made.to)?;
-        // The directory may have been done.
+        // The directory may have been completed before.
         if self.options.preserve.timestamps
             && let Some(folder) = &made.folder
         {
@@ -235,7 +236,7 @@ impl Copy {
     }
 }
 
-/// Makes `to` in `dir` one more name of the file that is called `first`.
+/// Creates `to` in `dir` as a link to the file `first`.
 fn link(crew: &Crew<Copy>, first: &Name, dir: &OpenDir, to: &CStr) -> sys::Result<()> {
     sys::link(&*crew.places.open(&first.place)?, &first.name, dir, to)
 }
@@ -244,7 +245,7 @@ fn stat_name(crew: &Crew<Copy>, name: &Name) -> sys::Result<Stat> {
     sys::stat_name(crew.places.open(&name.place)?.as_fd(), &name.name)
 }
 
-/// Whether one is a copy of the other, as far as can be told without reading.
+/// Returns whether one is a copy of the other, judged without reading.
 fn is_alike(one: &Stat, other: &Stat) -> bool {
     let facts = |stat: &Stat| (sys::kind(stat), stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
     facts(one) == facts(other)

@@ -1,5 +1,5 @@
-//! What has no size and no offsets: FIFOs and devices that are read, or written to since the caller has
-//! named them. Both may wait for another program, and so they are left to the blocking pool.
+//! Files without a size and offsets: FIFOs and devices that are read, or written to if the caller has named
+//! them. Both may wait for another program, so the blocking pool does the work.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,10 +20,10 @@ use crate::{kernel, stopped, sys};
 const PART: usize = 128 << 10;
 
 impl Copy {
-    /// Makes a file of what a FIFO or a device gives until its end.
+    /// Creates a file from the contents of a FIFO or a device, until its end.
     pub(super) async fn copy_stream(&self, spot: &mut Spot<'_>) -> Result<Outcome> {
         let stat = self.stat_source(spot)?;
-        // Opening the source may wait for long, and take something from it.
+        // Opening the source may wait for a long time, and may consume data.
         if self.is_up_to_date(spot, &stat)? {
             return Ok(Outcome::Skipped);
         }
@@ -48,7 +48,7 @@ impl Copy {
         Ok(Outcome::Copied)
     }
 
-    /// Writes contents to a device or a FIFO that the caller has named, and leaves it as it is otherwise.
+    /// Writes contents to a device or a FIFO that the caller has named, and leaves its attributes alone.
     pub(super) async fn write_to_named(
         &self,
         spot: &mut Spot<'_>,
@@ -61,8 +61,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Moves all bytes, and returns how many they are. If blocks must be shared that fails, since there are
-    /// none, with the error that the kernel has for these files.
+    /// Moves all bytes, and returns their number. If blocks must be shared it fails, with the kernel's error
+    /// for such files.
     async fn move_all(
         &self,
         fiber: &Fiber<Self>,
@@ -74,14 +74,14 @@ impl Copy {
         }
         let source = source.try_clone_to_owned().at_source("open")?;
         let target = target.try_clone_to_owned().at_target("open")?;
-        // It may wait for ever, and keeps nothing but the files meanwhile.
+        // It may wait for ever, and meanwhile keeps nothing but the files alive.
         let crew = Arc::downgrade(fiber.crew());
         let is_stopped = move || crew.upgrade().is_none_or(|crew| crew.is_stopped());
         waiting(fiber, move || Ok(pump(&source, &target, is_stopped))).await.at_source("read")?
     }
 }
 
-/// Moves all bytes, and returns how many they are.
+/// Moves all bytes, and returns their number.
 fn pump(source: impl AsFd, target: impl AsFd, is_stopped: impl Fn() -> bool) -> Result<u64> {
     let mut buf = vec![0; PART];
     let mut moved = 0;
@@ -99,7 +99,7 @@ fn pump(source: impl AsFd, target: impl AsFd, is_stopped: impl Fn() -> bool) -> 
     Err(EntryError::source("copy", stopped::error()))
 }
 
-/// Does what may wait for another program, until all is to be stopped.
+/// Makes a call that may wait for another program, unless the work is stopped.
 async fn waiting<T: Send + 'static>(
     fiber: &Fiber<Copy>,
     call: impl FnOnce() -> sys::Result<T> + Send + 'static,

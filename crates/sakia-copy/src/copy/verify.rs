@@ -1,7 +1,7 @@
-//! Reading what was written again, and comparing it with its source.
+//! Verification: reads the copy again, and compares it with its source.
 //!
-//! A second look at the whole tree, when the first one is over and the file system was synced: what is read
-//! of the copy is dropped from the page cache before, so that it comes from the disk.
+//! It is a second walk over the whole tree, after the copy and a sync of the file system: each file of the
+//! copy is dropped from the page cache first, so that it comes from the disk.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -23,12 +23,12 @@ use crate::{kernel, sys};
 pub(super) struct Verify {
     options: Options,
     to: CString,
-    /// What was changed earlier was there before, and was to stay.
+    /// Entries changed before this time existed before, and were to stay.
     since: Option<i128>,
     reads: SharedCallSupport,
 }
 
-/// Where both are.
+/// The places of both.
 struct Pair<'a> {
     source: &'a Arc<OpenDir>,
     place: &'a Arc<Place>,
@@ -38,14 +38,14 @@ struct Pair<'a> {
 }
 
 impl Verify {
-    /// Of a copy at `to`, begun at so many nanoseconds since 1970.
+    /// Returns the verification of a copy at `to`, begun at this time in nanoseconds since 1970.
     pub(super) fn new(copier: &Copier, to: CString, begin: i128) -> Self {
         let options = copier.options.clone();
         let keeps = options.existing != Existing::Overwrite;
         Self { options, to, since: keeps.then_some(begin), reads: SharedCallSupport::default() }
     }
 
-    /// Compares what is no directory. All errors are told with the path of the copy.
+    /// Compares entries other than directories. All errors are reported with the path of the copy.
     async fn compare(&self, fiber: &mut Fiber<Self>, pair: &Pair<'_>) -> Result<Next> {
         let follows = self.options.follow.flags();
         let source = sys::retry(|| kernel::statat(pair.source, pair.name, follows));
@@ -79,7 +79,7 @@ impl Verify {
         flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
         let source = fiber.open_source(pair.source, pair.name, flags).await;
         let mut source = source.at_target("open source of")?;
-        // What cannot be dropped is compared all the same.
+        // A file that cannot be dropped is compared all the same.
         kernel::fadvise(target.as_fd(), 0, None, Advice::DontNeed).ok();
         let mut buf = std::mem::take(&mut fiber.kit.buf);
         let result = self.compare_contents(fiber, &mut source, &mut target, &mut buf).await;
@@ -122,7 +122,7 @@ impl Verify {
     }
 }
 
-/// When its inode was last changed, in nanoseconds since 1970.
+/// Returns the inode's change time, in nanoseconds since 1970.
 fn changed(stat: &Stat) -> i128 {
     i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
 }

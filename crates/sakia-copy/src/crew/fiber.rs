@@ -1,4 +1,4 @@
-//! A fiber does one thing after the other, with buffers of its own.
+//! A fiber does one operation after the other, with its own buffers.
 
 use std::ffi::CStr;
 use std::io;
@@ -21,13 +21,13 @@ use crate::report::{Counters, Counts, Failure};
 use crate::stopped;
 use crate::sys::{self, lock};
 
-/// What a fiber does before it lets others run.
+/// Entries that a fiber does before it yields.
 const TURN: u32 = 64;
 
-/// What a fiber needs.
+/// The resources of a fiber.
 #[derive(Default)]
 pub(crate) struct Kit {
-    /// Taken while it is lent to a call.
+    /// `None` while it is lent to a call.
     pub(crate) buf: AlignedBuf,
     name: Vec<u8>,
     /// Room for directory entries.
@@ -44,21 +44,21 @@ impl Kit {
     }
 }
 
-/// Counts that a fiber has not told yet.
+/// Counts that a fiber has not reported yet.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) counts: Counts,
     pub(crate) counters: Counters,
-    /// What of them was told.
+    /// The part that was reported.
     told: Counters,
 }
 
-/// One thing after the other.
+/// A sequence of operations.
 pub(crate) struct Fiber<J: Job> {
     worker: Rc<Worker<J>>,
     pub(crate) kit: Kit,
     pub(crate) tally: Tally,
-    /// Entries since others could run.
+    /// Entries since the last yield.
     turn: u32,
 }
 
@@ -71,13 +71,13 @@ impl<J: Job> Fiber<J> {
         &self.worker.crew
     }
 
-    /// Its worker, by way of which the crew is at hand while the fiber is changed. Counting the crew's own
-    /// users for each entry would have all workers change the same memory.
+    /// Returns its worker, which gives access to the crew while the fiber is changed. A reference count of
+    /// the crew per entry would make all workers write to the same memory.
     pub(crate) fn worker(&self) -> Rc<Worker<J>> {
         Rc::clone(&self.worker)
     }
 
-    /// The call that is awaited next may take a while.
+    /// Prepares for a call that may wait.
     pub(crate) fn about_to_wait(&mut self) {
         self.tally.counters.waits += 1;
         self.worker.spread();
@@ -107,19 +107,18 @@ impl<J: Job> Fiber<J> {
         self.kit.name = name;
     }
 
-    /// Fails if all is to be stopped.
+    /// Returns an error if the work is stopped.
     pub(crate) fn go_on(&self) -> io::Result<()> {
         if self.crew().is_stopped() { Err(stopped::error()) } else { Ok(()) }
     }
 
-    /// Waits for `answer`, or until all is to be stopped: then it is canceled, and disposed of by the
-    /// runtime.
+    /// Waits for `answer`, or until the work is stopped: then the runtime cancels and disposes of it.
     pub(crate) async fn unless_stopped<T>(&self, answer: impl Future<Output = T>) -> io::Result<T> {
         self.crew().token.run_until_canceled(answer).await.ok_or_else(stopped::error)
     }
 
-    /// Makes a call that may take long on a thread of the pool, until all is to be stopped; in place if
-    /// there are no threads for it.
+    /// Makes a slow call on a thread of the pool, unless the work is stopped; in place if there are no
+    /// threads for it.
     pub(crate) async fn on_pool<T, F>(&self, call: F) -> io::Result<T>
     where
         T: Send + 'static,
@@ -132,7 +131,7 @@ impl<J: Job> Fiber<J> {
         })?)
     }
 
-    /// Counts a failure, and tells of it. That the work was told to stop is none.
+    /// Counts and reports a failure. The stop of the work is not a failure.
     pub(crate) fn fail(&mut self, operation: &'static str, path: PathBuf, error: io::Error) {
         let crew = &self.worker.crew;
         crew.job.failed(crew, &error);
@@ -142,7 +141,7 @@ impl<J: Job> Fiber<J> {
         }
     }
 
-    /// Returns the value of `operation` at a path. `None`: it failed, and the failure is told.
+    /// Returns the value of `operation` at a path; `None` after reporting its failure.
     pub(crate) fn ok_or_fail<T, E: Into<io::Error>>(
         &mut self,
         operation: &'static str,
@@ -152,13 +151,13 @@ impl<J: Job> Fiber<J> {
         result.map_err(|error| self.fail(operation, path(), error.into())).ok()
     }
 
-    /// Opens the directory that `name` is in, or tells of the failure.
+    /// Opens the directory of `name`, or reports the failure.
     pub(crate) fn open_place(&mut self, place: &Arc<Place>, name: &CStr) -> Option<Arc<OpenDir>> {
         let opened = self.crew().places.open(place);
         self.ok_or_fail("open directory of", || place.path_of(name), opened)
     }
 
-    /// One more of what is in a directory is done.
+    /// Records that one more entry of a directory is done.
     pub(crate) fn done(&mut self, folder: Option<&Arc<Folder<J>>>) {
         let worker = self.worker();
         let mut next = folder;
@@ -173,7 +172,7 @@ impl<J: Job> Fiber<J> {
         worker.crew.stop();
     }
 
-    /// Adds what was counted to the progress, and has it judged how many are to make files.
+    /// Adds the counts to the progress, and adjusts the number of workers that create files.
     fn tell(&mut self) {
         let (crew, tally) = (&self.worker.crew, &mut self.tally);
         crew.progress.add(&std::mem::take(&mut tally.counts));
@@ -185,7 +184,7 @@ impl<J: Job> Fiber<J> {
         crew.pace.made(made, timed, time);
     }
 
-    /// The entry in hand is a large file: others may do what is left of its directory.
+    /// Declares that the current entry is a large file: other workers may take the rest of its directory.
     pub(crate) fn copying_large(&self) {
         self.worker.has_large_file.set(true);
         self.worker.share();
@@ -222,11 +221,11 @@ impl<J: Job> Fiber<J> {
         }
     }
 
-    /// Reads on in a directory, or is done with it.
+    /// Reads more of a directory, or finishes it.
     async fn read(&mut self, frame: Rc<Frame<J>>) {
         if frame.is_over() {
             let folder = Arc::clone(&frame.folder);
-            // It keeps the directory open, unless another fiber has an entry of it.
+            // It keeps the directory open, unless another fiber works on an entry of it.
             drop(frame);
             return self.done(Some(&folder));
         }
@@ -267,7 +266,7 @@ impl<J: Job> Fiber<J> {
 }
 
 impl<J: Job> Drop for Fiber<J> {
-    /// Whom a panic takes along leaves work that nobody will do: the others must not wait for it.
+    /// On a panic the crew stops: this fiber's work is lost, and the others must not wait for it.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.worker.crew.stop();

@@ -1,4 +1,4 @@
-//! A directory that is being read, with its entries that were not taken.
+//! A directory that is being read, with its pending entries.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -16,14 +16,15 @@ use super::{Folder, Job};
 use crate::place::OpenDir;
 use crate::{kernel, sys};
 
-/// Bytes of directory entries read at once.
+/// Size of a read of directory entries, in bytes.
 pub(super) const BATCH_BYTES: usize = 32 << 10;
-/// Entries that fill the room for them, however long their names are. After fewer there are no more.
+/// The number of entries that fill the buffer, however long their names are. Fewer mean that there are no
+/// more.
 const FULL: usize = BATCH_BYTES / (24 + 256);
-/// Directories that are known and not begun before they are begun, though the one above was not read to its
-/// end: memory is bounded so.
+/// The limit of known directories that are not begun; above it they are begun before the rest of the parent
+/// is read, which bounds the memory.
 const UNITS_MAX: usize = 4096;
-/// What it takes, with room to spare, to read an entry that a cache has.
+/// A generous estimate of the time to read a cached entry.
 const ENTRY: Duration = Duration::from_nanos(500);
 
 /// A directory that is being read.
@@ -33,7 +34,7 @@ pub(crate) struct Frame<J: Job> {
     pub(crate) source: Arc<OpenDir>,
     /// Entries that were not taken.
     list: RefCell<List>,
-    /// How many were read last, with directories.
+    /// The number of entries read last, directories included.
     listed: Cell<usize>,
     /// Directories found.
     folders: Cell<usize>,
@@ -42,11 +43,11 @@ pub(crate) struct Frame<J: Job> {
 /// Entries of a directory.
 #[derive(Default)]
 pub(super) struct List {
-    /// Names, one after the other, each with a zero.
+    /// Names, one after the other, each with a final zero.
     names: Vec<u8>,
-    /// All but directories, the first one last.
+    /// All entries but directories, the next one last.
     entries: Vec<Entry>,
-    /// Directories, the one to begin with last.
+    /// Directories, the next one last.
     folders: Vec<CString>,
     /// The directory may have entries after these.
     has_more: bool,
@@ -61,7 +62,7 @@ struct Entry {
 }
 
 impl<J: Job> Frame<J> {
-    /// One of which nothing was read.
+    /// Returns the frame of a directory of which nothing was read.
     pub(super) fn new(folder: Arc<Folder<J>>, source: Arc<OpenDir>) -> Self {
         Self::with_list(folder, source, List { has_more: true, ..List::default() })
     }
@@ -76,12 +77,13 @@ impl<J: Job> Frame<J> {
         !self.list.borrow().has_more
     }
 
-    /// Returns whether only the end is left to read, which a directory that was just read has at hand.
+    /// Returns whether only the end of the directory is left to read, which needs no disk after the last
+    /// read.
     pub(super) fn is_at_end(&self) -> bool {
         (1..FULL).contains(&self.listed.get())
     }
 
-    /// Adds what was read, which is left to do from now on. Returns the directories among it.
+    /// Adds the entries read. Returns the directories among them.
     pub(super) fn add(&self, mut list: List) -> Vec<CString> {
         let folders = std::mem::take(&mut list.folders);
         self.listed.set(list.entries.len() + folders.len());
@@ -90,7 +92,7 @@ impl<J: Job> Frame<J> {
         folders
     }
 
-    /// Counts directories that were found. Returns whether they are to be begun before the rest.
+    /// Counts directories found. Returns whether they are to be begun before the rest.
     pub(super) fn found(&self, count: usize) -> bool {
         self.folders.update(|folders| folders + count);
         self.folders.get() > UNITS_MAX
@@ -105,8 +107,8 @@ impl<J: Job> Frame<J> {
         Some(entry.kind)
     }
 
-    /// Half of its entries, for another worker: the directory counts one more that is left. `None`: there are
-    /// too few.
+    /// Returns half of its entries, for another worker: the directory then counts one more pending part.
+    /// `None`: there are too few.
     pub(super) fn split(&self) -> Option<Self> {
         let list = self.list.borrow_mut().split()?;
         self.folder.left.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +123,7 @@ impl Entry {
 }
 
 impl List {
-    /// Reads as many entries as the space has room for.
+    /// Reads as many entries as the buffer has room for.
     pub(super) fn read(dir: &OpenDir, space: &mut [MaybeUninit<u8>]) -> sys::Result<Self> {
         let mut list = Self::default();
         let mut entries = kernel::entries(dir.as_fd(), space)?;
@@ -129,7 +131,7 @@ impl List {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Errno::INTR) => continue,
-                // It was removed while it was read: then it has no entries any more.
+                // The directory was removed meanwhile: it has no entries any more.
                 Err(Errno::NOENT) => break,
                 Err(errno) => return Err(errno),
             };
@@ -142,7 +144,7 @@ impl List {
                 break;
             }
         }
-        // In the order of their inodes, in which a disk has them; taken from the end.
+        // Sorted by inode, which is their order on a disk; taken from the end.
         list.entries.sort_unstable_by_key(|entry| Reverse(entry.inode));
         let folders = list.entries.extract_if(.., |entry| entry.kind == FileType::Directory);
         let name = |entry: Entry| CStr::from_bytes_with_nul(entry.name(&list.names)).ok();
@@ -151,7 +153,7 @@ impl List {
         Ok(list)
     }
 
-    /// Returns the time that reading it takes where a cache has it.
+    /// Returns the usual time to read it from a cache.
     pub(super) fn usual_time(&self) -> Duration {
         ENTRY * (self.entries.len() + self.folders.len()) as u32
     }
@@ -162,7 +164,7 @@ impl List {
         self.entries.push(Entry { begin, end: self.names.len() as u32, kind, inode });
     }
 
-    /// The half that would come last, after which there is no more. `None`: it is all one.
+    /// Returns the half that would come last. `None`: it cannot be split.
     fn split(&mut self) -> Option<Self> {
         let mut last = Self::default();
         for entry in self.entries.drain(..self.entries.len() / 2) {

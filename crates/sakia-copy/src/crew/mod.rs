@@ -1,16 +1,16 @@
-//! Who does the work: a worker per thread, and as many fibers of it as wait for something.
+//! The workers: one per thread, each with as many fibers as wait for an operation.
 //!
-//! A directory is the unit of work, and one worker has it: several that make small files in one directory
-//! would only wait for its lock. A worker does the deepest directory first, and hands half of those that it
-//! has not begun, the ones nearest to the root, to a worker that has nothing to do. If it has none, but large
-//! files, it hands over half of what is left of their directory.
+//! A directory is the unit of work of one worker: several that create small files in one directory would
+//! only wait for its lock. A worker does the deepest directory first, and gives half of its pending
+//! directories, those nearest to the root, to an idle worker. If it has none, but large files, it gives away
+//! half of the rest of their directory.
 //!
-//! A *fiber* does one thing after the other by plain calls, which do not wait where the caches have what is
-//! asked for. Only when one is about to wait, another is started, so that a worker has one as long as
-//! nothing waits, and many when a disk must be asked.
+//! A *fiber* does one operation after the other by plain calls, which do not wait if the caches have the
+//! data. Only when a fiber is about to wait, another is started: a worker has one fiber as long as nothing
+//! waits, and many when the data is on a disk.
 //!
-//! A directory counts what is left of it: what is in it and not done, and itself while it is being read. Who
-//! takes the last one away leaves the directory, and goes on with the one above.
+//! A directory counts its pending parts: its unfinished entries, and itself while it is being read. The
+//! fiber that finishes the last part leaves the directory, and continues with the parent.
 
 mod fiber;
 mod frame;
@@ -34,51 +34,51 @@ use crate::progress::Progress;
 use crate::report::Counters;
 use crate::sys::lock;
 
-/// What is done with the entries of a tree.
+/// The work on the entries of a tree.
 pub(crate) trait Job: Sized + Send + Sync + 'static {
-    /// What it knows of a directory.
+    /// Its knowledge about a directory.
     type Facts: Send + Sync + 'static;
 
-    /// Begins a directory. `None` if it is not gone into.
+    /// Begins a directory. `None` if its contents are skipped.
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>>;
 
-    /// Whether what is in a directory is part of the work, too.
+    /// Returns whether the contents of a directory are part of the work.
     fn is_read(&self, _: &Folder<Self>) -> bool {
         true
     }
 
-    /// Does something that is no directory, or of which is not known what it is.
+    /// Handles an entry that is no directory, or of an unknown kind.
     async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next;
 
-    /// Ends a directory, of which nothing is left.
+    /// Ends a directory whose entries are all done.
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         fiber.crew().places.return_above(&folder.place);
     }
 
-    /// Something failed, of which the crew tells.
+    /// Handles a failure, which the crew reports.
     fn failed(&self, _crew: &Crew<Self>, _error: &io::Error) {}
 }
 
-/// An entry that was found in a directory.
+/// An entry found in a directory.
 pub(crate) struct Found<'a, J: Job> {
     pub(crate) frame: &'a Frame<J>,
     pub(crate) name: &'a CStr,
-    /// As far as the directory told.
+    /// As reported by the directory.
     pub(crate) kind: FileType,
 }
 
-/// What becomes of an entry.
+/// The next step of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It is done, well or not.
+    /// It is done, with or without success.
     Done,
     /// It is a directory.
     Enter,
-    /// It was handed over: whoever finishes it says that it is done.
+    /// Another fiber took it over, and will mark it as done.
     Later,
 }
 
-/// A directory on which there is work.
+/// A directory in progress.
 pub(crate) struct Folder<J: Job> {
     above: Option<Arc<Self>>,
     pub(crate) place: Arc<Place>,
@@ -93,7 +93,7 @@ impl<J: Job> Folder<J> {
 }
 
 impl<J: Job> Drop for Folder<J> {
-    /// One level after the other: a tree may be deeper than the stack.
+    /// Iterative: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let mut above = self.above.take();
         while let Some(mut folder) = above.and_then(Arc::into_inner) {
@@ -102,20 +102,20 @@ impl<J: Job> Drop for Folder<J> {
     }
 }
 
-/// A directory that nobody has begun: `name` in `above`, or the root.
+/// A directory that is not begun: `name` in `above`, or the root.
 pub(crate) struct Unit<J: Job> {
     pub(crate) above: Option<Arc<Folder<J>>>,
     pub(crate) name: CString,
 }
 
 impl<J: Job> Unit<J> {
-    /// The directory that it is in.
+    /// Returns its parent directory.
     pub(crate) fn place(&self) -> &Arc<Place> {
         self.above.as_ref().map_or(Place::current(), |above| &above.place)
     }
 }
 
-/// What one worker leaves to another.
+/// Work given by one worker to another.
 enum Share<J: Job> {
     Units(Vec<Unit<J>>),
     /// Entries of a directory.
@@ -131,7 +131,7 @@ pub(crate) struct Crew<J: Job> {
     budget: Budget,
     size: Size,
     token: CancellationToken,
-    /// Workers that wait for work.
+    /// The number of idle workers.
     idle: AtomicUsize,
     /// Closed when nothing more is to be begun.
     sender: Sender<Share<J>>,
@@ -139,19 +139,19 @@ pub(crate) struct Crew<J: Job> {
     counters: Mutex<Counters>,
 }
 
-/// How many may do the work.
+/// The size of a crew.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
-    /// Threads of the runtime that are used, at least 1.
+    /// Threads of the runtime to use, at least 1.
     pub(crate) workers: usize,
-    /// Entries of each that may be under way, at least 1.
+    /// Entries in progress per thread, at least 1.
     pub(crate) depth: usize,
-    /// Bytes of the buffer that each of these has.
+    /// The size of the buffer of each of these, in bytes.
     pub(crate) buffer: usize,
 }
 
 impl<J: Job> Crew<J> {
-    /// Does the job with the root `name`, and returns when nothing of it is under way any more.
+    /// Does the job with the root `name`, and returns when nothing of it is in progress.
     pub(crate) async fn run(
         job: J,
         name: CString,
@@ -175,7 +175,7 @@ impl<J: Job> Crew<J> {
             shares,
             counters: Mutex::default(),
         });
-        // A future that is dropped asks its workers to end; they do so by themselves.
+        // A dropped future asks its workers to end, which they do by themselves.
         let guard = token.drop_guard();
         crew.give(Share::Units(vec![Unit { above: None, name }]));
         let workers: Vec<_> = (0..size.workers)
@@ -194,23 +194,23 @@ impl<J: Job> Crew<J> {
         crew
     }
 
-    /// What its workers counted.
+    /// Returns the counts of its workers.
     pub(crate) fn counters(&self) -> Counters {
         Counters { workers: self.size.workers as u64, ..*lock(&self.counters) }
     }
 
-    /// Leaves work to a worker that has none. If all is over, no worker takes it or misses it.
+    /// Gives work to an idle worker. At the end of the job it is dropped.
     fn give(&self, share: Share<J>) {
         self.sender.try_send(share).ok();
     }
 
-    /// Ends the work early, or because there is no more.
+    /// Ends the work, early or because it is finished.
     pub(crate) fn stop(&self) {
         self.sender.close();
         self.pace.end();
     }
 
-    /// Whether nothing more is to be begun.
+    /// Returns whether nothing more is to be begun.
     pub(crate) fn is_stopped(&self) -> bool {
         self.sender.is_closed() || self.token.is_canceled()
     }

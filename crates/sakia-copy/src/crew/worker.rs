@@ -1,4 +1,4 @@
-//! The work of a thread: its list of directories, the handing over of some of them, and its fibers.
+//! The work of a thread: its list of directories, its gifts to other workers, and its fibers.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use super::fiber::{Fiber, Kit};
 use super::{Crew, Frame, Job, Share, Unit};
 use crate::delays::Delays;
 
-/// Descriptors that a fiber needs: two files, and two more while a directory is looked for.
+/// Descriptors that a fiber needs: two files, and two more while a directory is opened.
 const FIBER_DESCRIPTORS: u64 = 4;
 
 /// An item of a worker's list.
@@ -32,17 +32,17 @@ impl<J: Job> Item<J> {
     }
 }
 
-/// Takes out up to `most` directories that nobody has begun, the first ones first.
+/// Removes up to `most` directories that are not begun, the first ones first.
 fn take_units<J: Job>(items: &mut Vec<Item<J>>, most: usize) -> Vec<Unit<J>> {
     let units = items.extract_if(.., |item| item.is_unit()).take(most);
     units.filter_map(Item::into_unit).collect()
 }
 
-/// What is to be done next.
+/// The next piece of work.
 pub(super) enum Work<J: Job> {
-    /// To begin a directory, or to read on in it.
+    /// Begin a directory, or read more of it.
     Item(Item<J>),
-    /// The name is in the fiber.
+    /// Handle an entry; its name is in the fiber.
     Entry(Rc<Frame<J>>, FileType),
 }
 
@@ -54,13 +54,13 @@ pub(crate) struct Worker<J: Job> {
     items: RefCell<Vec<Item<J>>>,
     fibers: Cell<usize>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
-    /// Buffers of fibers that have ended, with their shares of the budget.
+    /// Buffers of ended fibers, with their shares of the budget.
     pub(super) spare: RefCell<Vec<Kit>>,
-    /// Of opening what no cache knows.
+    /// Delays of uncached opens.
     pub(crate) opens: Delays,
-    /// Of reading directories.
+    /// Delays of reading directories.
     pub(super) lists: Delays,
-    /// The file that was begun last is large: others may do what is left of its directory.
+    /// The file begun last is large: other workers may take the rest of its directory.
     pub(super) has_large_file: Cell<bool>,
 }
 
@@ -78,7 +78,7 @@ impl<J: Job> Worker<J> {
             lists: Delays::new(is_alone),
             has_large_file: Cell::new(false),
         });
-        // The first one of each worker runs whatever the budget has.
+        // The first fiber of each worker runs even with an exhausted budget.
         let kit = worker.kit().unwrap_or_else(|| Kit::new(&worker.crew, None));
         let mut fiber = Fiber::new(Rc::clone(&worker), kit);
         while !worker.crew.is_stopped() {
@@ -91,9 +91,9 @@ impl<J: Job> Worker<J> {
             }
         }
         fiber.end();
-        // Those that wait for directories may not have heard of it: a token tells only who looks.
+        // Workers that wait for directories may not have noticed: only a check shows a token's state.
         worker.crew.stop();
-        // The others see that it is over when what they wait for has come.
+        // The others notice the end when their operations complete.
         loop {
             let task = worker.tasks.borrow_mut().pop();
             let Some(task) = task else { break };
@@ -107,7 +107,7 @@ impl<J: Job> Worker<J> {
         self.crew.pace.may_work(self.number)
     }
 
-    /// Gives away the directories that it has not begun.
+    /// Gives away the directories that are not begun.
     fn give_all(&self) {
         let units = take_units(&mut self.items.borrow_mut(), usize::MAX);
         if !units.is_empty() {
@@ -115,7 +115,7 @@ impl<J: Job> Worker<J> {
         }
     }
 
-    /// Waits until it is called back, if it has nothing left.
+    /// Waits until it is called back, if it is laid off.
     async fn rest(&self) {
         self.give_all();
         if self.items.borrow().is_empty() {
@@ -123,7 +123,7 @@ impl<J: Job> Worker<J> {
         }
     }
 
-    /// Waits until another worker hands something over. True: it is a part of a directory.
+    /// Waits for work of another worker. Returns true if it is a part of a directory.
     async fn wait_for_work(&self) -> bool {
         let crew = &self.crew;
         if crew.is_stopped() {
@@ -145,8 +145,7 @@ impl<J: Job> Worker<J> {
         }
     }
 
-    /// Hands work over, if somebody waits for some. The caller has something in hand, so that it can do
-    /// without the rest.
+    /// Gives work to an idle worker, if there is one. The caller has work in hand, so it can spare the rest.
     pub(super) fn share(&self) {
         if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
             return;
@@ -167,26 +166,26 @@ impl<J: Job> Worker<J> {
         self.crew.give(share);
     }
 
-    /// What to do next; the name of an entry goes to `name`.
+    /// Returns the next piece of work; the name of an entry goes to `name`.
     pub(super) fn take(&self, name: &mut Vec<u8>) -> Option<Work<J>> {
         let mut items = self.items.borrow_mut();
         match items.last()? {
             Item::Frame(frame) if let Some(kind) = frame.take(name) => {
                 return Some(Work::Entry(Rc::clone(frame), kind));
             }
-            // A directory that was begun is ended before it rests.
+            // A directory that was begun is finished before the worker rests.
             Item::Unit(_) if !self.may_work() => return None,
             _ => {}
         }
         items.pop().map(Work::Item)
     }
 
-    /// A directory has entries to be done, or to be read.
+    /// Adds a directory with entries to do or to read.
     pub(super) fn push(&self, frame: Rc<Frame<J>>) {
         self.items.borrow_mut().push(Item::Frame(frame));
     }
 
-    /// Directories were found. They come after all else of the one above, unless they are many.
+    /// Adds directories that were found. They come after the parent's other entries, unless they are many.
     pub(super) fn begin(&self, frame: &Rc<Frame<J>>, folders: Vec<CString>) {
         let has_many = frame.found(folders.len());
         let mut items = self.items.borrow_mut();
@@ -196,7 +195,7 @@ impl<J: Job> Worker<J> {
         items.splice(below..below, folders.into_iter().map(unit));
     }
 
-    /// A fiber is about to wait: another one does something meanwhile.
+    /// Starts another fiber, since one is about to wait.
     pub(super) fn spread(self: &Rc<Self>) {
         if self.fibers.get() >= self.crew.size.depth || self.items.borrow().is_empty() {
             return;
@@ -219,7 +218,7 @@ impl<J: Job> Worker<J> {
         tasks.push(task);
     }
 
-    /// The buffers of another fiber, if the budget has room for them.
+    /// Returns the resources of another fiber, if the budget allows it.
     fn kit(&self) -> Option<Kit> {
         if let Some(kit) = self.spare.borrow_mut().pop() {
             return Some(kit);

@@ -1,4 +1,4 @@
-//! The calls that are those of `rustix::fs` as they are: what the kernel calls them, and their types.
+//! The calls that `rustix::fs` has unchanged: their kernel names and their types.
 
 /// Passes the list to the macro `$to`.
 macro_rules! calls_of_fs {

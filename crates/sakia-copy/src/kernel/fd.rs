@@ -1,4 +1,4 @@
-//! Descriptors whose close is an event of a recording.
+//! Descriptors whose close is an event in a recording.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

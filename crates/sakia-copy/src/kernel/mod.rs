@@ -1,6 +1,6 @@
-//! The system calls of this crate: all but what it leaves to the runtime.
+//! The system calls of this crate, except those left to the runtime.
 //!
-//! In the crate's own tests they are those of [`sim`], which fail, or do less than asked, when told to.
+//! The crate's own tests use the calls of [`sim`], which fail, or do less than requested, on command.
 
 #[macro_use]
 mod calls;
@@ -19,7 +19,7 @@ pub(crate) use self::real::*;
 #[cfg(test)]
 pub(crate) use self::sim::calls::*;
 
-/// Makes a call, and tells a recording of it by the kernel's name for it.
+/// Makes a call, and records it under the kernel's name.
 #[inline(always)]
 fn traced<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     if trace::is_on() { trace::system_call(name, call) } else { call() }
@@ -104,7 +104,7 @@ mod real {
         traced("sendfile", || rustix::fs::sendfile(to, from, offset, len))
     }
 
-    /// The entries of a directory, by `getdents64`.
+    /// Returns the entries of a directory, by `getdents64`.
     pub(crate) fn entries<F: AsFd>(
         dir: F,
         space: &mut [MaybeUninit<u8>],

@@ -1,42 +1,42 @@
-//! System calls that fail when they are told to.
+//! System calls that fail on command.
 //!
-//! A [`Plan`] says which calls of a thread fail and how. The same plan on the same tree has the same effect,
-//! so that each single failure can be tried, and a bad one be found again.
+//! A [`Plan`] chooses the calls of a thread that fail, and their faults. The same plan on the same tree has
+//! the same effect, so that each single failure can be tried, and a bad one be reproduced.
 
 use std::cell::RefCell;
 
 use rustix::io::Errno;
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It does nothing, and says so.
+    /// It does nothing, and returns the error.
     Errno(Errno),
-    /// It moves half of what it is asked to.
+    /// It moves half of the requested bytes.
     Short,
 }
 
-/// Which calls fail.
+/// The calls that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// This one, counted from 0.
+    /// The call of this number, from 0.
     One(usize, Fault),
-    /// This one, and all removals after it.
+    /// The call of this number, and all removals after it.
     OneAndRemovals(usize, Fault),
-    /// All with these names.
+    /// All calls with these names.
     Refused(&'static [&'static str], Errno),
     /// The process is killed before this one: it and all after it do nothing.
     Killed(usize),
-    /// One of so many, at random, in one of the ways [they do](faults).
+    /// One in this many calls, at random, with one of its [faults].
     Random { one_in: u64, seed: u64 },
 }
 
-/// The plan of a thread, and the calls it has made.
+/// The plan of a thread, and its calls so far.
 #[derive(Default)]
 struct State {
     plan: Option<Plan>,
     calls: Vec<&'static str>,
-    /// What happens before a call is made, counted from 0.
+    /// A callback before the call of this number, from 0.
     before: Option<(usize, Box<dyn FnOnce()>)>,
 }
 
@@ -44,14 +44,14 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
-/// Does `act` by that plan. Returns the names of the system calls that this thread has made meanwhile, too.
+/// Runs `act` with that plan. Also returns the names of the thread's system calls meanwhile.
 pub(crate) fn run<T>(plan: Option<Plan>, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     STATE.set(State { plan, ..State::default() });
     let value = act();
     (value, STATE.take().calls)
 }
 
-/// As [`run`]; `stop` is called when that call, counted from 0, is about to be made.
+/// As [`run`]; `stop` is called before the call of this number, from 0.
 pub(crate) fn run_until<T>(
     plan: Option<Plan>,
     call: usize,
@@ -64,14 +64,15 @@ pub(crate) fn run_until<T>(
     (value, STATE.take().calls)
 }
 
-/// What may go wrong with a call. Nothing is lost by the first of them: it is repeated, or done another way.
+/// Returns the possible faults of a call. Those of the first list lose nothing: the call is repeated, or
+/// replaced by another.
 pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
     use Fault::{Errno as E, Short};
     const INTERRUPTED: &[Fault] = &[E(Errno::INTR)];
     const TRANSFERS: &[Fault] = &[E(Errno::INTR), Short];
     const MADE: &[Fault] = &[E(Errno::ACCESS), E(Errno::NOSPC), E(Errno::IO), E(Errno::ROFS)];
     const CHANGED: &[Fault] = &[E(Errno::PERM), E(Errno::IO)];
-    /// What a filter, an old kernel or a file system says of a call that there is another way for.
+    /// Answers of a filter, an old kernel or a file system to a call that has an alternative.
     const REFUSED: [Fault; 4] =
         [E(Errno::PERM), E(Errno::NOSYS), E(Errno::OPNOTSUPP), E(Errno::INVAL)];
     const BROKEN: &[Fault] = &[E(Errno::IO)];
@@ -116,7 +117,7 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
     }
 }
 
-/// A call is made.
+/// Counts a call, and returns its fault.
 fn at(call: &'static str) -> Option<Fault> {
     let stop = STATE.with_borrow_mut(|state| {
         let number = state.calls.len();
@@ -155,7 +156,7 @@ fn at(call: &'static str) -> Option<Fault> {
     })
 }
 
-/// The calls, by the names they have elsewhere.
+/// The calls, under their usual names.
 pub(crate) mod calls {
     use std::ffi::CString;
     use std::io::IoSliceMut;
@@ -180,7 +181,7 @@ pub(crate) mod calls {
         }
     }
 
-    /// How many of `len` bytes are moved.
+    /// Returns the number of `len` bytes to move.
     fn cut(call: &'static str, len: usize) -> Result<usize> {
         match at(call) {
             Some(Fault::Errno(errno)) => Err(errno),

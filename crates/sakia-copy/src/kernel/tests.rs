@@ -1,4 +1,4 @@
-//! Each system call of a copy fails once, in each way it may; then several at random.
+//! Each system call of a copy fails once, with each of its faults; then several at random.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use super::sim::{self, Fault, Plan};
 use crate::{Copier, Existing, Options, Progress, Report, copy_tree, remove_tree};
 
-/// Of a file, and of a directory, that can be seen not to be complete.
+/// The modes of a file, and of a directory, that are not complete.
 const UNFINISHED: (u32, u32) = (0o101_200, 0o041_700);
-/// One worker, so that the order of all calls is given.
+/// One worker, so that the order of all calls is fixed.
 const LIMIT: usize = 1;
 
-/// A directory of its own for a test.
+/// A private directory of a test.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// With a tree to be copied: `from`.
+    /// Makes it with a tree to be copied: `from`.
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("sakia-sim-{name}-{}", std::process::id()));
         fs::remove_dir_all(&path).ok();
@@ -39,7 +39,7 @@ impl Folder {
         fs::hard_link(from.join("file"), from.join("inner/deep/name")).unwrap();
         let mode = Mode::from_raw_mode(0o640);
         rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, mode, 0).unwrap();
-        // Where the file system takes them.
+        // If the file system supports them.
         rustix::fs::setxattr(from.join("file"), "user.a", b"b", XattrFlags::empty()).ok();
         fs::set_permissions(from.join("inner"), fs::Permissions::from_mode(0o550)).unwrap();
         Self(path)
@@ -49,7 +49,7 @@ impl Folder {
         self.0.join("from")
     }
 
-    /// Where a copy goes, after the one before was removed.
+    /// Returns the place of the copy, after removing the one before.
     fn to(&self) -> PathBuf {
         let to = self.0.join("to");
         fs::remove_dir_all(&to).ok();
@@ -63,12 +63,12 @@ impl Drop for Folder {
     }
 }
 
-/// What is compared of an entry.
+/// The compared facts about an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
     mode: u32,
     contents: Vec<u8>,
-    /// Where it is copied, and of what has no time of its own: nothing.
+    /// `None` for entries whose time is not copied or not their own.
     modified: Option<(i64, i64)>,
     attribute: Vec<u8>,
 }
@@ -119,8 +119,8 @@ fn copy(from: &Path, to: &Path, options: &Options) -> Report {
     sakia::block_on(copy_tree(from, to, options, &progress)).unwrap()
 }
 
-/// A copy by that plan leaves nothing half-written and tells of all that is missing, and another one
-/// completes it.
+/// Checks that a copy with that plan leaves nothing half-written and reports all missing entries, and that
+/// another one completes it.
 fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
     let (from, to) = (folder.from(), folder.to());
     let (report, calls) = sim::run(Some(plan), || copy(&from, &to, &options(is_archive)));
@@ -166,7 +166,7 @@ fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
     assert!(again.is_complete(), "{case}: again: {again:#?}");
     let is = tree(&to, is_archive);
     for (path, facts) in expected {
-        // A link or a FIFO has no mark, if it could not even be removed.
+        // A link or a FIFO has no mark, if even its removal failed.
         let is_marked = [0o100_000, 0o040_000].contains(&(facts.mode & 0o170_000));
         if is.contains_key(path) && !is_marked && !matches!(plan, Plan::One(..)) && told(path) {
             continue;
@@ -175,7 +175,7 @@ fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
     }
 }
 
-/// What a copy that nothing happens to comes to.
+/// Returns the result of a copy without faults.
 fn expected(folder: &Folder, is_archive: bool) -> (Tree, Vec<&'static str>) {
     let (from, to) = (folder.from(), folder.to());
     let (report, calls) = sim::run(None, || copy(&from, &to, &options(is_archive)));
@@ -226,8 +226,8 @@ fn many_calls_fail() {
 /// Calls that write contents.
 const TRANSFERS: [&str; 3] = ["pwrite", "copy_file_range", "sendfile"];
 
-/// The copy is told to stop at each of its calls: at most one more part of contents is written, what cannot
-/// be completed is removed, and a later copy completes the rest.
+/// The copy is stopped at each of its calls: at most one more part of contents is written, incomplete files
+/// are removed, and a later copy completes the rest.
 #[test]
 fn a_copy_stops_at_each_call() {
     let folder = Folder::new("stopped");
@@ -254,7 +254,7 @@ fn a_copy_stops_at_each_call() {
             let progress = Arc::new(Progress::new());
             let copy_some = || sakia::block_on(copier.copy(&from, &to, &progress)).unwrap();
             let (report, calls) = sim::run_until(plan, number, move || stop.cancel(), copy_some);
-            // How large parts are, and so how many, depends on the time that they take.
+            // The sizes of parts, and so their number, depend on their duration.
             let Some(rest) = calls.get(number..).filter(|_| token.is_canceled()) else { continue };
             let written = rest.iter().filter(|call| TRANSFERS.contains(call)).count();
             assert!(written <= 1, "{number}: {rest:?}");
@@ -273,7 +273,7 @@ fn a_copy_stops_at_each_call() {
                 .map(|facts| facts.contents.len() as u64)
                 .sum();
             if !is_archive {
-                assert_eq!(report.counts.bytes, bytes, "{number}: what is removed is not counted");
+                assert_eq!(report.counts.bytes, bytes, "{number}: removed files are not counted");
             }
             let mut again = options(is_archive);
             again.existing = if number % 2 == 0 { Existing::Keep } else { Existing::Update };
@@ -283,7 +283,7 @@ fn a_copy_stops_at_each_call() {
     }
 }
 
-/// A comparison that is told to stop has found nothing that differs.
+/// A stopped comparison has found no difference.
 #[test]
 fn a_comparison_stops_at_each_call() {
     let folder = Folder::new("compared");
@@ -302,7 +302,7 @@ fn a_comparison_stops_at_each_call() {
     }
 }
 
-/// A file server may cancel what it was asked for: that is told, unlike a copy that was told to stop.
+/// A file server may cancel a request: that is a failure, unlike the stop of a copy.
 #[test]
 fn a_cancellation_by_a_file_system_is_a_failure() {
     let folder = Folder::new("canceled");
@@ -321,8 +321,8 @@ fn a_link_that_cannot_be_read_is_not_counted() {
     assert_eq!((report.counts.symlinks, report.counts.failures), (0, 1), "{report:#?}");
 }
 
-/// Whatever call it was that a copy, and another one that was to complete it, were killed before: a last one
-/// completes them, and names of one file are names of one copy.
+/// After a copy, and another one that was to complete it, were killed at any call, a last one completes
+/// them, and names of one file are names of one copy.
 #[test]
 fn killed_at_each_call_and_completed() {
     let folder = Folder::new("killed");
@@ -346,7 +346,7 @@ fn killed_at_each_call_and_completed() {
     let calls = by(Existing::Overwrite, None);
     for existing in [Existing::Keep, Existing::Update] {
         for first in 0..=calls {
-            // One killed more, in the beginning, in the middle and in the end.
+            // Another one is killed in the beginning, in the middle and in the end.
             for second in (first % 5..calls).step_by(5) {
                 let to = folder.to();
                 by(Existing::Overwrite, Some(Plan::Killed(first)));
@@ -362,7 +362,7 @@ fn killed_at_each_call_and_completed() {
     }
 }
 
-/// By any of the ways to copy within the kernel a file system may share blocks, but for `sendfile`.
+/// Every copy within the kernel, except by `sendfile`, may share blocks.
 #[test]
 fn blocks_are_not_shared_when_that_is_not_wanted() {
     let folder = Folder::new("unshared");
@@ -376,7 +376,7 @@ fn blocks_are_not_shared_when_that_is_not_wanted() {
     assert!(calls.contains(&"sendfile"), "{calls:?}");
 }
 
-/// A kernel that has no lists of attributes has no attributes to be lost; one that refuses to tell may have.
+/// A kernel without attribute lists has no attributes to lose; one that refuses to list them may have.
 #[test]
 fn attributes_that_are_not_told() {
     let folder = Folder::new("untold");
@@ -390,7 +390,7 @@ fn attributes_that_are_not_told() {
     }
 }
 
-/// What is not removed is told, and is removed the next time.
+/// A failed removal is reported, and the next attempt succeeds.
 #[test]
 fn each_call_of_a_removal_fails() {
     let folder = Folder::new("removed");
@@ -420,7 +420,7 @@ fn each_call_of_a_removal_fails() {
     }
 }
 
-/// A fault that is due is had.
+/// A planned fault happens.
 #[test]
 fn a_plan_is_kept_to() {
     let folder = Folder::new("plan");

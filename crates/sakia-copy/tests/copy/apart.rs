@@ -1,4 +1,4 @@
-//! Where directories are put when making files takes long.
+//! Placement of directories when creating files is slow.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use sakia_testkit::small_fs::SmallFs;
 
 use crate::support::{Folder, assert_same, copy_all, tree};
 
-/// Of one group of inodes, with an inode for each 16 KiB.
+/// The number of inodes in a group, with one for each 16 KiB.
 const GROUP: usize = 8192;
 
-/// Directories that are said to be the top of unrelated ones.
+/// Returns the directories with the flag for unrelated contents.
 fn tops(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![root.to_owned()];
@@ -48,18 +48,18 @@ fn fill(root: &Path, folders: usize, files: usize) {
     }
 }
 
-/// Where nearly all inodes of a group were deleted just now, each one that is made is looked for among them.
+/// If nearly all inodes of a group were deleted just now, each new one is searched among them.
 #[test]
 fn directories_are_put_apart_after_a_deletion() {
     let folder = Folder::new();
     let from = folder.path("from");
     fill(&from, 60, 60);
     let small = available!(SmallFs::ext4_in_memory(5 << 30, false));
-    // What is in it stays near it; what is at the root is put apart in any case.
+    // A directory in it stays near it; one at the root is spread in any case.
     let near = small.path().join("near");
     fill(&near.join("to"), 10, GROUP / 10);
     fs::remove_dir_all(near.join("to")).unwrap();
-    // It is those of seconds before.
+    // The file system's clock counts seconds.
     thread::sleep(Duration::from_secs(2));
     for limit in [Options::LIMIT, 1] {
         let mut options = Options::archive();
@@ -68,7 +68,7 @@ fn directories_are_put_apart_after_a_deletion() {
         let report = copy_all(&from, &to, &options);
         assert!(report.counters.apart > 0, "{report:#?}");
         assert_same(&tree(&to), &tree(&from));
-        // It is not said of any when it is over.
+        // No directory keeps the flag at the end.
         assert_eq!(tops(&to), [] as [PathBuf; 0]);
         fs::remove_dir_all(&to).unwrap();
     }

@@ -1,6 +1,6 @@
-//! Copies by processes of their own, with another mask, limit or user, or to be killed.
+//! Copies by child processes, with another umask, limit or user, or to be killed.
 //!
-//! The test binary runs itself with what is to be done in the environment.
+//! The test binary runs itself with the work in the environment.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,17 +15,17 @@ use crate::support::{self, Folder, runtime};
 const WORK: &str = "SAKIA_COPY_WORK";
 const PATHS: [&str; 2] = ["SAKIA_COPY_FROM", "SAKIA_COPY_TO"];
 
-/// What a child said at its end.
+/// The report of a child.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Said {
     pub failures: u64,
     pub entries: u64,
-    /// The most memory that it had.
+    /// Its peak memory.
     pub peak_kib: u64,
     pub output: String,
 }
 
-/// A process that does `work`, after the shell has done what `before` says. `work` is `remove`, or letters:
+/// Returns a process that does `work`, after the shell commands in `before`. `work` is `remove`, or letters:
 /// `a`rchive, `p`reserve the usual, `L`inks followed, `k`eep, `u`pdate, `f`orce, `s`ync.
 pub fn command(work: &str, before: &str, from: &Path, to: &Path) -> Command {
     command_of(&std::env::current_exe().unwrap(), work, before, from, to)
@@ -40,32 +40,32 @@ pub fn command_of(program: &Path, work: &str, before: &str, from: &Path, to: &Pa
     command
 }
 
-/// Does it, and returns what came of it.
+/// Does the work, and returns the report.
 #[track_caller]
 pub fn run(work: &str, before: &str, from: &Path, to: &Path) -> Said {
     said(&command(work, before, from, to).output().unwrap())
 }
 
-/// The user that owns nothing.
+/// The unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// Gives a file or a directory to the user that owns nothing else.
+/// Gives a file or a directory to the unprivileged user.
 #[track_caller]
 pub fn give_to_nobody(path: &Path) {
     std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// Runs children as the user that owns nothing, which takes root.
+/// Runs children as the unprivileged user, which takes root.
 pub struct Nobody {
-    /// A copy of the test binary where that user may run it.
+    /// A copy of the test binary that this user may run.
     program: PathBuf,
 }
 
 impl Nobody {
-    /// With the program in a folder that is [for all](Folder::for_all).
+    /// Puts the program in a folder that is [for all](Folder::for_all).
     pub fn new(folder: &Folder) -> Self {
         let program = folder.path("program");
-        // Another process copies: a test that forks meanwhile would keep a descriptor that writes to it.
+        // In another process: a test that forks meanwhile would keep a writable descriptor of it.
         support::run(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program));
         Self { program }
     }
@@ -94,7 +94,7 @@ pub fn said(output: &Output) -> Said {
     Said { failures: next(), entries: next(), peak_kib: next(), output: all }
 }
 
-/// Kills it and waits for its end. False if it had ended by itself.
+/// Kills the process and waits for its end. Returns false if it had ended by itself.
 pub fn kill(mut child: Child) -> bool {
     child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
@@ -122,7 +122,7 @@ fn options(letters: &str) -> Options {
     options
 }
 
-/// What a child does; nothing in the process of the tests.
+/// Does the work of a child; nothing in the process of the tests.
 #[test]
 fn child() {
     let Ok(work) = std::env::var(WORK) else { return };

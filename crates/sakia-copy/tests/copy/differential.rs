@@ -1,4 +1,4 @@
-//! Random trees, copied as `cp` copies them: contents, modes, owners, times, holes, attributes, links.
+//! Random trees, compared with copies of `cp`: contents, modes, owners, times, holes, attributes, links.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::tree::{self, Item, items};
 const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 
-/// What the directory that is copied to does to what is made in it.
+/// The effect of the target's parent directory on new entries.
 #[derive(Clone, Copy, Debug)]
 enum Parent {
     Plain,
@@ -43,7 +43,7 @@ impl Parent {
 struct Case<'a> {
     /// Letters as [`children::command`] takes them.
     letters: &'a str,
-    /// Of `cp`.
+    /// Arguments of `cp`.
     arguments: &'a str,
     mask: &'a str,
     parent: Parent,
@@ -118,7 +118,7 @@ fn what_cp_does() {
         for (letters, arguments) in [("a", "-a"), ("r", "-r"), ("p", "-rp")] {
             let folder = folder(in_memory, &items);
             let case = Case { letters, arguments, mask, parent };
-            // cp adds the bit that a directory got from its parent to a mode that is to be exact.
+            // cp adds the bit inherited from the parent to a mode that is to be exact.
             let adds_bit = letters != "r" && matches!(parent, Parent::GivesGroup);
             case.check(&folder, |facts| {
                 if letters == "r" {

@@ -1,4 +1,4 @@
-//! What is there already, and what must not be copied there.
+//! Existing entries at the destination, and copies that must be refused.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -28,7 +28,7 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Of one file, and of files in a tree.
+/// One file, and files in a tree.
 #[test]
 fn a_file_is_overwritten_in_place() {
     let folder = Folder::new();
@@ -52,7 +52,7 @@ fn a_file_is_overwritten_in_place() {
     }
 }
 
-/// As `cp -p`: what others were let do before, they no longer are.
+/// As `cp -p`: rights that others had before are removed.
 #[test]
 fn an_exact_copy_leaves_no_list_behind() {
     let folder = Folder::new();
@@ -70,7 +70,7 @@ fn an_exact_copy_leaves_no_list_behind() {
     assert_same(&tree(&dir), &tree(&folder.path("from")));
 }
 
-/// A new entry's list comes from the directory above unless the mode is to be exact, whatever is preserved.
+/// A new entry inherits the parent's list unless the mode is to be exact, whatever is preserved.
 #[test]
 fn a_list_from_above_stays_where_the_mode_is_not_preserved() {
     let folder = Folder::new();
@@ -141,13 +141,13 @@ fn what_is_older_is_updated() {
     }
 }
 
-/// A program that runs cannot be written to, not even by root.
+/// A running program cannot be written to, not even by root.
 #[test]
 fn what_cannot_be_opened_is_replaced_by_force() {
     let folder = Folder::new();
     let from = folder.file("from", "new");
     let to = folder.path("to");
-    // Another process copies: a test that forks meanwhile would keep a descriptor that writes to it.
+    // In another process: a test that forks meanwhile would keep a writable descriptor of it.
     crate::support::run(std::process::Command::new("cp").arg("/bin/sleep").arg(&to));
     let mut running = std::process::Command::new(&to).arg("60").spawn().unwrap();
     let mut options = Options::new();
@@ -210,7 +210,7 @@ fn links_at_the_destination_are_replaced() {
         assert_eq!(text(folder.path(name)), "new");
     }
     assert_eq!(text(&precious), "precious");
-    // A directory's place within a tree is not taken by a link to one; the caller's own is.
+    // A link to a directory does not take a directory's place within a tree; at the root it does.
     fs::remove_dir_all(folder.path("to/inner")).unwrap();
     symlink(&kept, folder.path("to/inner")).unwrap();
     let report = copy(folder.path("from"), folder.path("to"), &Options::new());
@@ -236,7 +236,7 @@ fn a_fifo_at_the_destination_is_replaced_by_force_or_by_its_like() {
     forced.force = true;
     copy_all(folder.path("from"), folder.path("to"), &forced);
     assert_eq!(text(folder.path("to/a")), "new");
-    // And the other way.
+    // And in the other direction.
     fs::remove_file(&new).unwrap();
     make_node(&new, FileType::Fifo, 0);
     for _ in 0..2 {
@@ -276,14 +276,14 @@ fn a_file_is_not_copied_to_itself() {
     assert_eq!(text(&file), "precious");
     let report = copy(folder.root(), folder.root(), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
-    // In a tree, by way of links of the destination.
+    // In a tree, through links of the destination.
     folder.dir("from");
     fs::hard_link(&file, folder.path("from/a")).unwrap();
     symlink("from", folder.path("to")).unwrap();
     let report = copy(folder.path("from"), folder.path("to"), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
     assert_eq!(text(&file), "precious");
-    // Nor by way of a link that the caller has named. Within a tree a copy takes the link's place.
+    // Nor through a link that the caller has named. Within a tree a copy takes the link's place.
     let report = copy(&file, folder.path("link"), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
     folder.dir("tree");
@@ -298,7 +298,7 @@ fn a_file_is_not_copied_to_itself() {
     );
 }
 
-/// As `cp` does: the caller has named it, and `/dev/stdout` is one.
+/// As `cp` does: the caller has named it, and `/dev/stdout` is such a link.
 #[test]
 fn a_link_that_is_the_destination_is_written_through() {
     let folder = Folder::new();
@@ -319,7 +319,7 @@ fn a_link_that_is_the_destination_is_written_through() {
     let report = copy(&from, folder.path("dangling"), &Options::new());
     assert!(failure(&report).contains("link to nothing"), "{report:?}");
     assert!(!folder.path("nowhere").exists());
-    // What a link leads to and is no file is written to, even by force, and stays what it is.
+    // A link's target that is no file is written to, even with force, and keeps its kind.
     make_node(&folder.path("fifo"), FileType::Fifo, 0);
     symlink("fifo", folder.path("to fifo")).unwrap();
     let mut forced = Options::new();
@@ -335,7 +335,7 @@ fn a_link_that_is_the_destination_is_written_through() {
     }
 }
 
-/// A link that leads to what it is copied onto would become a loop, and the contents be gone.
+/// A link copied onto its target would become a loop, and the contents be lost.
 #[test]
 fn a_link_does_not_take_the_place_of_what_it_leads_to() {
     let folder = Folder::new();
@@ -360,7 +360,7 @@ fn a_link_does_not_take_the_place_of_what_it_leads_to() {
     fs::hard_link(folder.path("from/f"), folder.path("to/f")).unwrap();
     let report = copy_all(folder.path("from"), folder.path("to"), &Options::archive());
     assert_eq!((report.counts.skipped, report.counts.symlinks), (1, 0));
-    // One of another file, that is a name of the source, is not replaced by a name of the copy.
+    // A link to another file is not replaced if it is a name of the source.
     for name in ["from", "to"] {
         fs::remove_file(folder.path(name).join("f")).unwrap();
     }
@@ -385,7 +385,7 @@ fn a_device_that_is_the_destination_is_not_replaced_by_force() {
     assert_eq!(fs::metadata(folder.path("null")).unwrap().ino(), before);
 }
 
-/// Devices and FIFOs are read where that is asked for, as without `-r`.
+/// Devices and FIFOs are read on request, as without `-r`.
 #[test]
 fn special_files_are_read() {
     let folder = Folder::new();
@@ -409,7 +409,7 @@ fn special_files_are_read() {
     assert!(fs::symlink_metadata(folder.path("new")).unwrap().is_file());
 }
 
-/// As the kernel takes the bits from what somebody without privileges writes to.
+/// As the kernel clears the bits at a write of an unprivileged user.
 #[test]
 fn an_overwritten_file_loses_its_set_id_bits() {
     needs_root!();
@@ -424,7 +424,7 @@ fn an_overwritten_file_loses_its_set_id_bits() {
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!(text(&to), "new");
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{mode:o}");
-        // Who may keep them does.
+        // A user who may keep them does.
         set_mode(&to, mode);
         copy_all(&from, &to, &Options::new());
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
@@ -432,7 +432,7 @@ fn an_overwritten_file_loses_its_set_id_bits() {
     }
 }
 
-/// Of a directory of the copy nothing has to be read.
+/// A directory of the copy need not be read.
 #[test]
 fn a_directory_that_cannot_be_read_is_copied_to() {
     needs_root!();
@@ -463,7 +463,7 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
     }
 }
 
-/// Nor of one that its default access control list does not let its owner read.
+/// Nor a directory whose default access control list denies its owner to read it.
 #[test]
 fn a_directory_is_made_that_cannot_be_read() {
     needs_root!();
@@ -471,7 +471,7 @@ fn a_directory_is_made_that_cannot_be_read() {
     let nobody = Nobody::new(&folder);
     folder.dir("from/inner");
     folder.file("from/inner/b", "text");
-    // Version, then tag, permissions and no identifier: others may do nothing.
+    // The version, then tag, permissions and no identifier: others have no rights.
     let list_of = |owner: u8| {
         let list = [&[2, 0, 0, 0][..], &[1, 0, owner, 0], &[255; 4], &[4, 0, 0, 0], &[255; 4]];
         [&list.concat()[..], &[32, 0, 0, 0], &[255; 4]].concat()
@@ -492,7 +492,7 @@ fn a_directory_is_made_that_cannot_be_read() {
     }
 }
 
-/// Who may write to a file and does not own it can give it the contents and nothing else.
+/// A user who may write to a file without owning it can set its contents and nothing else.
 #[test]
 fn a_file_stays_that_gets_contents_and_no_attributes() {
     needs_root!();
@@ -512,7 +512,7 @@ fn a_file_stays_that_gets_contents_and_no_attributes() {
     }
 }
 
-/// A new owner does not get the right to run it as the old one.
+/// A new owner does not inherit the right to run it as the old one.
 #[test]
 fn set_id_bits_do_not_outlive_a_change_of_owner() {
     needs_root!();
@@ -533,7 +533,7 @@ fn set_id_bits_do_not_outlive_a_change_of_owner() {
     }
 }
 
-/// A user's attributes are set on what may be written to only.
+/// A user's attributes can be set only on a writable file.
 #[test]
 fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_above() {
     needs_root!();
@@ -553,7 +553,7 @@ fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_ab
     assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o555);
 }
 
-/// A file with another owner to come is made for that one alone; then it has the source's permissions.
+/// A file whose owner will change is created for that owner alone; then it gets the source's permissions.
 #[test]
 fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
     let folder = Folder::new();
@@ -575,7 +575,7 @@ fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
     assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o640);
 }
 
-/// What is in it is kept, and what is not made: whether or not a link has led to it.
+/// Their contents are kept and completed, with or without a link to them.
 #[test]
 fn directories_that_links_lead_to_are_completed() {
     let folder = Folder::new();
@@ -605,7 +605,7 @@ fn directories_that_links_lead_to_are_completed() {
     }
 }
 
-/// As `cp` has it: links that are older than the source may lead to what is newer, which is kept.
+/// As with `cp`: links older than the source may lead to a newer file, which is kept.
 #[test]
 fn what_a_link_leads_to_is_compared() {
     let folder = Folder::new();
@@ -622,7 +622,7 @@ fn what_a_link_leads_to_is_compared() {
     }
 }
 
-/// By force, if it is named itself or by a link.
+/// With force, if it is named itself or by a link.
 #[test]
 fn a_device_that_cannot_be_opened_is_replaced() {
     needs_root!();
@@ -646,7 +646,7 @@ fn a_device_that_cannot_be_opened_is_replaced() {
     }
 }
 
-/// As `cp` has it: nothing would be different afterwards, or lost.
+/// As with `cp`: nothing would change, or be lost.
 #[test]
 fn a_link_onto_another_name_of_itself_stays() {
     let folder = Folder::new();
@@ -658,7 +658,7 @@ fn a_link_onto_another_name_of_itself_stays() {
     let copier = sakia_copy::Copier::new(Options::archive());
     let progress = Default::default();
     crate::support::runtime().block_on(async {
-        // The second is a name of what was copied before.
+        // The second is a name of a file copied before.
         for name in ["a", "b"] {
             let to = folder.path("to").join(name);
             let copied = copier.copy(folder.path(name), to, &progress).await.unwrap();
@@ -668,7 +668,7 @@ fn a_link_onto_another_name_of_itself_stays() {
     assert_eq!(fs::read_link(folder.path("to/b")).unwrap(), Path::new("nowhere"));
 }
 
-/// It is there by its own name, whatever path the caller has named it by.
+/// It is identified by its own name, whatever path the caller has used.
 #[test]
 fn a_link_to_its_own_directory_is_replaced() {
     let folder = Folder::new();
@@ -685,7 +685,7 @@ fn a_link_to_its_own_directory_is_replaced() {
         assert_eq!(kind(&is), kind(&expected), "{name}");
         fs::remove_file(is).unwrap();
     }
-    // By a name of what was copied before, too.
+    // By a name of a file copied before, too.
     symlink(".", folder.path("in/link")).unwrap();
     let copier = sakia_copy::Copier::new(Options::archive());
     let progress = Default::default();
@@ -712,7 +712,7 @@ fn a_link_is_not_replaced_by_itself() {
     }
 }
 
-/// Before anything is made.
+/// Before anything is created.
 #[test]
 fn a_tree_is_not_copied_into_itself() {
     let folder = Folder::new();
@@ -735,12 +735,12 @@ fn a_tree_is_not_copied_into_itself() {
             assert_same(&tree(folder.root()), &before);
         }
     }
-    // Names that only look so.
+    // Names that only look similar.
     copy_all(folder.path("from"), folder.path("from/../from too"), &Options::new());
     copy_all(folder.path("from/inner"), folder.path("from/new"), &Options::new());
 }
 
-/// The copy is met by a link that leads out of the source.
+/// The walk meets the copy through a link that leads out of the source.
 #[test]
 fn a_link_to_the_copy_is_not_followed_for_ever() {
     let folder = Folder::new();
@@ -781,7 +781,7 @@ fn what_a_killed_copy_left_is_replaced() {
     }
 }
 
-/// What looks so, and belongs to somebody else, does not.
+/// A file with such a mode that belongs to another user is kept.
 #[test]
 fn what_somebody_else_left_is_kept() {
     needs_root!();

@@ -1,4 +1,4 @@
-//! File systems that are full, refuse or fail, and sources that change while they are copied.
+//! File systems that are full, refuse or fail, and sources that change during the copy.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -28,15 +28,15 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Copies what has no room, and returns how many files have got some.
+/// Copies a tree that does not fit, and returns the number of files with contents.
 fn fill(from: &Path, small: &Path, options: &Options) -> usize {
     let (to, expected) = (small.join("to"), tree(from));
     let report = copy(from, &to, options);
     assert!(report.is_stopped, "{report:#?}");
     let is_full = |failure: &sakia_copy::Failure| failure.raw_os_error() == Some(ENOSPC);
-    // What was stopped for that reason is no failure of its own.
+    // The stop for that reason is no failure of its own.
     assert!(report.counts.failures > 0 && report.failures.iter().all(is_full), "{report:#?}");
-    // One of each entry that was under way.
+    // One of each entry in progress.
     assert!(report.counts.failures <= Options::LIMIT as u64, "{report:#?}");
     let is = tree(&to);
     let files: Vec<_> =
@@ -76,7 +76,7 @@ fn a_file_system_without_inodes_ends_the_copy() {
     assert!(fill(&folder.path("from"), small.path(), &Options::new()) > 0);
 }
 
-/// That is no full file system.
+/// A full file system is another case.
 #[test]
 fn attributes_that_do_not_fit_are_counted() {
     let folder = Folder::in_memory();
@@ -95,12 +95,12 @@ fn attributes_that_do_not_fit_are_counted() {
     let report = copy_all(&from, &to, &Options::archive());
     assert_eq!((report.counts.files, report.counters.attributes_lost), (2, 1));
     assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "text");
-    // Where they fit they are copied, however long they are.
+    // On another file system they are copied, however long they are.
     copy_all(&from, folder.path("to"), &Options::archive());
     assert_eq!(attributes(&folder.path("to/a"))[&b"user.long"[..]], long);
 }
 
-/// What nobody has looked at since it was mounted.
+/// Directories that were not accessed since the mount.
 #[test]
 fn directories_that_no_cache_knows() {
     let small = available!(SmallFs::ext4(8 << 20));
@@ -113,7 +113,7 @@ fn directories_that_no_cache_knows() {
     let folder = Folder::new();
     let expected = tree(&from);
     for options in [Options::new(), Options::archive()] {
-        // Takes names out of the cache.
+        // Drops names from the cache.
         mount_remount(small.path(), MountFlags::empty(), "").unwrap();
         let report = copy_all(&from, folder.path("to"), &options);
         assert!(report.counters.uncached_opens > 0, "they were known: {report:#?}");
@@ -121,7 +121,7 @@ fn directories_that_no_cache_knows() {
     assert_same(&tree(&folder.path("to")), &expected);
 }
 
-/// A disk that takes its time, of which much is asked at once: names, and the entries of a directory.
+/// A slow disk gets many requests at once: names, and the entries of a directory.
 #[test]
 fn what_takes_long_is_waited_for_by_others() {
     const FILES: usize = 1200;
@@ -145,7 +145,7 @@ fn what_takes_long_is_waited_for_by_others() {
     }
 }
 
-/// As somebody who may not do everything: what can be is copied, and each failure told.
+/// As an unprivileged user: everything possible is copied, and each failure reported.
 #[test]
 fn what_must_not_be_read_or_written() {
     needs_root!();
@@ -169,7 +169,7 @@ fn what_must_not_be_read_or_written() {
     for work in ["r", "a"] {
         let to = folder.path("to");
         let said = nobody.run(work, &folder.path("from"), &to);
-        // With attributes those of the directory that belongs to somebody else, too.
+        // With attributes those of the other user's directory, too.
         let expected = if work == "a" { 4 } else { 3 };
         assert_eq!(said.failures, expected, "{}", said.output);
         for name in ["from/secret", "from/closed", "to/full/new"] {
@@ -186,7 +186,7 @@ fn what_must_not_be_read_or_written() {
         let said = nobody.run("remove", &to.join("open"), &to);
         assert_eq!((said.failures, said.entries), (0, 3), "{}", said.output);
     }
-    // The root of that cannot be removed, nor what is in `full`, which is not theirs.
+    // The root of that cannot be removed, nor the entries of `full`, which belongs to another user.
     folder.file("to/full/kept", "");
     let said = nobody.run("remove", &folder.path("to"), &folder.path("to"));
     assert!(said.failures >= 3, "{}", said.output);
@@ -232,7 +232,7 @@ fn errors_of_the_disk_that_is_written_to() {
     }
 }
 
-/// It is told, and the rest is copied.
+/// It is reported, and the rest is copied.
 #[test]
 fn a_file_becomes_shorter_while_it_is_read() {
     let len = 2_000_000;
@@ -253,7 +253,7 @@ fn a_file_becomes_shorter_while_it_is_read() {
     assert!(fs::read(to.join("other")).unwrap() == pattern(5000));
 }
 
-/// Files that grow, shrink, vanish and become FIFOs and links cost nothing else.
+/// Files that grow, shrink, vanish and become FIFOs and links affect nothing else.
 #[test]
 fn sources_that_change() {
     let folder = Folder::in_memory();
@@ -282,7 +282,7 @@ fn sources_that_change() {
             let to = folder.path("to");
             let report = copy(&from, &to, &options);
             for failure in &report.failures {
-                // Or what is about to take its place.
+                // Or its replacement.
                 let name = failure.path().file_stem();
                 assert_eq!(name, Some("victim".as_ref()), "{failure}");
             }
@@ -295,7 +295,7 @@ fn sources_that_change() {
     });
 }
 
-/// Raises its flag at the end.
+/// Sets its flag at the end.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -304,7 +304,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Makes something else of a file.
+/// Changes a file, or its kind.
 fn disturb(path: &Path, random: &mut Random) {
     match random.below(6) {
         0 | 1 => {
@@ -330,7 +330,7 @@ fn disturb(path: &Path, random: &mut Random) {
     }
 }
 
-/// Of a file with several names none is removed, and none looks complete that is not.
+/// Of a file with several names none is removed, and none looks complete without being so.
 #[test]
 fn a_full_file_system_leaves_all_names_of_a_file() {
     let folder = Folder::new();
@@ -351,7 +351,7 @@ fn a_full_file_system_leaves_all_names_of_a_file() {
         let stats = ["a", "other name"].map(|name| fs::metadata(to.join(name)).unwrap());
         assert_eq!(stats[0].ino(), stats[1].ino());
         assert_eq!(stats[0].mode() & 0o7777, 0o1200);
-        // When there is room, a later copy completes it under both.
+        // When there is room, a later copy completes it under both names.
         folder.file("from/a", "short");
         let mut update = options.clone();
         update.existing = sakia_copy::Existing::Update;
@@ -364,7 +364,7 @@ fn a_full_file_system_leaves_all_names_of_a_file() {
     }
 }
 
-/// Directories on other file systems are made, and nothing that is in them.
+/// Directories on other file systems are created, without their contents.
 #[test]
 fn one_file_system_only() {
     needs_root!();
@@ -385,7 +385,7 @@ fn one_file_system_only() {
         assert_eq!((counts.directories, counts.files, counts.failures), (3, 1, 0), "{dry_run}");
     }
     options.dry_run = false;
-    // One that is named is copied.
+    // A directory named by the caller is copied.
     let named = copy(&mounted, folder.path("named"), &options).counts;
     rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::empty()).unwrap();
     assert_eq!(fs::read_dir(folder.path("to/inner/mounted")).unwrap().count(), 0);

@@ -1,5 +1,5 @@
-//! Copies that are killed or stopped leave nothing that is half-written and does not look so, and a later
-//! copy completes them.
+//! Copies that are killed or stopped leave only half-written files that are marked as such, and a later copy
+//! completes them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -41,7 +41,7 @@ fn make(folder: &Folder) -> Tree {
     comparable(tree(&folder.path("from")))
 }
 
-/// A link has no mark for not being complete, so its times may be lost.
+/// A link has no mark for being incomplete, so its times may be lost.
 fn comparable(tree: Tree) -> Tree {
     without(tree, |facts| {
         if facts.mode & 0o170_000 == LINK {
@@ -50,7 +50,7 @@ fn comparable(tree: Tree) -> Tree {
     })
 }
 
-/// What looks complete is equal to its source.
+/// A file that looks complete is equal to its source.
 fn assert_nothing_half_written(to: &Path, expected: &Tree) -> usize {
     if !to.exists() {
         return 0;
@@ -79,7 +79,7 @@ fn killed_and_completed() {
             std::thread::sleep(Duration::from_micros(2000 + random.below(60_000)));
             killed += u32::from(children::kill(child));
             assert_nothing_half_written(&to, &expected);
-            // Sometimes another one is killed while it completes what this one left.
+            // Sometimes another one is killed while it completes the remains.
             if round % 4 == 3 {
                 continue;
             }
@@ -93,7 +93,7 @@ fn killed_and_completed() {
     }
 }
 
-/// Contents and kinds: what there is without attributes.
+/// Returns contents and kinds, without attributes.
 fn contents(tree: Tree) -> Tree {
     without(tree, |facts| {
         (facts.modified, facts.mode) = ((0, 0), facts.mode & 0o170_000);
@@ -107,7 +107,7 @@ fn killed_without_attributes_and_completed() {
     for folder in [Folder::new(), Folder::in_memory()] {
         let (from, to) = (folder.path("from"), folder.path("to"));
         make(&folder);
-        // Without attributes names of the same file are files of their own.
+        // Without attributes, names of one file become separate files.
         let whole = folder.path("whole");
         copy_all(&from, &whole, &Options::new());
         let expected = contents(tree(&whole));
@@ -184,7 +184,7 @@ fn stopped_by_its_token() {
         assert!(report.counts.entries() < expected.len() as u64, "{report:#?}");
         assert_nothing_half_written(&to, &expected);
         let is_marked = |facts: &crate::support::Facts| facts.mode == UNFINISHED;
-        assert!(!tree(&to).values().any(is_marked), "what is not complete is removed");
+        assert!(!tree(&to).values().any(is_marked), "incomplete files are removed");
         let mut options = Options::archive();
         options.existing = Existing::Keep;
         copy_all(&from, &to, &options);

@@ -1,4 +1,4 @@
-//! Trees that are deeper, wider and larger than a process has room for.
+//! Trees that are deeper, wider and larger than the limits of a process.
 
 use std::ffi::CString;
 use std::fs;
@@ -38,7 +38,7 @@ fn read(dir: &OwnedFd) -> String {
     std::io::read_to_string(fs::File::from(file)).unwrap()
 }
 
-/// Copied and removed, with a few descriptors, or as many as this process has.
+/// Copied and removed, with few descriptors, or as many as this process has.
 #[test]
 fn paths_longer_than_the_kernel_takes_them() {
     let long = "n".repeat(100);
@@ -69,7 +69,7 @@ fn few_descriptors() {
             let wide = deep.join(format!("wide-{number}"));
             fs::create_dir(&wide).unwrap();
             fs::write(wide.join("file"), format!("{level} {number}")).unwrap();
-            // To be linked, from elsewhere.
+            // Linked, from elsewhere.
             fs::hard_link(wide.join("file"), deep.join(format!("link-{number}"))).unwrap();
         }
         deep = deep.join("deeper");
@@ -91,7 +91,7 @@ fn few_descriptors() {
     }
 }
 
-/// Directories of the copy that cannot be read are closed and opened again, too.
+/// Unreadable directories of the copy are closed and opened again, too.
 #[test]
 fn few_descriptors_and_directories_that_cannot_be_read() {
     needs_root!();
@@ -101,7 +101,7 @@ fn few_descriptors_and_directories_that_cannot_be_read() {
     let mut made = vec![to.clone()];
     for level in 0..60 {
         fs::write(from.join("file"), level.to_string()).unwrap();
-        // Before and after what is below.
+        // Before and after the subdirectories.
         for name in ["a", "z"] {
             fs::create_dir(from.join(name)).unwrap();
             fs::write(from.join(name).join("file"), name).unwrap();
@@ -173,7 +173,7 @@ fn memory_does_not_grow_with_the_tree() {
     assert!(said.peak_kib <= 64 << 10, "{} KiB", said.peak_kib);
 }
 
-/// Longer than what the kernel copies at a time, within a file system and to another one.
+/// Longer than the kernel copies at a time, within a file system and to another one.
 #[test]
 fn large_files_with_and_without_holes() {
     const MIB: u64 = 1 << 20;
@@ -188,7 +188,7 @@ fn large_files_with_and_without_holes() {
     for to in [folder.path("to"), memory.path("to")] {
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));
-        // In place of what is longer.
+        // In place of a longer file.
         fs::write(to.join("dense"), bytes(30 << 20, 2)).unwrap();
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));

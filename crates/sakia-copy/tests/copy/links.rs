@@ -1,4 +1,4 @@
-//! Names of the same file, across directories and across copies.
+//! Hard links, across directories and across copies.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ fn many_names_in_many_directories() {
     let counts = copy_all(&from, &to, &Options::archive()).counts;
     assert_eq!((counts.files, counts.hard_links, counts.directories), (61, 120, 121));
     assert_same(&tree(&to), &tree(&from));
-    // Not asked for.
+    // Not requested.
     let counts = copy_all(&from, folder.path("apart"), &Options::new()).counts;
     assert_eq!((counts.files, counts.hard_links), (181, 0));
     assert_eq!(fs::metadata(folder.path("apart/large")).unwrap().nlink(), 1);
@@ -58,7 +58,7 @@ fn names_in_several_sources_of_a_copier() {
     assert!(names.iter().all(|&name| name == names[0]), "{names:?}");
 }
 
-/// What is there already is not what other names are made of.
+/// Other names do not become links to a kept file of another content.
 #[test]
 fn names_of_what_was_kept() {
     let folder = Folder::new();
@@ -80,7 +80,7 @@ fn names_of_what_was_kept() {
             let is = fs::read_to_string(to.join(name)).unwrap();
             assert_eq!(is, format!("there before: {name}"), "{existing:?}");
         }
-        // Names that are not there are those of the source's file, not of the one that was kept.
+        // Missing names are names of the source's copy, not of the kept file.
         fs::remove_file(to.join("b")).unwrap();
         fs::remove_file(to.join("c")).unwrap();
         copy_all(&from, &to, &options);
@@ -94,7 +94,7 @@ fn names_of_what_was_kept() {
     }
 }
 
-/// An earlier copy has made one of the names, wherever it is found among those that lack.
+/// An earlier copy has created one of the names, which may be found in any order.
 #[test]
 fn names_of_an_earlier_copy() {
     let folder = Folder::in_memory();
@@ -131,7 +131,7 @@ fn names_of_an_earlier_copy() {
     }
 }
 
-/// The name that was found first cannot be made; the others are.
+/// The first name cannot be created; the others are.
 #[test]
 fn the_first_name_fails() {
     let folder = Folder::new();
@@ -151,7 +151,7 @@ fn the_first_name_fails() {
     assert_eq!(fs::read(folder.path("to/7/b")).unwrap(), vec![7; 1 << 20]);
 }
 
-/// Each of them is a way to the file, so that the copies are one as well.
+/// Each followed link is a name of the file, so the copies are one file as well.
 #[test]
 fn links_that_are_followed_are_names_of_one_copy() {
     let folder = Folder::new();
@@ -167,7 +167,7 @@ fn links_that_are_followed_are_names_of_one_copy() {
     assert_eq!(number(folder.path("to/a")), number(folder.path("to/inner/c")));
 }
 
-/// Copies that were killed may have made two files of one.
+/// Killed copies may have made two files of one.
 #[test]
 fn kept_copies_of_one_file_become_one() {
     let folder = Folder::new();
@@ -178,7 +178,7 @@ fn kept_copies_of_one_file_become_one() {
     }
     for pair in [["a", "b"], ["a", "c"], ["b", "d"]] {
         for existing in [Existing::Keep, Existing::Update] {
-            // Each made by a copy of its own.
+            // Each by a separate copy.
             let mut exact = Options::archive();
             exact.preserve.links = false;
             folder.dir("to");
@@ -194,7 +194,7 @@ fn kept_copies_of_one_file_become_one() {
     }
 }
 
-/// By itself and in another one, in both orders: each name of the copy is one of the same file.
+/// Alone and as a part of another tree, in both orders: each name of the copy is a name of the same file.
 #[test]
 fn names_that_are_found_twice() {
     let folder = Folder::new();

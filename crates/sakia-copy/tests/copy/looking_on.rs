@@ -1,4 +1,4 @@
-//! Who looks on: counts, names, and panics.
+//! Observers: counts, names, and panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Tests of the copy: against `cp`, on bad file systems, in bad moments.
 //!
-//! What a test needs of the machine and does not find, it says loudly (`SKIP`); with `SAKIA_DENY_SKIPS`
-//! in the environment it fails instead. No test makes a statement about time.
+//! A test that lacks a requirement on this machine says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
+//! environment it fails instead. No test depends on time.
 
 #![forbid(unsafe_code)]
 #![expect(

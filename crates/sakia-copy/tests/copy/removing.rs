@@ -60,7 +60,7 @@ fn counts_are_those_of_the_tree() {
     assert!(report.is_complete());
     assert_eq!((numbers(&report.counts), seen.len()), ([3, 2, 3, 1], 9));
     for (place, path) in seen.iter().enumerate() {
-        // A directory comes before what is in it.
+        // A directory comes before its contents.
         let above = seen.iter().position(|other| Some(&**other) == path.parent());
         assert!(above.is_some_and(|above| above < place) || path == &tree, "{seen:?}");
     }
@@ -84,7 +84,7 @@ fn what_is_no_directory() {
         assert_eq!((report.is_complete(), report.counts.entries()), (true, 1), "{report:#?}");
         assert!(path.symlink_metadata().is_err());
     }
-    // With a slash a link leads to a directory, which is not removed either.
+    // With a final slash a link leads to a directory, which is not removed either.
     symlink(folder.path("outside"), folder.path("link")).unwrap();
     assert!(remove(&folder.path("link/")).is_complete());
     assert!(folder.path("link").symlink_metadata().is_err());
@@ -128,6 +128,6 @@ fn while_others_remove_the_same() {
         (remove(&tree), other.join().unwrap())
     });
     assert!(!tree.exists(), "{one:#?} {other:#?}");
-    // Either may have found the root gone, and nothing else.
+    // Either may have found the root gone; no other failure is possible.
     assert!(one.counts.failures + other.counts.failures <= 1, "{one:#?} {other:#?}");
 }

@@ -1,4 +1,4 @@
-//! Who does what: directories that several workers copy from.
+//! Directories whose entries are copied by several workers.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use sakia_copy::{Options, Report};
 
 use crate::support::{Folder, assert_same, bytes, copy_all, tree};
 
-/// Copies until a part of the directory was handed over, and checks each copy.
+/// Copies until a part of the directory was given away, and checks each copy.
 fn copy_until_shared(folder: &Folder, from: &Path, options: &Options) -> Report {
     let mut report = Report::default();
-    // The other worker may begin when all is done.
+    // The other worker may start after the end of the work.
     for turn in 0..200 {
         let to = folder.path(&format!("to-{turn}"));
         report = copy_all(from, &to, options);
@@ -30,7 +30,7 @@ fn large_files_of_one_directory_are_shared_out() {
     for number in 0..100 {
         fs::write(from.join(format!("file-{number}")), bytes(256 << 10, number)).unwrap();
     }
-    // What has another name waits for it, whoever copies that.
+    // Another name of a file waits for it, whichever worker copies the file.
     for number in 0..20 {
         fs::hard_link(from.join(format!("file-{number}")), from.join(format!("same-{number}")))
             .unwrap();

@@ -1,4 +1,4 @@
-//! What the tests share: folders, runtimes, and what is in a tree.
+//! Shared helpers of the tests: folders, runtimes, and the contents of trees.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -14,7 +14,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_copy::{Options, Progress, Report, copy_tree};
 
-/// A directory of a test's own, which is removed with it.
+/// A private directory of a test, removed at its end.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -22,13 +22,13 @@ impl Folder {
         Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 
-    /// On a file system in memory, where the machine has one.
+    /// Makes it on a file system in memory, if the machine has one.
     pub fn in_memory() -> Self {
         let place = Path::new("/dev/shm");
         if place.is_dir() { Self::below(place) } else { Self::new() }
     }
 
-    /// Where every user may go.
+    /// Makes it accessible to every user.
     pub fn for_all() -> Self {
         let folder = Self::below(&std::env::temp_dir());
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
@@ -66,12 +66,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Also what is deeper than a path can be; the library under test does not do it.
+        // Also paths that are too long for one call; without the library under test.
         Command::new("rm").arg("-rf").arg(&self.0).status().ok();
     }
 }
 
-/// Ends the calling test where it needs root and is not.
+/// Ends the calling test if it needs root and does not have it.
 macro_rules! needs_root {
     () => {
         if !rustix::process::geteuid().is_root() {
@@ -91,7 +91,7 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>, options: &Options) -> 
     runtime().block_on(copy_tree(from, to, options, &progress)).unwrap()
 }
 
-/// The same, which must succeed.
+/// Copies, and asserts success.
 #[track_caller]
 pub fn copy_all(from: impl AsRef<Path>, to: impl AsRef<Path>, options: &Options) -> Report {
     let report = copy(from, to, options);
@@ -99,14 +99,14 @@ pub fn copy_all(from: impl AsRef<Path>, to: impl AsRef<Path>, options: &Options)
     report
 }
 
-/// The only failure.
+/// Returns the only failure.
 #[track_caller]
 pub fn failure(report: &Report) -> String {
     assert_eq!((report.counts.failures, report.failures.len()), (1, 1), "{report:#?}");
     report.failures[0].to_string()
 }
 
-/// Runs a program, which must succeed.
+/// Runs a program, and asserts success.
 #[track_caller]
 pub fn run(command: &mut Command) {
     let output = command.output().unwrap();
@@ -118,7 +118,7 @@ pub fn bytes(count: usize, seed: u64) -> Vec<u8> {
     (0..count).map(|index| word(index).to_le_bytes()[index % 8]).collect()
 }
 
-/// Numbers that are the same in each run.
+/// Random numbers that are the same in each run.
 pub struct Random(u64);
 
 impl Random {
@@ -133,22 +133,22 @@ impl Random {
     }
 }
 
-/// Files that are shorter need not have holes.
+/// Shorter files need not have holes.
 const BLOCK: u64 = 4096;
 
-/// What is compared of an entry.
+/// The compared facts about an entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Facts {
     pub mode: u32,
     pub owner: (u32, u32),
     pub modified: (i64, i64),
     pub device: u64,
-    /// Bytes of a file, the target of a link.
+    /// The bytes of a file, the target of a link.
     pub contents: Vec<u8>,
-    /// Where a file has data, if it is long enough for holes.
+    /// The data ranges of a file, if it is long enough for holes.
     pub data: Vec<(u64, u64)>,
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// How many names it has, and the first of these in the tree.
+    /// The number of its names, and the first of these in the tree.
     pub names: (u64, PathBuf),
 }
 
@@ -162,10 +162,10 @@ impl Debug for Facts {
     }
 }
 
-/// All that is in a tree, by path.
+/// The entries of a tree, by path.
 pub type Tree = BTreeMap<PathBuf, Facts>;
 
-/// Looks at a tree, or at something else.
+/// Returns the entries of a tree, or of another kind of root.
 pub fn tree(root: &Path) -> Tree {
     let mut found = Tree::new();
     let mut names = HashMap::new();
@@ -212,7 +212,7 @@ fn facts(path: &Path, stat: &fs::Metadata) -> Facts {
     }
 }
 
-/// Where a file has data.
+/// Returns the data ranges of a file.
 fn data(path: &Path) -> Vec<(u64, u64)> {
     let file = File::open(path).unwrap();
     let mut found = Vec::new();
@@ -242,7 +242,7 @@ pub fn attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     names.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-/// Compares trees, and says where they differ.
+/// Compares trees, and reports the differences.
 #[track_caller]
 pub fn assert_same(is: &Tree, expected: &Tree) {
     let names: std::collections::BTreeSet<_> = is.keys().chain(expected.keys()).collect();
@@ -252,13 +252,13 @@ pub fn assert_same(is: &Tree, expected: &Tree) {
     }
 }
 
-/// What is equal where times, owners and holes are not asked for.
+/// Returns the tree without facts that are not compared: times, owners, holes.
 pub fn without(mut tree: Tree, forget: impl Fn(&mut Facts)) -> Tree {
     tree.values_mut().for_each(forget);
     tree
 }
 
-/// A list of access control entries, as the kernel keeps it.
+/// Returns a list of access control entries in the kernel's format.
 pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -269,7 +269,7 @@ pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// A list that lets the user 1234 in.
+/// Returns a list with rights for the user 1234.
 pub fn some_acl() -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     acl(&[(1, 7, NOBODY), (2, 6, 1234), (4, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 1, NOBODY)])

@@ -15,10 +15,10 @@ use crate::support::{bytes, set_attribute, some_acl};
 pub enum Kind {
     Empty,
     File(usize),
-    /// Its size, and where 10,000 bytes of data begin.
+    /// Its size, and the offsets of 10,000 bytes of data.
     Sparse(u64, Vec<u64>),
     Directory,
-    /// To a name that is not there, or to that of an entry.
+    /// To a missing name, or to that of an entry.
     Link(Option<prop::sample::Index>),
     /// Another name of an entry.
     HardLink(prop::sample::Index),
@@ -123,14 +123,14 @@ pub fn make(root: &Path, items: &[Item]) {
     for (path, item) in made.iter().rev() {
         set_attributes(path, item);
     }
-    // What is in a directory changes its times.
+    // Creating entries in a directory changes its times.
     for (path, item) in made.iter().rev() {
         set_time(path, item.time);
     }
     set_time(root, (1_000_000_000, 5));
 }
 
-/// Makes an entry. False if it is none of its own: a link to what has no links.
+/// Creates an entry. Returns false if it does not count: a link to a kind without hard links.
 fn make_entry(path: &Path, item: &Item, seed: u64, made: &[(PathBuf, &Item)]) -> bool {
     match &item.kind {
         Kind::Empty => drop(File::create_new(path).unwrap()),

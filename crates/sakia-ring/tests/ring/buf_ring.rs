@@ -1,4 +1,4 @@
-//! Provided buffers: which one an operation gets, how a queue ends, and who may end it.
+//! Provided buffers: their order of use, and the ways a queue ends.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +33,7 @@ impl Buffers {
         unsafe { buf_ring.provide(self.address(id), LEN, id) };
     }
 
-    /// What a completion put there.
+    /// Returns a part of a buffer's contents.
     fn contents(&self, id: u16, start: usize, len: usize) -> Vec<u8> {
         // SAFETY: within the leaked memory; the kernel is done with that part of it.
         unsafe { std::slice::from_raw_parts(self.address(id).add(start), len) }.to_vec()
@@ -141,7 +141,7 @@ fn an_unregistered_queue_gives_its_memory_back() {
     children::run("buf_rings_end").unwrap();
 }
 
-/// Bytes of address space of this process, which has one thread.
+/// Returns the size of this process's address space in bytes. It has one thread.
 fn address_space() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').next().unwrap().parse::<usize>().unwrap() * 4096
@@ -223,7 +223,7 @@ fn another_rings_agreement_ends_nothing() {
     assert_eq!(errno_of(&error), Some(Errno::EXIST), "the group is still there");
 }
 
-/// Dropping it keeps what the kernel reads from: the buffers in it are still picked.
+/// Dropping the queue keeps the memory that the kernel reads: its buffers are still picked.
 #[test]
 fn a_dropped_queue_stays_with_the_kernel() {
     let (mut ring, pipe) = (ring(), rustix::pipe::pipe().unwrap());

@@ -1,8 +1,8 @@
-//! Processes of their own, for what a test must not do to the others: fork, filters, another user.
+//! Child processes for tests that would disturb others: fork, filters, another user.
 //!
-//! The test binary runs itself with the name of a scene in the environment. A function that the
-//! loader calls before `main` finds it and plays the scene: there, the process has one thread, which
-//! libtest would not leave it.
+//! The test binary runs itself with the name of a scene in the environment. A function that the loader calls
+//! before `main` finds the name and plays the scene: at that time the process has one thread, which libtest
+//! would not guarantee.
 
 use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
@@ -10,8 +10,7 @@ use std::process::{Command, Stdio, exit};
 use crate::{buf_ring, fork, refusal};
 
 const SCENE: &str = "SAKIA_RING_SCENE";
-/// How the process of a scene ends that cannot say anything on this machine; its last line of output
-/// is the reason.
+/// Exit code of a scene that cannot run on this machine; its last line of output is the reason.
 const SKIPPED: i32 = 77;
 
 /// A scene: `Err` is the reason to skip.
@@ -29,7 +28,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("no_descriptors", refusal::no_descriptors),
 ];
 
-/// Runs a scene in a process of its own. `Err` is the reason why it skipped.
+/// Runs a scene in its own process. `Err` is the reason for a skip.
 pub fn run(scene: &str) -> Result<(), String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .env(SCENE, scene)
@@ -52,7 +51,7 @@ pub fn run(scene: &str) -> Result<(), String> {
 #[unsafe(link_section = ".init_array")]
 static PLAY: extern "C" fn() = play;
 
-/// Plays the scene that this process was started for, and ends it; nothing in any other process.
+/// Plays the scene that this process was started for and exits; does nothing in other processes.
 extern "C" fn play() {
     let Ok(name) = std::env::var(SCENE) else {
         return;

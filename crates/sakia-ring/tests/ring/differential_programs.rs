@@ -15,7 +15,7 @@ use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Cqe, IoVec, Opcode, Ring, Sqe, sqe_
 
 use crate::support::{PATIENCE, Random, TempDir, complete, enter, push, reap_all};
 
-/// One entry, in neither implementation's terms. Pointers lead into memory that the world keeps.
+/// One entry, independent of both implementations. Pointers lead into memory that the world keeps.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Nop,
@@ -45,7 +45,7 @@ trait Engine {
     ///
     /// # Safety
     ///
-    /// - What the requests point to stays valid and unused until their completion.
+    /// - The memory that the requests point to stays valid and unused until their completion.
     unsafe fn run(&mut self, batch: &[(u64, Request)], expected: usize) -> Vec<(u64, i32)>;
 }
 
@@ -93,7 +93,7 @@ impl Engine for Ring {
                 }
                 Request::Close(fd) => Sqe::close(fd),
             };
-            // SAFETY: the caller keeps what the requests point to.
+            // SAFETY: the caller keeps the memory that the requests point to.
             unsafe { self.push(sqe.user_data(user_data)) }.expect("a batch fits");
         }
         complete(self, expected).iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
@@ -172,7 +172,7 @@ impl Engine for IoUring {
                 }
                 Request::Close(fd) => opcode::Close::new(Fd(fd)).build(),
             };
-            // SAFETY: the caller keeps what the requests point to.
+            // SAFETY: the caller keeps the memory that the requests point to.
             unsafe { self.submission().push(&entry.user_data(user_data)) }.expect("a batch fits");
         }
         let mut results = Vec::new();
@@ -191,7 +191,7 @@ const BUFFER_BYTES: usize = 8192;
 const FILE_BYTES_MAX: u64 = 20_000;
 const FIRST_POLL: u64 = 1 << 32;
 
-/// What can be seen of a world after a program.
+/// The observable state of a world after a program.
 #[derive(PartialEq)]
 struct Seen {
     contents: Vec<Vec<u8>>,
@@ -203,13 +203,13 @@ struct Seen {
 /// Everything that one run of a program acts on.
 struct World {
     dir: TempDir,
-    /// The last of them cannot be written to.
+    /// The last file is read-only.
     files: Vec<File>,
     /// One buffer per file; all within what is registered.
     buffers: Vec<u8>,
     /// Always has a byte to read.
     full_pipe: (OwnedFd, OwnedFd),
-    /// Never has.
+    /// Never has a byte to read.
     empty_pipe: (OwnedFd, OwnedFd),
     paths: Vec<CString>,
     statx: Vec<libc::statx>,
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// A random batch, and how many completions it brings.
+    /// Returns a random batch and the number of its completions.
     fn batch(&mut self, random: &mut Random) -> (Vec<(u64, Request)>, usize) {
         let mut requests = Vec::new();
         let mut expected = 0;
@@ -334,8 +334,8 @@ impl World {
         (batch, expected)
     }
 
-    /// Keeps the descriptors that a batch opened, and replaces their numbers by one that every run
-    /// gets.
+    /// Keeps the descriptors that a batch opened, and replaces their numbers by one that is the same in
+    /// every run.
     fn collect_opened(&mut self, batch: &[(u64, Request)], results: &mut [(u64, i32)]) {
         for (number, result) in results {
             let is_open = batch.iter().any(|(user_data, request)| {
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// What can be seen of the world from outside.
+    /// Returns the observable state.
     fn trace(&self) -> Seen {
         let contents = (0..FILES)
             .map(|index| fs::read(self.dir.join(&format!("file{index}"))).unwrap())
@@ -365,7 +365,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for fd in self.opened.drain(..) {
-            // SAFETY: opened by an entry of this world, and nobody else's.
+            // SAFETY: opened by an entry of this world, its only owner.
             drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
         }
     }
@@ -373,7 +373,7 @@ impl Drop for World {
 
 type Results = Vec<Vec<(u64, i32)>>;
 
-/// Runs the program that `seed` stands for.
+/// Runs the program of this seed.
 fn run<E: Engine>(mut engine: E, seed: u64) -> (Results, Seen) {
     let mut random = Random::new(seed);
     let mut world = World::new();
@@ -404,7 +404,7 @@ fn random_programs_have_the_same_results_and_files() {
         }
         assert!(ours.1 == theirs.1, "seed {seed}: the worlds differ");
     }
-    // The programs meet successes and failures of many kinds, or the comparison says little.
+    // The programs must meet successes and failures of many kinds, or the comparison says little.
     let met = |errno: i32| kinds.contains(&-errno);
     assert!(kinds.contains(&0) && kinds.contains(&1));
     assert!(met(libc::ENOENT) && met(libc::ECANCELED) && met(libc::EBADF) && met(libc::ENOTDIR));
@@ -450,7 +450,7 @@ fn probes_are_the_same() {
     assert!(ours.iter().count() > 40, "{ours:?}");
 }
 
-/// Where the tail of each queue stands is not shown, but what happens when a queue wraps is.
+/// The tail positions of the queues are not compared, but the effects of a wrap are.
 #[test]
 fn completions_come_in_the_same_order() {
     let mut ours = Ring::builder().sq_entries(4).cq_entries(8).build().unwrap();

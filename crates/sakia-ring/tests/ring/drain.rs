@@ -1,4 +1,4 @@
-//! Deferred work: what one enter finishes, and how the ring says that there is more.
+//! Deferred work: the operations that one enter finishes, and the ring's signal for more.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::hosts::Rigged;
 use crate::support::{complete, push, reap_all, skip, user_data};
 
 const COUNT: u32 = 100;
-/// How many operations the kernel finishes in an enter that waits for fewer.
+/// The number of operations that the kernel finishes in an enter with a smaller `min_complete`.
 const CAP: u32 = 20;
 
 /// A ring with 100 polls that have become ready and are not finished.
@@ -54,7 +54,7 @@ fn a_large_min_complete_with_no_time_drains_in_one_enter() {
     assert_all_there(user_data(&reap_all(&mut ring)));
 }
 
-/// Asking for more than can come costs nothing.
+/// A `min_complete` above the possible number costs nothing.
 #[test]
 fn a_larger_min_complete_than_there_is_does_not_block() {
     let (host, mut ring, _pipe) = with_ready_work();

@@ -28,7 +28,7 @@ fn in_child(child: impl FnOnce()) {
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
     if pid == 0 {
         let ended_well = catch_unwind(AssertUnwindSafe(child)).is_ok();
-        // SAFETY: ends the child at once, without what the parent has registered for its exit.
+        // SAFETY: ends the child at once, without the parent's exit handlers.
         unsafe { libc::_exit(if ended_well { 0 } else { 1 }) };
     }
     let mut status = 0;
@@ -42,7 +42,7 @@ fn assert_refused<T: std::fmt::Debug>(result: io::Result<T>) {
     assert!(error.to_string().contains("forked child"), "{error}");
 }
 
-/// Tries everything on a ring of an ancestor.
+/// Tries every call on a ring of an ancestor.
 fn assert_inert(ring: &mut Ring) {
     assert!(!ring.is_owned_by_process());
     assert_eq!(push(ring, Sqe::nop()), None);
@@ -82,7 +82,7 @@ pub fn scene() -> Result<(), String> {
     let mut ring = Ring::builder().build().unwrap();
     let disabled = Ring::builder().build_disabled().unwrap();
     let mut buf_ring = ring.register_buf_ring(1, 8, false).unwrap();
-    // In flight, reaped by nobody yet, and pushed but not submitted.
+    // In flight, completed but not reaped, and pushed but not submitted.
     push(&mut ring, Sqe::poll_add(read.as_raw_fd(), 1).user_data(1)).unwrap();
     push_nops(&mut ring, [2]);
     enter(&mut ring, 1, None);

@@ -1,5 +1,5 @@
-//! A host that answers nonsense gets a typed error or a ring that does nothing useful: never a
-//! panic, never an access outside of the memory it gave.
+//! A host with nonsense answers causes a typed error or a ring that does nothing useful: never a panic,
+//! never an access outside of its memory.
 //!
 //! The fake host's maps lie between inaccessible pages, and the rest of their last page is watched.
 //! An access outside faults, a write into the rest is found when the map ends.
@@ -33,7 +33,7 @@ type Answer = Box<dyn FnMut(&mut Params)>;
 struct State {
     answer: Answer,
     random: Random,
-    /// Where each live map begins, and how long it is.
+    /// The address and length of each live map.
     maps: Vec<(NonNull<u8>, usize)>,
     /// Overwrites the queues at each enter.
     scribbles: bool,
@@ -191,7 +191,7 @@ unsafe impl Host for Fake {
     }
 }
 
-/// Where a sane fake keeps its fields: indices at the front, then the completions, then the array.
+/// The fields of a sane fake: indices at the front, then the completions, then the array.
 const SQ_HEAD: u32 = 0;
 const SQ_TAIL: u32 = 4;
 const CQ_HEAD: u32 = 8;
@@ -232,7 +232,7 @@ fn a_sane_fake_is_accepted() {
     assert!(fake.0.borrow().maps.is_empty());
 }
 
-/// What a host does to a sane answer.
+/// A change of a sane answer.
 type Change = fn(&mut Params);
 
 #[test]
@@ -329,13 +329,13 @@ fn a_tail_that_jumps_brings_no_more_than_the_queue_holds() {
     }
 }
 
-/// Heads and tails that begin anywhere, as after four billion entries.
+/// Heads and tails may begin at any value, as after four billion entries.
 #[test]
 fn positions_wrap() {
     let fake = Fake::new(1, sane);
     let start = u32::MAX - 2;
     let mut ring = build(&fake).unwrap();
-    // One step below 2^31 at a time, so that each is a jump the ring does not believe, does no harm.
+    // Steps just below 2^31, so that each is a jump that the ring rejects, do no harm.
     for (offset, value) in [(SQ_HEAD, start), (CQ_HEAD, start), (CQ_TAIL, start)] {
         fake.poke(offset, value);
     }
@@ -345,7 +345,7 @@ fn positions_wrap() {
     assert_eq!(ring.sq_pending(), ENTRIES);
 }
 
-/// A number to answer with: the corners, and anything.
+/// Returns a random number, often a corner case.
 fn corner(random: &mut Random) -> u32 {
     let any = random.next() as u32;
     random.pick(&[
@@ -423,7 +423,7 @@ fn random_answers_and_scribbles_do_no_harm() {
     assert!(rings > 400 && errors > 400, "the test has lost its subject: {rings}, {errors}");
 }
 
-/// Does with a ring all that can be done, while the host scribbles.
+/// Makes every call on a ring, while the host scribbles.
 fn use_up(mut ring: Ring<Fake>, fake: &Fake, seed: u64) {
     fake.0.borrow_mut().scribbles = true;
     fake.0.borrow_mut().resizes = true;

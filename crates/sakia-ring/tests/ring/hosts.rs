@@ -1,4 +1,4 @@
-//! A host that counts, refuses on demand, and otherwise is the kernel.
+//! A host that counts calls, refuses on demand, and otherwise is the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -12,20 +12,20 @@ use sakia_ring::{Host, Kernel, Params};
 
 type Refuse<A> = RefCell<Box<dyn FnMut(A) -> Option<Errno>>>;
 
-/// What a [`Rigged`] host saw, and what it refuses.
+/// The calls that a [`Rigged`] host saw, and its refusals.
 pub struct Log {
     /// Entries, flags and completion entries of each set-up.
     pub setups: RefCell<Vec<(u32, u32, u32)>>,
     pub enters: Cell<u32>,
-    /// Maps that were made and not ended.
+    /// The number of live maps.
     pub live_maps: Cell<i32>,
-    /// Given the flags of a set-up, with what to refuse it.
+    /// Takes the flags of a set-up; returns the errno to refuse it with.
     pub refuse_setup: Refuse<u32>,
-    /// Given the opcode of a registration, with what to refuse it.
+    /// Takes the opcode of a registration; returns the errno to refuse it with.
     pub refuse_register: Refuse<u32>,
-    /// Given how many enters were made before, with what to refuse one.
+    /// Takes the number of earlier enters; returns the errno to refuse this one with.
     pub refuse_enter: Refuse<u32>,
-    /// Given how many maps were made before, with what to refuse one.
+    /// Takes the number of earlier maps; returns the errno to refuse this one with.
     pub refuse_map: Refuse<u32>,
     maps: Cell<u32>,
 }

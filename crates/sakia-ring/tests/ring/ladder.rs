@@ -1,4 +1,4 @@
-//! The way down from the best ring: each refusal by the kernel, its step, and its words.
+//! The ladder down from the best ring: each refusal by the kernel, its step and its message.
 
 use std::cell::Cell;
 use std::io;
@@ -22,7 +22,7 @@ fn step_errnos(ring: &Ring<Rigged>) -> Vec<i32> {
     ring.report().steps.iter().map(|step| step.errno).collect()
 }
 
-/// Submission and completion entries of every attempt.
+/// Returns the submission and completion entries of every attempt.
 fn attempts(host: &Rigged) -> Vec<(u32, u32)> {
     let setups = host.0.setups.borrow();
     setups.iter().map(|&(sq, _, cq)| (sq, cq)).collect()

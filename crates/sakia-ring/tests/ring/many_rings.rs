@@ -10,7 +10,7 @@ use sakia_ring::{Host, Kernel, Ring, Sqe};
 
 use crate::support::{Random, assert_works, complete, errno_of, push, push_nops, user_data};
 
-/// How many rings a thread may register.
+/// The maximum number of registered rings per thread.
 const PLACES: usize = 16;
 
 fn small() -> Ring {
@@ -21,7 +21,7 @@ fn registered(rings: &[Ring]) -> usize {
     rings.iter().filter(|ring| ring.report().registered_fd).count()
 }
 
-/// On a thread of its own, whose places are all free.
+/// Runs `f` on a new thread, whose places are all free.
 fn on_new_thread(f: impl FnOnce() + Send + 'static) {
     thread::spawn(f).join().unwrap();
 }

@@ -16,7 +16,7 @@ fn send(target: BorrowedFd<'_>, user_data: u64, result: i32) -> Result<(), Optio
     unsafe { send_message(&Kernel, target, user_data, result) }.map_err(|error| errno_of(&error))
 }
 
-/// Whether this kernel can (6.13).
+/// Returns whether the kernel has this call (6.13).
 fn can_send() -> bool {
     let ring = Ring::builder().build().unwrap();
     send(ring.as_fd(), 0, 0) != Err(Some(Errno::INVAL))

@@ -19,7 +19,7 @@ fn results(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     results
 }
 
-/// Whether a no-op can complete with a result of our choice.
+/// Returns whether a no-op can complete with a chosen result.
 fn can_inject(ring: &mut Ring) -> bool {
     push(ring, Sqe::nop_with_result(7)).unwrap();
     complete(ring, 1)[0].res == 7

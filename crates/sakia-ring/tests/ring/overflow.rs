@@ -36,7 +36,7 @@ fn entering_without_room_is_no_error_and_loses_nothing() {
         ring.submit().unwrap();
     }
     for _ in 0..3 {
-        // Waits for less than what is there, so it does not block.
+        // Waits for fewer completions than are ready, so it does not block.
         enter(&mut ring, 4, Some(Duration::ZERO));
         assert!(ring.is_overflowing());
     }

@@ -9,7 +9,7 @@ use sakia_ring::{Ring, SetupError};
 use crate::children;
 use crate::support::{assert_works, enter, skip};
 
-/// The same number on every architecture that is younger than these calls.
+/// The same number on every architecture, as for all calls since 5.1.
 const IO_URING_SETUP: u32 = 425;
 const IO_URING_ENTER: u32 = 426;
 const IO_URING_REGISTER: u32 = 427;
@@ -60,7 +60,7 @@ fn no_descriptors_left_is_no_refusal() {
 fn forbid(call: u32, errno: i32) -> Result<(), String> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut program = [
-        // The number of the call is the first field of what a filter sees.
+        // The first field of a filter's input is the number of the call.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call) },
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),

@@ -1,4 +1,4 @@
-//! Registered files, buffers and eventfds, limits of workers, canceling from outside.
+//! Registered files, buffers and eventfds, limits of workers, cancellation from outside.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ fn assert_errno<T: std::fmt::Debug>(result: io::Result<T>, expected: Errno) {
     assert_eq!(errno_of(&result.unwrap_err()), Some(expected));
 }
 
-/// Files that say their number.
+/// Files that contain their numbers.
 fn numbered(dir: &TempDir, count: usize) -> Vec<File> {
     (0..count)
         .map(|number| {
@@ -97,12 +97,12 @@ fn a_ring_cannot_be_a_registered_file_of_a_ring() {
     assert_errno(ring.register_files(&[other.as_fd()]), Errno::BADF);
     ring.register_files_sparse(2).unwrap();
     let (read, _write) = rustix::pipe::pipe().unwrap();
-    // What comes before the failure is done, and the count says so.
+    // Updates before the failing one are done, and the count includes them.
     let update = [Some(read.as_fd()), Some(other.as_fd())];
     assert_eq!(ring.update_files(0, &update).unwrap(), 1);
 }
 
-/// Memory that registered buffers lie in; never freed, so that no test has to prove when it may be.
+/// Memory for registered buffers; never freed, so that no test has to prove when it may be.
 fn leaked(len: usize) -> &'static mut [u8] {
     Box::leak(vec![0u8; len].into_boxed_slice())
 }
@@ -249,8 +249,8 @@ fn operations_are_canceled_from_outside() {
     }
 }
 
-/// What runs on a worker cannot be stopped at once: an open of a FIFO that nobody writes to sleeps
-/// there until it is told to stop.
+/// An operation on a worker cannot stop at once: an open of a FIFO without a writer sleeps there until it is
+/// interrupted.
 #[test]
 fn canceling_waits_for_what_runs() {
     let dir = TempDir::new();
@@ -269,7 +269,7 @@ fn canceling_waits_for_what_runs() {
         match ring.sync_cancel(CancelTarget::UserData(9), timeout) {
             Ok(count) => assert_eq!(count, 0),
             Err(error) => match errno_of(&error) {
-                // The kernel has interrupted the worker for a reason of its own: the operation had ended.
+                // The kernel has interrupted the worker for another reason: the operation had ended.
                 Some(Errno::NOENT) => {}
                 errno => assert_eq!((errno, timeout), (Some(Errno::TIME), Some(Duration::ZERO))),
             },

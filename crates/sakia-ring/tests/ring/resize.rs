@@ -1,4 +1,4 @@
-//! A ring whose queues change their sizes in the midst of its work.
+//! Resizing the queues of a ring with work in flight.
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ fn ring(sq_entries: u32, cq_entries: u32) -> Ring {
     Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries).build().unwrap()
 }
 
-/// Whether this kernel can (6.13).
+/// Returns whether the kernel can resize (6.13).
 fn can_resize() -> bool {
     match ring(4, 8).resize(4, 16) {
         Ok(()) => true,
@@ -80,7 +80,7 @@ fn the_completion_queue_grows_with_operations_in_flight_and_completions_waiting(
     assert_works(&mut ring);
 }
 
-/// The kernel does not tell where it moved the array to.
+/// The kernel does not report the new place of the array.
 #[test]
 fn a_ring_with_the_array_keeps_its_sizes() {
     let builder = Ring::builder().sq_entries(8).cq_entries(16);
@@ -178,8 +178,8 @@ fn a_kernel_that_refuses_leaves_the_ring_as_it_was() {
     assert_eq!(host.0.live_maps.get(), 0);
 }
 
-/// The kernel has let go of the old queues, and the new ones cannot be had: nothing is left to work
-/// with, and every call says so.
+/// The kernel has released the old queues, and the new ones cannot be mapped: the ring is lost, and every
+/// call says so.
 #[test]
 fn new_queues_that_cannot_be_mapped_end_the_ring_in_order() {
     require_resize!();
@@ -198,7 +198,7 @@ fn new_queues_that_cannot_be_mapped_end_the_ring_in_order() {
         drop(ring);
         assert_eq!(host.0.live_maps.get(), 0, "a map was left behind");
     }
-    // Nor is a place of the thread's 16 for registered rings.
+    // Its place among the thread's 16 registered rings is free again.
     let rings: Vec<Ring> = (0..16).map(|_| ring(1, 1)).collect();
     assert!(rings.iter().all(|ring| ring.report().registered_fd), "a place was left taken");
 }

@@ -1,4 +1,4 @@
-//! What the tests share: skips, random numbers, short ways to push and reap.
+//! Shared helpers of the tests: skips, random numbers, short ways to push and reap.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Host, Opcode, Position, Ring, Sqe};
 
-/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
-/// `SAKIA_DENY_SKIPS` is set.
+/// Ends the calling test, which cannot run on this machine. Fails it instead if `SAKIA_DENY_SKIPS` is set.
 macro_rules! skip {
     ($($reason:tt)*) => {{
         $crate::support::announce_skip(module_path!(), &format!($($reason)*));
@@ -27,7 +26,7 @@ pub fn announce_skip(test: &str, reason: &str) {
     eprintln!("SKIP {test}: {reason}");
 }
 
-/// How long a test waits for what must happen.
+/// The limit of a wait for an event that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pushes an entry of an operation that names no memory, which needs no promise about any.
@@ -48,8 +47,8 @@ pub fn push_nops<H: Host>(ring: &mut Ring<H>, user_data: impl IntoIterator<Item 
     }
 }
 
-/// Enters, once more when it is interrupted: the kernel interrupts waits for reasons of its own too, such
-/// as a new worker. An enter that consumed something is not an error then, so nothing is consumed twice.
+/// Enters, and repeats an interrupted enter: the kernel interrupts waits for reasons of its own too, such as
+/// a new worker. An enter that consumed an entry is no error then, so nothing is consumed twice.
 pub fn enter<H: Host>(ring: &mut Ring<H>, min_complete: u32, timeout: Option<Duration>) -> Entered {
     loop {
         match ring.enter(min_complete, timeout) {
@@ -59,7 +58,7 @@ pub fn enter<H: Host>(ring: &mut Ring<H>, min_complete: u32, timeout: Option<Dur
     }
 }
 
-/// Enters until `count` completions were reaped, and returns them in their order.
+/// Enters until `count` completions were reaped, and returns them in order.
 pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -76,7 +75,7 @@ pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
     all
 }
 
-/// Copies out what is ready now.
+/// Copies out all ready completions.
 pub fn reap_all<H: Host>(ring: &mut Ring<H>) -> Vec<Cqe> {
     let mut out = vec![Cqe::default(); ring.cq_ready() as usize];
     let count = ring.reap(&mut out);

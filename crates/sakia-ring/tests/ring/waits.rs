@@ -1,4 +1,4 @@
-//! Waits with and without registered memory for their timeouts come to the same end.
+//! Waits with and without registered memory for their timeouts have the same outcome.
 
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -63,8 +63,8 @@ fn what_is_submitted_completes_at_once() {
     }
 }
 
-/// The kernel has one answer: how many entries it took, that completions are there, or why it came
-/// back.
+/// The kernel gives one answer: the number of consumed entries, that completions are ready, or the reason
+/// for the return.
 #[test]
 fn a_timeout_does_not_show_when_there_is_better_news() {
     for mut ring in both() {
@@ -88,7 +88,7 @@ fn a_wait_for_nothing_comes_back() {
     }
 }
 
-/// A timeout too long for the kernel's arithmetic is none, and no busy loop.
+/// A timeout beyond the kernel's arithmetic is no timeout, and no busy loop.
 #[test]
 fn a_completion_ends_a_wait_of_any_length() {
     for mut ring in both() {

@@ -1,12 +1,12 @@
-//! Bytes between a file and those who read it.
+//! Bytes between a file and its readers.
 
 use std::ops::Range;
 
 use sakia::fs::AlignedBuf;
 use tokio::io::ReadBuf;
 
-/// Makes room for `count` bytes, and for as many before them that direct I/O may begin behind these. Returns
-/// how many that are: none for other files.
+/// Makes room for `count` bytes, with space before them for the alignment of direct I/O. Returns the size of
+/// that space: 0 for other files.
 pub(super) fn make_room(memory: &mut Vec<u8>, count: usize, is_direct: bool) -> usize {
     memory.clear();
     if !is_direct {
@@ -19,12 +19,12 @@ pub(super) fn make_room(memory: &mut Vec<u8>, count: usize, is_direct: bool) -> 
     start
 }
 
-/// Bytes that were read and not taken yet, in memory that is used again.
+/// Bytes that were read and not taken yet, in reusable memory.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     /// Free for other use while nothing is unread.
     pub(super) memory: Vec<u8>,
-    /// Where in the memory they are.
+    /// Their range in the memory.
     pub(super) at: Range<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Unread {
         self.at.len()
     }
 
-    /// Moves as many as there is room for.
+    /// Moves as many as `into` has room for.
     pub(super) fn take(&mut self, into: &mut ReadBuf<'_>) {
         let count = self.len().min(into.remaining());
         into.put_slice(&self.memory[self.at.start..][..count]);

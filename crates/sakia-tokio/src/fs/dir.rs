@@ -1,4 +1,4 @@
-//! Directories: making them, and what is in them.
+//! Directories: creation and listing.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,12 +13,12 @@ use std::task::{Context, Poll, ready};
 
 use crate::lane::{Job, Lane};
 
-/// Entries that are read at first.
+/// The size of the first batch of entries.
 const FIRST_ENTRIES: usize = 32;
-/// The most entries that are read at a time.
+/// The largest batch of entries.
 const ENTRIES_MAX: usize = 256;
 
-/// How a directory is to be made: [`std::fs::DirBuilder`], without blocking the task.
+/// Options to create a directory: [`std::fs::DirBuilder`], without blocking the task.
 ///
 /// # Examples
 /// ```
@@ -39,25 +39,25 @@ pub struct DirBuilder {
 }
 
 impl DirBuilder {
-    /// Makes one directory, which must not be there yet.
+    /// Returns options to create one directory, which must not exist yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes those above it that are missing, too, and is content with one that is there.
+    /// Sets whether missing parents are created, and an existing directory is accepted.
     pub fn recursive(&mut self, recursive: bool) -> &mut Self {
         self.recursive = recursive;
         self
     }
 
-    /// Who may do what with it, less the process's mask. Without this call `0o777`.
+    /// Sets the mode, from which the umask is removed. The default is `0o777`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Makes the directory.
+    /// Creates the directory.
     ///
     /// # Errors
     /// As [`std::fs::DirBuilder::create`].
@@ -70,7 +70,7 @@ impl DirBuilder {
     }
 }
 
-/// Reads what a directory has, in the order of the file system.
+/// Lists a directory, in the order of the file system.
 ///
 /// # Errors
 /// As [`std::fs::read_dir`].
@@ -101,11 +101,11 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     Ok(ReadDir { here: first.await??, reading: None })
 }
 
-/// What a directory has, an entry at a time.
+/// A stream of a directory's entries.
 #[derive(Debug)]
 #[must_use = "nothing is read before it is asked for"]
 pub struct ReadDir {
-    /// Nothing while more is read, nor if the thread that read is lost.
+    /// Empty while more entries are read, and after a failure of the thread that reads.
     here: Chunk,
     reading: Option<Job<Chunk>>,
 }
@@ -116,7 +116,7 @@ struct Chunk {
     entries: VecDeque<io::Result<DirEntry>>,
     /// `None` at the end of the directory.
     rest: Option<std::fs::ReadDir>,
-    /// How many are to be read next.
+    /// The size of the next batch.
     count: usize,
 }
 
@@ -143,7 +143,7 @@ impl Chunk {
 }
 
 impl ReadDir {
-    /// The next entry; `None` at the end. Dropping the future loses no entry.
+    /// Returns the next entry; `None` at the end. Dropping the future loses no entry.
     ///
     /// # Errors
     /// As the iterator of [`std::fs::read_dir`].
@@ -151,7 +151,7 @@ impl ReadDir {
         poll_fn(|cx| self.poll_next_entry(cx)).await
     }
 
-    /// As [`next_entry`](ReadDir::next_entry), for futures written by hand.
+    /// Polls for the next entry, for hand-written futures: see [`next_entry`](ReadDir::next_entry).
     ///
     /// # Errors
     /// As [`next_entry`](ReadDir::next_entry).
@@ -176,27 +176,27 @@ impl ReadDir {
 #[derive(Debug)]
 pub struct DirEntry {
     inner: Arc<std::fs::DirEntry>,
-    /// As the directory told it, if it did.
+    /// The directory's information, if it has any.
     file_type: Option<FileType>,
 }
 
 impl DirEntry {
-    /// Its path: that of the directory, with its name.
+    /// Returns its path: that of the directory, with its name.
     pub fn path(&self) -> PathBuf {
         self.inner.path()
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn file_name(&self) -> OsString {
         self.inner.file_name()
     }
 
-    /// Its number in the file system.
+    /// Returns its inode number.
     pub fn ino(&self) -> u64 {
         self.inner.ino()
     }
 
-    /// What is there, if only a link.
+    /// Returns its metadata, without following a link.
     ///
     /// # Errors
     /// As [`std::fs::DirEntry::metadata`].
@@ -205,7 +205,7 @@ impl DirEntry {
         Lane::Wide.begin(move || entry.metadata()).await?
     }
 
-    /// What it is. Most file systems tell that with the entry, and nothing is to be waited for.
+    /// Returns its type. Most file systems include it in the entry, and then nothing blocks.
     ///
     /// # Errors
     /// As [`std::fs::DirEntry::file_type`].

@@ -1,16 +1,16 @@
-//! An open file, with the position that the kernel has of it.
+//! An open file, whose position is the kernel's.
 //!
-//! There is at most one operation under way, as the traits of tokio are polled one call at a time:
+//! At most one operation is in flight, as the traits of tokio are polled one call at a time:
 //!
-//! 1. A read takes what an earlier one has left; otherwise what the page cache has, by one call in place;
-//!    otherwise it begins a read on the engine, into memory of its own, since the caller's is lent for the
-//!    poll only. What may wait for ever is read on a thread.
-//! 2. A write that takes no wait is made in place. Any other copies what it is given, begins, and is ready.
-//!    Its error is told by the next call. A read that nobody came back for has moved the position beyond what
-//!    was taken, so it is moved back first.
-//! 3. Whatever comes next waits for what is under way.
+//! 1. A read takes the rest of an earlier one; otherwise cached bytes, by one call in place; otherwise it
+//!    starts a read on the engine, into memory of its own, since the caller's is lent for the poll only. A
+//!    read that may block for ever runs on a thread.
+//! 2. A write that does not block is made in place. Any other copies its bytes, starts, and is ready; the
+//!    next call reports its error. An abandoned read has moved the position beyond the bytes taken, so a
+//!    write moves it back first.
+//! 3. The next call waits for the operation in flight.
 //!
-//! Dropping the file leaves a write under way to its end; see [`lane`](crate::lane).
+//! Dropping the file lets a write in flight finish; see [`lane`](crate::lane).
 
 use std::fmt;
 use std::fs::{Metadata, Permissions};
@@ -37,21 +37,21 @@ use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
 use crate::now;
 
-/// Bytes of one operation, at most, unless [`File::set_max_buf_size`] says otherwise.
+/// The default limit of one operation in bytes, see [`File::set_max_buf_size`].
 const MAX_BUF_SIZE: usize = 2 << 20;
-/// Bytes that a unit of a task's budget is worth. It has 128 of them before others get their turn.
+/// Bytes per unit of a task's cooperative budget. A task has 128 units before it yields.
 const BYTES_PER_UNIT: usize = 64 << 10;
-/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+/// The largest number of buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
 
-/// An open file, in the place of `tokio::fs::File`.
+/// An open file, as a replacement for `tokio::fs::File`.
 ///
-/// Reads and writes are by tokio's traits, at the position that the kernel has of the open file; those who
-/// share that, such as a [clone](File::try_clone), share the position.
+/// Reads and writes use tokio's traits, at the kernel's position of the open file; its other users, such as
+/// a [clone](File::try_clone), share the position.
 ///
-/// A read that the page cache can serve is one system call where it is polled. A write is ready once its
-/// bytes are copied; that it is done, and how, is what the next call waits for and tells. So
-/// [flush](AsyncWrite::poll_flush) at the end. Dropping the file closes it after such a write.
+/// A read of cached data is one system call within the poll. A write is ready once its bytes are copied; the
+/// next call waits for its completion and reports its error. So [flush](AsyncWrite::poll_flush) at the end.
+/// Dropping the file closes it after such a write.
 ///
 /// # Examples
 /// ```
@@ -74,7 +74,7 @@ const BUFFERS_MAX: usize = 1024;
 /// ```
 pub struct File {
     handle: Handle,
-    /// Locked by calls that take `&self`. The traits have it for themselves.
+    /// Locked by calls that take `&self`. The traits have exclusive access.
     inner: Mutex<Inner>,
     max_buf_size: usize,
 }
@@ -82,31 +82,31 @@ pub struct File {
 #[derive(Default)]
 struct Inner {
     flight: Option<Flight>,
-    /// Who waits for that.
+    /// The wakers of tasks that wait for the operation in flight.
     halves: Halves,
-    /// What reads have left. The position is after it.
+    /// The rest of the last read. The kernel's position is after it.
     unread: Unread,
-    /// Where in its memory the read under way begins.
+    /// The offset in its memory where the read in flight begins.
     read_start: usize,
-    /// Memory of the last write, empty.
+    /// Memory of the last write, for reuse.
     spare: Vec<u8>,
-    /// The error of a write that something else than a write or a flush has waited for.
+    /// The error of a write, kept for the next write or flush, since another call waited for the write.
     write_error: Option<io::Error>,
-    /// How a read has ended that nobody has asked for yet.
+    /// The result of a read that was not reported yet.
     read_ended: Option<io::Result<()>>,
-    /// The error of a seek that nobody has asked for yet.
+    /// The error of a seek that was not reported yet.
     seek_error: Option<io::Error>,
-    /// What setting the length came to, until whoever asked for it has it.
+    /// The result of setting the length, kept for its caller.
     cut: Option<io::Result<()>>,
-    /// Where the last seek led.
+    /// The position after the last seek.
     position: u64,
-    /// How it is read and written in place.
+    /// The inline calls that the file supports.
     ways: Ways,
 }
 
-/// An operation under way. Reads give their memory back, with so many bytes at its begin.
+/// An operation in flight. Reads return their memory, with the bytes at its beginning.
 enum Flight {
-    /// By the engine, from byte `offset` on.
+    /// On the engine, at byte `offset`.
     Request {
         request: Request<ReadShared<Vec<u8>>>,
         lent: Lent,
@@ -114,14 +114,14 @@ enum Flight {
     },
     /// On a thread.
     Read(Job<(io::Result<usize>, Vec<u8>)>),
-    /// Gives its memory back.
+    /// Returns its memory.
     Write(Lasting<Job<(io::Result<()>, Vec<u8>)>>),
     Seek(Job<io::Result<u64>>),
     Length(Lasting<Job<io::Result<()>>>),
 }
 
 impl File {
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     ///
     /// # Errors
     /// As [`std::fs::File::open`].
@@ -129,7 +129,7 @@ impl File {
         Self::options().read(true).open(path).await
     }
 
-    /// Opens a file to write it: makes it if there is none, and empties it if there is one.
+    /// Opens a file for writing: creates it if it is missing, and truncates it if it exists.
     ///
     /// # Errors
     /// As [`std::fs::File::create`].
@@ -137,7 +137,7 @@ impl File {
         Self::options().write(true).create(true).truncate(true).open(path).await
     }
 
-    /// Makes a file to read and write it. It must not be there yet.
+    /// Creates a file for reading and writing. It must not exist yet.
     ///
     /// # Errors
     /// As [`std::fs::File::create_new`].
@@ -145,7 +145,7 @@ impl File {
         Self::options().read(true).write(true).create_new(true).open(path).await
     }
 
-    /// How a file is to be opened.
+    /// Returns options to open a file.
     #[must_use]
     pub fn options() -> OpenOptions {
         OpenOptions::new()
@@ -161,16 +161,16 @@ impl File {
         Self { handle, inner, max_buf_size: MAX_BUF_SIZE }
     }
 
-    /// Makes contents and metadata durable, after the write under way.
+    /// Makes contents and metadata durable, after the write in flight.
     ///
     /// # Errors
-    /// As `fsync(2)`. That of the write under way, which the next write or flush tells, too.
+    /// As `fsync(2)`. The error of the write in flight, which the next write or flush reports, too.
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.after_write(|std| std.sync_all()).await
     }
 
-    /// Makes contents durable, and as much of the metadata as it takes to read them.
+    /// Makes contents durable, and the metadata needed to read them.
     ///
     /// # Errors
     /// As [`sync_all`](File::sync_all).
@@ -179,7 +179,7 @@ impl File {
         self.after_write(|std| std.sync_data()).await
     }
 
-    /// Cuts it off at `size` bytes, or lengthens it by zeros, after the write under way.
+    /// Truncates the file to `size` bytes, or extends it with zeros, after the write in flight.
     ///
     /// # Errors
     /// As `ftruncate(2)`.
@@ -194,7 +194,7 @@ impl File {
         inner.cut.take().unwrap_or(Ok(()))
     }
 
-    /// What the file system says of it.
+    /// Returns the file's metadata.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -208,7 +208,7 @@ impl File {
         Lane::Wide.begin(move || std.metadata()).await?
     }
 
-    /// The same open file once more: both have one position.
+    /// Returns another handle of the same open file: both share one position.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: too many are open.
@@ -220,24 +220,24 @@ impl File {
         Ok(file)
     }
 
-    /// Gives the file back, after the write under way, at its position.
+    /// Returns the file, after the write in flight, at its position.
     pub async fn into_std(mut self) -> std::fs::File {
-        // What cannot be put back cannot be told either.
+        // An unread rest without a position to restore is lost without an error.
         self.inner.get_mut().settle(&self.handle.std).await.ok();
         loop {
             self.handle.std = match Arc::try_unwrap(self.handle.std) {
                 Ok(std) => return std,
                 Err(std) => std,
             };
-            // A call by `&self` was given up, and goes on by itself.
+            // A call by `&self` was abandoned, and continues by itself.
             Lane::Narrow.begin(|| thread::sleep(Duration::from_millis(1))).await.ok();
         }
     }
 
-    /// Gives the file back, at its position.
+    /// Returns the file, at its position.
     ///
     /// # Errors
-    /// The file as it was, if something is under way.
+    /// The file unchanged, if an operation is in flight.
     #[expect(clippy::result_large_err, reason = "it is the file itself")]
     pub fn try_into_std(mut self) -> Result<std::fs::File, Self> {
         let inner = self.inner.get_mut();
@@ -253,7 +253,7 @@ impl File {
         }
     }
 
-    /// Says who may do what.
+    /// Sets the permissions.
     ///
     /// # Errors
     /// As `fchmod(2)`.
@@ -263,10 +263,10 @@ impl File {
         self.handle.lane().begin_lasting(move || std.set_permissions(perm)).await?
     }
 
-    /// Sets its times, after what is under way.
+    /// Sets the file's times, after the operation in flight.
     ///
     /// # Errors
-    /// As `futimens(3)`. That of the write under way, as with [`sync_all`](File::sync_all).
+    /// As `futimens(3)`. The error of the write in flight, as with [`sync_all`](File::sync_all).
     ///
     /// # Examples
     /// ```
@@ -289,7 +289,7 @@ impl File {
         self.after_write(move |std| std.set_times(times.into())).await
     }
 
-    /// Sets when its contents last changed, as [`set_times`](File::set_times).
+    /// Sets the time of the last modification, as [`set_times`](File::set_times).
     ///
     /// # Errors
     /// As [`set_times`](File::set_times).
@@ -297,22 +297,22 @@ impl File {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
 
-    /// Sets how many bytes one operation reads or writes, at most. Without this call 2 MiB.
+    /// Sets the limit of bytes that one operation reads or writes. The default is 2 MiB.
     ///
     /// # Panics
-    /// When that is 0.
+    /// If it is 0.
     #[track_caller]
     pub fn set_max_buf_size(&mut self, max_buf_size: usize) {
         assert!(max_buf_size > 0, "an operation has at least one byte");
         self.max_buf_size = max_buf_size;
     }
 
-    /// How many bytes one operation reads or writes, at most.
+    /// Returns the limit of bytes that one operation reads or writes.
     pub fn max_buf_size(&self) -> usize {
         self.max_buf_size
     }
 
-    /// Does something once nothing else is under way, and if that went well.
+    /// Runs a request after the operation in flight, if that succeeded.
     async fn after_write(
         &self,
         f: impl FnOnce(&std::fs::File) -> io::Result<()> + Send + 'static,
@@ -328,7 +328,7 @@ impl File {
 }
 
 impl Inner {
-    /// Waits for what is under way. What it came to is kept: bytes, a place, the error of a write.
+    /// Waits for the operation in flight, and keeps its result: bytes, a position, the error of a write.
     fn poll_landed(&mut self, cx: &Context<'_>, half: Half) -> Poll<()> {
         let Some(flight) = &mut self.flight else { return Poll::Ready(()) };
         let cx = &mut Context::from_waker(self.halves.register(half, cx));
@@ -366,7 +366,7 @@ impl Inner {
         Poll::Ready(())
     }
 
-    /// Waits for a write under way, and tells the error of the last one.
+    /// Waits for a write in flight, and returns the error of the last one.
     fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.write_error.is_none() {
             ready!(self.poll_landed(cx, Half::Writing));
@@ -375,7 +375,7 @@ impl Inner {
         Poll::Ready(self.write_error.take().map_or(Ok(()), Err))
     }
 
-    /// Keeps what a read brought.
+    /// Keeps the bytes of a read.
     fn end_read(&mut self, result: io::Result<usize>, memory: Vec<u8>) {
         let count = *result.as_ref().unwrap_or(&0);
         self.unread = Unread { memory, at: self.read_start..self.read_start + count };
@@ -387,14 +387,14 @@ impl Inner {
         self.read_ended = None;
     }
 
-    /// Waits for what is under way, and puts back what was not taken of a read.
+    /// Waits for the operation in flight, and moves the position back to the first unread byte.
     async fn settle(&mut self, file: &std::fs::File) -> io::Result<()> {
         self.finish().await;
         self.put_back(file)
     }
 
-    /// Moves the position to the first byte that was read and not taken. A file without a position keeps
-    /// the bytes for the next read.
+    /// Moves the position back to the first unread byte. A file without a position keeps the bytes for the
+    /// next read.
     fn put_back(&mut self, file: &std::fs::File) -> io::Result<()> {
         if self.unread.len() > 0 && now::step_back(file, self.unread.len())? {
             self.unread.at = 0..0;
@@ -406,7 +406,7 @@ impl Inner {
         self.seek_error = result.map(|position| self.position = position).err();
     }
 
-    /// Begins a read of up to `count` bytes, where it may wait. Nothing is under way or unread.
+    /// Starts a read of up to `count` bytes that may block. Nothing is in flight or unread.
     fn begin_read(&mut self, handle: &Handle, count: usize) {
         let lent = handle.lend();
         let mut memory = std::mem::take(&mut self.unread).memory;
@@ -420,7 +420,7 @@ impl Inner {
                     && let Ok(engine) = Engine::global()
                     && let Ok(offset) = (&*lent.std).stream_position() =>
             {
-                // By offset, since a ring does not always move the position; the file is not shared.
+                // With an offset, since a ring does not always move the position; the file is not shared.
                 let request = engine.read_shared(&lent.std, memory, offset).submit();
                 Flight::Request { request, lent, offset }
             }
@@ -432,7 +432,7 @@ impl Inner {
     }
 }
 
-/// Takes as much from the task's budget as it costs to copy so many bytes, besides the unit for the call.
+/// Charges the task's budget for copying these bytes, besides the unit for the call.
 fn spend(cx: &mut Context<'_>, count: usize) {
     for _ in 0..count / BYTES_PER_UNIT {
         let Poll::Ready(unit) = poll_proceed(cx) else { break };
@@ -440,7 +440,7 @@ fn spend(cx: &mut Context<'_>, count: usize) {
     }
 }
 
-/// A read brings what the page cache has of what is asked for, or what one call brings that may wait.
+/// A read returns cached bytes, or those of one call that may wait.
 impl AsyncRead for File {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -469,14 +469,14 @@ impl AsyncRead for File {
             ready!(inner.poll_landed(cx, Half::Reading));
         }
         turn.made_progress();
-        // For this caller, or for one that did not come back.
+        // For this caller, or for an earlier one that did not return.
         let result = inner.read_ended.take().unwrap_or(Ok(()));
         inner.unread.take(buf);
         Poll::Ready(result)
     }
 }
 
-/// A write is ready once its bytes are copied. The next call waits for it, and tells its error.
+/// A write is ready once its bytes are copied. The next call waits for it, and reports its error.
 impl AsyncWrite for File {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -549,7 +549,7 @@ impl AsyncWrite for File {
 
 impl AsyncSeek for File {
     /// # Errors
-    /// Something is under way: `poll_complete` comes first.
+    /// An operation is in flight: `poll_complete` comes first.
     fn start_seek(self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
         let Self { handle, inner, .. } = self.get_mut();
         let inner = inner.get_mut();
@@ -561,7 +561,7 @@ impl AsyncSeek for File {
             inner.end_seek(Err(error));
             return Ok(());
         }
-        // The end of a file may be for another machine to know.
+        // The end of a file may be known to another machine only.
         let asks = matches!(position, SeekFrom::End(_)) && handle.lane() == Lane::Wide;
         if asks || handle.is_in_use() {
             let lent = handle.lend();
@@ -593,7 +593,7 @@ impl From<OwnedFd> for File {
     }
 }
 
-/// For calls that are not here. What is under way is not waited for.
+/// For other system calls. They do not wait for the operation in flight.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.handle.std.as_fd()

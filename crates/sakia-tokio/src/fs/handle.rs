@@ -1,4 +1,4 @@
-//! A descriptor, and what is known of it.
+//! A descriptor, and facts about it.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +10,17 @@ use rustix::fs::OFlags;
 use crate::lane::Lane;
 use crate::now;
 
-/// An open file. What is under way on threads has the descriptor, too, as long as it takes.
+/// An open file. Operations on threads hold the descriptor, too, until they end.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) std: Arc<File>,
-    /// Where its slow operations run; found out by the first.
+    /// The lane of its slow operations; determined by the first.
     lane: OnceLock<Lane>,
     /// See [`is_direct`](Handle::is_direct).
     is_direct: OnceLock<bool>,
-    /// Transfers under way on threads, of this file and its clones; there once it may have clones. The kernel
-    /// has one position for all of them, and a lock on it: who moves the position waits for whoever does so
+    /// The number of transfers on threads, of this file and its clones; present once it may have clones. The
+    /// kernel has one position for all of them, with a lock: a call that moves the position waits for
+    /// another one, even if it is non-blocking. A ring does not take the lock.
     /// already, though asked not to wait. A ring does not take the lock.
     users: OnceLock<Arc<AtomicUsize>>,
 }
@@ -30,12 +31,12 @@ impl Handle {
         Self { std: Arc::new(std), lane, is_direct, users }
     }
 
-    /// A regular file of this machine.
+    /// Wraps a regular file of this machine.
     pub(super) fn local(std: File) -> Self {
         Self { lane: OnceLock::from(Lane::Narrow), ..Self::new(std) }
     }
 
-    /// Another descriptor of the same open file.
+    /// Returns another descriptor of the same open file.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         let users = Arc::clone(self.users.get_or_init(Arc::default));
         let (lane, users) = (OnceLock::from(self.lane()), OnceLock::from(users));
@@ -43,7 +44,7 @@ impl Handle {
         Ok(Self { lane, is_direct, users, ..Self::new(self.std.try_clone()?) })
     }
 
-    /// Where its slow operations run.
+    /// Returns the lane of its slow operations.
     pub(super) fn lane(&self) -> Lane {
         *self.lane.get_or_init(|| match now::ends_by_itself(&self.std) {
             true => Lane::Narrow,
@@ -51,7 +52,8 @@ impl Handle {
         })
     }
 
-    /// Whether transfers go past the page cache, with aligned memory. Asked once, where they may wait.
+    /// Returns whether transfers bypass the page cache, with aligned memory. Determined once, on a thread
+    /// that may block.
     pub(super) fn is_direct(&self) -> bool {
         *self.is_direct.get_or_init(|| {
             let flags = rustix::fs::fcntl_getfl(&*self.std);
@@ -59,22 +61,22 @@ impl Handle {
         })
     }
 
-    /// Of a file that others may have a descriptor of.
+    /// Wraps a file that may have other descriptors.
     pub(super) fn shared(std: File) -> Self {
         Self { users: OnceLock::from(Arc::default()), ..Self::new(std) }
     }
 
-    /// Whether others may move the position, which takes the kernel's lock then.
+    /// Returns whether other users may move the position, which then takes the kernel's lock.
     pub(super) fn is_shared(&self) -> bool {
         self.users.get().is_some()
     }
 
-    /// Whether a clone is moving the position.
+    /// Returns whether a clone is moving the position.
     pub(super) fn is_in_use(&self) -> bool {
         self.users.get().is_some_and(|users| users.load(Ordering::Acquire) > 0)
     }
 
-    /// For something that moves the position on a thread: the descriptor, until it has.
+    /// Returns the descriptor for an operation on a thread that moves the position.
     pub(super) fn lend(&self) -> Lent {
         let users = self.users.get().cloned();
         if let Some(users) = &users {

@@ -1,4 +1,4 @@
-//! Files and directories, with the names, signatures and meaning of `tokio::fs`.
+//! Files and directories, with the names, signatures and semantics of `tokio::fs`.
 
 mod buffer;
 mod dir;

@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options to open a file.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use super::handle::Handle;
 use super::{File, paths};
 
-/// How a file is to be opened: [`std::fs::OpenOptions`], opening without blocking the task.
+/// Options to open a file: [`std::fs::OpenOptions`], without blocking the task.
 ///
 /// # Examples
 /// ```
@@ -31,11 +31,11 @@ use super::{File, paths};
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     std: std::fs::OpenOptions,
-    /// It can be read.
+    /// Reading is allowed.
     reads: bool,
-    /// Something else is, or may be, asked for, too.
+    /// Another option is, or may be, set, too.
     other: bool,
-    /// Opening makes or empties a file, or may.
+    /// Opening creates or truncates a file, or may.
     changes: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Setters of the same names.
+/// Defines setters of the same names.
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident, $changes:literal;)*) => {$(
         $(#[$doc])*
@@ -59,13 +59,13 @@ macro_rules! flags {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed, nothing is made.
+    /// Returns options without any access or creation.
     #[must_use]
     pub fn new() -> Self {
         Self { std: std::fs::OpenOptions::new(), reads: false, other: false, changes: false }
     }
 
-    /// It can be read.
+    /// Sets whether the file can be read.
     pub fn read(&mut self, read: bool) -> &mut Self {
         self.std.read(read);
         self.reads = read;
@@ -73,25 +73,25 @@ impl OpenOptions {
     }
 
     flags! {
-        /// It can be written.
+        /// Sets whether the file can be written.
         write, false;
-        /// What is written goes to its end, wherever that is by then.
+        /// Sets whether writes go to the file's end at that time.
         append, false;
-        /// It is emptied.
+        /// Sets whether the file is truncated.
         truncate, true;
-        /// It is made if it is not there.
+        /// Sets whether a missing file is created.
         create, true;
-        /// It is made, and must not be there yet.
+        /// Sets whether the file is created and must not exist yet.
         create_new, true;
     }
 
-    /// Who may do what with a file that is made, less the process's mask. Without this call `0o666`.
+    /// Sets the mode of a created file, from which the umask is removed. The default is `0o666`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.std.mode(mode);
         self
     }
 
-    /// Flags of `open(2)` besides those that the other options come to. The access mode in them is ignored.
+    /// Adds flags of `open(2)` to those of the other options. Their access mode is ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.std.custom_flags(flags);
         self.other |= flags != 0;
@@ -106,7 +106,7 @@ impl OpenOptions {
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         if self.reads && !self.other {
             consume_budget().await;
-            // Only where the engine knows that no other machine is to be asked.
+            // Only if the engine knows that no other machine is involved.
             if let Ok(engine) = Engine::global()
                 && let Some(opened) = engine.try_open_regular(&path)
             {
@@ -120,7 +120,7 @@ impl OpenOptions {
     }
 }
 
-/// With all that was set.
+/// Keeps all options.
 impl From<std::fs::OpenOptions> for OpenOptions {
     fn from(std: std::fs::OpenOptions) -> Self {
         Self { std, reads: false, other: true, changes: true }

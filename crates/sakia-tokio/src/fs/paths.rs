@@ -1,4 +1,4 @@
-//! Operations by path: those of the engine, but for what `std` opens to write.
+//! Operations by path: those of the engine, except for opens for writing, which use `std`.
 
 use std::fs::{Metadata, Permissions};
 use std::io;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::lane::{Lane, ask, order};
 use crate::now;
 
-/// Runs what opens paths: where it may wait for ever, if that is so of one of them. If that changes something
-/// it is done even if the future is dropped.
+/// Runs a function that opens paths: on the wide lane if one of them may block for ever. A function that
+/// changes a file is finished even if the future is dropped.
 pub(super) async fn opening<T: Send + 'static, const N: usize>(
     paths: [PathBuf; N],
     changes: bool,
@@ -47,51 +47,51 @@ macro_rules! by_path {
 }
 
 by_path! { ask:
-    /// What a path leads to, links followed.
+    /// Returns the metadata of a path's target, following links.
     #[doc(alias = "statx")]
     metadata(path;) -> Metadata;
-    /// What is at a path, if only a link.
+    /// Returns the metadata of a path, without following a link at its end.
     #[doc(alias = "statx")]
     symlink_metadata(path;) -> Metadata;
-    /// Whether a path leads to something. A link that leads nowhere does not.
+    /// Returns whether a path leads to an existing entry. A dangling link does not.
     try_exists(path;) -> bool;
-    /// The contents of a file that is text in UTF-8.
+    /// Returns the contents of a UTF-8 file.
     read_to_string(path;) -> String;
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     #[doc(alias = "readlink")]
     read_link(path;) -> PathBuf;
-    /// The path without links and detours.
+    /// Returns the absolute path without links, `.` and `..`.
     #[doc(alias = "realpath")]
     canonicalize(path;) -> PathBuf;
 }
 
 by_path! { order:
-    /// Makes a directory.
+    /// Creates a directory.
     #[doc(alias = "mkdir")]
     create_dir(path;) -> ();
-    /// Makes a directory, and those above it that are missing.
+    /// Creates a directory and its missing parents.
     create_dir_all(path;) -> ();
-    /// Removes a name that is not a directory's.
+    /// Removes a name of a file or link.
     #[doc(alias = "unlink")]
     remove_file(path;) -> ();
     /// Removes an empty directory.
     #[doc(alias = "rmdir")]
     remove_dir(path;) -> ();
-    /// Removes a directory with all that is in it.
+    /// Removes a directory with its contents.
     remove_dir_all(path;) -> ();
-    /// Gives something another name. What had that name before is replaced.
+    /// Renames an entry. An existing entry of the new name is replaced.
     rename(from, to;) -> ();
-    /// Gives a file one more name.
+    /// Creates a hard link.
     #[doc(alias = "link")]
     hard_link(original, link;) -> ();
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     symlink(original, link;) -> ();
-    /// Says who may do what.
+    /// Sets the permissions.
     #[doc(alias = "chmod")]
     set_permissions(path; permissions: Permissions) -> ();
 }
 
-/// The contents of a file.
+/// Returns the contents of a file.
 ///
 /// # Errors
 /// As [`std::fs::read`]. `ECANCELED`: the engine was stopped.
@@ -109,9 +109,9 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     ask(|engine| engine.read(path)).await
 }
 
-/// Replaces the contents of a file, or makes it. `contents` are copied first.
+/// Writes a file with these contents, replacing an existing one's. `contents` are copied first.
 ///
-/// Once it was polled it is done to its end, even if it is dropped.
+/// After its first poll it is finished even if it is dropped.
 ///
 /// # Errors
 /// As [`std::fs::write`].
@@ -133,7 +133,7 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Re
     opening([path.as_ref().to_owned()], true, move |[path]| std::fs::write(path, contents)).await
 }
 
-/// Copies contents and permissions of a file, and says how many bytes these are.
+/// Copies contents and permissions of a file, and returns the number of bytes.
 ///
 /// # Errors
 /// As [`std::fs::copy`].

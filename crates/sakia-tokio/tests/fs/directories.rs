@@ -1,4 +1,4 @@
-//! Directories: making them, and what is in them.
+//! Directories: creation and listing.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -119,6 +119,6 @@ async fn a_directory_that_goes_away_midway_is_no_trouble() {
     let mut entries = fs::read_dir(folder.path(".")).await.unwrap();
     assert!(entries.next_entry().await.unwrap().is_some());
     fs::remove_dir_all(folder.path(".").canonicalize().unwrap()).await.unwrap();
-    // What is still told is up to the file system; it ends.
+    // The file system decides which entries still come; the list ends.
     while entries.next_entry().await.unwrap().is_some() {}
 }

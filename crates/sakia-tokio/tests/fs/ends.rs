@@ -1,4 +1,4 @@
-//! What happens when something ends early: futures, files, runtimes. And when there is much of it.
+//! Early ends: of futures, files and runtimes. And many of them.
 
 use std::path::Path;
 use std::pin::pin;
@@ -34,7 +34,7 @@ async fn a_file_that_is_dropped_is_written() {
     }
 }
 
-/// Whether this process has it open.
+/// Returns whether this process has the file open.
 fn is_open(path: &Path) -> bool {
     let path = path.canonicalize().unwrap();
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -66,7 +66,7 @@ async fn futures_may_be_dropped_in_every_state() {
         cool_down(&path);
         let mut file = OpenOptions::new().read(true).write(true).open(&path).await.unwrap();
         let mut buf = vec![0; 1 << 16];
-        // Never begun; begun; begun, and perhaps over.
+        // Never begun; begun; begun, and perhaps finished.
         drop(file.read(&mut buf));
         let is_over = poll_once(pin!(file.read(&mut buf))).is_ready();
         if !is_over && round % 2 == 0 {
@@ -123,7 +123,7 @@ async fn a_loop_of_reads_lets_others_run() {
     let folder = Folder::new();
     let mut file = File::open(folder.file("x", bytes(4096))).await.unwrap();
     let other = tokio::spawn(async {});
-    // Everything is in the page cache, so nothing here would ever have to wait.
+    // Everything is in the page cache, so no operation here has to wait.
     while !other.is_finished() {
         file.rewind().await.unwrap();
         file.read_exact(&mut [0; 4096]).await.unwrap();
@@ -195,7 +195,7 @@ fn a_runtime_that_ends_has_written() {
     }
 }
 
-/// A file that outlives its runtime has its write waited for where it is dropped.
+/// Dropping a file that outlives its runtime waits for its write.
 #[test]
 fn a_file_outlives_its_runtime() {
     let folder = Folder::new();
@@ -248,7 +248,7 @@ fn a_runtime_may_end_midway() {
             } else {
                 drop(runtime);
             }
-            // Ends the reads that still wait.
+            // Ends the waiting reads.
             std::io::Write::write_all(&mut &both, &[0; 1000]).unwrap();
         }
     }

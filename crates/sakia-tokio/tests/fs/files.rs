@@ -1,4 +1,4 @@
-//! Open files: how they are opened, read, written, shared and given back.
+//! Open files: opening, reading, writing, sharing and returning them.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -154,7 +154,7 @@ async fn a_length_is_set_after_the_write_under_way() {
     assert_eq!(std::fs::read(&path).unwrap(), b"hello");
     file.set_len(7).await.unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"hello\0\0");
-    // The position stays.
+    // The position is unchanged.
     file.write_all(b"!").await.unwrap();
     file.flush().await.unwrap();
     assert_eq!(file.metadata().await.unwrap().len(), 14);
@@ -223,7 +223,7 @@ async fn the_position_is_that_of_the_kernel() {
     let mut word = [0; 4];
     file.read_exact(&mut word).await.unwrap();
     assert_eq!(&word, b"two ");
-    // What was inherited, or duplicated, goes on from there.
+    // An inherited or duplicated descriptor continues there.
     let mut rest = String::new();
     std.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "three");
@@ -258,7 +258,7 @@ async fn a_file_goes_back_to_std_after_its_write() {
     assert!(std::fs::read(&path).unwrap() == bytes(100_000));
 }
 
-/// A file of which a read was begun, and given up before it could bring anything.
+/// Returns a file with a started read that was dropped before it could return bytes.
 async fn with_a_read_given_up(folder: &Folder, count: usize) -> File {
     let path = folder.file("x", bytes(100_000));
     for _ in 0..20 {
@@ -269,7 +269,7 @@ async fn with_a_read_given_up(folder: &Folder, count: usize) -> File {
             return file;
         }
     }
-    // The file system has it in memory all the time; then nothing is given up.
+    // A file system in memory always has the data cached; then no read is abandoned.
     File::options().read(true).write(true).open(&path).await.unwrap()
 }
 
@@ -283,7 +283,7 @@ async fn what_was_not_taken_of_a_read_is_put_back() {
     let mut std = file.into_std().await;
     assert_eq!(std.stream_position().unwrap(), 10);
 
-    // A write goes to where the reader is.
+    // A write goes to the reader's position.
     std.rewind().unwrap();
     drop(std);
     let mut file = with_a_read_given_up(&folder, 5000).await;
@@ -294,7 +294,7 @@ async fn what_was_not_taken_of_a_read_is_put_back() {
     assert_eq!(next, contents[14..24]);
     assert_eq!(std::fs::read(folder.path("x")).unwrap()[10..14], *b"here");
 
-    // A clone goes on there.
+    // A clone continues there.
     let mut file = with_a_read_given_up(&folder, 5000).await;
     file.read_exact(&mut begin).await.unwrap();
     let mut clone = file.try_clone().await.unwrap();
@@ -382,7 +382,7 @@ async fn a_file_that_is_cold_is_read() {
 async fn what_may_take_a_wait_is_read_by_the_engine() {
     let folder = Folder::new();
     let path = folder.file("x", bytes(10_000));
-    // With this flag nothing is tried where it is asked for.
+    // With this flag nothing is tried inline.
     let mut file =
         File::options().read(true).custom_flags(libc::O_DSYNC).open(&path).await.unwrap();
     let before = Engine::global().unwrap().statistics().submitted;
@@ -491,7 +491,7 @@ fn an_operation_without_bytes_is_refused() {
     File::from_std(file).set_max_buf_size(0);
 }
 
-/// What spawned tasks ask for.
+/// The requirements of spawned tasks.
 #[test]
 fn all_may_move_and_be_shared() {
     use sakia_tokio::fs;

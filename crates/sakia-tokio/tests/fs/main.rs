@@ -1,4 +1,4 @@
-//! Tests of `sakia_tokio::fs`: the names and the meaning of `tokio::fs`, on both kinds of its runtime.
+//! Tests of `sakia_tokio::fs`: the names and the semantics of `tokio::fs`, on both kinds of its runtime.
 
 #![expect(
     clippy::unwrap_used,

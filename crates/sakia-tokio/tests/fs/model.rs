@@ -1,7 +1,7 @@
 //! Random calls on a file, against `std::fs::File` as the model.
 //!
-//! Reads may bring less than was asked for, so the model reads as much as came, and both must then be at
-//! the same place. A call that was given up has read nothing, and may have written.
+//! A read may return fewer bytes than requested, so the model reads the same number, and both must then be
+//! at the same position. A dropped call has read nothing, and may have written.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,19 +17,19 @@ use crate::support::{Folder, cool_down, current_thread, multi_thread, poll_once}
 #[derive(Clone, Debug)]
 enum Step {
     Read(usize),
-    /// Polls a read once, and gives it up.
+    /// Polls a read once, and drops it.
     BeginRead(usize),
     Write(Vec<u8>),
     WriteVectored(Vec<Vec<u8>>),
     Seek(SeekFrom),
-    /// Polls a seek once, and gives it up; then asks where it is.
+    /// Polls a seek once, and drops it; then asks for the position.
     BeginSeek(SeekFrom),
     SetLen(u64),
     Flush,
     Sync,
-    /// Goes on with a clone, and keeps this one.
+    /// Continues with a clone, and keeps this one.
     Clone,
-    /// Goes on with the one that was kept.
+    /// Continues with the kept one.
     Swap,
     /// To std and back.
     IntoStd,
@@ -85,7 +85,7 @@ impl Pair {
         Self { folder, file, model, kept: None }
     }
 
-    /// As many bytes as came are what the model has there.
+    /// Checks that the model has these bytes at its position.
     fn check_read(&mut self, asked: usize, bytes: &[u8]) {
         let mut expected = vec![0; bytes.len()];
         self.model.read_exact(&mut expected).unwrap();
@@ -95,7 +95,7 @@ impl Pair {
         }
     }
 
-    /// Both are at the same place, by a seek of the file's own.
+    /// Checks that both are at the same position, by a seek of the file's own.
     async fn check_place(&mut self) {
         let expected = self.model.stream_position().unwrap();
         assert_eq!(self.file.stream_position().await.unwrap(), expected);
@@ -144,7 +144,7 @@ impl Pair {
                 self.check_sought(place, result);
             }
             Step::BeginSeek(place) => {
-                // What comes before a seek may take all of the poll.
+                // An earlier operation may take all of the poll.
                 self.file.flush().await.unwrap();
                 match poll_once(std::pin::pin!(self.file.seek(place))) {
                     Poll::Ready(result) => self.check_sought(place, result),
@@ -163,7 +163,7 @@ impl Pair {
                 self.kept = Some(std::mem::replace(&mut self.file, clone));
             }
             Step::Swap => {
-                // What one has read ahead, the other does not know.
+                // A read-ahead of one is unknown to the other.
                 self.check_place().await;
                 if let Some(kept) = &mut self.kept {
                     std::mem::swap(kept, &mut self.file);

@@ -1,4 +1,4 @@
-//! Files that a server has who does not answer.
+//! Files on a server that does not answer.
 
 use sakia::Engine;
 use sakia_testkit::available;
@@ -8,15 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use crate::support::{Folder, current_thread};
 
-/// On one thread, which would hold up everybody.
+/// On one thread, which a blocking call would stop.
 #[test]
 fn a_server_that_does_not_answer_holds_up_nobody() {
     let folder = Folder::new();
     let local = folder.file("x", "local");
     let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
     let path = fuse.join("a");
-    // The mount may be younger than the engine, which is told of it. Names that no cache has are refused on
-    // any mount, and once in a while others.
+    // The mount may be newer than the engine's table, which this updates. Uncached names are refused on any
+    // mount, and sometimes others.
     std::fs::metadata(&path).unwrap();
     let mut refused = 0;
     while refused < 100 {

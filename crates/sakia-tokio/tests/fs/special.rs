@@ -1,4 +1,4 @@
-//! What is not a regular file: FIFOs, directories, devices, terminals.
+//! Files that are not regular: FIFOs, directories, devices, terminals.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ async fn a_read_that_was_given_up_loses_nothing() {
     let mut word = [0; 3];
     file.read_exact(&mut word).await.unwrap();
     assert_eq!(&word, b"one");
-    // Cannot be put back, and is kept.
+    // They cannot be put back, and are kept.
     file.write_all(b" three").await.unwrap();
     assert_eq!(errno(file.seek(std::io::SeekFrom::End(0)).await), Some(libc::ESPIPE));
     let mut rest = [0; 10];
@@ -109,11 +109,11 @@ async fn what_only_waits_keeps_no_runtime() {
         wait(Box::pin(async move { drop(File::open(other).await) }));
         wait(Box::pin(async move { drop(waits.read(&mut [0; 10]).await) }));
         runtime.block_on(begun.wait());
-        // Ends, though what was begun does not.
+        // The drop ends, although the operation does not.
         drop(runtime);
     });
     tokio::task::spawn_blocking(|| ending.join().unwrap()).await.unwrap();
-    // Whoever still opens it there, or reads, is let go.
+    // Releases the threads that still open it, or read.
     std::fs::OpenOptions::new().read(true).write(true).open(folder.path("other")).unwrap();
     std::fs::write(third, [0; 10]).unwrap();
 }
@@ -155,14 +155,14 @@ async fn direct_io_is_aligned() {
         file.flush().await.unwrap();
         file.rewind().await.unwrap();
         let mut read = AlignedBuf::zeroed(LEN);
-        // In parts of the file system's blocks, so that some is left in between.
+        // In units of the file system's blocks, so that some bytes are left in between.
         for part in read.chunks_mut(4096 << round) {
             file.read_exact(part).await.unwrap();
         }
         assert!(read[..] == written[..]);
         assert_eq!(file.read(&mut read).await.unwrap(), 0, "the end");
     }
-    // A length that is not the file system's: whatever it answers, no offset is made up.
+    // A length that is not aligned: whatever the file system answers, no offset is invented.
     file.rewind().await.unwrap();
     if let Err(error) = file.read(&mut [0; 100]).await {
         assert_eq!(os_error(&error), Some(libc::EINVAL), "{error}");
@@ -170,7 +170,7 @@ async fn direct_io_is_aligned() {
     }
 }
 
-/// Whether the engine or a thread reads depends on where the memory happens to be.
+/// The address of the memory decides whether the engine or a thread reads.
 async fn direct_io_moves_the_position_wherever_its_memory_is() {
     const PART: usize = 4096;
     let folder = Folder::new();
@@ -188,7 +188,7 @@ async fn direct_io_moves_the_position_wherever_its_memory_is() {
             file.read_exact(&mut read).await.unwrap();
             assert!(read[..] == *expected, "round {round}");
         }
-        // So that the next one's is elsewhere.
+        // So that the next allocation has another address.
         between.push(vec![1_u8; 16 * (round % 300 + 1)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Files in the hands of tokio's own tools.
+//! Files used by tokio's own tools.
 
 use std::io::SeekFrom;
 
@@ -76,7 +76,7 @@ async fn both_ways_are_buffered() {
     let mut stream = BufStream::new(file);
     let mut word = [0; 4];
     stream.read_exact(&mut word).await.unwrap();
-    // What it has read ahead is not what the file has.
+    // Its read-ahead is not the file's position.
     stream.seek(SeekFrom::Start(4)).await.unwrap();
     stream.write_all(b"TWO").await.unwrap();
     stream.rewind().await.unwrap();
@@ -97,7 +97,7 @@ async fn halves_share_the_file() {
         writer
     });
     let reading = tokio::spawn(async move {
-        // At the end of the file, wherever that is.
+        // At the file's end at that time.
         for _ in 0..100 {
             assert_eq!(reader.read(&mut [0; 10]).await.unwrap(), 0);
         }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared helpers of the tests.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A directory of a test's own, which is removed with it.
+/// A private directory of a test, removed at its end.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -49,7 +49,7 @@ impl Folder {
         Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 
-    /// On a file system in memory, where the machine has one.
+    /// Makes it on a file system in memory, if the machine has one.
     pub fn in_memory() -> Self {
         let place = Path::new("/dev/shm");
         if place.is_dir() { Self::below(place) } else { Self::new() }
@@ -67,7 +67,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file with these contents.
+    /// Makes a file with these contents.
     pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, contents).unwrap();
@@ -88,7 +88,7 @@ impl Drop for Folder {
     }
 }
 
-/// Polls a future once, with nobody to wake.
+/// Polls a future once, without a waker.
 pub fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -100,7 +100,7 @@ pub fn await_contents(path: &Path, contents: &[u8]) {
     }
 }
 
-/// Takes the file's pages out of the page cache, as far as the file system does that.
+/// Drops the file's pages from the page cache, as far as the file system supports it.
 pub fn cool_down(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -111,7 +111,7 @@ pub fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|index| (index * 7 % 251) as u8).collect()
 }
 
-/// The errno of an error.
+/// Returns the errno of an error.
 pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
     result.unwrap_err().raw_os_error()
 }

@@ -6,7 +6,7 @@ use sakia::spawn;
 
 use super::{Context, bytes, same};
 
-/// Bytes of a file of [`positional`], and the most of a transfer.
+/// The size of a file of [`positional`], which is also the largest transfer, in bytes.
 const FILE_BYTES: usize = 60_000;
 const TRANSFER_BYTES_MAX: usize = 12_000;
 
@@ -59,7 +59,7 @@ pub(super) async fn positional(mut context: Context) -> anyhow::Result<()> {
     context.remove_folder().await
 }
 
-/// Records behind each other, by descriptors that append.
+/// Appends records, through several descriptors.
 pub(super) async fn append(mut context: Context) -> anyhow::Result<()> {
     context.make_folder().await?;
     let path = context.folder.join("log");
@@ -75,7 +75,7 @@ pub(super) async fn append(mut context: Context) -> anyhow::Result<()> {
     context.remove_folder().await
 }
 
-/// Files written, copied and read as a whole.
+/// Writes, copies and reads whole files.
 pub(super) async fn whole(mut context: Context) -> anyhow::Result<()> {
     context.make_folder().await?;
     let (one, two) = (context.folder.join("one"), context.folder.join("two"));
@@ -90,7 +90,7 @@ pub(super) async fn whole(mut context: Context) -> anyhow::Result<()> {
     context.remove_folder().await
 }
 
-/// Saves, of which one is given up: the file has all of the old or all of the new contents.
+/// Saves files, of which one save is given up: the file has all of the old or all of the new contents.
 pub(super) async fn save(mut context: Context) -> anyhow::Result<()> {
     context.make_folder().await?;
     let path = context.folder.join("saved");
@@ -105,7 +105,7 @@ pub(super) async fn save(mut context: Context) -> anyhow::Result<()> {
     context.remove_folder().await
 }
 
-/// Writers that share syncs.
+/// Runs writers that share syncs.
 pub(super) async fn journal(mut context: Context) -> anyhow::Result<()> {
     const WRITERS: usize = 3;
     const RECORDS: usize = 3;
@@ -139,7 +139,7 @@ pub(super) async fn journal(mut context: Context) -> anyhow::Result<()> {
     context.remove_folder().await
 }
 
-/// Names that come, change and go, and what a list says of them.
+/// Creates, renames and removes names, and lists them.
 pub(super) async fn directory(mut context: Context) -> anyhow::Result<()> {
     context.make_folder().await?;
     let count = context.random.u32(1..30);

@@ -1,7 +1,7 @@
-//! What the soak does: steps, each of which begins with nothing, checks what it gets and leaves nothing.
+//! The steps of the soak: each begins with nothing, checks its results and leaves nothing.
 //!
-//! A step may be dropped at any moment. What it has started goes on then, finds that its peer is gone,
-//! and ends; nobody is told of its errors.
+//! A step may be dropped at any moment. Operations that it has started continue, find that their peer is
+//! gone, and end; their errors are not reported.
 
 mod files;
 mod others;
@@ -26,7 +26,7 @@ type Begun = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 /// A kind of step.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// How often it is chosen, compared with others.
+    /// The relative frequency of its choice.
     weight: u32,
     begin: fn(Context) -> Begun,
 }
@@ -60,7 +60,7 @@ kinds! {
 }
 
 impl Kind {
-    /// One of all, by their weights.
+    /// Chooses a kind by weight.
     pub(super) fn choose(random: &mut fastrand::Rng) -> &'static Self {
         let mut number = random.u32(0..KINDS.iter().map(|kind| kind.weight).sum());
         for kind in KINDS {
@@ -72,11 +72,10 @@ impl Kind {
         unreachable!("the number is less than the sum of weights");
     }
 
-    /// One step of this kind, from its beginning to its end, or to the moment where it is dropped if
-    /// that `may_be_dropped`.
+    /// Runs one step of this kind to its end, or, if `may_be_dropped`, to the moment of its drop.
     ///
     /// # Errors
-    /// A wrong result, or an operation failed.
+    /// A wrong result or a failed operation.
     pub(super) async fn run(
         &self,
         common: &Arc<Common>,
@@ -94,7 +93,7 @@ impl Kind {
             result.map_err(|error| error.context(format!("step {}", self.name)))?;
         } else {
             Counts::add(&common.counts.dropped, 1);
-            // What was under way may still make files there; the whole folder goes at the end.
+            // Operations in flight may still make files there; the whole folder goes at the end.
             sakia::fs::remove_dir_all(&folder).await.ok();
         }
         Counts::add(&common.counts.steps, 1);
@@ -102,14 +101,14 @@ impl Kind {
     }
 }
 
-/// What was done so far.
+/// Counts so far.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Steps that ended or were dropped.
     pub(super) steps: AtomicU64,
-    /// Futures that were dropped before they were done.
+    /// Futures dropped before they were done.
     pub(super) dropped: AtomicU64,
-    /// Bytes that were compared with what they had to be.
+    /// Bytes compared with their expected values.
     pub(super) verified_bytes: AtomicU64,
 }
 
@@ -119,20 +118,20 @@ impl Counts {
     }
 }
 
-/// What all steps share.
+/// Shared by all steps.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) policy: Policy,
-    /// Where they make their files.
+    /// The folder for their files.
     pub(super) folder: PathBuf,
     pub(super) board: Arc<Board>,
     pub(super) counts: Counts,
 }
 
-/// What a step is told.
+/// The context of a step.
 struct Context {
     common: Arc<Common>,
-    /// Its own; it makes and removes it if it needs one.
+    /// The step's own folder; a step that needs it creates and removes it.
     folder: PathBuf,
     random: fastrand::Rng,
 }
@@ -143,18 +142,18 @@ impl Context {
         Ok(sakia::fs::create_dir(&self.folder).await?)
     }
 
-    /// Removes it with all that is in it.
+    /// Removes the folder with its contents.
     async fn remove_folder(&self) -> anyhow::Result<()> {
         Ok(sakia::fs::remove_dir_all(&self.folder).await?)
     }
 
-    /// Random bytes, at least one and at most so many.
+    /// Returns random bytes, between one and `len_max`.
     fn bytes(&mut self, len_max: usize) -> Vec<u8> {
         let len = self.random.usize(1..=len_max);
         bytes(&mut self.random, len)
     }
 
-    /// Fails unless these are the bytes that were to come.
+    /// Fails unless these are the expected bytes.
     fn verify(&self, what: &str, got: &[u8], expected: &[u8]) -> anyhow::Result<()> {
         if got != expected {
             let differ = got.iter().zip(expected).position(|(a, b)| a != b);
@@ -166,7 +165,7 @@ impl Context {
         Ok(())
     }
 
-    /// Drops the future at a random moment. `None` if it was.
+    /// Drops the future at a random moment; `None` if that happened.
     async fn give_up<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let output = give_up(&mut self.random, future).await;
         if output.is_none() {

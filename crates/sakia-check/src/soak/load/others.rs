@@ -1,4 +1,4 @@
-//! Steps with child processes, and with runtimes of other threads.
+//! Steps with child processes, and with runtimes on other threads.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use sakia_ring::Ring;
 
 use super::{Common, Context, Kind, same};
 
-/// A child that sends back what it gets, and one that is killed.
+/// Runs a child that sends its input back, and one that is killed.
 pub(super) async fn child(mut context: Context) -> anyhow::Result<()> {
     let sent = context.bytes(100_000);
     let mut cat = Command::new("cat");
@@ -34,8 +34,8 @@ pub(super) async fn child(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A runtime of two threads and a small ring, on a thread of the pool: some steps, some of which are
-/// given up, and it is dropped with what they left.
+/// Runs a runtime of two threads and a small ring, on a thread of the pool: after some steps, a part of them
+/// given up, it is dropped with the operations that they left.
 pub(super) async fn runtime(mut context: Context) -> anyhow::Result<()> {
     let (common, random) = (Arc::clone(&context.common), context.random.fork());
     let step = common.board.begin("a runtime of its own");
@@ -59,7 +59,7 @@ fn short_runtime(common: &Arc<Common>, mut random: fastrand::Rng) -> anyhow::Res
         let elsewhere = spawn_on(1, move || async move { number * 2 });
         for _ in 0..random.u32(0..6) {
             let kind = Kind::choose(&mut random);
-            // Those of one kind within the other would never end.
+            // A runtime within a runtime, recursively, would never end.
             if kind.name != "runtime" {
                 Box::pin(kind.run(common, &mut random, true)).await?;
             }

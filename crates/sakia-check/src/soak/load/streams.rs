@@ -11,7 +11,7 @@ use sakia::{JoinHandle, spawn, yield_now};
 
 use super::{Context, same};
 
-/// Writes all of it into the pipe in random pieces, then closes it.
+/// Writes all bytes into the pipe in random pieces, then closes it.
 fn feed(
     mut writer: PipeWriter,
     bytes: Vec<u8>,
@@ -31,7 +31,7 @@ fn feed(
     })
 }
 
-/// More bytes than a pipe has room for.
+/// Sends more bytes than a pipe has room for.
 pub(super) async fn pipe_bytes(mut context: Context) -> anyhow::Result<()> {
     let sent = context.bytes(200_000);
     let (mut reader, writer) = pipe()?;
@@ -43,7 +43,7 @@ pub(super) async fn pipe_bytes(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A reader with a buffer of its own, most of whose reads are given up, and which misses nothing.
+/// Reads with a reader that has its own buffer: most reads are given up, and no byte is missed.
 pub(super) async fn given_up_reads(mut context: Context) -> anyhow::Result<()> {
     let sent = context.bytes(60_000);
     let (reader, writer) = pipe()?;
@@ -71,8 +71,8 @@ pub(super) async fn given_up_reads(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A read is given up, and its memory freed for all that the program can see. Then something comes. It
-/// must not appear in memory that was allocated meanwhile.
+/// Gives up a read and frees its memory, as far as the program can see. The bytes that arrive then must not
+/// appear in memory allocated meanwhile.
 pub(super) async fn freed_memory(mut context: Context) -> anyhow::Result<()> {
     const PATTERN: u8 = 0xa5;
     let len = 1 << context.random.u32(6..15);
@@ -89,7 +89,7 @@ pub(super) async fn freed_memory(mut context: Context) -> anyhow::Result<()> {
         for part in &memory {
             context.verify("memory that no operation has", part, &expected)?;
         }
-        // What the dropped read did not take.
+        // The bytes that the dropped read did not take.
         while let Some((result, _)) = context.give_up(reader.read(vec![0; 16])).await {
             result?;
         }
@@ -97,14 +97,14 @@ pub(super) async fn freed_memory(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connections to an echo, with waits that are given up.
+/// Uses connections to an echo server, with waits that are given up.
 pub(super) async fn tcp(mut context: Context) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let listener = Async::new(listener)?;
     for _ in 0..context.random.u32(1..4) {
-        // It is in the listener's queue at once.
+        // The connection is in the listener's queue at once.
         let stream = connection(TcpStream::connect(address)?)?;
         let accepted = loop {
             let accept = listener.read_with(TcpListener::accept);
@@ -125,7 +125,7 @@ pub(super) async fn tcp(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends something to the echo and verifies what comes back.
+/// Sends bytes to the echo server and verifies the answer.
 async fn exchange(context: &mut Context, stream: &Async<TcpStream>) -> anyhow::Result<()> {
     let sent = context.bytes(30_000);
     send(stream, &sent).await?;
@@ -133,7 +133,7 @@ async fn exchange(context: &mut Context, stream: &Async<TcpStream>) -> anyhow::R
     let mut filled = 0;
     while filled < received.len() {
         if context.random.bool() {
-            // A wait only; nothing is lost by it.
+            // Only a wait for readiness; dropping it loses nothing.
             let _ = context.give_up(stream.readable()).await;
         }
         let rest = &mut received[filled..];
@@ -158,7 +158,7 @@ async fn send(stream: &Async<TcpStream>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends back what comes, until no more does.
+/// Sends received bytes back until the end of the stream.
 async fn echo(stream: Async<TcpStream>) -> io::Result<()> {
     let mut buf = vec![0; 5000];
     loop {

@@ -1,4 +1,4 @@
-//! Steps with timers, tasks, scopes and threads that block.
+//! Steps with timers, tasks, scopes and blocking threads.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -11,7 +11,7 @@ use sakia::{for_each_concurrent, spawn, spawn_blocking, spawned_scope, yield_now
 
 use super::{Context, same};
 
-/// Sleeps that are not early, timeouts, intervals.
+/// Runs sleeps, which must not end early, timeouts and intervals.
 pub(super) async fn timers(mut context: Context) -> anyhow::Result<()> {
     let mut sleeps = JoinSet::new();
     for _ in 0..context.random.u32(1..10) {
@@ -23,7 +23,7 @@ pub(super) async fn timers(mut context: Context) -> anyhow::Result<()> {
         });
     }
     let limit = Duration::from_micros(context.random.u64(0..1000));
-    ensure!(timeout(limit, pending::<()>()).await.is_err(), "what never ends has ended");
+    ensure!(timeout(limit, pending::<()>()).await.is_err(), "an endless future has ended");
     let _ = context.give_up(sleep(Duration::from_secs(3600))).await;
     while let Some(is_late) = sleeps.join_next().await {
         ensure!(is_late?, "a timer was early");
@@ -34,7 +34,7 @@ pub(super) async fn timers(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tasks that are awaited, aborted, canceled or left alone.
+/// Runs tasks that are awaited, aborted, canceled or left alone.
 pub(super) async fn tasks(mut context: Context) -> anyhow::Result<()> {
     let mut set = JoinSet::new();
     let count = context.random.u64(1..20);
@@ -53,7 +53,7 @@ pub(super) async fn tasks(mut context: Context) -> anyhow::Result<()> {
     }
     same("sum of tasks", &sum, &(count * (count - 1) / 2))?;
 
-    // Ends the tasks, too, if this step is dropped before it does.
+    // Ends the tasks, too, if this step is dropped earlier.
     let token = CancellationToken::new();
     let _end = token.clone().drop_guard();
     let waiting = || {
@@ -77,7 +77,7 @@ pub(super) async fn tasks(mut context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Scopes within the task, and of tasks of their own; one that fails.
+/// Runs scopes within the task, and of tasks of their own; one fails.
 pub(super) async fn scopes(mut context: Context) -> anyhow::Result<()> {
     let count = context.random.u32(1..20);
     let sum = Cell::new(0);
@@ -115,7 +115,7 @@ pub(super) async fn scopes(mut context: Context) -> anyhow::Result<()> {
     same("error of a scope", &error, &Some(count))
 }
 
-/// Code on threads of the pool, awaited or given up.
+/// Runs code on threads of the pool, awaited or given up.
 pub(super) async fn blocking(mut context: Context) -> anyhow::Result<()> {
     for number in 0..context.random.u64(1..6) {
         let step = context.common.board.begin("blocking code");
