@@ -15,7 +15,7 @@ use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, Setu
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
-use crate::epoll::{Epoll, EpollOptions};
+use crate::epoll::{Epoll, EpollOptions, LaneStatistics, StuckWorker};
 use crate::policy::{Attempt, CallMode, Lane};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
@@ -327,8 +327,7 @@ unsafe impl Backend for Auto {
         fn now(&self) -> Duration;
         fn waits(&self) -> u64;
         fn ways(&self, kind: OpKind) -> KindCounters;
-        #[inline(always)]
-        fn has_callback(&self) -> bool;
+        fn lane_statistics(&self, lane: Lane) -> LaneStatistics;
         fn descriptors(&self) -> Rc<dyn Descriptors>;
     }
 
@@ -345,7 +344,7 @@ unsafe impl Backend for Auto {
         fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>>;
         fn pollable(&mut self) -> io::Result<OwnedFd>;
         fn clear_readiness(&mut self);
-        fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>>;
+        fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration>;
     }
 
     #[inline(always)]
