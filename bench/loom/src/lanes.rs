@@ -215,7 +215,7 @@ macro_rules! checked {
                 thread::SUPPLY.set(supply);
                 let inbox = Arc::new(Inbox(loom::sync::Notify::new()));
                 let idle = Duration::from_secs(1);
-                let limits = Limits { threads_max: [threads_max; 2], idle, stuck_after: None };
+                let limits = Limits { threads_max: [threads_max; 2], idle };
                 (Pool::new(limits, Arc::clone(&inbox)), inbox)
             }
 

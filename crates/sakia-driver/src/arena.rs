@@ -45,6 +45,12 @@ impl Arena {
         Ok(Self { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) })
     }
 
+    /// How many blocks there are, and how many are free.
+    pub(crate) fn numbers(&self) -> (u64, u64) {
+        let blocks = self.memory.len / self.memory.block_bytes;
+        (blocks as u64, self.memory.free.borrow().len() as u64)
+    }
+
     /// Where all blocks are, and how many bytes they have.
     pub(crate) fn area(&self) -> (*mut u8, usize) {
         (self.memory.addr.as_ptr(), self.memory.len)

@@ -15,7 +15,7 @@ use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, Setu
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
-use crate::epoll::{Epoll, EpollOptions};
+use crate::epoll::{Epoll, EpollOptions, LaneStatistics, StuckWorker};
 use crate::policy::{Attempt, CallMode, Lane};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
@@ -173,9 +173,7 @@ impl Auto {
     ///   [`Policy::Auto`] from a ring leads to epoll, with that reason.
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
         // Set-up makes system calls, too.
-        if cfg!(feature = "trace") {
-            sakia_trace::record_as_environment_says();
-        }
+        sakia_trace::record_as_environment_says();
         if policy == Policy::Poll {
             return Self::new_epoll(&ring, None);
         }
@@ -331,8 +329,7 @@ unsafe impl Backend for Auto {
         fn now(&self) -> Duration;
         fn waits(&self) -> u64;
         fn ways(&self, kind: OpKind) -> KindCounters;
-        #[inline(always)]
-        fn has_callback(&self) -> bool;
+        fn lane_statistics(&self, lane: Lane) -> LaneStatistics;
         fn descriptors(&self) -> Rc<dyn Descriptors>;
     }
 
@@ -349,7 +346,7 @@ unsafe impl Backend for Auto {
         fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>>;
         fn pollable(&mut self) -> io::Result<OwnedFd>;
         fn clear_readiness(&mut self);
-        fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>>;
+        fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration>;
     }
 
     #[inline(always)]

@@ -22,6 +22,7 @@ use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
+use crate::epoll::{LaneStatistics, StuckWorker};
 use crate::mounts::RemoteMounts;
 use crate::policy::{Attempt, CallMode, Lane};
 use crate::stat::StatxResult;
@@ -325,16 +326,16 @@ pub unsafe trait Backend: Any {
     /// Makes that descriptor unreadable until something comes again.
     fn clear_readiness(&mut self) {}
 
-    /// Whether there is users' code to run; see [`take_callback`](Backend::take_callback).
-    #[inline(always)]
-    fn has_callback(&self) -> bool {
-        false
+    /// What a lane of threads does and did; all zero where there is none.
+    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
+        let _ = lane;
+        LaneStatistics::default()
     }
 
-    /// Users' code that calls of this backend have left to run. Whoever calls it has borrowed nothing that
-    /// the code may reach; it may use the driver.
-    #[inline(always)]
-    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
+    /// Adds the jobs that have kept a thread of a lane busy for `limit` to `found`, each once. Returns how
+    /// long it takes until another may have.
+    fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
+        let _ = (limit, found);
         None
     }
 

@@ -12,9 +12,11 @@
 //!
 //! Each part has its own state: `inline` plain calls and the way to threads, `admit` who is pushed and who
 //! waits, `submit` turns and enters, `complete` results, `cancel` requests to cancel, `attention` whether a
-//! turn is wanted, `buffers` memory that the backend has for good, `end` what is left then.
+//! turn is wanted, `buffers` memory that the backend has for good, `end` what is left then. `trace` and `watch`
+//! tell others what happens, `ages` is a list of the latter.
 
 mod admit;
+mod ages;
 mod attention;
 mod buffers;
 mod cancel;
@@ -23,6 +25,7 @@ mod end;
 mod inline;
 mod submit;
 mod trace;
+mod watch;
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -41,8 +44,11 @@ pub(crate) use self::end::{KeepAlive, Stopped};
 use self::inline::{Inline, Ways};
 use self::submit::Enters;
 pub use self::submit::Wait;
+use self::watch::Watcher;
+pub use self::watch::{Overdue, PlainCall, WatchLimits};
 use crate::auto::Auto;
 use crate::backend::Backend;
+use crate::board::mark;
 use crate::counters::{Counters, OpKind};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
@@ -72,9 +78,9 @@ pub(crate) struct Core {
     /// Entries pushed whose last completion has not come, requests to cancel included.
     pub(crate) in_flight: u32,
     pub(crate) counters: Counters,
-    /// Room for completions while they are dispatched.
-    batch: Box<[Cqe]>,
-    blocks: Blocks,
+    memory: Memory,
+    /// What is shown to others, once the driver is watched.
+    watcher: Option<Box<Watcher>>,
     ways: Ways,
     pub(crate) inline: Inline,
     admission: Admission,
@@ -84,6 +90,13 @@ pub(crate) struct Core {
     pub(crate) due: Due,
     pub(crate) lent: Lent,
     keeper: Keeper,
+}
+
+/// Memory beside the slots.
+struct Memory {
+    /// Room for completions while they are dispatched.
+    batch: Box<[Cqe]>,
+    blocks: Blocks,
 }
 
 /// Free blocks for operations larger than a cell.
@@ -120,8 +133,8 @@ impl Core {
             phase: Phase::Running,
             in_flight: 0,
             counters: Counters::default(),
-            batch: Box::new([Cqe::default(); BATCH]),
-            blocks: Blocks::default(),
+            memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },
+            watcher: None,
             ways: Ways::of(&backend),
             inline: Inline::new(),
             admission: Admission::new(cq_entries.saturating_sub(reserve).max(1)),
@@ -150,8 +163,11 @@ impl Core {
         let class = operation.class();
         self.slab.header(slot).class = class;
         self.trace_queued(slot);
-        if !self.ways.fills {
-            operation.initialize();
+        if self.ways.is_special {
+            if !self.ways.fills {
+                operation.initialize();
+            }
+            self.watch_start(slot, class);
         }
         if self.phase == Phase::Running {
             match operation.route(rules.unwrap_or(&self.inline.rules)) {
@@ -192,6 +208,8 @@ impl Core {
         if header.state == State::Done {
             header.state = State::Disposing;
             self.outbox.disposals.push_back(slot);
+        } else {
+            self.watch_mark(slot, mark::ORPHAN);
         }
         key
     }
@@ -225,7 +243,7 @@ impl Core {
             Storage::Inline => cell.cast(),
             Storage::Pooled => {
                 self.counters.pooled += 1;
-                self.blocks.take().cast()
+                self.memory.blocks.take().cast()
             }
             Storage::Boxed => {
                 self.counters.boxed += 1;

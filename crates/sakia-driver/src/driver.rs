@@ -251,6 +251,7 @@ impl Driver {
         }
         let mut core = shared.core.borrow_mut();
         let leaked = core.give_up();
+        core.end_watch();
         core.phase = Phase::Stopped;
         let backend = std::mem::replace(&mut core.backend, Auto::Other(Box::new(Stopped)));
         let (arena, pool) = (core.lent.arena.take(), core.lent.pool.take());

@@ -417,8 +417,8 @@ impl Shared {
         kept
     }
 
-    /// Runs what the core left for users' code: wakes tasks, disposes of results, and tells what the backend
-    /// has to tell. A panic there leaves the rest for the next call.
+    /// Runs what the core left for users' code: wakes tasks, and disposes of results. A panic there leaves the
+    /// rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();
@@ -428,9 +428,6 @@ impl Shared {
             } else if let Some(slot) = core.outbox.disposals.pop_front() {
                 drop(core);
                 drop(self.dispose(slot)); // whoever calls keeps `self` in another way
-            } else if let Some(callback) = core.backend.take_callback() {
-                drop(core);
-                callback();
             } else {
                 return;
             }

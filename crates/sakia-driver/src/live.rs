@@ -3,7 +3,8 @@
 //! Made when somebody asks, from the slots alone: nothing is recorded while operations run.
 
 use crate::core::Core;
-use crate::operation::InPlace;
+use crate::counters::OpKind;
+use crate::operation::{Class, InPlace};
 use crate::slab::{SlotRef, State, flag};
 
 /// How far an operation is.
@@ -37,6 +38,12 @@ pub struct LiveOperation {
     pub descriptor: Option<i32>,
     /// Nobody waits for it any more.
     pub is_orphan: bool,
+    /// What it is counted as.
+    pub op_kind: OpKind,
+    /// It ends by itself and takes room for its completion. One that was given to a lane does not take any.
+    pub is_bounded: bool,
+    /// It is to be canceled.
+    pub is_cancel_asked: bool,
 }
 
 impl Core {
@@ -57,6 +64,8 @@ impl Core {
             State::Lost => Stage::Lost,
         };
         let is_orphan = header.has(flag::ORPHAN);
+        let is_bounded = header.class == Class::Bounded;
+        let is_cancel_asked = header.has(flag::CANCEL_LISTED | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in use holds an operation");
         let descriptor = matches!(stage, Stage::Parked | Stage::Queued).then(|| {
             // In the state `Backlog` the call is asked for again when it is made.
@@ -69,6 +78,9 @@ impl Core {
             stage,
             descriptor,
             is_orphan,
+            op_kind: vtable.kind,
+            is_bounded,
+            is_cancel_asked,
         })
     }
 }

@@ -103,6 +103,15 @@ impl Pool {
         &self.groups[usize::from(size.0)]
     }
 
+    /// How many buffers of all sizes there are, how many the kernel has, and how many are free.
+    pub(crate) fn numbers(&self) -> [u64; 3] {
+        self.groups.iter().fold([0; 3], |[all, provided, free], group| {
+            let (bufs, unused) = (group.bufs.borrow().len(), group.free.borrow().len());
+            let with_kernel = u64::from(group.provided.get());
+            [all + bufs as u64, provided + with_kernel, free + unused as u64]
+        })
+    }
+
     /// Whether the backend has a group of this size; `None` when it was not asked yet.
     pub(crate) fn is_registered(&self, size: Size) -> Option<bool> {
         self.group(size).is_registered.get()

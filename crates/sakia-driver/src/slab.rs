@@ -39,23 +39,25 @@ pub(crate) enum State {
 /// Facts about a slot that go together with its state.
 pub(crate) mod flag {
     /// The future is gone; the result goes to the disposer.
-    pub(crate) const ORPHAN: u8 = 1;
+    pub(crate) const ORPHAN: u16 = 1;
     /// The entry was taken back before the kernel saw it: its completion means that the operation never
     /// began.
-    pub(crate) const REVOKED: u8 = 2;
+    pub(crate) const REVOKED: u16 = 2;
     /// On the list of operations to be canceled. Excludes [`CANCEL_SENT`].
-    pub(crate) const CANCEL_LISTED: u8 = 4;
+    pub(crate) const CANCEL_LISTED: u16 = 4;
     /// A request to cancel it was pushed.
-    pub(crate) const CANCEL_SENT: u8 = 8;
+    pub(crate) const CANCEL_SENT: u16 = 8;
     /// Waits for its descriptor to be released, on no list. Only with `Backlog`.
-    pub(crate) const PARKED: u8 = 16;
+    pub(crate) const PARKED: u16 = 16;
     /// Waits for the next turn's plain calls, on the list of those. Only with `Backlog`.
-    pub(crate) const DEFERRED: u8 = 32;
+    pub(crate) const DEFERRED: u16 = 32;
     /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
-    pub(crate) const LANE: u8 = 64;
+    pub(crate) const LANE: u16 = 64;
     /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by
     /// whoever ends it, and stays until the slot is freed.
-    pub(crate) const UNSTARTED: u8 = 128;
+    pub(crate) const UNSTARTED: u16 = 128;
+    /// Others are shown how the operation goes on; see [`watch`](crate::core). Set by the start.
+    pub(crate) const WATCHED: u16 = 256;
 }
 
 /// How a finished operation is made known.
@@ -85,7 +87,7 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) state: State,
     /// [`flag`]s.
-    pub(crate) flags: u8,
+    pub(crate) flags: u16,
     pub(crate) class: Class,
     /// Place of the entry in the submission queue, while it may still be taken back.
     pub(crate) position: u32,
@@ -120,7 +122,7 @@ impl Header {
     }
 
     #[inline(always)]
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 

@@ -21,7 +21,7 @@ use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::descriptors::KernelDescriptors;
-use crate::epoll::{Epoll, LaneStatistics};
+use crate::epoll::{Epoll, LaneStatistics, StuckWorker};
 use crate::key::Kind;
 use crate::now;
 use crate::policy::{Attempt, CallMode, Lane};
@@ -350,6 +350,14 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
             // `EAGAIN` says that it was quiet already.
             rustix::io::read(eventfd, &mut [0; 8]).ok();
         }
+    }
+
+    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
+        Self::lane_statistics(self, lane)
+    }
+
+    fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
+        self.lanes.as_mut()?.epoll.find_stuck(limit, found)
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
-use async_task::Runnable;
 use sakia_driver::lanes;
 
 use crate::executor::try_current;
 use crate::join::{JoinError, JoinHandle, Outcome};
+use crate::mark::{Mark, Runnable};
 
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
@@ -254,6 +254,7 @@ impl fmt::Debug for Pool {
 }
 
 /// Makes a task of `f` that is done when first run.
+#[track_caller]
 fn prepare<F, T>(threads: &Threads, f: F) -> (Runnable, JoinHandle<T>)
 where
     F: FnOnce() -> T + Send + 'static,
@@ -269,7 +270,8 @@ where
         outcome
     };
     // Scheduled by `push`, and otherwise only to be dropped after an abort: at once, wherever that is.
-    let (runnable, task) = async_task::spawn(future, drop);
+    let mark = Mark::new(Location::caller());
+    let (runnable, task) = async_task::Builder::new().metadata(mark).spawn(|_| future, drop);
     (runnable, JoinHandle::new(task))
 }
 

@@ -5,7 +5,7 @@
 //! gives the driver a turn; so neither tasks that always yield nor operations that are always ready keep
 //! the others waiting.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -18,7 +18,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_task::Runnable;
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
 use sakia_trace::{is_on, task_runs, task_spawned};
@@ -26,7 +25,9 @@ use send_wrapper::SendWrapper;
 use slab::Slab;
 
 use crate::environment::Environment;
+use crate::inspect::{Observed, Shared};
 use crate::join::{Contain, JoinHandle, Outcome};
+use crate::mark::{Mark, Runnable};
 use crate::random;
 use crate::remote::Remote;
 use crate::round::Round;
@@ -67,6 +68,10 @@ pub(crate) struct Local {
     pub(crate) spin: Cell<Duration>,
     /// The inboxes of all threads of the runtime, this one's included.
     pub(crate) threads: Arc<[Arc<Remote>]>,
+    /// What the thread shows of itself, if it is inspected or warns. Set before it runs anything.
+    pub(crate) observed: OnceCell<Box<Observed>>,
+    /// What all threads of the runtime show.
+    pub(crate) shown: Arc<Shared>,
 }
 
 /// A task that has waited.
@@ -211,7 +216,8 @@ where
     };
     let to = Arc::clone(remote);
     let schedule = move |runnable| schedule(&to, runnable);
-    let (runnable, task) = async_task::spawn(Contain::new(future), schedule);
+    let builder = async_task::Builder::new().metadata(Mark::new(spawned_at));
+    let (runnable, task) = builder.spawn(move |_| Contain::new(future), schedule);
     if is_current(remote) {
         with_current(|local| local.queue.borrow_mut().push_back(runnable));
     } else {
@@ -228,6 +234,7 @@ impl Local {
         environment: Box<dyn Environment>,
         thread: usize,
         threads: Arc<[Arc<Remote>]>,
+        shown: Arc<Shared>,
     ) -> io::Result<Rc<Self>> {
         let remote = Arc::clone(&threads[thread]);
         match driver.remote_wake() {
@@ -254,6 +261,8 @@ impl Local {
             environment,
             spin: Cell::new(Duration::ZERO),
             threads,
+            observed: OnceCell::new(),
+            shown,
         }))
     }
 
@@ -264,14 +273,28 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        let guard = Registered::new(self, Location::caller());
+        let spawned_at = Location::caller();
+        let guard = Registered::new(self, spawned_at);
         let future = Registering { future: Contain::new(future), guard };
         let remote = Arc::clone(&self.remote);
         let schedule = move |runnable| schedule(&remote, runnable);
-        let (runnable, task): (Runnable, async_task::Task<Outcome<F::Output>>) =
-            async_task::spawn_local(future, schedule);
+        let builder = async_task::Builder::new().metadata(Mark::new(spawned_at));
+        let (runnable, task): (Runnable, async_task::Task<Outcome<F::Output>, Mark>) =
+            builder.spawn_local(move |_| future, schedule);
         self.queue.borrow_mut().push_back(runnable);
         JoinHandle::new(task)
+    }
+
+    /// The thread's number in its runtime.
+    pub(crate) fn number(&self) -> usize {
+        let is_own = |remote| Arc::ptr_eq(remote, &self.remote);
+        self.threads.iter().position(is_own).unwrap_or_default()
+    }
+
+    /// What the thread shows of itself, if anything.
+    #[inline(always)]
+    pub(crate) fn observed(&self) -> Option<&Observed> {
+        self.observed.get().map(|observed| &**observed)
     }
 
     /// Tasks that have not ended.
@@ -280,9 +303,21 @@ impl Local {
     }
 
     /// Runs what is ready, for one round at most. Answers whether something is left to run.
-    pub(crate) fn run_batch(&self) -> bool {
+    #[inline(always)]
+    pub(crate) fn run_batch(&self, observed: Option<&Observed>) -> bool {
+        match observed {
+            None => self.run_batch_by(|runnable| {
+                runnable.run();
+            }),
+            Some(observed) => self.run_batch_observed(observed),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_batch_observed(&self, observed: &Observed) -> bool {
         self.run_batch_by(|runnable| {
-            runnable.run();
+            observed.poll(&self.driver, runnable.metadata().origin(), || runnable.run());
         })
     }
 
@@ -331,6 +366,20 @@ impl Local {
             && self.sleep_limit(None).is_none()
             && self.driver.in_flight() == 0
             && !self.driver.has_deferred()
+    }
+
+    /// As [`drive`](Local::drive), and tells the others of it if the thread is `observed`.
+    #[inline(always)]
+    pub(crate) fn drive_by(
+        &self,
+        observed: Option<&Observed>,
+        is_busy: bool,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        match observed {
+            None => self.drive(is_busy, timeout),
+            Some(observed) => observed.drive(self, is_busy, timeout),
+        }
     }
 
     /// Gives the driver a turn: without waiting when `is_busy`, else until the next timer is due

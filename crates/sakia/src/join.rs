@@ -8,11 +8,14 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use async_task::FallibleTask;
 use pin_project_lite::pin_project;
+
+use crate::mark::Mark;
 
 /// What a task ends with: its value, or the panic that ended it.
 pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
+
+type FallibleTask<T> = async_task::FallibleTask<T, Mark>;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
 pub struct JoinHandle<T> {
@@ -22,7 +25,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    pub(crate) fn new(task: async_task::Task<Outcome<T>>) -> Self {
+    pub(crate) fn new(task: async_task::Task<Outcome<T>, Mark>) -> Self {
         Self { task: Mutex::new(Some(task.fallible())) }
     }
 

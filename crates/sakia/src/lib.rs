@@ -12,6 +12,7 @@
 //! - [`net`]: connections by TCP and within the machine, and servers.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
+//! - [`inspect`]: what a runtime does now, for any thread to see, and warnings of what takes too long.
 //! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.
 //! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds; with the feature `sim`.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
@@ -31,8 +32,10 @@ mod error;
 mod executor;
 pub mod fs;
 mod halves;
+pub mod inspect;
 pub mod io;
 mod join;
+mod mark;
 pub mod net;
 pub mod process;
 mod random;
@@ -81,6 +84,8 @@ mod guide {
     mod files {}
     #[doc = include_str!("../../../docs/guide/network.md")]
     mod network {}
+    #[doc = include_str!("../../../docs/guide/inspecting.md")]
+    mod inspecting {}
     #[cfg(feature = "sim")]
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}

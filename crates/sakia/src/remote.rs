@@ -16,8 +16,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use async_task::Runnable;
 use sakia_driver::RemoteWake;
+
+use crate::mark::Runnable;
 
 /// The inbox of one runtime thread.
 #[derive(Default)]

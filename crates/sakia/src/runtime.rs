@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::Location;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,9 @@ use sakia_trace::{is_on, task_runs};
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local};
+use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
+use crate::mark::Mark;
 use crate::remote::Remote;
 #[cfg(feature = "sim")]
 use crate::sim::Watch;
@@ -31,13 +34,34 @@ pub struct Builder {
     bypass: Bypass,
     spin: Duration,
     pub(crate) virtual_time: bool,
+    watching: Watching,
+    /// The settings that were made by a call, by the names of the methods.
+    given: Vec<&'static str>,
+}
+
+/// Who is to see what happens. `None` until a call or the environment has said so.
+#[derive(Clone, Debug, Default)]
+struct Watching {
+    inspection: Option<bool>,
+    warnings: Option<Warnings>,
+    /// The settings that the environment made.
+    from_environment: Vec<&'static str>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         let bypass = Bypass::Rules(Rules::default());
         let (ring, spin) = (Ring::builder(), Duration::ZERO);
-        Self { policy: None, threads: 1, ring, bypass, spin, virtual_time: false }
+        Self {
+            policy: None,
+            threads: 1,
+            ring,
+            bypass,
+            spin,
+            virtual_time: false,
+            watching: Watching::default(),
+            given: Vec::new(),
+        }
     }
 }
 
@@ -52,7 +76,7 @@ impl Builder {
     #[must_use]
     pub fn backend(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
-        self
+        self.note("backend")
     }
 
     /// How many threads the runtime has, the one that builds it included; at least 1. Each has a
@@ -61,14 +85,14 @@ impl Builder {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
-        self
+        self.note("threads")
     }
 
     /// How each thread's ring is set up, sizes for one.
     #[must_use]
     pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
         self.ring = ring;
-        self
+        self.note("ring")
     }
 
     /// Whether operations are done as plain system calls where that is the cheaper way, and by which
@@ -76,7 +100,7 @@ impl Builder {
     #[must_use]
     pub fn bypass(mut self, bypass: Bypass) -> Self {
         self.bypass = bypass;
-        self
+        self.note("bypass")
     }
 
     /// How long a thread with nothing to do looks for work before it sleeps; not at all without this call.
@@ -88,7 +112,7 @@ impl Builder {
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
-        self
+        self.note("spin")
     }
 
     /// Whether time stands still while tasks run, and jumps to the next deadline when all of them wait
@@ -100,11 +124,109 @@ impl Builder {
     #[must_use]
     pub fn virtual_time(mut self, virtual_time: bool) -> Self {
         self.virtual_time = virtual_time;
+        self.note("virtual_time")
+    }
+
+    /// Whether the runtime's threads write down what they do, so that [`inspect`](Runtime::inspect) shows it;
+    /// see there. Without this call the environment variable `SAKIA_INSPECT` decides: `1` or `0`. It is on,
+    /// too, where there are [`warnings`](Builder::warnings).
+    #[must_use]
+    pub fn inspection(mut self, inspection: bool) -> Self {
+        self.watching.inspection = Some(inspection);
+        self.note("inspection")
+    }
+
+    /// What the runtime warns of, and who is told; see [`Warnings`]. Without this call the environment
+    /// variable `SAKIA_WARNINGS` decides.
+    #[must_use]
+    pub fn warnings(mut self, warnings: Warnings) -> Self {
+        self.watching.warnings = Some(warnings);
+        self.note("warnings")
+    }
+
+    fn note(mut self, name: &'static str) -> Self {
+        self.given.push(name);
         self
     }
 
+    /// Where the setting of this name came from.
+    pub(crate) fn source_of(&self, name: &str) -> Source {
+        let is_of_environment = self.watching.from_environment.contains(&name);
+        match self.given.contains(&name) {
+            true => Source::Builder,
+            false if is_of_environment => Source::Environment,
+            false => Source::Default,
+        }
+    }
+
+    /// With what the environment says of that which no call has.
+    fn with_environment(mut self) -> io::Result<Self> {
+        let watching = &mut self.watching;
+        if self.policy.is_none() && std::env::var_os("SAKIA_DRIVER").is_some_and(|v| !v.is_empty())
+        {
+            watching.from_environment.push("backend");
+        }
+        if watching.warnings.is_none() {
+            let value = std::env::var_os("SAKIA_WARNINGS").filter(|value| !value.is_empty());
+            watching.warnings = Some(Warnings::from_environment(value.as_deref())?);
+            watching.from_environment.extend(value.map(|_| "warnings"));
+        }
+        if watching.inspection.is_none() {
+            let value = std::env::var_os("SAKIA_INSPECT").filter(|value| !value.is_empty());
+            watching.inspection = Some(match value.as_ref().map(|value| value.to_str()) {
+                None | Some(Some("0")) => false,
+                Some(Some("1")) => true,
+                Some(_) => {
+                    let message = "SAKIA_INSPECT is neither 0 nor 1";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+                }
+            });
+            watching.from_environment.extend(value.map(|_| "inspection"));
+        }
+        Ok(self)
+    }
+
+    /// Whether threads write down what they do.
+    pub(crate) fn is_inspected(&self) -> bool {
+        let Watching { inspection, warnings, .. } = &self.watching;
+        inspection.unwrap_or(false) || warnings.as_ref().is_some_and(|warnings| !warnings.is_off())
+    }
+
+    pub(crate) fn warnings_in_force(&self) -> Warnings {
+        self.watching.warnings.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn ring_builder(&self) -> &sakia_ring::Builder {
+        &self.ring
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads
+    }
+
+    pub(crate) fn bypass_rules(&self) -> &Bypass {
+        &self.bypass
+    }
+
+    pub(crate) fn spin_time(&self) -> Duration {
+        self.spin
+    }
+
+    /// Has the thread show what it does, if it is to.
+    fn show(&self, local: &Local, thread: usize, choice: &Choice) {
+        local.shown.configure(self, choice);
+        if !self.is_inspected() {
+            return local.shown.add(thread, None);
+        }
+        let warnings = self.warnings_in_force();
+        let observer = local.driver.watch(warnings.limits());
+        let has_paths = observer.descriptors_are_of_this_process();
+        local.observed.get_or_init(|| Box::new(Observed::new(thread, warnings, has_paths)));
+        local.shown.add(thread, Some(observer));
+    }
+
     /// What was asked for, here or by the environment.
-    fn policy(&self) -> io::Result<Policy> {
+    pub(crate) fn policy(&self) -> io::Result<Policy> {
         match self.policy {
             Some(policy) => Ok(policy),
             None => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref()),
@@ -122,10 +244,12 @@ impl Builder {
         policy: Policy,
         thread: usize,
         remotes: Arc<[Arc<Remote>]>,
+        shown: Arc<inspect::Shared>,
     ) -> io::Result<(Rc<Local>, Choice)> {
         let (backend, choice) = Auto::new(policy, self.ring.clone())?;
-        let local = Local::new(Driver::new(backend), Box::new(Machine), thread, remotes)?;
+        let local = Local::new(Driver::new(backend), Box::new(Machine), thread, remotes, shown)?;
         local.driver.set_bypass(self.bypass.clone());
+        self.show(&local, thread, &choice);
         if self.virtual_time {
             local.timers.make_virtual();
         } else {
@@ -137,8 +261,8 @@ impl Builder {
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
-    /// - `InvalidInput`: `SAKIA_DRIVER` is none of the known values; or time is to be virtual on more
-    ///   than one thread.
+    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS` or `SAKIA_INSPECT` is none of the known values; or
+    ///   time is to be virtual on more than one thread.
     /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     pub fn build(self) -> io::Result<Runtime> {
@@ -146,9 +270,10 @@ impl Builder {
             let message = "virtual time is for runtimes with one thread";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let policy = self.policy()?;
-        let remotes = self.remotes();
-        let (local, choice) = self.local(policy, 0, Arc::clone(&remotes))?;
+        let this = self.with_environment()?;
+        let policy = this.policy()?;
+        let (remotes, shown) = (this.remotes(), inspect::Shared::new(this.threads));
+        let (local, choice) = this.local(policy, 0, Arc::clone(&remotes), Arc::clone(&shown))?;
         let mut runtime = Runtime {
             local,
             choice,
@@ -156,9 +281,9 @@ impl Builder {
             #[cfg(feature = "sim")]
             watch: None,
         };
-        for thread in 1..self.threads {
+        for thread in 1..this.threads {
             // An error drops the runtime, and with it ends the threads that exist.
-            runtime.threads.push(Thread::start(thread, &remotes, policy, &self)?.0);
+            runtime.threads.push(Thread::start(thread, &remotes, &shown, policy, &this)?.0);
         }
         Ok(runtime)
     }
@@ -169,14 +294,18 @@ impl Builder {
     /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
     ///
     /// # Errors
-    /// The simulated kernel has no memory or descriptors left.
+    /// The simulated kernel has no memory or descriptors left. `InvalidInput`: `SAKIA_WARNINGS` or
+    /// `SAKIA_INSPECT` is none of the known values.
     #[cfg(feature = "sim")]
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
-        let kernel = sim.handle();
+        let this = self.with_environment()?;
+        let (kernel, shown) = (sim.handle(), inspect::Shared::new(1));
         let (backend, choice) = Auto::simulated(sim);
         let remotes = Arc::from([Arc::new(Remote::default())]);
-        let local = Local::new(Driver::new(backend), Box::new(kernel.clone()), 0, remotes)?;
-        local.driver.set_bypass(self.bypass);
+        let driver = Driver::new(backend);
+        let local = Local::new(driver, Box::new(kernel.clone()), 0, remotes, shown)?;
+        local.driver.set_bypass(this.bypass.clone());
+        this.show(&local, 0, &choice);
         let watch = Some(Watch::new(kernel));
         Ok(Runtime { local, choice, threads: Vec::new(), watch })
     }
@@ -194,6 +323,8 @@ pub(crate) struct Started {
     pub(crate) threads: Vec<Thread>,
     /// Their inboxes.
     pub(crate) remotes: Arc<[Arc<Remote>]>,
+    /// What they show.
+    pub(crate) shown: Arc<inspect::Shared>,
     /// Which backend they use.
     pub(crate) choice: Choice,
 }
@@ -204,31 +335,33 @@ impl Thread {
     /// # Errors
     /// See [`Builder::build`].
     pub(crate) fn start_all(builder: &Builder) -> io::Result<Started> {
+        let builder = &builder.clone().with_environment()?;
         let policy = builder.policy()?;
-        let remotes = builder.remotes();
-        let (first, choice) = Self::start(0, &remotes, policy, builder)?;
+        let (remotes, shown) = (builder.remotes(), inspect::Shared::new(builder.threads));
+        let (first, choice) = Self::start(0, &remotes, &shown, policy, builder)?;
         let mut threads = vec![first];
         for number in 1..builder.threads {
             // An error drops those that exist, and with it ends them.
-            threads.push(Self::start(number, &remotes, policy, builder)?.0);
+            threads.push(Self::start(number, &remotes, &shown, policy, builder)?.0);
         }
-        Ok(Started { threads, remotes, choice })
+        Ok(Started { threads, remotes, shown, choice })
     }
 
     /// Starts the thread, and waits until it has a driver.
     fn start(
         number: usize,
         remotes: &Arc<[Arc<Remote>]>,
+        shown: &Arc<inspect::Shared>,
         policy: Policy,
         builder: &Builder,
     ) -> io::Result<(Self, Choice)> {
         let builder = builder.clone();
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
-        let remotes = Arc::clone(remotes);
+        let (remotes, shown) = (Arc::clone(remotes), Arc::clone(shown));
         let name = format!("sakia-{number}");
         let join = std::thread::Builder::new().name(name).spawn(move || {
-            match builder.local(policy, number, remotes) {
+            match builder.local(policy, number, remotes, shown) {
                 Ok((local, choice)) => {
                     // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(choice)).ok();
@@ -260,10 +393,12 @@ impl Drop for Thread {
 fn run_until_stopped(local: &Rc<Local>) {
     let _entered = Entered::new(local);
     let _ending = EndTasks(local);
+    let observed = local.observed();
     while !local.remote.is_stopping() {
         local.begin_round();
-        let is_busy = local.run_batch();
-        local.drive(is_busy, None).unwrap_or_else(|error| panic!("the driver failed: {error}"));
+        let is_busy = local.run_batch(observed);
+        let driven = local.drive_by(observed, is_busy, None);
+        driven.unwrap_or_else(|error| panic!("the driver failed: {error}"));
     }
 }
 
@@ -294,6 +429,7 @@ pub struct Runtime {
 ///
 /// # Panics
 /// When no runtime can be built: see [`Builder::build`].
+#[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = Runtime::new().unwrap_or_else(|error| panic!("no runtime: {error}"));
     runtime.block_on(future)
@@ -321,6 +457,35 @@ impl Runtime {
     /// What the driver did so far.
     pub fn counters(&self) -> Counters {
         self.local.driver.counters()
+    }
+
+    /// What all threads of the runtime do now: each operation under way, queues, credits, buffers and lanes,
+    /// and the settings in force; see [`inspect`](crate::inspect).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia::inspect::OperationState;
+    ///
+    /// let runtime = Runtime::builder().inspection(true).build()?;
+    /// let (mut reader, _writer) = runtime.block_on(async { sakia::io::pipe() })?;
+    /// let waits = runtime.spawn(async move { reader.read(vec![0; 16]).await });
+    /// runtime.run_once(std::time::Duration::ZERO)?;
+    /// let seen = runtime.inspect();
+    /// let read = &seen.threads[0].operations[0];
+    /// assert_eq!((read.kind.name(), read.state), ("read", OperationState::Submitted));
+    /// assert!(read.task.is_some_and(|task| task.spawned_at.file() == file!()));
+    /// println!("{seen}");
+    /// # drop(waits);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn inspect(&self) -> Inspection {
+        self.local.shown.inspect(Some(&self.local))
+    }
+
+    /// What does the same from any thread, also while the runtime's are stuck.
+    pub fn inspector(&self) -> Inspector {
+        Inspector { shared: Arc::clone(&self.local.shown) }
     }
 
     /// Tasks that have not ended.
@@ -353,18 +518,20 @@ impl Runtime {
     /// # Panics
     /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
     /// runs the tasks.
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mark = Mark::new(Location::caller());
         self.local.driver.check().unwrap_or_else(|error| panic!("the driver failed: {error}"));
         let _entered = Entered::new(&self.local);
         let mut future = pin!(future);
         #[cfg(feature = "sim")]
         if let Some(watch) = &self.watch {
-            let output = watch.block_on(&self.local, future);
+            let output = watch.block_on(&self.local, future, &mark);
             return output.unwrap_or_else(|cause| panic!("{cause}"));
         }
         let mut output = None;
         let mut task = 0;
-        self.run_until(&mut |cx| {
+        self.run_until(&mark, &mut |cx| {
             let mut run = is_on().then(|| task_runs(&mut task));
             match future.as_mut().poll(cx) {
                 Poll::Ready(value) => {
@@ -382,21 +549,29 @@ impl Runtime {
     }
 
     /// Runs all tasks until `poll_main` answers that it is done. Not generic, so that it is compiled here.
-    fn run_until(&self, poll_main: &mut dyn FnMut(&mut Context<'_>) -> bool) {
+    fn run_until(&self, mark: &Mark, poll_main: &mut dyn FnMut(&mut Context<'_>) -> bool) {
+        let observed = self.local.observed();
+        let _leaving = observed.map(|observed| Leaving { observed, driver: &self.local.driver });
         let main = Main::new(Arc::clone(&self.local.remote));
         let waker = Waker::from(Arc::clone(&main));
         let mut cx = Context::from_waker(&waker);
         loop {
             self.local.begin_round();
             if main.take_wake() {
-                if poll_main(&mut cx) {
+                let is_done = match observed {
+                    None => poll_main(&mut cx),
+                    Some(observed) => {
+                        observed.poll(&self.local.driver, mark.origin(), || poll_main(&mut cx))
+                    }
+                };
+                if is_done {
                     return;
                 }
                 self.local.begin_tasks();
             }
-            let is_busy = self.local.run_batch() || main.is_woken();
+            let is_busy = self.local.run_batch(observed) || main.is_woken();
             self.local
-                .drive(is_busy, None)
+                .drive_by(observed, is_busy, None)
                 .unwrap_or_else(|error| panic!("the driver failed: {error}"));
         }
     }
@@ -414,13 +589,15 @@ impl Runtime {
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
         self.local.driver.clear_readiness();
+        let observed = self.local.observed();
+        let _leaving = observed.map(|observed| Leaving { observed, driver: &self.local.driver });
         self.local.begin_round();
-        let is_busy = self.local.run_batch();
-        self.local.drive(is_busy, Some(max_wait))?;
+        let is_busy = self.local.run_batch(observed);
+        self.local.drive_by(observed, is_busy, Some(max_wait))?;
         self.local.begin_round();
-        self.local.run_batch();
+        self.local.run_batch(observed);
         // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
-        self.local.drive(true, None)?;
+        self.local.drive_by(observed, true, None)?;
         let is_busy = self.local.has_ready();
         // From here on, whoever wakes a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
@@ -436,9 +613,24 @@ impl Runtime {
         self.local.driver.pollable()
     }
 
-    /// How long until the next timer is due; `None` without timers.
+    /// How long until the next timer is due, or until there may be something to [warn](Builder::warnings) of;
+    /// `None` without timers.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.local.sleep_limit(None)
+        let observed = self.local.observed();
+        let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));
+        self.local.sleep_limit(limit)
+    }
+}
+
+/// The loop goes back to its caller when this is dropped, after a panic too.
+pub(crate) struct Leaving<'a> {
+    pub(crate) observed: &'a Observed,
+    pub(crate) driver: &'a Driver,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.observed.leave(self.driver);
     }
 }
 

@@ -11,6 +11,7 @@ use sakia_ring::Position;
 use super::trace::Delay;
 use super::{Core, Phase};
 use crate::backend::{Backend, Takes};
+use crate::board::OperationState;
 use crate::call::Request;
 use crate::counters::OpKind;
 use crate::key::Key;
@@ -29,6 +30,8 @@ pub(super) struct Admission {
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
+    /// How many those are when none is in flight.
+    credits_max: u32,
     /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there
     /// is a credit.
     is_open: [bool; 2],
@@ -39,7 +42,15 @@ impl Admission {
     pub(super) fn new(credits: u32) -> Self {
         let backlog = [List::new(), List::new()];
         let next_class = Class::Bounded;
-        Self { backlog, listed: 0, next_class, credits, is_open: [true; 2], is_running: true }
+        Self {
+            backlog,
+            listed: 0,
+            next_class,
+            credits,
+            credits_max: credits,
+            is_open: [true; 2],
+            is_running: true,
+        }
     }
 
     /// Whether an operation of this class need not wait for others.
@@ -82,6 +93,16 @@ impl Admission {
         self.backlog[class as usize].remove(slab, slot);
         self.listed -= 1;
         self.look(class);
+    }
+
+    /// How many wait.
+    pub(super) fn listed(&self) -> u32 {
+        self.listed
+    }
+
+    /// How many bounded operations may still be pushed, and how many if none is in flight.
+    pub(super) fn numbers(&self) -> (u64, u64) {
+        (self.credits.into(), self.credits_max.into())
     }
 
     /// Anybody who waits.
@@ -219,7 +240,7 @@ impl Core {
         self.counters.kinds[kind as usize].submitted += 1;
         self.want_turn();
         if self.enters.note_pushed(kind) {
-            self.flush();
+            self.pushed_specially(slot);
         }
     }
 
@@ -241,6 +262,7 @@ impl Core {
         let header = self.slab.header(slot);
         header.state = State::Backlog;
         let class = header.class;
+        self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
         self.admission.list(&mut self.slab, slot, class);
     }
@@ -307,6 +329,11 @@ impl Core {
         header.class = class;
         header.state = State::Backlog;
         header.flags = flag::PARKED;
+        if self.watcher.is_some() {
+            // For how long it is parked is others' business.
+            self.watch_start(slot, Class::Waiting);
+            self.watch_state(slot, OperationState::Parked);
+        }
         self.keep();
         slot
     }

@@ -9,6 +9,7 @@ use sakia_ring::Position;
 
 use super::{Core, Phase};
 use crate::backend::{Backend, Takes};
+use crate::board::mark;
 use crate::call::Victims;
 use crate::counters::OpKind;
 use crate::fd::Fd;
@@ -35,6 +36,11 @@ pub(super) struct Cancels {
 impl Cancels {
     pub(super) fn new(reserve: u32) -> Self {
         Self { list: List::new(), credits: reserve, reserve, on_lanes: 0, all: false }
+    }
+
+    /// How many requests may still be pushed, and how many if none is under way.
+    pub(super) fn numbers(&self) -> (u64, u64) {
+        (self.credits.into(), self.reserve.into())
     }
 
     /// Whether a request is to be pushed.
@@ -162,10 +168,16 @@ impl Core {
                 true
             }
             // A parked close goes on by itself: its descriptor still has to be closed.
-            State::Backlog if header.has(flag::PARKED) => false,
+            State::Backlog if header.has(flag::PARKED) => {
+                self.watch_mark(slot, mark::ORPHAN);
+                false
+            }
             State::Backlog => {
                 header.set_completion(Completion::REVOKED);
                 header.state = State::Disposing;
+                if header.has(flag::WATCHED) {
+                    self.watch_end(slot);
+                }
                 self.unlist(slot);
                 self.counters.orphaned += 1;
                 self.counters.finished += 1;
@@ -174,6 +186,7 @@ impl Core {
             }
             State::Pushed => {
                 self.counters.orphaned += 1;
+                self.watch_mark(slot, mark::ORPHAN);
                 if self.revoke(slot) {
                     self.counters.revoked += 1;
                 } else if class == Class::Waiting {
@@ -211,6 +224,7 @@ impl Core {
             return;
         }
         header.flags |= flag::CANCEL_LISTED;
+        self.watch_mark(slot, mark::CANCEL_ASKED);
         self.want_turn();
         self.cancels.list.push_back(&mut self.slab, slot);
     }
@@ -242,6 +256,11 @@ impl Core {
         // whether it was begun.
         if may_cancel_all {
             self.cancels.all = self.in_flight > 0;
+            for slot in self.slab.slots() {
+                if self.slab.header(slot).state == State::Pushed {
+                    self.watch_mark(slot, mark::CANCEL_ASKED);
+                }
+            }
             return;
         }
         for slot in self.slab.slots() {

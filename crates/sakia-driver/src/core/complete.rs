@@ -63,7 +63,7 @@ impl Core {
     /// Copies completions out and dispatches them. Returns how many.
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
-        let mut batch = mem::take(&mut self.batch);
+        let mut batch = mem::take(&mut self.memory.batch);
         loop {
             let count = self.backend.reap(&mut batch);
             let completions = batch[..count].iter();
@@ -81,7 +81,7 @@ impl Core {
                 break;
             }
         }
-        self.batch = batch;
+        self.memory.batch = batch;
         self.counters.completions += u64::from(total);
         total
     }
@@ -91,7 +91,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn dispatch_after_panic(&mut self, completions: &[Cqe]) {
-        self.batch = Box::new([Cqe::default(); BATCH]);
+        self.memory.batch = Box::new([Cqe::default(); BATCH]);
         self.want_turn();
         for &cqe in completions {
             // The first panic goes on, the others are those of operations with the same fault.
@@ -183,15 +183,30 @@ impl Core {
         self.trace_completed(slot, completion);
         let header = self.slab.header(slot);
         header.set_completion(completion);
-        if header.has(flag::ORPHAN) {
-            header.state = State::Disposing;
-            self.outbox.disposals.push_back(slot);
+        if header.has(flag::ORPHAN | flag::WATCHED) && self.finish_specially(slot) {
             return;
         }
+        let header = self.slab.header(slot);
         header.state = State::Done;
         if !matches!(header.notify, Notify::Token(Notify::NONE)) {
             self.outbox.tell(mem::replace(&mut header.notify, Notify::none()));
         }
+    }
+
+    /// An operation is over that nobody waits for, or whose end is shown. Answers whether it is disposed of.
+    #[cold]
+    #[inline(never)]
+    fn finish_specially(&mut self, slot: SlotRef) -> bool {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            self.watch_end(slot);
+        }
+        let header = self.slab.header(slot);
+        let is_orphan = header.has(flag::ORPHAN);
+        if is_orphan {
+            header.state = State::Disposing;
+            self.outbox.disposals.push_back(slot);
+        }
+        is_orphan
     }
 
     /// The result of a slot that is done.
@@ -212,7 +227,7 @@ impl Core {
             // SAFETY: with this storage the cell holds the address of a block that `put` took from
             // the pool, and whose operation was moved out.
             let block = unsafe { slot.cell().cast::<NonNull<Block>>().read() };
-            self.blocks.give_back(block);
+            self.memory.blocks.give_back(block);
         }
         self.slab.release(slot);
     }

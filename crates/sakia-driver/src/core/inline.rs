@@ -10,6 +10,7 @@ use super::trace::Delay;
 use super::{Core, Phase};
 use crate::auto::Auto;
 use crate::backend::{Backend, Takes};
+use crate::board::OperationState;
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Class, Completion, InCell, InPlace};
@@ -78,6 +79,9 @@ pub(super) struct Ways {
     for_lanes: [u64; 4],
     /// See [`Backend::fills_what_it_reports`].
     pub(super) fills: bool,
+    /// The start of an operation has more to do than elsewhere: the backend does not fill, or the driver is
+    /// watched.
+    pub(super) is_special: bool,
     /// The backend has no threads beside its queue.
     lacks_lanes: bool,
 }
@@ -89,7 +93,7 @@ impl Ways {
             for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
         }
         let fills = backend.fills_what_it_reports();
-        Self { takes: backend.takes(), for_lanes, fills, lacks_lanes: false }
+        Self { takes: backend.takes(), for_lanes, fills, is_special: !fills, lacks_lanes: false }
     }
 
     /// Returns whether a lane performs this operation, since the queue cannot.
@@ -287,6 +291,7 @@ impl Core {
 
     /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
     pub(super) fn go_on(&mut self, slot: SlotRef) {
+        self.watch_unparked(slot);
         let operation = self.in_cell(slot);
         match operation.route(&self.inline.rules) {
             Route::Now(_) if !self.has_inline_budget() => self.defer(slot),
@@ -308,6 +313,7 @@ impl Core {
         let header = self.slab.header(slot);
         header.state = State::Backlog;
         header.flags |= flag::DEFERRED;
+        self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
         self.inline.deferred.push_back(&mut self.slab, slot);
     }
@@ -356,6 +362,7 @@ impl Core {
             let Some(slot) = self.inline.deferred.first() else { break };
             self.inline.deferred.remove(&mut self.slab, slot);
             self.slab.header(slot).flags &= !flag::DEFERRED;
+            self.watch_state(slot, OperationState::Plain);
             let operation = self.in_cell(slot);
             if operation.is_closing() {
                 self.finish(slot, Completion::REVOKED);
@@ -401,6 +408,7 @@ impl Core {
             Err(errno) => return self.finish(slot, Completion::unstarted(errno)),
         }
         self.trace_to_lane(slot, lane);
+        self.watch_lane(slot, lane);
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.flags |= flag::LANE;

@@ -30,9 +30,12 @@ pub enum Wait {
 /// When the queue is flushed, whether that still works, and what the next enter is likely to bring.
 #[derive(Debug)]
 pub(super) struct Enters {
-    /// Entries that may yet be pushed before the queue is flushed without waiting for the turn.
+    /// Entries that may yet be pushed before the queue is flushed without waiting for the turn, or before
+    /// this is looked at: in a driver that is watched after each.
     until_flush: u32,
     /// The same after an enter.
+    look_at: u32,
+    /// After how many pushes the queue is flushed.
     flush_at: u32,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
@@ -46,10 +49,33 @@ impl Enters {
     pub(super) fn new(sq_entries: u32) -> Self {
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
-        Self { until_flush: flush_at, flush_at, failure: None, sends: 0, sends_doubted: 0 }
+        Self {
+            until_flush: flush_at,
+            look_at: flush_at,
+            flush_at,
+            failure: None,
+            sends: 0,
+            sends_doubted: 0,
+        }
     }
 
-    /// An entry was pushed. Returns whether there are now as many as the queue is to hold.
+    /// Has [`note_pushed`](Enters::note_pushed) answer true each time.
+    pub(super) fn tell_each_push(&mut self) {
+        (self.until_flush, self.look_at) = (1, 1);
+    }
+
+    /// The queue was looked at, and not flushed.
+    pub(super) fn look_again(&mut self) {
+        self.until_flush = self.look_at;
+    }
+
+    /// Whether the queue is flushed after so many pushes since the last enter.
+    pub(super) fn is_to_flush(&self, pushes: u64) -> bool {
+        pushes >= self.flush_at.into()
+    }
+
+    /// An entry was pushed. Returns whether there are now as many as the queue is to hold, or it is to be told
+    /// each time.
     #[inline(always)]
     pub(super) fn note_pushed(&mut self, kind: OpKind) -> bool {
         self.sends += u32::from(kind == OpKind::Send);
@@ -73,7 +99,7 @@ impl Enters {
     /// when an entry finds no room.
     #[inline(always)]
     fn note_entered(&mut self) {
-        self.until_flush = self.flush_at;
+        self.until_flush = self.look_at;
     }
 }
 
@@ -131,7 +157,7 @@ impl Core {
     /// Whether users' code is to be run for what has happened already.
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
-        !self.outbox.is_empty() || self.backend.has_callback()
+        !self.outbox.is_empty()
     }
 
     /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits

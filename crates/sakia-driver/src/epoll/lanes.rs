@@ -62,8 +62,7 @@ pub struct LaneStatistics {
     pub running: u64,
     /// Jobs that ended on this lane, ever.
     pub finished: u64,
-    /// Jobs that ran for longer than the limit, ever; see
-    /// [`EpollOptions::stuck_after`](crate::EpollOptions::stuck_after).
+    /// Jobs that were found to run for too long, ever; see [`find_stuck`](crate::Backend::find_stuck).
     pub stuck: u64,
     /// Threads that could not be started, ever.
     pub spawn_errors: u64,
@@ -100,8 +99,6 @@ pub(super) struct Limits {
     pub(super) threads_max: [u32; 2],
     /// How long a thread waits for another job.
     pub(super) idle: Duration,
-    /// When a running job counts as stuck.
-    pub(super) stuck_after: Option<Duration>,
 }
 
 /// Both lanes of a backend.
@@ -178,9 +175,14 @@ impl Pool {
 
     /// Counts jobs that have become stuck, and adds them to `found`. Returns when to look again, if
     /// there is anything that could get stuck.
-    pub(super) fn find_stuck(&self, now: Instant, found: &mut Vec<StuckWorker>) -> Option<Instant> {
+    pub(super) fn find_stuck(
+        &self,
+        now: Instant,
+        limit: Duration,
+        found: &mut Vec<StuckWorker>,
+    ) -> Option<Instant> {
         // Not less, or a job that waits would be looked for all the time.
-        let limit = self.limits.stuck_after?.max(Duration::from_millis(1));
+        let limit = limit.max(Duration::from_millis(1));
         let mut find = |lane: Lane, state: &mut State<Queue>| {
             let its = state.jobs(lane as usize);
             // A job that is queued may begin to run any time from now.

@@ -32,7 +32,6 @@ use super::lanes::{Job, Limits, Pool};
 use super::multishot;
 use super::registry::{INBOX, Registry};
 use super::sleep::{EVENTS, Sleep, Sleeper};
-use super::stuck::{OnStuck, Stuck};
 use super::transfer::{FileClass, Try, Ways, poll_now};
 use crate::call::{Call, Request, SocketCall, System, Transfer, Verb, Victims, failed, outcome};
 use crate::counters::{KindCounters, OpKind};
@@ -59,7 +58,6 @@ pub(super) struct Machine {
     /// Room for what the inbox holds.
     results: Vec<(u64, Outcome)>,
     ways: Ways,
-    pub(super) stuck: Stuck,
 }
 
 impl Machine {
@@ -68,7 +66,6 @@ impl Machine {
         limits: Limits,
         inbox: Arc<Inbox>,
         ways: Option<Ways>,
-        on_stuck: Option<OnStuck>,
     ) -> io::Result<Self> {
         Ok(Self {
             registry: Registry::new(inbox.event())?,
@@ -82,7 +79,6 @@ impl Machine {
             jobs: [Vec::new(), Vec::new()],
             kinds: [KindCounters::default(); OpKind::COUNT],
             results: Vec::new(),
-            stuck: Stuck::new(on_stuck, limits.stuck_after),
         })
     }
 
@@ -141,8 +137,7 @@ impl Machine {
         let mut looked = 0;
         let mut is_woken = false;
         loop {
-            // Users' code that is to run ends the sleep as a wake does.
-            is_woken |= self.receive() || self.stuck.has_callback();
+            is_woken |= self.receive();
             self.queue.flush_overflow();
             let is_enough = is_woken || self.queue.ready() >= wanted;
             if has_looked && (is_enough || is_over) || is_enough && self.registry.waiters() == 0 {
@@ -197,7 +192,7 @@ impl Machine {
 
     /// Until when to sleep at most: the deadline, or when there is something else to do.
     fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
-        let times = [deadline, self.stuck.at, self.registry.next_rested()];
+        let times = [deadline, self.registry.next_rested()];
         Sleep::Until(times.into_iter().flatten().min())
     }
 
@@ -218,14 +213,13 @@ impl Machine {
 
     /// What is due by time.
     fn keep_house(&mut self) {
-        if self.registry.next_rested().is_none() && self.stuck.at.is_none() {
+        if self.registry.next_rested().is_none() {
             return;
         }
         let now = Instant::now();
         while let Some(place) = self.registry.pop_rested(now) {
             self.arm(place);
         }
-        self.stuck.look(&self.pool, now);
     }
 
     // ---- starting ------------------------------------------------------------------------------
@@ -458,7 +452,6 @@ impl Machine {
             if jobs.is_empty() {
                 continue;
             }
-            self.stuck.begin();
             for (_, job) in &*jobs {
                 self.kinds[job.kind as usize].lane += 1;
             }

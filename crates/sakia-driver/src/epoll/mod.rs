@@ -53,7 +53,6 @@ mod process;
 mod registry;
 mod sleep;
 mod socket;
-mod stuck;
 // All of them make system calls.
 #[cfg(not(miri))]
 #[cfg(test)]
@@ -78,7 +77,6 @@ use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::process::Process;
-use self::stuck::OnStuck;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
@@ -96,15 +94,13 @@ pub struct EpollOptions {
     sq_entries: u32,
     cq_entries: u32,
     limits: Limits,
-    on_stuck: Option<OnStuck>,
     /// Ways to try a stream; `None` to find out.
     ways: Option<Ways>,
 }
 
 impl EpollOptions {
     /// The defaults: queues of 256 and 4096 entries; four bounded threads for each processor that the
-    /// thread may use, from 4 to 32; 64 elastic ones; threads end after 10 s without work, and a job is
-    /// stuck after 10 s.
+    /// thread may use, from 4 to 32; 64 elastic ones; threads end after 10 s without work.
     pub fn new() -> Self {
         let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
         Self {
@@ -113,9 +109,7 @@ impl EpollOptions {
             limits: Limits {
                 threads_max: [processors.saturating_mul(4).clamp(4, 32), 64],
                 idle: Duration::from_secs(10),
-                stuck_after: Some(Duration::from_secs(10)),
             },
-            on_stuck: None,
             ways: None,
         }
     }
@@ -135,21 +129,6 @@ impl EpollOptions {
     /// How long a thread waits for another job before it ends.
     pub fn idle_time(mut self, time: Duration) -> Self {
         self.limits.idle = time;
-        self
-    }
-
-    /// How long a job may run before it counts as stuck, in [`LaneStatistics::stuck`]. `None` never
-    /// counts any. Such a job goes on: nothing but a warning comes of it.
-    pub fn stuck_after(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.limits.stuck_after = time.into();
-        self
-    }
-
-    /// Has `hook` called with each job that has become stuck, once: on the driver's thread, from a turn, when
-    /// nothing is borrowed any more. It may use the driver. Without a driver it is called by whoever calls
-    /// [`take_callback`](Backend::take_callback).
-    pub fn on_stuck(mut self, hook: impl Fn(&StuckWorker) + 'static) -> Self {
-        self.on_stuck = Some(Rc::new(hook));
         self
     }
 
@@ -222,14 +201,14 @@ impl Epoll {
     /// As [`new`](Epoll::new). `EINVAL`: a submission queue without entries or larger than the completion
     /// queue, or a lane without threads.
     pub fn with_options(options: EpollOptions) -> io::Result<Self> {
-        let EpollOptions { sq_entries, cq_entries, limits, on_stuck, ways } = options;
+        let EpollOptions { sq_entries, cq_entries, limits, ways } = options;
         if sq_entries == 0 || cq_entries < sq_entries || limits.threads_max.contains(&0) {
             return Err(Errno::INVAL.into());
         }
         let process = Process::current();
         let inbox = Arc::new(Inbox::new(process)?);
         let queue = Queue::new(sq_entries, cq_entries);
-        let machine = Machine::new(queue, limits, inbox, ways, on_stuck)?;
+        let machine = Machine::new(queue, limits, inbox, ways)?;
         Ok(Self {
             machine,
             process,
@@ -479,12 +458,17 @@ unsafe impl Backend for Epoll {
         }
     }
 
-    fn has_callback(&self) -> bool {
-        self.machine.stuck.has_callback()
+    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
+        self.statistics(lane)
     }
 
-    fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
-        if self.process.is_intact() { self.machine.stuck.take_callback() } else { None }
+    fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
+        if !self.process.is_intact() {
+            return None;
+        }
+        let now = Instant::now();
+        let at = self.machine.pool.find_stuck(now, limit, found)?;
+        Some(at.saturating_duration_since(now))
     }
 
     fn descriptors(&self) -> Rc<dyn Descriptors> {

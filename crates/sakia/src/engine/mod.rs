@@ -46,6 +46,7 @@ use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
 use crate::executor::{current, spawn_to};
+use crate::inspect::{self, Inspector};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
@@ -95,6 +96,8 @@ pub struct Engine {
 struct Shared {
     /// The threads' inboxes.
     remotes: Arc<[Arc<Remote>]>,
+    /// What the threads show.
+    shown: Arc<inspect::Shared>,
     /// Whose turn it is to get a request.
     next: AtomicUsize,
     gate: Arc<Gate>,
@@ -142,7 +145,7 @@ impl Builder {
         }
         let process = ProcessSentinel::new()?;
         let mounts = Arc::new(Mounts::new());
-        let Started { threads, remotes, choice } = Thread::start_all(&self)?;
+        let Started { threads, remotes, shown, choice } = Thread::start_all(&self)?;
         let watched = Arc::clone(&mounts);
         // Without it, the mounts of now are those that are known.
         let watch = move || async move { drop(watched.watch().await) };
@@ -150,6 +153,7 @@ impl Builder {
         Ok(Engine {
             shared: Arc::new(Shared {
                 remotes,
+                shown,
                 next: AtomicUsize::new(0),
                 gate: Arc::default(),
                 choice,
@@ -196,6 +200,11 @@ impl Engine {
     pub fn statistics(&self) -> Statistics {
         let live = self.shared.gate.live() as u64;
         Statistics { live, ..self.shared.tally.totals() }
+    }
+
+    /// What its threads do now, for any thread to see; see [`inspect`](crate::inspect).
+    pub fn inspector(&self) -> Inspector {
+        Inspector { shared: Arc::clone(&self.shared.shown) }
     }
 
     /// What the drivers of its threads did, each with how many of what were read inline, submitted, punted

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::time::Duration;
 
 use sakia_driver::sim::{FaultKind, Sim, SimBuilder, SimHandle};
 
 use super::failure::{Cause, Failure, Leaks};
 use super::outcome::Outcome;
+use crate::mark::Mark;
 use crate::runtime::{Builder, Runtime};
 
 /// The environment variable that says which seeds are run: one, `17`, or several, `0..1000`.
@@ -272,7 +273,8 @@ impl<'a> Test<'a> {
         let watch = runtime.watch.as_ref().expect("the runtime is on the simulated kernel");
         let local = &runtime.local;
         watch.time_limit.set(self.time_limit);
-        let outcome = watch.block_on(local, async { body(handle.clone()).await })?;
+        let mark = Mark::new(Location::caller());
+        let outcome = watch.block_on(local, async { body(handle.clone()).await }, &mark)?;
         if let Some(error) = outcome.into_error() {
             return Err(Cause::Error(error));
         }

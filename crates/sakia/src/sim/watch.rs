@@ -25,7 +25,8 @@ use sakia_driver::{LiveOperation, Stage};
 use super::failure::Cause;
 use super::waiters::{PendingOperation, TaskFacts, Wait, Waiter, Waiters};
 use crate::executor::{Entered, Local};
-use crate::runtime::Main;
+use crate::mark::Mark;
+use crate::runtime::{Leaving, Main};
 
 /// The virtual time of a round of busy tasks in which the kernel had nothing to do, so that a loop which
 /// yields until some time comes to an end.
@@ -80,8 +81,10 @@ impl Watch {
         &self,
         local: &Rc<Local>,
         future: F,
+        mark: &Mark,
     ) -> Result<F::Output, Cause> {
         let _entered = Entered::new(local);
+        let _leaving = local.observed().map(|observed| Leaving { observed, driver: &local.driver });
         let mut future = pin!(future);
         let main = Main::new(Arc::clone(&local.remote));
         let waker = Waker::from(Arc::clone(&main));
@@ -90,7 +93,12 @@ impl Watch {
         loop {
             local.begin_round();
             if main.take_wake() {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                let mut poll = || future.as_mut().poll(&mut cx);
+                let poll = match local.observed() {
+                    None => poll(),
+                    Some(observed) => observed.poll(&local.driver, mark.origin(), poll),
+                };
+                if let Poll::Ready(output) = poll {
                     return Ok(output);
                 }
                 self.look(local, Owner::Body);
@@ -128,14 +136,20 @@ impl Watch {
     fn run_batch(&self, local: &Local) -> bool {
         local.run_batch_by(|runnable| {
             let owner = Owner::of(&runnable.waker());
-            runnable.run();
+            match local.observed() {
+                None => runnable.run(),
+                Some(observed) => {
+                    let origin = runnable.metadata().origin();
+                    observed.poll(&local.driver, origin, || runnable.run())
+                }
+            };
             self.look(local, owner);
         })
     }
 
     fn drive(&self, local: &Local, is_busy: bool, timeout: Option<Duration>) -> Result<(), Cause> {
         let before = self.kernel.now();
-        let result = local.drive(is_busy, timeout);
+        let result = local.drive_by(local.observed(), is_busy, timeout);
         self.look(local, Owner::Nobody);
         if is_busy && self.kernel.now() == before {
             self.kernel.advance(ROUND);

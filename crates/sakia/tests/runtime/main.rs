@@ -14,6 +14,7 @@ mod copies;
 mod counted;
 mod files;
 mod foreign;
+mod inspecting;
 mod macros;
 mod mocks;
 mod pipes;

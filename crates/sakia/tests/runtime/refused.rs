@@ -324,6 +324,8 @@ pub mod children {
         ("no_locked_memory", super::scene_no_locked_memory),
         ("sysctl", super::scene_sysctl),
         ("unknown_driver", super::scene_unknown_driver),
+        ("inspect_environment", crate::inspecting::scene_inspect_environment),
+        ("warnings_log", crate::inspecting::scene_warnings_log),
         ("fork_uring", crate::teardown::scene_fork_uring),
         ("fork_poll", crate::teardown::scene_fork_poll),
     ];
@@ -342,6 +344,8 @@ pub mod children {
         let output = Command::new(std::env::current_exe().unwrap())
             .env(SCENE, scene)
             .env_remove("SAKIA_DRIVER")
+            .env_remove("SAKIA_INSPECT")
+            .env_remove("SAKIA_WARNINGS")
             .stdin(Stdio::null())
             .output()
             .unwrap();

@@ -11,6 +11,7 @@
 mod deadlocks;
 mod files;
 mod harness;
+mod inspecting;
 mod pipes;
 mod rounds;
 mod structured;

@@ -268,36 +268,24 @@ fn registered_memory_is_read_and_written() {
     assert_eq!(count.unwrap(), 4096);
 }
 
-/// The hook is users' code, which may do with the driver whatever other code may.
+/// Such an open does not end by itself, but keeps a thread from others.
 #[test]
-fn a_hook_for_stuck_jobs_may_use_the_driver() {
-    use std::cell::{Cell, OnceCell};
-    use std::rc::Rc;
-
-    let dir = TempDir::new();
-    let place: Rc<OnceCell<Rc<Driver>>> = Rc::default();
-    let called = Rc::new(Cell::new(0));
-    let hook = {
-        let (place, called) = (Rc::clone(&place), Rc::clone(&called));
-        move |_: &crate::StuckWorker| {
-            called.set(called.get() + 1);
-            let driver = place.get().expect("the driver was made before its jobs");
-            let mut nop = driver.nop();
-            driver.turn(Wait::Poll).unwrap();
-            nop.try_take().expect("it is done at once").unwrap();
-            assert!(driver.counters().started > 0);
-            drop(driver.nop());
-        }
-    };
-    let options = EpollOptions::new().stuck_after(Duration::from_millis(5)).on_stuck(hook);
-    let driver = Rc::new(driver_with(options));
-    assert!(place.set(Rc::clone(&driver)).is_ok());
+fn an_open_that_occupies_a_lane_is_overdue_for_that_alone() {
+    let (dir, limit) = (TempDir::new(), Duration::from_millis(5));
+    let driver = driver_with(EpollOptions::new());
+    driver.watch(crate::WatchLimits::new(Some(limit), Some(limit)));
     let fifo = dir.fifo("fifo");
     let mut open = driver.open_waiting(None, c_path(&fifo), OFlags::RDONLY.bits(), 0);
-    while called.get() == 0 {
-        // Without an end: what is stuck ends the sleep.
-        driver.turn(Wait::Forever).unwrap();
+    let mut found = Vec::new();
+    while found.is_empty() {
+        let next = driver.find_overdue(&mut found).unwrap_or(limit);
+        driver.turn(Wait::For(next)).unwrap();
     }
+    assert_eq!(driver.find_overdue(&mut found), None, "once is enough");
+    let [overdue] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(overdue.lane, Some(crate::Lane::Elastic));
+    assert_eq!(overdue.operation.kind, OpKind::Open);
+    assert!(!overdue.operation.is_bounded && overdue.operation.age >= limit);
     let _both_ends = open_both_ends(&fifo);
     let opened = loop {
         match open.try_take() {

@@ -149,53 +149,41 @@ fn a_full_elastic_lane_queues_its_own_and_nothing_else() {
     assert_eq!((elastic.finished, elastic.threads_peak), (3, 1));
 }
 
-/// Runs the users' code that the backend has left, as a driver does.
-fn tell(test: &mut Loop) {
-    while let Some(callback) = test.epoll.take_callback() {
-        callback();
-    }
-    assert!(!test.epoll.has_callback());
-}
-
 #[test]
-fn a_stuck_open_ends_a_sleep_and_is_told_once() {
-    let (dir, told) = (TempDir::new(), std::rc::Rc::new(std::cell::RefCell::new(Vec::new())));
-    let hook = {
-        let told = told.clone();
-        move |stuck: &StuckWorker| told.borrow_mut().push(*stuck)
-    };
-    let options = EpollOptions::new().stuck_after(Duration::from_millis(5)).on_stuck(hook);
-    let mut test = Loop::with(options);
+fn a_stuck_open_is_found_once() {
+    const LIMIT: Duration = Duration::from_millis(5);
+    let (dir, mut test) = (TempDir::new(), Loop::new());
+    let mut found: Vec<StuckWorker> = Vec::new();
+    assert_eq!(test.epoll.find_stuck(LIMIT, &mut found), None, "nothing could get stuck");
     let fifo = dir.fifo("fifo");
     let lent = Lendable::path(&fifo);
     test.push(7, Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0));
-    // A slow machine may find other jobs stuck as well, before.
-    let is_told = || told.borrow().iter().any(|stuck| stuck.lane == Lane::Elastic);
-    while !is_told() {
-        let entered = test.epoll.enter(1, Some(PATIENCE)).unwrap();
-        assert!(!entered.timed_out, "the sleep did not end for it");
-        tell(&mut test);
+    // A slow machine may find the job stuck on the bounded lane as well, before.
+    let mut next = None;
+    let count = |found: &[StuckWorker], user_data| {
+        let its =
+            |stuck: &&StuckWorker| (stuck.lane, stuck.user_data) == (Lane::Elastic, user_data);
+        found.iter().filter(its).count()
+    };
+    while count(&found, 7) == 0 {
+        test.epoll.enter(1, Some(next.unwrap_or(LIMIT))).unwrap();
+        next = test.epoll.find_stuck(LIMIT, &mut found);
     }
-    let stuck = *told.borrow().last().unwrap();
+    let stuck = *found.last().unwrap();
     assert_eq!((stuck.user_data, stuck.kind), (7, crate::OpKind::Open));
+    assert_eq!(next, None, "nothing else could get stuck");
     let elastic = test.epoll.statistics(Lane::Elastic);
     assert_eq!((elastic.stuck, elastic.running), (1, 1));
     assert!(elastic.oldest_running.unwrap() >= stuck.running_for);
-    // By the time at which another one is stuck, the first would have been told again.
+    // By the time at which another one is stuck, the first would have been found again.
     let other = dir.fifo("other");
     let lent_too = Lendable::path(&other);
     test.push(8, Sqe::openat(AT_FDCWD, lent_too.ptr(), OFlags::CLOEXEC.bits(), 0));
-    let times_told = |user_data| {
-        let told = told.borrow();
-        let its =
-            |stuck: &&StuckWorker| (stuck.lane, stuck.user_data) == (Lane::Elastic, user_data);
-        told.iter().filter(its).count()
-    };
-    while times_told(8) == 0 {
-        assert!(!test.epoll.enter(1, Some(PATIENCE)).unwrap().timed_out);
-        tell(&mut test);
+    while count(&found, 8) == 0 {
+        test.epoll.enter(1, Some(LIMIT)).unwrap();
+        test.epoll.find_stuck(LIMIT, &mut found);
     }
-    assert_eq!((times_told(7), times_told(8)), (1, 1), "once is enough");
+    assert_eq!((count(&found, 7), count(&found, 8)), (1, 1), "once is enough");
     let _ends = [open_both_ends(&fifo), open_both_ends(&other)];
     for (_, raw) in test.enter(2) {
         // SAFETY: the operation has just opened it.

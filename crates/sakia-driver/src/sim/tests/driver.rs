@@ -6,7 +6,10 @@ use sakia_ring::Opcode;
 
 use crate::sim::random::Random;
 use crate::sim::{Fault, FaultKind, Sim, SimHandle, Target};
-use crate::{Driver, Fd, Op, Read, Wait, Write};
+use crate::{
+    Doing, Driver, DriverStatus, Fd, ObservedOperation, Observer, Op, OpKind, OperationState,
+    Overdue, Read, Stage, TaskOrigin, Wait, WatchLimits, Write,
+};
 
 /// What the file holds: the byte at each offset is the offset.
 const FILE_BYTES: u64 = 256;
@@ -92,6 +95,10 @@ fn open(driver: &Driver) -> Fd {
 
 /// Runs one program to its end. With `stuck` some operations never complete.
 fn run(seed: u64, stuck: bool) -> SimHandle {
+    run_watched(seed, stuck, false)
+}
+
+fn run_watched(seed: u64, stuck: bool, is_watched: bool) -> SimHandle {
     let sim = Sim::builder(seed)
         .entries(4, 8)
         .chaos(1 << 11)
@@ -102,6 +109,7 @@ fn run(seed: u64, stuck: bool) -> SimHandle {
     let kernel = sim.handle();
     kernel.create_file("file", (0..FILE_BYTES).map(|offset| offset as u8).collect::<Vec<_>>());
     let driver = Driver::new(sim);
+    let observer = is_watched.then(|| driver.watch(WatchLimits::default()));
     let (receiver, sender) = kernel.pipe();
     let pipe = (driver.adopt_simulated(receiver), driver.adopt_simulated(sender));
     let file = open(&driver);
@@ -118,6 +126,9 @@ fn run(seed: u64, stuck: bool) -> SimHandle {
     for _ in 0..60 {
         program.step(&file, &pipe);
         program.check();
+        if let Some(observer) = &observer {
+            assert_shown(observer, &program.driver);
+        }
     }
     let Program { driver, reads, pipe_reads, pipe_writes, .. } = program;
     drop((reads, pipe_reads, pipe_writes, pipe, file));
@@ -125,6 +136,12 @@ fn run(seed: u64, stuck: bool) -> SimHandle {
     if !stuck {
         assert_eq!(drained.leaked, 0, "seed {seed}");
         assert_eq!(kernel.open_descriptors(), 0, "seed {seed}");
+    }
+    if let Some(observer) = observer {
+        let left = observer.operations();
+        let is_lost = |operation: &ObservedOperation| operation.state == OperationState::Lost;
+        assert!(left.iter().all(is_lost) && left.len() as u64 == drained.leaked, "seed {seed}");
+        assert!(observer.has_ended());
     }
     // What the kernel still holds it may still write to: the memory must be there.
     let had_memory = kernel.run_late();
@@ -137,6 +154,111 @@ fn random_programs_lose_nothing_and_leak_nothing() {
     for seed in 0..if cfg!(miri) { 3 } else { 1000 } {
         run(seed, false);
     }
+}
+
+/// What the board shows is what the slots have.
+fn assert_shown(observer: &Observer, driver: &Driver) {
+    let mut shown: Vec<_> = observer
+        .operations()
+        .iter()
+        .map(|shown| {
+            let stage = match shown.state {
+                OperationState::Parked => Stage::Parked,
+                OperationState::Delayed => Stage::Queued,
+                _ => Stage::InFlight,
+            };
+            (shown.user_data, shown.kind, stage, shown.is_orphan, shown.is_cancel_asked)
+        })
+        .collect();
+    let slots = driver.operations().into_iter().filter(|live| live.stage != Stage::Done);
+    let mut expected: Vec<_> = slots
+        .map(|live| {
+            (live.user_data, live.op_kind, live.stage, live.is_orphan, live.is_cancel_asked)
+        })
+        .collect();
+    shown.sort_unstable_by_key(|shown| shown.0);
+    expected.sort_unstable_by_key(|expected| expected.0);
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn what_random_programs_show_is_what_their_slots_have() {
+    for seed in 0..if cfg!(miri) { 2 } else { 300 } {
+        run_watched(seed, seed % 2 == 1, true);
+    }
+}
+
+#[test]
+fn a_driver_that_is_watched_does_the_same() {
+    for seed in 0..if cfg!(miri) { 1 } else { 50 } {
+        let hashes =
+            [false, true].map(|is_watched| run_watched(seed, false, is_watched).log_hash());
+        assert_eq!(hashes[0], hashes[1], "seed {seed}");
+    }
+}
+
+#[test]
+fn an_operation_that_ends_by_itself_is_overdue_once() {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let sim = Sim::new(0);
+    let kernel = sim.handle();
+    kernel.create_file("f", [1; 8]);
+    let driver = Driver::new(sim);
+    driver.watch(WatchLimits::new(Some(LIMIT), None));
+    let mut found = Vec::new();
+    assert_eq!(driver.find_overdue(&mut found), None, "nothing is under way");
+    let mut open = driver.open(None, c"f".to_owned(), 0, 0);
+    while driver.turn(Wait::For(LIMIT)).unwrap() == 0 {}
+    let file = open.try_take().unwrap().unwrap();
+    let (receiver, _sender) = kernel.pipe();
+    let receiver = driver.adopt_simulated(receiver);
+    let waits = driver.read(&receiver, vec![0; 1], 0);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(driver.find_overdue(&mut found), None, "a pipe may wait for ever");
+    kernel.script(Target::opcode(Opcode::FSYNC), Fault::Stuck);
+    let task = TaskOrigin::new(5, std::panic::Location::caller());
+    driver.set_doing(Doing::Task(task), driver.now());
+    let stuck = driver.fsync(&file, false);
+    driver.set_doing(Doing::Loop, driver.now());
+    let begin = driver.now();
+    driver.turn(Wait::Poll).unwrap();
+    let passed = driver.now() - begin;
+    assert_eq!(driver.find_overdue(&mut found), Some(LIMIT - passed));
+    assert_eq!(found, []);
+    while let Some(left) = driver.find_overdue(&mut found) {
+        driver.turn(Wait::For(left)).unwrap();
+    }
+    let [Overdue { operation, lane: None }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((operation.kind, operation.state), (OpKind::Fsync, OperationState::Submitted));
+    assert_eq!((operation.descriptor, operation.task), (Some(file.raw()), Some(task)));
+    assert!(operation.is_bounded && operation.age >= LIMIT);
+    assert_eq!(driver.find_overdue(&mut found), None);
+    assert_eq!(found.len(), 1, "once is enough");
+    drop((waits, stuck, receiver, file));
+}
+
+#[test]
+fn the_numbers_of_a_driver_are_shown_as_they_were_published() {
+    let sim = Sim::builder(0).entries(4, 8).build();
+    let kernel = sim.handle();
+    let driver = Driver::new(sim);
+    let observer = driver.watch(WatchLimits::default());
+    assert_eq!(observer.status().map(|status| status.credits), Some(7));
+    let (receiver, sender) = kernel.pipe();
+    let [receiver, _sender] = [receiver, sender].map(|raw| driver.adopt_simulated(raw));
+    let reads: Vec<_> = (0..2).map(|_| driver.read(&receiver, vec![0; 1], 0)).collect();
+    driver.publish();
+    let status = observer.status().unwrap();
+    assert_eq!((status.sq_pending, status.sq_entries, status.cq_entries), (2, 4, 8));
+    assert_eq!((status.in_flight, status.live_operations), (2, 2));
+    let states = || observer.operations().iter().map(|shown| shown.state).collect::<Vec<_>>();
+    assert_eq!(states(), [OperationState::Queued; 2]);
+    driver.turn(Wait::Poll).unwrap();
+    driver.publish();
+    assert_eq!(states(), [OperationState::Submitted; 2]);
+    assert_eq!(observer.status().map(|status| status.sq_pending), Some(0));
+    assert_eq!(observer.status(), Some(DriverStatus { turns_total: 2, ..driver.status() }));
+    drop(reads);
 }
 
 #[test]

@@ -41,10 +41,10 @@ fn run<T>(future: impl AsyncFnOnce() -> T) -> T {
 }
 
 /// A folder of the test's own, removed in the end.
-struct TempDir(PathBuf);
+pub struct TempDir(PathBuf);
 
 impl TempDir {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 
@@ -56,7 +56,7 @@ impl TempDir {
         Self(path)
     }
 
-    fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
 

@@ -1,0 +1,473 @@
+//! What one thread shows of its driver to others: a board, which they read while that thread is stuck, in
+//! users' code or in a system call, as well as while it runs.
+//!
+//! A driver has one once it is [watched](crate::Driver::watch). Its thread writes down each operation when it
+//! starts, goes on and ends, and what it does itself: nothing has to be asked of it. A snapshot that the
+//! thread makes when it next takes a turn would lack what it is stuck in; and the slots themselves cannot be
+//! read by others: the kernel and the thread write to them, and to make all that they hold atomic would be
+//! paid for by every program. So the board is a copy, with a record for each slot, and a driver that is not
+//! watched has none and pays nothing.
+//!
+//! # Invariants
+//! - One thread writes: the driver's. Each record is written as a whole, under a count ([`record`]), so that
+//!   no reader takes one half of it from one operation and the other from another.
+//! - Readers never hold the writer up, and never wait for it: a record that changes again and again while it
+//!   is read is left out, and counted.
+//! - Records of different operations are of different moments: a list of operations is not a cut through all.
+//! - Memory of records is never given back before the board's end, which is that of the last who has it. The
+//!   board has no part of the driver, and outlives it.
+
+mod places;
+mod record;
+mod status;
+
+use std::panic::Location;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use self::record::Record;
+pub use self::status::DriverStatus;
+use crate::counters::OpKind;
+use crate::policy::Lane;
+
+/// Records in the first segment. Each further one has twice as many as that before.
+const FIRST: u32 = 256;
+/// As many as it takes for all slots that a driver may have.
+const SEGMENTS: usize = 17;
+/// How often a record is read that changes meanwhile.
+const ATTEMPTS: u32 = 64;
+
+/// The task that something belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct TaskOrigin {
+    /// Its number, which no other task of the process has.
+    pub number: u64,
+    /// The call that spawned it.
+    pub spawned_at: &'static Location<'static>,
+}
+
+impl TaskOrigin {
+    /// A task with this number, which was spawned there.
+    pub fn new(number: u64, spawned_at: &'static Location<'static>) -> Self {
+        Self { number, spawned_at }
+    }
+
+    /// As two words; no task as zeros.
+    fn words(task: Option<Self>) -> [u64; 2] {
+        task.map_or([0; 2], |task| [task.number, places::number_of(task.spawned_at)])
+    }
+
+    fn of([number, place]: [u64; 2]) -> Option<Self> {
+        places::place_of(place).map(|spawned_at| Self { number, spawned_at })
+    }
+}
+
+/// How far a watched operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationState {
+    /// The driver's thread performs it by a plain system call, or decides how it is performed.
+    Plain,
+    /// It waits for the descriptor that it closes, which others still use.
+    Parked,
+    /// It waits in the driver: for admission, or for the plain calls of another turn.
+    Delayed,
+    /// It has an entry in the queue that the kernel has not been given.
+    Queued,
+    /// The kernel has it; without a ring, epoll or the threads that stand for one.
+    Submitted,
+    /// A thread of this lane has it, or will.
+    Lane(Lane),
+    /// The driver has ended and could not get it back.
+    Lost,
+}
+
+/// An operation of a driver that is [watched](crate::Driver::watch).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ObservedOperation {
+    /// What its entry has for `user_data`. No other operation of the driver has the same.
+    pub user_data: u64,
+    /// What it does.
+    pub kind: OpKind,
+    /// How far it is.
+    pub state: OperationState,
+    /// The descriptor that it names: what it acts on, or the directory that its path begins at.
+    pub descriptor: Option<i32>,
+    /// For how long it has been under way.
+    pub age: Duration,
+    /// It ends by itself, as operations on files do.
+    pub is_bounded: bool,
+    /// It is to be canceled.
+    pub is_cancel_asked: bool,
+    /// Nobody waits for it: its future was dropped, or it was started for its own sake.
+    pub is_orphan: bool,
+    /// The task that started it, as far as the loop around the driver says.
+    pub task: Option<TaskOrigin>,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Doing {
+    /// What is not the loop's: nothing was heard of it yet, or it came back to its caller.
+    Outside,
+    /// It polls a task.
+    Task(TaskOrigin),
+    /// What belongs to no task: timers, wakers, the driver's turn without a sleep.
+    Loop,
+    /// It sleeps until something completes.
+    Asleep,
+    /// Its driver has ended.
+    Ended,
+}
+
+/// Flags of a record.
+pub(crate) mod mark {
+    /// There is an operation.
+    pub(crate) const PRESENT: u8 = 1;
+    pub(crate) const BOUNDED: u8 = 2;
+    pub(crate) const CANCEL_ASKED: u8 = 4;
+    pub(crate) const ORPHAN: u8 = 8;
+}
+
+/// An operation as its record has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) user_data: u64,
+    /// When it began, on the driver's clock.
+    pub(crate) since: Duration,
+    pub(crate) kind: OpKind,
+    pub(crate) descriptor: i32,
+    pub(crate) state: OperationState,
+    /// [`mark`]s.
+    pub(crate) marks: u8,
+    /// Which push it was, counted from 1, once it is in the queue.
+    pub(crate) push: u64,
+    /// The task as two words.
+    pub(crate) task: [u64; 2],
+}
+
+/// States by number.
+const STATES: [OperationState; 8] = [
+    OperationState::Plain,
+    OperationState::Parked,
+    OperationState::Delayed,
+    OperationState::Queued,
+    OperationState::Submitted,
+    OperationState::Lane(Lane::Bounded),
+    OperationState::Lane(Lane::Elastic),
+    OperationState::Lost,
+];
+
+const WORDS: usize = 6;
+
+impl Noted {
+    pub(crate) fn has(&self, mark: u8) -> bool {
+        self.marks & mark != 0
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        let state = STATES.iter().position(|&state| state == self.state).unwrap_or_default();
+        let bytes = [self.kind as u8, state as u8, self.marks, 0];
+        let packed = u64::from(self.descriptor as u32) | u64::from(u32::from_le_bytes(bytes)) << 32;
+        let [number, place] = self.task;
+        [self.user_data, nanos(self.since), packed, self.push, number, place]
+    }
+
+    /// `None` of a record without an operation.
+    fn of([user_data, since, packed, push, number, place]: [u64; WORDS]) -> Option<Self> {
+        let [kind, state, marks, _] = ((packed >> 32) as u32).to_le_bytes();
+        let noted = Self {
+            user_data,
+            since: Duration::from_nanos(since),
+            kind: *OpKind::ALL.get(usize::from(kind))?,
+            descriptor: packed as u32 as i32,
+            state: *STATES.get(usize::from(state))?,
+            marks,
+            push,
+            task: [number, place],
+        };
+        noted.has(mark::PRESENT).then_some(noted)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What others read of a driver.
+#[derive(Debug)]
+pub(crate) struct Board {
+    clock: Clock,
+    /// What the thread does, since when, and the task.
+    doing: Record<4>,
+    status: Record<{ status::NUMBERS }>,
+    /// How many entries were pushed of which the kernel has been given all.
+    submitted: AtomicU64,
+    /// One record for each slot that was ever used, by the slot's index.
+    segments: [OnceLock<Box<[Record<WORDS>]>>; SEGMENTS],
+    /// How many slots were ever used.
+    used: AtomicU32,
+    has_ended: AtomicBool,
+}
+
+/// What tells readers the driver's time.
+#[derive(Debug)]
+enum Clock {
+    /// The system, and this is when it was zero.
+    Real(Instant),
+    /// The driver's thread, which has left the time here in nanoseconds.
+    Virtual(AtomicU64),
+}
+
+impl Board {
+    /// The board of a driver whose time is now `now`, and runs by itself unless it is virtual.
+    pub(crate) fn new(now: Duration, is_virtual: bool) -> Self {
+        let here = Instant::now();
+        let clock = match here.checked_sub(now) {
+            Some(zero) if !is_virtual => Clock::Real(zero),
+            _ => Clock::Virtual(nanos(now).into()),
+        };
+        Self {
+            clock,
+            doing: Record::new(),
+            status: Record::new(),
+            submitted: AtomicU64::new(0),
+            segments: Default::default(),
+            used: AtomicU32::new(0),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    // ---- for the driver's thread -----------------------------------------------------------------
+
+    /// Notes an operation in the slot with this index.
+    pub(crate) fn note(&self, index: u32, noted: &Noted) {
+        let (segment, offset) = place(index);
+        let records = self.segments[segment]
+            .get_or_init(|| (0..(FIRST as usize) << segment).map(|_| Record::new()).collect());
+        records[offset].write(noted.words());
+        if index >= self.used.load(Ordering::Relaxed) {
+            self.used.store(index + 1, Ordering::Release); // pairs with the load in `records`
+        }
+    }
+
+    /// The operation noted in that slot.
+    pub(crate) fn noted(&self, index: u32) -> Option<Noted> {
+        Noted::of(self.record(index)?.own())
+    }
+
+    /// There is no operation in that slot any more.
+    pub(crate) fn clear(&self, index: u32) {
+        if let Some(record) = self.record(index) {
+            record.write([0; WORDS]);
+        }
+    }
+
+    /// So many pushed entries were given to the kernel in all.
+    pub(crate) fn set_submitted(&self, pushes: u64) {
+        self.submitted.store(pushes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_status(&self, status: &DriverStatus) {
+        self.status.write(status.words());
+    }
+
+    /// What the thread does from `now` on.
+    pub(crate) fn set_doing(&self, doing: Doing, now: Duration) {
+        self.set_time(now);
+        let (number, task) = match doing {
+            Doing::Outside => (0, None),
+            Doing::Task(task) => (1, Some(task)),
+            Doing::Loop => (2, None),
+            Doing::Asleep => (3, None),
+            Doing::Ended => (4, None),
+        };
+        let [task, place] = TaskOrigin::words(task);
+        self.doing.write([number, nanos(now), task, place]);
+    }
+
+    /// It is `now`, where nothing else tells.
+    pub(crate) fn set_time(&self, now: Duration) {
+        if let Clock::Virtual(time) = &self.clock {
+            time.store(nanos(now), Ordering::Relaxed);
+        }
+    }
+
+    /// The driver has ended. What is noted is so for ever.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+    }
+
+    // ---- for all threads -------------------------------------------------------------------------
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    fn now(&self) -> Duration {
+        match &self.clock {
+            Clock::Real(zero) => zero.elapsed(),
+            Clock::Virtual(time) => Duration::from_nanos(time.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn record(&self, index: u32) -> Option<&Record<WORDS>> {
+        let (segment, offset) = place(index);
+        self.segments[segment].get().map(|records| &records[offset])
+    }
+
+    /// What the thread does, and for how long it has. `None` when that changes all the time.
+    pub(crate) fn doing(&self) -> Option<(Doing, Duration)> {
+        let [number, since, task, place] = read(&self.doing)?;
+        let doing = match (number, TaskOrigin::of([task, place])) {
+            _ if self.has_ended() => Doing::Ended,
+            (1, Some(task)) => Doing::Task(task),
+            (2, _) => Doing::Loop,
+            (3, _) => Doing::Asleep,
+            (4, _) => Doing::Ended,
+            _ => Doing::Outside,
+        };
+        Some((doing, self.now().saturating_sub(Duration::from_nanos(since))))
+    }
+
+    pub(crate) fn status(&self) -> Option<DriverStatus> {
+        read(&self.status).map(DriverStatus::of)
+    }
+
+    /// All operations, oldest first, and how many records changed too often to be read.
+    pub(crate) fn operations(&self) -> (Vec<ObservedOperation>, u32) {
+        let (mut noted, mut unread) = (Vec::new(), 0);
+        for index in 0..self.used.load(Ordering::Acquire) {
+            // A segment in between may have had no operation yet.
+            let Some(record) = self.record(index) else { continue };
+            match read(record) {
+                Some(words) => noted.extend(Noted::of(words)),
+                None => unread += 1,
+            }
+        }
+        noted.sort_by_key(|noted| noted.since);
+        (noted.iter().map(|noted| self.observed(noted)).collect(), unread)
+    }
+
+    /// An operation as others see it.
+    pub(crate) fn observed(&self, noted: &Noted) -> ObservedOperation {
+        let is_given = noted.push <= self.submitted.load(Ordering::Relaxed);
+        let state = match noted.state {
+            OperationState::Queued if is_given => OperationState::Submitted,
+            state => state,
+        };
+        ObservedOperation {
+            user_data: noted.user_data,
+            kind: noted.kind,
+            state,
+            descriptor: Some(noted.descriptor).filter(|&raw| raw >= 0),
+            age: self.now().saturating_sub(noted.since),
+            is_bounded: noted.has(mark::BOUNDED),
+            is_cancel_asked: noted.has(mark::CANCEL_ASKED),
+            is_orphan: noted.has(mark::ORPHAN),
+            task: TaskOrigin::of(noted.task),
+        }
+    }
+}
+
+/// A task as the two words of a record.
+pub(crate) fn task_words(task: Option<TaskOrigin>) -> [u64; 2] {
+    TaskOrigin::words(task)
+}
+
+fn read<const N: usize>(record: &Record<N>) -> Option<[u64; N]> {
+    (0..ATTEMPTS).find_map(|_| {
+        let words = record.try_read();
+        if words.is_none() {
+            std::hint::spin_loop();
+        }
+        words
+    })
+}
+
+/// The segment of a slot's record, and its place there.
+fn place(index: u32) -> (usize, usize) {
+    let segment = (index / FIRST + 1).ilog2();
+    let before = FIRST * ((1 << segment) - 1);
+    (segment as usize, (index - before) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::SLOTS_MAX;
+
+    fn noted(user_data: u64) -> Noted {
+        Noted {
+            user_data,
+            since: Duration::from_secs(user_data),
+            kind: OpKind::Fsync,
+            descriptor: -1,
+            state: OperationState::Queued,
+            marks: mark::PRESENT | mark::BOUNDED,
+            push: 2,
+            task: task_words(Some(TaskOrigin::new(9, Location::caller()))),
+        }
+    }
+
+    #[test]
+    fn each_slot_has_a_record_of_its_own() {
+        let mut expected = (0, 0);
+        for index in 0..FIRST * 15 {
+            assert_eq!(place(index), expected);
+            expected.1 += 1;
+            if expected.1 == (FIRST as usize) << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let (segment, offset) = place(SLOTS_MAX - 1);
+        assert!(segment < SEGMENTS && offset < (FIRST as usize) << segment);
+    }
+
+    #[test]
+    fn operations_are_read_as_they_were_noted() {
+        let board = Board::new(Duration::from_secs(10), true);
+        board.note(700, &noted(5));
+        board.note(0, &Noted { marks: mark::PRESENT | mark::ORPHAN, descriptor: 3, ..noted(7) });
+        board.note(1, &noted(6));
+        board.clear(1);
+        board.set_submitted(1);
+        let (operations, unread) = board.operations();
+        assert_eq!((operations.len(), unread), (2, 0));
+        let [first, second] = &operations[..] else { panic!("{operations:?}") };
+        assert_eq!((first.user_data, first.age), (5, Duration::from_secs(5)));
+        assert_eq!((first.kind, first.state), (OpKind::Fsync, OperationState::Queued));
+        assert!(first.is_bounded && !first.is_orphan && first.descriptor.is_none());
+        assert_eq!(first.task.map(|task| task.number), Some(9));
+        assert_eq!((second.user_data, second.descriptor, second.is_orphan), (7, Some(3), true));
+        board.set_submitted(2);
+        let (operations, _) = board.operations();
+        assert_eq!(operations[0].state, OperationState::Submitted);
+    }
+
+    #[test]
+    fn what_the_thread_does_is_told_with_the_task() {
+        let board = Board::new(Duration::ZERO, true);
+        assert_eq!(board.doing(), Some((Doing::Outside, Duration::ZERO)));
+        let task = TaskOrigin::new(3, Location::caller());
+        board.set_doing(Doing::Task(task), Duration::from_secs(1));
+        board.set_time(Duration::from_secs(3));
+        assert_eq!(board.doing(), Some((Doing::Task(task), Duration::from_secs(2))));
+        board.end();
+        assert_eq!(board.doing().map(|(doing, _)| doing), Some(Doing::Ended));
+    }
+
+    #[test]
+    fn all_numbers_of_the_status_arrive() {
+        let board = Board::new(Duration::ZERO, true);
+        let words = std::array::from_fn(|index| index as u64);
+        board.set_status(&DriverStatus::of(words));
+        let numbers: Vec<u64> =
+            board.status().expect("nothing changes").iter().map(|(_, number)| number).collect();
+        assert_eq!(numbers, words);
+    }
+}

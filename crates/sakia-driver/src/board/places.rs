@@ -1,0 +1,50 @@
+//! Places in the source of the program, by number: a record has room for a number.
+
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// All places that were ever named, each once: as many as the program has that start tasks.
+static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Places {
+    numbers: HashMap<&'static Location<'static>, u64>,
+    /// By number, from 1.
+    places: Vec<&'static Location<'static>>,
+}
+
+fn lock() -> MutexGuard<'static, Places> {
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a place; never zero.
+pub(super) fn number_of(place: &'static Location<'static>) -> u64 {
+    let mut known = lock();
+    let next = known.places.len() as u64 + 1;
+    let number = *known.numbers.entry(place).or_insert(next);
+    if number == next {
+        known.places.push(place);
+    }
+    number
+}
+
+/// The place with this number; `None` of zero, and of a number that no place has.
+pub(super) fn place_of(number: u64) -> Option<&'static Location<'static>> {
+    let index = usize::try_from(number).ok()?.checked_sub(1)?;
+    lock().places.get(index).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_keeps_its_number() {
+        let (here, there) = (Location::caller(), Location::caller());
+        let number = number_of(here);
+        assert_ne!(number, number_of(there));
+        assert_eq!((number_of(here), place_of(number)), (number, Some(here)));
+        assert_eq!((place_of(0), place_of(u64::MAX)), (None, None));
+    }
+}

@@ -1,0 +1,99 @@
+//! A few words that one thread writes and any thread reads, as they were at one moment.
+//!
+//! The words are atomics, so that a read beside a write is no data race; a count says whether what was read
+//! belongs together:
+//! 1. The writer, of which there is one, makes the count odd, writes the words, and makes it even again.
+//! 2. A reader reads the count, the words, and the count again. If the count was even and is still the same,
+//!    no write was under way meanwhile, and the words are those of one write.
+//! 3. Otherwise it has nothing, and may try again. The writer never waits.
+//!
+//! Why a reader that has one word of a write sees its count: the writer's release fence lies between the odd
+//! count and the words, the reader's acquire fence between the words and its second look at the count. A word
+//! that was read from the write makes the two fences pair, and so the second look sees the odd count at least.
+//! The first look's acquire pairs with the release of the even count: older words than those are not seen.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Words with a count of their writes.
+#[derive(Debug)]
+pub(super) struct Record<const N: usize> {
+    /// Odd while the words are being written.
+    count: AtomicU64,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> Record<N> {
+    /// All zero.
+    pub(super) fn new() -> Self {
+        Self { count: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Replaces all words. On the thread that writes the record only.
+    pub(super) fn write(&self, values: [u64; N]) {
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release); // pairs with the fence in `try_read`
+        for (word, value) in self.words.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.count.store(count.wrapping_add(2), Ordering::Release); // pairs with the first look
+    }
+
+    /// The words, on the thread that writes the record.
+    pub(super) fn own(&self) -> [u64; N] {
+        self.copy()
+    }
+
+    /// The words as one write left them, on any thread. `None` when a write came between.
+    pub(super) fn try_read(&self) -> Option<[u64; N]> {
+        let before = self.count.load(Ordering::Acquire); // pairs with the end of `write`
+        let values = self.copy();
+        fence(Ordering::Acquire); // pairs with the fence in `write`
+        let after = self.count.load(Ordering::Relaxed);
+        (before == after && before % 2 == 0).then_some(values)
+    }
+
+    fn copy(&self) -> [u64; N] {
+        std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_last_is_read() {
+        let record = Record::<3>::new();
+        assert_eq!(record.try_read(), Some([0; 3]));
+        record.write([1, 2, 3]);
+        record.write([4, 5, 6]);
+        assert_eq!((record.try_read(), record.own()), (Some([4, 5, 6]), [4, 5, 6]));
+    }
+
+    #[test]
+    fn a_record_that_is_being_written_is_not_read() {
+        let record = Record::<1>::new();
+        record.count.store(7, Ordering::Relaxed);
+        assert_eq!(record.try_read(), None);
+    }
+
+    #[test]
+    fn no_copy_mixes_two_writes() {
+        let (record, writes) = (Record::<4>::new(), if cfg!(miri) { 50 } else { 100_000 });
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut last = 0;
+                while last < writes {
+                    if let Some(values) = record.try_read() {
+                        assert!(values == [values[0]; 4] && values[0] >= last, "{values:?}");
+                        last = values[0];
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            (1..=writes).for_each(|value| record.write([value; 4]));
+            reader.join().expect("the reader does not panic");
+        });
+    }
+}

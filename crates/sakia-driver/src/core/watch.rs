@@ -1,0 +1,391 @@
+//! A driver that is watched: what its board is told, and which operations take too long.
+//!
+//! A driver that is not watched executes nothing of this. Each point on the hot path shares a branch that is
+//! there anyway:
+//! - the start asks whether anything is special about the driver, such as a kernel that is not trusted to fill
+//!   memory;
+//! - a push asks whether the queue is to be flushed: a watched driver says so each time, and counts then;
+//! - the end asks whether the operation is an orphan, or watched, which are flags of the same word.
+//!
+//! Other points are those of operations that are delayed, given to a thread, dropped or canceled; there a flag
+//! of the slot tells, which the start has set. So operations that were started before the driver was watched
+//! are not on its board.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ages::Ages;
+use super::{Core, Phase};
+use crate::backend::Backend;
+use crate::board::{
+    Board, Doing, DriverStatus, Noted, ObservedOperation, OperationState, mark, task_words,
+};
+use crate::counters::OpKind;
+use crate::epoll::StuckWorker;
+use crate::operation::{Class, InPlace};
+use crate::policy::Lane;
+use crate::slab::{SlotRef, flag};
+
+/// After which time a driver that is [watched](crate::Driver::watch) reports an operation; `None` for never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchLimits {
+    /// One that ends by itself, such as a read of a file, and has not.
+    pub operation: Option<Duration>,
+    /// One that has kept a lane's thread busy, whether or not it ends by itself.
+    pub lane: Option<Duration>,
+}
+
+impl WatchLimits {
+    /// Limits for operations that end by themselves, and for operations on lanes.
+    pub fn new(operation: Option<Duration>, lane: Option<Duration>) -> Self {
+        Self { operation, lane }
+    }
+}
+
+/// An operation that has taken too long. Each is reported once for each limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overdue {
+    /// The operation, as it was when it was found.
+    pub operation: ObservedOperation,
+    /// The lane whose thread it occupies, if that is why it is reported.
+    pub lane: Option<Lane>,
+}
+
+/// A plain call, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlainCall {
+    /// What it did.
+    pub kind: OpKind,
+    /// The descriptor that it named.
+    pub descriptor: Option<i32>,
+    /// From the operation's start to its end.
+    pub took: Duration,
+}
+
+/// What the driver's thread keeps beside the board.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    board: Arc<Board>,
+    limits: WatchLimits,
+    /// The task that runs, as the words of a record.
+    task: [u64; 2],
+    /// Operations that end by themselves and were not reported.
+    ages: Ages,
+    /// How many entries were pushed.
+    pushes: u64,
+    /// How many enters there had been when the last push came, and how many pushes before that enter.
+    entered: (u64, u64),
+    turns: u64,
+    /// The longest plain call since it was asked for.
+    longest: Option<PlainCall>,
+}
+
+impl Watcher {
+    fn change(&self, index: u32, change: impl FnOnce(&mut Noted)) {
+        if let Some(mut noted) = self.board.noted(index) {
+            change(&mut noted);
+            self.board.note(index, &noted);
+        }
+    }
+
+    /// Reports what has become overdue by `now`. Returns when the next may.
+    fn find_overdue(&mut self, now: Duration, found: &mut Vec<Overdue>) -> Option<Duration> {
+        let limit = self.limits.operation?;
+        while let Some((index, since)) = self.ages.oldest() {
+            let due = since.saturating_add(limit);
+            if due > now {
+                return Some(due - now);
+            }
+            self.ages.remove(index);
+            let noted = self.board.noted(index);
+            found.extend(noted.map(|noted| self.overdue(&noted, None)));
+        }
+        None
+    }
+
+    fn overdue(&self, noted: &Noted, lane: Option<Lane>) -> Overdue {
+        Overdue { operation: self.board.observed(noted), lane }
+    }
+}
+
+impl Core {
+    /// Begins to show what happens on a board, the same one at each call.
+    pub(crate) fn watch(&mut self, limits: WatchLimits, is_virtual: bool) -> Arc<Board> {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.limits = limits;
+            return Arc::clone(&watcher.board);
+        }
+        let board = Arc::new(Board::new(self.now(), is_virtual));
+        let watcher = Watcher {
+            board: Arc::clone(&board),
+            limits,
+            task: [0; 2],
+            ages: Ages::new(),
+            pushes: 0,
+            entered: (0, 0),
+            turns: 0,
+            longest: None,
+        };
+        self.watcher = Some(Box::new(watcher));
+        self.ways.is_special = true;
+        self.enters.tell_each_push();
+        self.publish();
+        board
+    }
+
+    /// What is special about this driver happens at the start of an operation.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn watch_start(&mut self, slot: SlotRef, class: Class) {
+        let now = self.now();
+        let (user_data, operation) = (self.slab.key(slot).user_data(), self.in_cell(slot));
+        let (kind, descriptor) = (operation.kind(), operation.call().descriptor().unwrap_or(-1));
+        let Some(watcher) = &mut self.watcher else { return };
+        let header = self.slab.header(slot);
+        header.flags |= flag::WATCHED;
+        let bounded = if class == Class::Bounded { mark::BOUNDED } else { 0 };
+        let noted = Noted {
+            user_data,
+            since: now,
+            kind,
+            descriptor,
+            state: OperationState::Plain,
+            marks: mark::PRESENT | bounded,
+            push: 0,
+            task: watcher.task,
+        };
+        watcher.board.set_time(now);
+        watcher.board.note(header.index, &noted);
+        if class == Class::Bounded {
+            watcher.ages.push(header.index, now);
+        }
+    }
+
+    /// A pushed entry found the driver watched, or the queue as full as it is to get.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pushed_specially(&mut self, slot: SlotRef) {
+        let index = self.slab.header(slot).index;
+        let Some(watcher) = &mut self.watcher else { return self.flush() };
+        watcher.pushes += 1;
+        let push = watcher.pushes;
+        watcher.change(index, |noted| {
+            (noted.state, noted.push) = (OperationState::Queued, push);
+        });
+        if watcher.entered.0 != self.counters.enters {
+            watcher.entered = (self.counters.enters, push - 1);
+        }
+        // As often as without a watcher.
+        if self.enters.is_to_flush(push - watcher.entered.1) {
+            self.flush();
+            self.tell_submitted();
+        } else {
+            self.enters.look_again();
+        }
+    }
+
+    /// The operation is in another state than the queue's.
+    #[inline]
+    pub(super) fn watch_state(&mut self, slot: SlotRef, state: OperationState) {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            self.note_change(slot, |noted| noted.state = state);
+        }
+    }
+
+    /// The operation was given to a thread of this lane.
+    pub(super) fn watch_lane(&mut self, slot: SlotRef, lane: Lane) {
+        let header = self.slab.header(slot);
+        if !header.has(flag::WATCHED) {
+            return;
+        }
+        let index = header.index;
+        let is_remote = self.in_cell(slot).mount().is_some_and(|mount| mount.is_remote);
+        // Such as the open of a FIFO. What a server is asked for is expected to end.
+        let may_wait = lane == Lane::Elastic && !is_remote;
+        self.note_change(slot, |noted| {
+            noted.state = OperationState::Lane(lane);
+            if may_wait {
+                noted.marks &= !mark::BOUNDED;
+            }
+        });
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| may_wait) {
+            watcher.ages.remove(index);
+        }
+    }
+
+    /// An operation that was parked goes on, and ends by itself from now on.
+    pub(super) fn watch_unparked(&mut self, slot: SlotRef) {
+        let (class, index) = {
+            let header = self.slab.header(slot);
+            if !header.has(flag::WATCHED) {
+                return;
+            }
+            (header.class, header.index)
+        };
+        let now = self.now();
+        let bounded = if class == Class::Bounded { mark::BOUNDED } else { 0 };
+        self.note_change(slot, |noted| {
+            (noted.state, noted.since) = (OperationState::Plain, now);
+            noted.marks |= bounded;
+        });
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| bounded != 0) {
+            watcher.ages.push(index, now);
+        }
+    }
+
+    /// The operation is an orphan, or to be canceled.
+    #[inline]
+    pub(super) fn watch_mark(&mut self, slot: SlotRef, mark: u8) {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            self.note_change(slot, |noted| noted.marks |= mark);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_change(&mut self, slot: SlotRef, change: impl FnOnce(&mut Noted)) {
+        let (key, index) = (self.slab.key(slot), self.slab.header(slot).index);
+        let Some(watcher) = &mut self.watcher else { return };
+        watcher.change(index, |noted| {
+            // One that goes to a thread after all has another name than it had.
+            noted.user_data = key.user_data();
+            change(noted);
+        });
+    }
+
+    /// The operation is over.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn watch_end(&mut self, slot: SlotRef) {
+        let now = self.now();
+        let index = self.slab.header(slot).index;
+        let Some(watcher) = &mut self.watcher else { return };
+        watcher.ages.remove(index);
+        if let Some(noted) = watcher.board.noted(index) {
+            let took = now.saturating_sub(noted.since);
+            let is_longer = watcher.longest.is_none_or(|longest| longest.took < took);
+            if noted.state == OperationState::Plain && is_longer {
+                let descriptor = Some(noted.descriptor).filter(|&raw| raw >= 0);
+                watcher.longest = Some(PlainCall { kind: noted.kind, descriptor, took });
+            }
+        }
+        watcher.board.set_time(now);
+        watcher.board.clear(index);
+    }
+
+    /// Says what the thread does from now on, and for which task operations are started.
+    pub(crate) fn set_doing(&mut self, doing: Doing, now: Duration) {
+        let Some(watcher) = &mut self.watcher else { return };
+        watcher.task = match doing {
+            Doing::Task(task) => task_words(Some(task)),
+            _ => [0; 2],
+        };
+        watcher.board.set_doing(doing, now);
+    }
+
+    /// The longest plain call since this was last asked for.
+    pub(crate) fn longest_plain_call(&mut self) -> Option<PlainCall> {
+        self.watcher.as_mut()?.longest.take()
+    }
+
+    /// Puts the driver's numbers on the board, and how far the queue is.
+    pub(crate) fn publish(&mut self) {
+        if self.watcher.is_none() {
+            return;
+        }
+        self.tell_submitted();
+        let mut status = self.status();
+        if let Some(watcher) = &mut self.watcher {
+            watcher.turns += 1;
+            status.turns_total = watcher.turns - 1;
+            watcher.board.set_status(&status);
+        }
+    }
+
+    fn tell_submitted(&mut self) {
+        let pending = u64::from(self.backend.sq_pending());
+        if let Some(watcher) = &self.watcher {
+            watcher.board.set_submitted(watcher.pushes.saturating_sub(pending));
+        }
+    }
+
+    /// The driver in numbers. Its turns are counted by whoever is watched only.
+    pub(crate) fn status(&self) -> DriverStatus {
+        let backend = &self.backend;
+        let (arena_blocks, arena_free) =
+            self.lent.arena.as_ref().map_or((0, 0), |arena| arena.numbers());
+        let [pool_buffers, pool_provided, pool_free] =
+            self.lent.pool.as_ref().map_or([0; 3], |pool| pool.numbers());
+        let [bounded, elastic] = Lane::ALL.map(|lane| backend.lane_statistics(lane));
+        let (credits, credits_max) = self.admission.numbers();
+        let (cancel_credits, cancel_credits_max) = self.cancels.numbers();
+        DriverStatus {
+            sq_pending: backend.sq_pending().into(),
+            sq_entries: backend.sq_entries().into(),
+            cq_ready: backend.cq_ready().into(),
+            cq_entries: backend.cq_entries().into(),
+            overflows_total: self.counters.overflows,
+            in_flight: self.in_flight.into(),
+            live_operations: self.slab.live().into(),
+            backlog: self.admission.listed().into(),
+            credits,
+            credits_max,
+            cancel_credits,
+            cancel_credits_max,
+            arena_blocks,
+            arena_free,
+            pool_buffers,
+            pool_provided,
+            pool_free,
+            bounded_threads: bounded.threads.into(),
+            bounded_threads_max: bounded.threads_max.into(),
+            bounded_queued: bounded.queued,
+            bounded_running: bounded.running,
+            elastic_threads: elastic.threads.into(),
+            elastic_threads_max: elastic.threads_max.into(),
+            elastic_queued: elastic.queued,
+            elastic_running: elastic.running,
+            turns_total: 0,
+        }
+    }
+
+    /// Adds what has become overdue to `found`. Returns how long it takes until something else may.
+    pub(crate) fn find_overdue(&mut self, found: &mut Vec<Overdue>) -> Option<Duration> {
+        if self.phase == Phase::Stopped || !self.is_intact() {
+            return None;
+        }
+        self.tell_submitted();
+        let now = self.now();
+        let watcher = self.watcher.as_mut()?;
+        watcher.board.set_time(now);
+        let next = watcher.find_overdue(now, found);
+        let Some(limit) = watcher.limits.lane else { return next };
+        let mut stuck = Vec::new();
+        let next_stuck = self.backend.find_stuck(limit, &mut stuck);
+        for StuckWorker { user_data, lane, .. } in stuck {
+            let key = crate::key::Key::from_user_data(user_data);
+            let noted = watcher.board.noted(key.index());
+            let noted = noted.filter(|noted| noted.user_data == key.user_data());
+            found.extend(noted.map(|noted| watcher.overdue(&noted, Some(lane))));
+        }
+        [next, next_stuck].into_iter().flatten().min()
+    }
+
+    /// What is on the board stays there: nobody is going to change it.
+    pub(crate) fn end_watch(&mut self) {
+        let lost = self.slab.slots().filter(|&slot| {
+            let header = self.slab.header(slot);
+            header.state == crate::slab::State::Lost && header.has(flag::WATCHED)
+        });
+        let lost: Vec<SlotRef> = lost.collect();
+        for slot in lost {
+            self.note_change(slot, |noted| noted.state = OperationState::Lost);
+        }
+        if let Some(watcher) = &self.watcher {
+            watcher.board.end();
+        }
+    }
+}

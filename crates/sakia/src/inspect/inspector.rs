@@ -1,0 +1,171 @@
+//! The handle by which any thread looks at a runtime.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use sakia_driver::{Choice, LiveOperation, ObservedOperation, Observer, OperationState, Stage};
+
+use super::configuration::settings;
+use super::{Inspection, Operation, Setting, ThreadInspection};
+use crate::executor::{Local, current, with_current};
+use crate::runtime::Builder;
+
+/// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
+///
+/// It keeps nothing of the runtime alive but what it shows. After the runtime's end that is what there was
+/// then.
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The inspector of the calling thread's runtime.
+///
+/// # Panics
+/// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// sakia::block_on(async {
+///     let seen = sakia::inspect::inspector().inspect();
+///     assert_eq!(seen.threads.len(), 1);
+///     assert!(seen.configuration.iter().any(|setting| setting.name == "backend"));
+/// });
+/// ```
+#[track_caller]
+pub fn inspector() -> Inspector {
+    Inspector { shared: Arc::clone(&current().shown) }
+}
+
+impl Inspector {
+    /// What the runtime does now. Waits for nobody: it may be called from within a task, from the callback of
+    /// a [warning](super::Warnings::callback), while a thread of the runtime is stuck, and while the runtime
+    /// ends.
+    ///
+    /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. It does not touch what
+    /// that leads to.
+    pub fn inspect(&self) -> Inspection {
+        let own =
+            with_current(|local| Arc::ptr_eq(&local.shown, &self.shared).then(|| local.clone()));
+        self.shared.inspect(own.flatten().as_deref())
+    }
+}
+
+/// What the threads of a runtime show.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// By number. Empty until the thread has a driver.
+    threads: Box<[OnceLock<Shown>]>,
+    configuration: OnceLock<Vec<Setting>>,
+}
+
+/// What a thread shows.
+#[derive(Debug)]
+struct Shown {
+    thread_id: u32,
+    /// `None` if it does not write down what it does.
+    observer: Option<Observer>,
+}
+
+impl Shared {
+    pub(crate) fn new(threads: usize) -> Arc<Self> {
+        let threads = (0..threads).map(|_| OnceLock::new()).collect();
+        Arc::new(Self { threads, configuration: OnceLock::new() })
+    }
+
+    /// The calling thread is the one with this number.
+    pub(crate) fn add(&self, thread: usize, observer: Option<Observer>) {
+        let thread_id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let is_first = self.threads[thread].set(Shown { thread_id, observer }).is_ok();
+        debug_assert!(is_first, "a runtime thread has one driver");
+    }
+
+    /// The first thread has its backend.
+    pub(crate) fn configure(&self, builder: &Builder, choice: &Choice) {
+        self.configuration.get_or_init(|| settings(builder, choice));
+    }
+
+    /// What the threads do. `own` is the calling thread's, if it is one of them.
+    pub(crate) fn inspect(&self, own: Option<&Local>) -> Inspection {
+        let threads = self.threads.iter().enumerate().map(|(number, shown)| {
+            let own = own.filter(|local| local.number() == number);
+            inspect_thread(number, shown.get(), own)
+        });
+        Inspection {
+            threads: threads.collect(),
+            configuration: self.configuration.get().cloned().unwrap_or_default(),
+        }
+    }
+}
+
+fn inspect_thread(number: usize, shown: Option<&Shown>, own: Option<&Local>) -> ThreadInspection {
+    let thread_id = shown.map(|shown| shown.thread_id);
+    let observer = shown.and_then(|shown| shown.observer.as_ref());
+    let mut seen = ThreadInspection {
+        number,
+        thread_id,
+        is_recorded: observer.is_some(),
+        doing: None,
+        doing_for: None,
+        operations: Vec::new(),
+        unread: 0,
+        status: None,
+    };
+    if let Some(observer) = observer {
+        (seen.doing, seen.doing_for) = observer.doing().unzip();
+        let (operations, unread) = observer.operations_and_unread();
+        let has_paths = observer.descriptors_are_of_this_process();
+        seen.operations = operations.iter().map(|one| operation(one, has_paths)).collect();
+        (seen.unread, seen.status) = (unread, observer.status());
+    } else if let Some(local) = own {
+        let operations = local.driver.operations();
+        seen.operations = operations.iter().filter_map(unrecorded).collect();
+        seen.status = Some(local.driver.status());
+    }
+    seen
+}
+
+/// An operation as it is shown; with the path of its descriptor, if that is one of the process.
+pub(super) fn operation(observed: &ObservedOperation, has_paths: bool) -> Operation {
+    let path_now = observed.descriptor.filter(|_| has_paths).and_then(path_now);
+    Operation {
+        kind: observed.kind,
+        user_data: observed.user_data,
+        state: observed.state,
+        descriptor: observed.descriptor,
+        path_now,
+        age: Some(observed.age),
+        is_bounded: observed.is_bounded,
+        is_cancel_asked: observed.is_cancel_asked,
+        is_orphan: observed.is_orphan,
+        task: observed.task,
+    }
+}
+
+/// What the slots tell of an operation. `None` of one that is over.
+fn unrecorded(live: &LiveOperation) -> Option<Operation> {
+    let state = match live.stage {
+        Stage::Parked => OperationState::Parked,
+        Stage::Queued => OperationState::Delayed,
+        Stage::InFlight => OperationState::Submitted,
+        Stage::Lost => OperationState::Lost,
+        _ => return None,
+    };
+    Some(Operation {
+        kind: live.op_kind,
+        user_data: live.user_data,
+        state,
+        descriptor: live.descriptor,
+        path_now: None,
+        age: None,
+        is_bounded: live.is_bounded,
+        is_cancel_asked: live.is_cancel_asked,
+        is_orphan: live.is_orphan,
+        task: None,
+    })
+}
+
+fn path_now(descriptor: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()
+}

@@ -1,0 +1,132 @@
+//! What a runtime does at this moment, for people and programs: operations, queues, lanes and the settings in
+//! force; and warnings of what takes too long.
+//!
+//! [`Runtime::inspect`](crate::Runtime::inspect) shows all threads of a runtime. An [`Inspector`] does the
+//! same from anywhere: from within a task, or from another thread, also while a thread of the runtime is stuck
+//! in a task that does not come back or in a system call. It waits for nobody.
+//!
+//! For that the threads have to write down what they do:
+//! [`Builder::inspection`](crate::Builder::inspection), or the environment variable `SAKIA_INSPECT=1`. It
+//! costs some tens of nanoseconds for each operation and each poll of a task. Without it nothing is paid, and
+//! there is less to see: the settings always, and of the thread that asks the operations without age,
+//! descriptor and task.
+//!
+//! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, tells of
+//! a turn in which tasks kept the thread for long, of an operation that should have ended by itself, and of
+//! one that occupies a thread of a lane. See [`Warnings`].
+//!
+//! # Examples
+//! ```
+//! use std::thread;
+//!
+//! use sakia::inspect::Doing;
+//!
+//! let runtime = sakia::Runtime::builder().inspection(true).build()?;
+//! let inspector = runtime.inspector();
+//! runtime.block_on(async {
+//!     // Another thread sees what this one is stuck in.
+//!     let seen = thread::spawn(move || inspector.inspect()).join().expect("it does not panic");
+//!     let Some(Doing::Task(task)) = seen.threads[0].doing else { panic!("{seen}") };
+//!     assert_eq!(task.spawned_at.file(), file!());
+//! });
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! What takes too long:
+//! ```
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//!
+//! use sakia::inspect::{Warning, Warnings};
+//!
+//! let (sender, receiver) = mpsc::channel();
+//! let warnings = Warnings::callback(move |warning| drop(sender.send(warning.to_string())))
+//!     .turn(Duration::from_millis(5));
+//! let runtime = sakia::Runtime::builder().warnings(warnings).build()?;
+//! runtime.block_on(async {
+//!     let busy = sakia::spawn(async { std::thread::sleep(Duration::from_millis(20)) });
+//!     busy.await.expect("it does not panic");
+//!     sakia::yield_now().await;
+//! });
+//! let warning = receiver.try_recv().expect("the task kept the thread for too long");
+//! assert!(warning.contains(file!()), "{warning}");
+//! # std::io::Result::Ok(())
+//! ```
+
+mod configuration;
+mod inspector;
+mod observed;
+mod show;
+mod warnings;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use sakia_driver::{Doing, DriverStatus, Lane, OpKind, OperationState, PlainCall, TaskOrigin};
+
+pub use self::configuration::{Setting, Source};
+pub(crate) use self::inspector::Shared;
+pub use self::inspector::{Inspector, inspector};
+pub(crate) use self::observed::Observed;
+pub use self::warnings::{Warning, Warnings};
+
+/// What a runtime or an [engine](crate::Engine) does at this moment. Its `Display` has a line for each thing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The threads, by their numbers.
+    pub threads: Vec<ThreadInspection>,
+    /// Every setting in force, where its value came from, and what the kernel made of it.
+    pub configuration: Vec<Setting>,
+}
+
+/// What one thread does.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ThreadInspection {
+    /// Its number in the runtime, as [`spawn_on`](crate::spawn_on) takes it.
+    pub number: usize,
+    /// Its number in the system, as debuggers and `/proc/self/task` have it.
+    pub thread_id: Option<u32>,
+    /// Whether it writes down what it does. If not, `doing` is unknown, and so are the operations of threads
+    /// other than the one that asked.
+    pub is_recorded: bool,
+    /// What it does; `None` if that is unknown.
+    pub doing: Option<Doing>,
+    /// For how long it has been doing that; `None` if that is unknown.
+    pub doing_for: Option<Duration>,
+    /// The operations under way, oldest first. Each is as it was at one moment, but not all at the same.
+    pub operations: Vec<Operation>,
+    /// How many operations came and went too fast to be read.
+    pub unread: u32,
+    /// The driver's queues, credits, buffers and lanes, as of its last turn; `None` if that is unknown.
+    pub status: Option<DriverStatus>,
+}
+
+/// An operation under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// What it does.
+    pub kind: OpKind,
+    /// What its entry has for `user_data`, and a [recording](crate::trace) for its number. No other operation
+    /// of the thread has the same.
+    pub user_data: u64,
+    /// How far it is.
+    pub state: OperationState,
+    /// The descriptor that it names: what it acts on, or the directory that its path begins at.
+    pub descriptor: Option<i32>,
+    /// What that descriptor was open on *when it was asked*, which is after the operation began: the name of
+    /// a file that was renamed since is the new one. Where two threads close and open it may be another file.
+    pub path_now: Option<PathBuf>,
+    /// For how long it has been under way; `None` if that was not written down.
+    pub age: Option<Duration>,
+    /// It ends by itself, as operations on files do.
+    pub is_bounded: bool,
+    /// It is to be canceled.
+    pub is_cancel_asked: bool,
+    /// Nobody waits for it: its future was dropped, or it was started for its own sake.
+    pub is_orphan: bool,
+    /// The task that started it; `None` if that was not written down, or it was no task.
+    pub task: Option<TaskOrigin>,
+}

@@ -1,0 +1,267 @@
+//! Warnings of what takes too long: what there is to say, and who is told.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sakia_driver::{Lane, PlainCall, TaskOrigin, WatchLimits};
+
+use super::Operation;
+
+/// What a runtime warns of, and who is told; for [`Builder::warnings`](crate::Builder::warnings).
+///
+/// There are three limits, each of which can be turned off by `None`:
+/// - [`turn`](Warnings::turn), 100 ms: tasks kept the thread for longer before it came back to its driver, or
+///   the driver took as long without a sleep. Told when it is over: a task that never comes back is seen by an
+///   [`Inspector`](super::Inspector).
+/// - [`operation`](Warnings::operation), 1 s: an operation that ends by itself, such as a read of a file, has
+///   not, on the ring or on a lane. Receives, accepts and so on are none of these.
+/// - [`lane`](Warnings::lane), 10 s: an operation has kept a thread of a lane busy, whether or not it ends by
+///   itself; the open of a FIFO without a peer, say.
+///
+/// Each operation is told of once for each limit. On the simulated kernel the times are virtual.
+///
+/// Without a call of the builder the environment variable `SAKIA_WARNINGS` decides: `off`, or `log` with
+/// limits after it, such as `log,turn=50ms,operation=2s,lane=off`. Without that there are no warnings.
+#[derive(Clone)]
+pub struct Warnings {
+    turn: Option<Duration>,
+    limits: WatchLimits,
+    sink: Sink,
+}
+
+/// Who is told.
+#[derive(Clone)]
+enum Sink {
+    Off,
+    Log,
+    Callback(Arc<dyn Fn(&Warning) + Send + Sync>),
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self::off()
+    }
+}
+
+impl Warnings {
+    fn to(sink: Sink) -> Self {
+        let limits = WatchLimits::new(Some(Duration::from_secs(1)), Some(Duration::from_secs(10)));
+        Self { turn: Some(Duration::from_millis(100)), limits, sink }
+    }
+
+    /// Nobody is told, and nothing is measured.
+    pub fn off() -> Self {
+        Self::to(Sink::Off)
+    }
+
+    /// A line on standard error for each, which begins with `sakia: `.
+    pub fn log() -> Self {
+        Self::to(Sink::Log)
+    }
+
+    /// Has `callback` called with each, on the runtime's thread that it concerns, between two turns. It may
+    /// use the runtime: spawn, inspect, wake. What becomes due while it runs waits for it. A panic in it ends
+    /// that call only.
+    pub fn callback(callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
+        Self::to(Sink::Callback(Arc::new(callback)))
+    }
+
+    /// How long tasks may keep the thread, or the driver without a sleep.
+    #[must_use]
+    pub fn turn(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.turn = limit.into();
+        self
+    }
+
+    /// How long an operation may take that ends by itself.
+    #[must_use]
+    pub fn operation(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.limits.operation = limit.into();
+        self
+    }
+
+    /// How long an operation may keep a lane's thread busy.
+    #[must_use]
+    pub fn lane(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.limits.lane = limit.into();
+        self
+    }
+
+    /// What the environment variable `SAKIA_WARNINGS` asks for; [`off`](Warnings::off) when it is not set, or
+    /// empty.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is none of the known values, with their list.
+    pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
+        let Some(value) = value else { return Ok(Self::off()) };
+        value.to_str().and_then(Self::parse).ok_or_else(|| {
+            let value = value.to_string_lossy();
+            let message = format!(
+                "SAKIA_WARNINGS={value} is none of off, log, log,turn=100ms,operation=1s,lane=10s"
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(',');
+        let mut warnings = match parts.next()? {
+            "" | "off" => Self::off(),
+            "log" => Self::log(),
+            _ => return None,
+        };
+        for part in parts {
+            let (name, value) = part.split_once('=')?;
+            let limit = match value {
+                "off" => None,
+                value => Some(duration(value)?),
+            };
+            warnings = match name {
+                "turn" => warnings.turn(limit),
+                "operation" => warnings.operation(limit),
+                "lane" => warnings.lane(limit),
+                _ => return None,
+            };
+        }
+        Some(warnings)
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(self.sink, Sink::Off)
+    }
+
+    pub(super) fn turn_limit(&self) -> Option<Duration> {
+        self.turn
+    }
+
+    /// What the driver has to find.
+    pub(crate) fn limits(&self) -> WatchLimits {
+        if self.is_off() { WatchLimits::default() } else { self.limits }
+    }
+
+    /// Tells whoever is to be told.
+    pub(super) fn tell(&self, warning: &Warning) {
+        match &self.sink {
+            Sink::Off => {}
+            // Standard error may be closed, which is no reason to end the program.
+            Sink::Log => drop(writeln!(io::stderr(), "sakia: {warning}")),
+            Sink::Callback(callback) => {
+                // What the panic hook prints is all there is; the payload may panic when it is dropped.
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(warning))) {
+                    std::mem::forget(payload);
+                }
+            }
+        }
+    }
+}
+
+/// A number of seconds, milliseconds or microseconds: `2s`, `100ms`, `50us`.
+fn duration(text: &str) -> Option<Duration> {
+    let unit = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit);
+    let number = number.parse().ok()?;
+    match unit {
+        "s" => Some(Duration::from_secs(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "us" => Some(Duration::from_micros(number)),
+        _ => None,
+    }
+}
+
+/// In the form that [`from_environment`](Warnings::from_environment) takes, but for a callback.
+impl fmt::Display for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.sink {
+            Sink::Off => return f.write_str("off"),
+            Sink::Log => "log",
+            Sink::Callback(_) => "callback",
+        })?;
+        let limits =
+            [("turn", self.turn), ("operation", self.limits.operation), ("lane", self.limits.lane)];
+        for (name, limit) in limits {
+            match limit {
+                Some(limit) => write!(f, ",{name}={limit:?}")?,
+                None => write!(f, ",{name}=off")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Warnings({self})")
+    }
+}
+
+/// Something that takes too long. Its `Display` is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// Tasks kept the thread, or the driver did without a sleep. It is over now.
+    #[non_exhaustive]
+    Turn {
+        /// The number of the runtime's thread.
+        thread: usize,
+        /// For how long.
+        took: Duration,
+        /// How many polls of tasks that were; none if it was the driver.
+        polls: u32,
+        /// The task whose poll took longest, and how long that took.
+        longest: Option<(TaskOrigin, Duration)>,
+        /// The plain system call that took longest, if it took at least half of the time.
+        call: Option<PlainCall>,
+    },
+    /// An operation that ends by itself has not.
+    #[non_exhaustive]
+    Operation {
+        /// The number of the runtime's thread.
+        thread: usize,
+        /// The operation. It goes on.
+        operation: Operation,
+    },
+    /// An operation keeps a thread of a lane busy.
+    #[non_exhaustive]
+    Lane {
+        /// The number of the runtime's thread whose lane it is.
+        thread: usize,
+        /// The lane.
+        lane: Lane,
+        /// The operation. It goes on.
+        operation: Operation,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(text: &str) -> io::Result<String> {
+        Warnings::from_environment(Some(OsStr::new(text))).map(|warnings| warnings.to_string())
+    }
+
+    #[test]
+    fn the_environment_sets_limits() {
+        assert!(Warnings::from_environment(None).expect("nothing is wrong").is_off());
+        assert_eq!(from("").ok().as_deref(), Some("off"));
+        assert_eq!(from("off").ok().as_deref(), Some("off"));
+        assert_eq!(from("log").ok().as_deref(), Some("log,turn=100ms,operation=1s,lane=10s"));
+        let given = "log,turn=50ms,operation=2s,lane=off";
+        assert_eq!(from(given).ok().as_deref(), Some(given));
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error_that_says_what_is() {
+        for wrong in
+            ["on", "log,", "log,turn", "log,turn=5", "log,turn=ms", "log,x=5s", "log,turn=1h"]
+        {
+            let error = from(wrong).expect_err(wrong);
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(wrong), "{error}");
+        }
+    }
+}
