@@ -30,9 +30,9 @@
 //!   this library does not have, such as `sendfile(2)`.
 //! - A connection whose peer reads nothing is looked at by the background thread ever less often, up to 64
 //!   milliseconds apart, and by no wait of the program unless that asks for room.
-//! - A wait that a signal ends is `EINTR` if no byte was moved. Where the library waits itself, for room behind
-//!   delayed bytes for one, it does not begin again, whatever `SA_RESTART` says: the implementation of signals
-//!   makes the call again.
+//! - A wait that a signal ends is `EINTR` if no byte was moved. Where the library waits itself, for room
+//!   behind delayed bytes for one, it does not begin again, whatever `SA_RESTART` says: the implementation of
+//!   signals makes the call again.
 //! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
 //! - Nothing of this library runs in a signal handler, and it installs none.
 //!
@@ -48,8 +48,8 @@
 //! an entry with edge trigger may be reported more often, never less; see [`Epoll`].
 //!
 //! # Examples
-//! A server and its client, on sockets of a toy enclave that counts their calls. The server reads 4 bytes at a
-//! time: from the 33rd read on most of them are served from memory.
+//! A server and its client, on sockets of a toy enclave that counts their calls. The server reads 4 bytes at
+//! a time: from the 33rd read on most of them are served from memory.
 //! ```
 //! use std::net::SocketAddr;
 //! use std::time::Duration;

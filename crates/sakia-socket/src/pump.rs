@@ -1,6 +1,7 @@
 //! The thread that sends delayed bytes while the program computes.
 //!
-//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
+//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is
+//! woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
 //! processor time.
 
 use std::mem;
