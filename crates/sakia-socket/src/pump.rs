@@ -34,8 +34,8 @@ pub(crate) trait Delayed: Send + Sync + 'static {
 pub(crate) enum Occasion {
     /// It is this time: those that are due are sent.
     Time(Duration),
-    /// A thread is about to wait: all are sent, but for those for which there was no room. They are left to
-    /// the pump, or each wait would cost a call for each peer that reads nothing.
+    /// A thread is about to wait: all are sent, but for those for which there was no room twice. They are
+    /// left to the pump, or each wait would cost a call for each peer that reads nothing.
     Wait,
     /// All are sent.
     Flush,
