@@ -22,6 +22,18 @@ pub(crate) fn run(program: &Path, add: impl FnOnce(&mut Command)) -> anyhow::Res
     Ok((printed, collected(&report)?))
 }
 
+/// The same, but counts only what happens in functions whose names match `functions`, and in those that they
+/// call.
+pub(crate) fn run_in(
+    program: &Path,
+    functions: &str,
+    add: impl FnOnce(&mut Command),
+) -> anyhow::Result<(String, u64)> {
+    let option = format!("--toggle-collect={functions}");
+    let (printed, report) = valgrind(&[&option], program, add)?;
+    Ok((printed, collected(&report)?))
+}
+
 /// Runs a program with the arguments that `add` gives. Returns the instructions of each source file, under
 /// the path that the debug information has. Inlined code belongs to the file that it is written in.
 pub(crate) fn run_by_file(

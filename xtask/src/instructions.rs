@@ -8,12 +8,14 @@
 //! - [`loops`]: the driver and the ring, next to loops that make the same system calls.
 //! - [`runtime`]: operations of a runtime, as programs use them.
 //! - [`saved`]: a run's JSON, with which a later run is compared.
+//! - [`sockets`]: `cargo xtask socket-instructions`, the sockets of library operating systems.
 //! - [`path`]: `cargo xtask path`, the files that an operation of a runtime passes through.
 
 mod loops;
 pub(crate) mod path;
 mod runtime;
 mod saved;
+pub(crate) mod sockets;
 
 use std::fs;
 use std::path::{Path, PathBuf};

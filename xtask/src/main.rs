@@ -71,6 +71,14 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         against: Option<PathBuf>,
     },
+    /// Count instructions and host calls per operation of sockets inside a toy enclave (needs valgrind)
+    SocketInstructions {
+        /// Cells to count, such as events-50; all, if none is given
+        cells: Vec<String>,
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
     /// Count lines of code per crate, without comments, blank lines and tests
     Lines {
         /// Print one JSON object per line
@@ -150,6 +158,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
         Command::Instructions { json, check, against } => {
             instructions::run(&root, json, check, against.as_deref())
+        }
+        Command::SocketInstructions { cells, json } => {
+            instructions::sockets::run(&root, &cells, json)
         }
         Command::Lines { json, commit } => lines::run(&root, json, commit.as_deref()),
         Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {

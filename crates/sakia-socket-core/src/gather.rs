@@ -207,10 +207,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         }
     }
 
-    /// Returns true if the last call found no room for all queued bytes: another one before they are
-    /// [due](WriteQueue::is_due) would most likely find none.
+    /// Returns true if the last two calls found no room at all: another one before the queued bytes are
+    /// [due](WriteQueue::is_due) would most likely find none either.
     pub fn is_postponed(&self) -> bool {
-        self.refusals > 0
+        self.refusals > 1
     }
 
     /// The program waits, or may do so: small writes go to the kernel again. The queue is to be sent first.
@@ -511,7 +511,8 @@ mod tests {
             queue.postpone(now);
             calls += 1;
             let due = queue.due().expect("bytes wait");
-            assert!(queue.is_postponed() && !queue.is_due(due - Duration::from_nanos(1)));
+            assert!(!queue.is_due(due - Duration::from_nanos(1)));
+            assert_eq!(queue.is_postponed(), calls > 1, "a peer may have been slow for once");
             longest = longest.max(due - now);
             now = due;
         }

@@ -3,9 +3,9 @@
 //! ```sh
 //! cargo run --release -p sakia-socket --example socket_instructions -- CELL VARIANT COUNT
 //! ```
-//! One thread plays both ends. Those of the layer make their calls in [`measured`], where valgrind counts; the
-//! other ones are plain sockets of the kernel. So the sequence of calls is the same in each run. It prints
-//! the calls that left the toy enclave, for `COUNT` operations.
+//! One thread plays both ends. Those of the layer make their calls in [`measured`], where valgrind counts;
+//! the other ones are plain sockets of the kernel. So the sequence of calls is the same in each run. It
+//! prints the calls that left the toy enclave, for `COUNT` operations.
 
 use std::env;
 use std::error::Error;

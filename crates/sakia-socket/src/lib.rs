@@ -30,9 +30,9 @@
 //!   this library does not have, such as `sendfile(2)`.
 //! - A connection whose peer reads nothing is looked at by the background thread ever less often, up to 64
 //!   milliseconds apart, and by no wait of the program unless that asks for room.
-//! - A wait that a signal ends is `EINTR` if no byte was moved. Where the library waits itself, for room behind
-//!   delayed bytes for one, it does not begin again, whatever `SA_RESTART` says: the implementation of signals
-//!   makes the call again.
+//! - A wait that a signal ends is `EINTR` if no byte was moved. Where the library waits itself, for room
+//!   behind delayed bytes for one, it does not begin again, whatever `SA_RESTART` says: the implementation of
+//!   signals makes the call again.
 //! - `SIGPIPE` is raised only if [`Options::broken_pipe`] says so.
 //! - Nothing of this library runs in a signal handler, and it installs none.
 //!
@@ -48,19 +48,39 @@
 //! an entry with edge trigger may be reported more often, never less; see [`Epoll`].
 //!
 //! # Examples
+//! A server and its client, on sockets of a toy enclave that counts their calls. The server reads 4 bytes at
+//! a time: from the 33rd read on most of them are served from memory.
 //! ```
-//! use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
-//! use sakia_socket::{Kernel, Layer, Options};
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//!
+//! use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
+//! use sakia_socket::{HostCall, Kernel, Layer, Options, ToyEnclave};
 //!
 //! # fn main() -> rustix::io::Result<()> {
-//! let layer = Layer::new(Kernel, Options::default());
-//! let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
-//! a.send(b"hello", SendFlags::empty())?;
-//! let mut buffer = [0; 16];
-//! assert_eq!(b.recv(&mut buffer, RecvFlags::empty())?, 5);
+//! let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), Options::default());
+//! let listener = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+//! listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+//! listener.listen(16)?;
+//!
+//! let client = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+//! client.connect(&listener.local_address()?)?;
+//! let (server, _) = listener.accept()?;
+//!
+//! client.send(&[7; 4000], SendFlags::empty())?;
+//! client.shutdown(Shutdown::Write)?;
+//! let mut number = [0; 4];
+//! let mut numbers = 0;
+//! while server.recv(&mut number, RecvFlags::WAITALL)? == 4 {
+//!     numbers += 1;
+//! }
+//! assert_eq!(numbers, 1000);
+//! let calls = layer.host().counts().of(HostCall::Receive);
+//! assert!(calls < 50, "{calls} instead of 1001");
 //! # Ok(())
 //! # }
 //! ```
+//! The chapter `docs/guide/library-os.md` of the guide has a table of descriptors, and a host of one's own.
 
 #![forbid(unsafe_code)]
 
@@ -100,3 +120,8 @@ pub use poll::PollEntry;
 pub use sakia_socket_core::{Events, QueueLimits, Selection};
 pub use select::SelectEntry;
 pub use socket::Socket;
+
+/// The guide, whose programs run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library-os.md")]
+mod guide {}

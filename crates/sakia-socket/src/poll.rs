@@ -109,24 +109,23 @@ pub(crate) fn wait_for<'a, H: Host>(
 }
 
 /// One `poll(2)` of the host. Returns its count.
-fn ask<H: Host>(
+fn ask<'a, H: Host>(
     host: &H,
-    items: &mut [&mut Item<'_, H>],
+    items: &mut [&mut Item<'a, H>],
     sleeper: Option<&Sleeper<'_, H>>,
     timeout: Option<Duration>,
 ) -> Result<usize, Errno> {
-    let asked = |item: &&mut Item<'_, H>| !item.is_left_out;
     let entry = |fd, wanted| Entry { fd, wanted, ready: Events::NONE };
-    let mut entries: Vec<Entry<'_, H::Fd>> = items
-        .iter()
-        .filter(|item| asked(item))
-        .map(|item| entry(item.source.fd(), item.wanted))
-        .chain(sleeper.map(|sleeper| entry(sleeper.event(), Events::IN)))
-        .collect();
+    let mut entries = Vec::with_capacity(items.len() + 1);
+    for item in &*items {
+        if !item.is_left_out {
+            let source: &'a dyn Source<H> = item.source;
+            entries.push(entry(source.fd(), item.wanted));
+        }
+    }
+    entries.extend(sleeper.map(|sleeper| entry(sleeper.event(), Events::IN)));
     let count = host.wait(&mut entries, timeout)?;
-    let found: Vec<Events> = entries.iter().map(|entry| entry.ready).collect();
-    drop(entries);
-    let mut found = found.into_iter();
+    let mut found = entries.iter().map(|entry| entry.ready);
     for item in &mut *items {
         if item.is_left_out {
             // It is asked again next time.

@@ -1,6 +1,7 @@
 //! The thread that sends delayed bytes while the program computes.
 //!
-//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
+//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is
+//! woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
 //! processor time.
 
 use std::mem;
@@ -33,8 +34,8 @@ pub(crate) trait Delayed: Send + Sync + 'static {
 pub(crate) enum Occasion {
     /// It is this time: those that are due are sent.
     Time(Duration),
-    /// A thread is about to wait: all are sent, but for those for which there was no room. They are left to
-    /// the pump, or each wait would cost a call for each peer that reads nothing.
+    /// A thread is about to wait: all are sent, but for those for which there was no room twice. They are
+    /// left to the pump, or each wait would cost a call for each peer that reads nothing.
     Wait,
     /// All are sent.
     Flush,

@@ -207,7 +207,8 @@ impl<H: Host> Open<H> {
         let mine = receiving.ended(want, count).map_err(|_| self.break_off())?;
         if !receiving.is_empty() {
             self.news.arrived();
-        } else if self.shared.options.read_ahead != When::Always {
+        }
+        if self.shared.options.read_ahead != When::Always {
             // The connection may be idle for long now. It has memory again when there is evidence.
             drop(receiving.give_back());
         }

@@ -1,9 +1,9 @@
 //! Crowds of threads on the handles of one connection: each writes, reads or waits in its own way.
 //!
 //! Several threads write to a direction and several read from it, by blocking calls, `poll`, `select` or sets
-//! with level and edge trigger, while others clone and close handles, look at bytes, put sockets into sets and
-//! sets into sets, and flush. Each byte names its writer and its place in the writer's stream. So a byte that is
-//! lost, repeated or overtaken shows, and a wake that is lost is a hang.
+//! with level and edge trigger, while others clone and close handles, look at bytes, put sockets into sets
+//! and sets into sets, and flush. Each byte names its writer and its place in the writer's stream. So a byte
+//! that is lost, repeated or overtaken shows, and a wake that is lost is a hang.
 //!
 //! In half of the programs an end is closed, shut down or reset in the middle, while all threads are at work.
 

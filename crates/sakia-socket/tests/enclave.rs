@@ -78,8 +78,8 @@ const MADE: &str = "a layer is made\n";
 const BEGINS: &str = "steady state begins\n";
 const ENDS: &str = "steady state ends\n";
 
-/// The work that is traced: streams, bursts, waits in each way, datagrams, and connections that come and go. On
-/// one thread; but with gathered writes another one sends.
+/// The work that is traced: streams, bursts, waits in each way, datagrams, and connections that come and go.
+/// On one thread; but with gathered writes another one sends.
 #[test]
 #[ignore = "a process of another test"]
 fn scene() {

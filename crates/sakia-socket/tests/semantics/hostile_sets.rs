@@ -1,4 +1,5 @@
-//! Sets, polls and sockets on a host that lies: events are those of entries, of the kinds that these wait for.
+//! Sets, polls and sockets on a host that lies: events are those of entries, of the kinds that these wait
+//! for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

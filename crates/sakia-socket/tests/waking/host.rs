@@ -85,8 +85,8 @@ impl Parking {
         self.changed.notify_all();
     }
 
-    /// Sets the clock on to the time at which the sleeping thread wakes, and returns how long it slept. `None`
-    /// if it sleeps until it is woken.
+    /// Sets the clock on to the time at which the sleeping thread wakes, and returns how long it slept.
+    /// `None` if it sleeps until it is woken.
     pub fn sleep_over(&self) -> Option<Duration> {
         let timeout = self.until_asleep()?;
         let mut state = self.state.lock().expect("no panic");
