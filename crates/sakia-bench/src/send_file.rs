@@ -223,6 +223,7 @@ impl Experiment for SendFile {
         let calls = match Variant::by_name(row.variant)? {
             Variant::Blocking => "sendfile until all is sent".to_owned(),
             Variant::Floor => "sendfile and poll".to_owned(),
+            Variant::Careful => "cachestat, two masks, sendfile and poll".to_owned(),
             Variant::Send => format!("{:.1} sends", a_file(row.count(SENDS))),
             Variant::SendZc => {
                 let [sends, copied] = [SENDS, COPIED].map(|name| a_file(row.count(name)));
@@ -382,7 +383,7 @@ fn send_memory(
 fn send_ready(mut stream: &TcpStream, path: &Path, is_careful: bool) -> io::Result<u64> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
-    let send = |at: &mut u64, wanted| {
+    let send = |stream: &TcpStream, at: &mut u64, wanted| {
         if is_careful {
             return careful_send(stream, &file, at, wanted);
         }
@@ -395,7 +396,7 @@ fn send_ready(mut stream: &TcpStream, path: &Path, is_careful: bool) -> io::Resu
             let mut at = 0;
             while at < len {
                 let wanted = (len - at).min(SEND_FILE_BYTES_MAX as u64) as usize;
-                let is_full = match send(&mut at, wanted) {
+                let is_full = match send(stream, &mut at, wanted) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                     Ok(count) => count < wanted,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,

@@ -29,6 +29,7 @@ on_each_backend! {
     errors_of_the_network_are_told_once
     batches
     errors_behind_the_first_of_a_batch_are_told
+    blocks_of_a_registered_pool_are_received_into
     traffic_class_ttl_and_packet_info
     segments_are_cut_and_joined
     options_are_the_kernels
@@ -800,4 +801,37 @@ async fn wrong_addresses() {
     let many = ["[::1]:9".parse().unwrap(), "127.0.0.1:9".parse().unwrap()];
     socket.connect(&many[..]).await.unwrap();
     assert_eq!(socket.peer_addr().unwrap(), many[1]);
+}
+
+/// A program that brings a pool of its own receives into its blocks, and none is kept from it afterwards.
+async fn blocks_of_a_registered_pool_are_received_into() {
+    const BLOCKS: u32 = 4;
+    let pool = sakia::io::register_buffers(BLOCKS, 4096).unwrap();
+    let take = || -> Vec<_> { std::iter::from_fn(|| pool.block()).collect() };
+    let (one, other) = udp_pair().await;
+    for round in 0..3 {
+        let blocks = take();
+        assert_eq!(blocks.len(), BLOCKS as usize, "round {round}");
+        one.send("first").await.0.unwrap();
+        one.send("second").await.0.unwrap();
+        let (result, blocks) = other.recv_batch(blocks).await;
+        let mut received = result.unwrap();
+        if received.len() == 1 {
+            let (result, rest) = other.recv_batch(take()).await;
+            assert!(result.is_err() && rest.is_empty(), "all are in use");
+            let (result, _) = other.recv_batch(vec![vec![0; 9]]).await;
+            received.extend(result.unwrap());
+        }
+        assert_eq!(received.iter().map(|its| its.len).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(&blocks[0][..5], b"first");
+        // Sent as they are, and dropped while they wait.
+        let mut blocks = blocks.into_iter();
+        assert_eq!(one.send(blocks.next().unwrap()).await.0.unwrap(), 4096);
+        assert_eq!(other.recv(vec![0; 5000]).await.0.unwrap(), 4096);
+        let mut waits = Box::pin(other.recv(blocks.next().unwrap()));
+        assert!(poll_once(&mut waits).await.is_pending());
+        drop((waits, blocks));
+        one.send("last").await.0.unwrap();
+        assert_eq!(got(other.recv(vec![0; 9]).await), b"last");
+    }
 }

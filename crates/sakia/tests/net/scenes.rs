@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sakia::fs::File;
-use sakia::io::{BufResultExt, Reader, Writer, copy};
+use sakia::fs::{Dir, File, OpenOptions};
+use sakia::io::{BufResultExt, IoBufMut, Reader, Writer, copy};
 use sakia::net::{
     Activation, ServeError, ServeOptions, TcpListener, TcpStream, UnixListener, UnixStream, serve,
 };
@@ -385,5 +385,78 @@ fn a_sent_file_stays_in_the_kernel() {
         // Those of the process itself: its libraries, and what a test prints.
         let own = bytes_moved(&trace, THROUGH_THE_PROCESS);
         assert!(own < 100_000, "{own} bytes of {len}");
+    }
+}
+
+/// The folder with the files that a process reads, which is traced.
+const READ_FROM: &str = "SAKIA_READ_FROM";
+const SMALL_FILE_BYTES: usize = 4096;
+const SMALL_FILE_READS: usize = 100;
+
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn small_files_are_read() {
+    let Some(policy) = scene_policy() else { return };
+    let Ok(folder) = std::env::var(READ_FROM) else { return };
+    runtime(policy).block_on(async {
+        let folder = Dir::open(&folder).await.unwrap();
+        let options = OpenOptions::new().read(true).nonblocking(true).clone();
+        // As a server of files does for each request.
+        let read = async |name: &str| {
+            let (file, metadata) = folder.open_with_metadata(name, &options).await.unwrap();
+            let room = Vec::with_capacity(metadata.len() as usize).room(metadata.len() as usize);
+            let bytes = file.read_exact_at(room, 0).await.buffer().unwrap().into_inner();
+            assert_eq!(bytes, [7; SMALL_FILE_BYTES]);
+            // The next request comes in another turn, which has its own plain calls.
+            sakia::yield_now().await;
+        };
+        for _ in 0..10 {
+            read("small").await; // by then the driver knows the file system
+        }
+        read("mark").await;
+        for _ in 0..SMALL_FILE_READS {
+            read("small").await;
+        }
+        read("mark").await;
+    });
+}
+
+/// A small file takes one `statx(2)` and one read, and nothing is asked about the thread.
+#[test]
+fn a_small_file_is_asked_about_once_and_read_once() {
+    let about = "a_small_file_is_asked_about_once_and_read_once";
+    let can_trace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
+    if !can_trace.is_ok_and(|output| output.status.success()) {
+        return sakia_testkit::place::announce_skip(about, "strace is not here, or may not trace");
+    }
+    for policy in [Policy::Uring, Policy::Poll] {
+        if policy == Policy::Uring && why_no_ring().is_some() {
+            sakia_testkit::place::announce_skip(about, "no ring");
+            continue;
+        }
+        let name = format!("{}/small-files-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        std::fs::create_dir(&name).unwrap();
+        for file in ["small", "mark"] {
+            std::fs::write(format!("{name}/{file}"), vec![7; SMALL_FILE_BYTES]).unwrap();
+        }
+        let log = format!("{name}/log");
+        let calls =
+            "trace=statx,newfstatat,fstat,openat,openat2,read,pread64,preadv,preadv2,getrusage";
+        let mut command = Command::new("strace");
+        command.args(["-f", "--seccomp-bpf", "-s", "64", "-o", &log, "-e", calls]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(scene_arguments("small_files_are_read"));
+        command.env(READ_FROM, &name).stdout(Stdio::piped());
+        assert_played(&as_scene(&mut command, policy).output().unwrap());
+        let trace = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_dir_all(&name).unwrap();
+        // The calls between the opens of the marks; those of the first mark's own file are among them.
+        let is_mark = |line: &&str| line.contains("\"mark\"");
+        let rest = trace.lines().skip_while(|line| !is_mark(line)).skip_while(is_mark);
+        let calls: Vec<_> = rest.take_while(|line| !is_mark(line)).collect();
+        let count = |part: &str| calls.iter().filter(|line| line.contains(part)).count();
+        let expected = SMALL_FILE_READS + 1;
+        let counts = ["statx(", &format!("= {SMALL_FILE_BYTES}"), "getrusage(", "fstat"].map(count);
+        assert_eq!(counts, [expected, expected, 0, 0], "{policy:?}");
     }
 }
