@@ -51,7 +51,7 @@ fn a_program_is_recorded_told_and_drawn() {
     assert!(svg.starts_with("<svg") && svg.contains("read"), "{svg}");
 }
 
-/// The file tells of each call that the copy made: as many as strace sees.
+/// The file has each call of the copy: as many as strace sees.
 #[test]
 fn each_call_of_a_copy_is_recorded() {
     let can_trace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
