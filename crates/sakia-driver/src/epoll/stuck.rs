@@ -1,8 +1,7 @@
-//! Jobs that take suspiciously long: when to look for them, and who is to be told.
+//! Jobs that take suspiciously long: the time of the checks, and the hook.
 //!
-//! Those who are told are users' code, which may use the very driver that this backend belongs to. So what
-//! was found waits here until the driver, no longer borrowed, asks for
-//! [`take_callback`](Stuck::take_callback).
+//! The hook is user code, which may use the very driver that this backend belongs to. So stuck jobs wait
+//! here until the driver, no longer borrowed, calls [`take_callback`](Stuck::take_callback).
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,14 +12,14 @@ use super::lanes::{Pool, StuckWorker};
 /// Called with each job that has become stuck.
 pub(super) type OnStuck = Rc<dyn Fn(&StuckWorker)>;
 
-/// What there is to know about stuck jobs.
+/// The state of the detection.
 pub(super) struct Stuck {
     hook: Option<OnStuck>,
-    /// When a running job counts as stuck.
+    /// The running time after which a job counts as stuck.
     after: Option<Duration>,
-    /// When to look. `None` when there is nothing with a lane.
+    /// The time of the next check. `None` if no job is with a lane.
     pub(super) at: Option<Instant>,
-    /// Those of whom the hook was not told yet, oldest first.
+    /// Stuck jobs that the hook has not received yet, oldest first.
     found: VecDeque<StuckWorker>,
 }
 
@@ -29,7 +28,7 @@ impl Stuck {
         Self { hook, after, at: None, found: VecDeque::new() }
     }
 
-    /// There is something with a lane.
+    /// Records that a job is with a lane.
     pub(super) fn begin(&mut self) {
         if let Some(limit) = self.after
             && self.at.is_none()
@@ -38,7 +37,7 @@ impl Stuck {
         }
     }
 
-    /// Looks for stuck jobs, if it is time to.
+    /// Checks for stuck jobs, if it is time.
     pub(super) fn look(&mut self, pool: &Pool, now: Instant) {
         if self.at.is_some_and(|at| now >= at) {
             let mut found = Vec::new();
@@ -49,12 +48,12 @@ impl Stuck {
         }
     }
 
-    /// Whether the hook is to be told of something.
+    /// Returns whether the hook has a pending call.
     pub(super) fn has_callback(&self) -> bool {
         !self.found.is_empty()
     }
 
-    /// Tells the hook of the next one, when it is called.
+    /// Returns the hook's next call.
     pub(super) fn take_callback(&mut self) -> Option<Box<dyn FnOnce()>> {
         let hook = Rc::clone(self.hook.as_ref()?);
         let stuck = self.found.pop_front()?;
