@@ -179,5 +179,5 @@ fn figure_six_says_that_it_goes_past_the_page_cache() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let title = ended.stdout.lines().next().unwrap();
     assert!(title.contains("O_DIRECT") && !title.contains("hot"), "{title}");
-    assert!(help(&["bench", "sched"], 100).stdout.contains("past the page cache (O_DIRECT)"));
+    assert!(help(&["bench", "sched"], 100).stdout.contains("bypassing the page cache (O_DIRECT)"));
 }

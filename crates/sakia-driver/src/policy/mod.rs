@@ -31,7 +31,7 @@ pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 use crate::counters::OpKind;
 
-/// Whether a driver makes plain calls when they are cheaper.
+/// The choice between plain calls and the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
