@@ -1,20 +1,19 @@
 //! Copies the code under test, with its atomics and locks replaced by this crate's.
 //!
-//! Beside each faithful copy it writes mutants, each with one bug, which the tests must catch. A
-//! replacement that does not apply fails the build: then the code has changed, and this file is to
-//! follow.
+//! Beside each faithful copy it writes mutants, each with one bug, which the tests must catch. A replacement
+//! that does not apply fails the build: then the code has changed, and this file must be adapted.
 
 use std::path::Path;
 use std::{env, fs};
 
 /// A file of Sakia's.
 struct Source {
-    /// What the copy is called.
+    /// The name of the copy.
     name: &'static str,
     path: &'static str,
-    /// What is replaced everywhere, by what.
+    /// Texts replaced everywhere, with their replacements.
     replaced: &'static [(&'static str, &'static str)],
-    /// Name, what is replaced once, by what.
+    /// The mutant's name, a text replaced once, and its replacement.
     mutants: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -23,7 +22,7 @@ const REMOTE: Source = Source {
     path: "../../crates/sakia/src/remote.rs",
     replaced: &[("use std::sync::", "use crate::sync::")],
     mutants: &[
-        // The thread sleeps without looking at its mail again.
+        // The thread sleeps without checking its mail again.
         ("no_recheck", "if self.has_mail.load(Ordering::SeqCst) ||", "if"),
         // The sender's two steps may change places.
         (
@@ -43,7 +42,7 @@ const REMOTE: Source = Source {
             "self.has_mail.swap(false, Ordering::SeqCst);",
             "self.has_mail.store(false, Ordering::Release);",
         ),
-        // The thread sleeps though it was asked to end.
+        // The thread sleeps although it was asked to end.
         ("no_stop_recheck", "|| self.is_stopping() {", "{"),
     ],
 };
@@ -62,17 +61,17 @@ const INBOX: Source = Source {
         ("rustix::io::write(", "super::event::write("),
     ],
     mutants: &[
-        // Nobody writes to the eventfd of a backend that sleeps.
+        // The eventfd of a sleeping backend is not written.
         ("inbox_not_woken", "if is_asleep {", "if false {"),
-        // The backend sleeps though there is something to receive.
+        // The backend sleeps although a result waits.
         ("inbox_sleeps_on_news", "state.is_parked = is_empty;", "state.is_parked = true;"),
-        // A foreign loop sleeps on.
+        // A foreign loop is not woken.
         ("inbox_loop_not_told", " || state.is_watched;", ";"),
-        // A foreign loop is not told what came before it.
+        // A foreign loop is not notified of earlier results.
         ("inbox_present_ignored", "if has_news {", "if false {"),
-        // What comes after the end is kept.
+        // A result after the end is kept.
         ("inbox_late_result_kept", "if state.is_closed {", "if false {"),
-        // The look and the mark are two steps.
+        // The check and the mark are two steps.
         (
             "inbox_mark_kept_back",
             "state.is_parked = is_empty;",
@@ -95,21 +94,21 @@ const POOL: Source = Source {
             "let most = self.shared.threads_max[lane];",
             "let most = u32::MAX;",
         ),
-        // A thread whose time is over ends without a look at the queue.
+        // A thread whose idle time is over ends without checking the queue.
         (
             "pool_ends_on_job",
             "if let Some(job) = its.jobs.take() {",
             "if is_over { its.discharge(number); return; } if let Some(job) = its.jobs.take() {",
         ),
-        // Idle threads are not told of jobs.
+        // Idle threads are not notified of jobs.
         ("pool_idle_not_told", "self.shared.changed[lane].notify_one();", ""),
-        // A thread that takes a job has no other come for the rest.
+        // A thread that takes a job starts no other for the rest.
         (
             "pool_hands_nothing_on",
             "self.staff(state, lane);\n                contain(",
             "drop(state);\n                contain(",
         ),
-        // A failed start leaves a job to a thread that has become idle meanwhile, and does not tell it.
+        // A failed start leaves a job to a thread that has become idle meanwhile, without notifying it.
         (
             "pool_start_missed",
             "its.is_coming = its.threads.idle > 0 && !its.jobs.is_empty();",
@@ -157,10 +156,10 @@ fn main() {
 /// Writes the faithful copy and the mutants.
 fn copy(source: &Source) {
     let text = fs::read_to_string(source.path).expect("the code under test is where it was");
-    // Its own tests stay behind, and what is said of them.
+    // Its own tests and their comments are left out.
     let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
     let text = text.trim_end().trim_end_matches("#[cfg(not(miri))]");
-    // A file that is included cannot begin with the documentation of its module.
+    // An included file cannot begin with module documentation.
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
     let mut code = lines.join("\n");
     for (from, to) in source.replaced {

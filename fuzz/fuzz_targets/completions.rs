@@ -1,6 +1,6 @@
-//! A host that lies as the fuzzer says: the driver neither panics nor frees memory early.
+//! A host that lies as the fuzzer decides: the driver neither panics nor frees memory early.
 //!
-//! `cargo +nightly fuzz run completions`. The sanitizer sees what the host touches after it was freed.
+//! `cargo +nightly fuzz run completions`. The sanitizer detects accesses of the host to freed memory.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Programs that the fuzzer makes up, on the simulated kernel, against their models.
+//! Programs made by the fuzzer, on the simulated kernel, against their models.
 //!
-//! `cargo +nightly fuzz run programs`; what fails is printed as a file for `sakia-check`.
+//! `cargo +nightly fuzz run programs`; a failing program is printed as a file for `sakia-check`.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use sakia_check::stats::Stats;
 use sakia_check::sweep;
 
 fuzz_target!(
-    // Some panics are meant to happen, and the fuzzer's own hook ends the process with the first.
+    // Some panics are intended, and the fuzzer's own hook ends the process at the first.
     init: sweep::catch_panics(),
     |bytes: &[u8]| {
         let program = Program::from_bytes(bytes);

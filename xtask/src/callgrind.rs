@@ -7,16 +7,15 @@ use std::{env, fs, process};
 
 use anyhow::{Context, bail};
 
-/// The C library fills and copies by loops: callgrind would count its `rep stosb` and `rep movsb` as two
-/// instructions a byte, beside which little else would be seen.
+/// The C library fills and copies with loops: callgrind would count its `rep stosb` and `rep movsb` as two
+/// instructions per byte, which would dominate the counts.
 const TUNABLES: &str =
     "glibc.cpu.x86_rep_stosb_threshold=1000000:glibc.cpu.x86_rep_movsb_threshold=1000000";
 
-/// What valgrind is told, before the program.
+/// Arguments of valgrind, before the program.
 pub(crate) const ARGUMENTS: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
 
-/// Runs a program with the arguments that `add` gives. Answers what it prints, and how many instructions it
-/// takes.
+/// Runs a program with the arguments that `add` adds. Returns its output, and its number of instructions.
 pub(crate) fn run(program: &Path, add: impl FnOnce(&mut Command)) -> anyhow::Result<(String, u64)> {
     let (printed, report) = valgrind(&[], program, add)?;
     Ok((printed, collected(&report)?))
@@ -49,7 +48,7 @@ pub(crate) fn run_by_file(
     Ok(by_file(&text.with_context(|| format!("read {}", output.display()))?))
 }
 
-/// Runs a program, with more options for valgrind. Returns what the program prints, and valgrind's report.
+/// Runs a program, with more options for valgrind. Returns the program's output, and valgrind's report.
 fn valgrind(
     options: &[&str],
     program: &Path,
@@ -95,8 +94,8 @@ fn by_file(output: &str) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Instructions of one operation, of which `count` tells what a run of so many takes: what `operations` more
-/// of them cost, so that the start is not in it.
+/// Returns the instructions of one operation: the difference of two runs with different numbers of
+/// operations, which excludes the start. `count` returns the instructions of a run.
 pub(crate) fn per_operation(
     operations: u64,
     count: impl Fn(u64) -> anyhow::Result<u64>,
@@ -105,7 +104,7 @@ pub(crate) fn per_operation(
     Ok((long as f64 - short as f64) / operations as f64)
 }
 
-/// The number in callgrind's line `==PID== Collected : NUMBER`.
+/// Parses the number in callgrind's line `==PID== Collected : NUMBER`.
 pub(crate) fn collected(report: &str) -> anyhow::Result<u64> {
     let line = report.lines().find(|line| line.contains("Collected"));
     let number = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());

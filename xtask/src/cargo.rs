@@ -1,4 +1,4 @@
-//! What Cargo builds for the other modules, and where.
+//! Builds by Cargo for the other modules, and their paths.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
-/// The Cargo that runs this, for the workspace in `folder`.
+/// Returns a command of the current Cargo, for the workspace in `folder`.
 pub(crate) fn command(folder: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(folder);
     command
 }
 
-/// Where Cargo puts what it builds of the workspace in `folder`.
+/// Returns Cargo's target folder of the workspace in `folder`.
 pub(crate) fn target_folder(folder: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| folder.join("target"), PathBuf::from)
 }
 
-/// Runs a command that builds, and answers Cargo's messages about it, one a line. What the compiler says
-/// goes to standard error.
+/// Runs a build, and returns Cargo's messages about it, one per line. The compiler's output goes to standard
+/// error.
 ///
 /// # Errors
-/// It does not build, or Cargo cannot be run.
+/// The build fails, or Cargo cannot be run.
 pub(crate) fn build(command: &mut Command) -> anyhow::Result<String> {
     command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let output = command.output().context("run cargo")?;
@@ -30,7 +30,7 @@ pub(crate) fn build(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The program of this name among those that Cargo's messages are about.
+/// Returns the program of this name in Cargo's messages.
 ///
 /// # Errors
 /// There is none.
@@ -40,7 +40,7 @@ pub(crate) fn program(messages: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(program.context("cargo names no executable")?.to_owned())
 }
 
-/// The program that a message is about, if it is about one.
+/// Returns the program that a message is about, if any.
 pub(crate) fn executable(message: &str) -> Option<&Path> {
     let (_, rest) = message.split_once(r#""executable":""#)?;
     rest.split_once('"').map(|(path, _)| Path::new(path))

@@ -1,8 +1,8 @@
 //! `cargo xtask check`: the tests to run after a change of the driver, within three minutes on two cores.
 //!
 //! Formatting, `tidy`, then all tests of the driver and the random programs of a thousand seeds on the
-//! simulated kernel. The first step that fails is the last one. `--bugs` shows what [the tests](SUITES)
-//! are worth: they run with known bugs.
+//! simulated kernel. It stops at the first failing step. `--bugs` measures the value of [the tests](SUITES):
+//! they run with known bugs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use anyhow::{Context, bail, ensure};
 use crate::suites::{Outcome, Programs, Suite};
 use crate::{cargo, tidy};
 
-/// What is run, the quicker ones first.
+/// The suites, the quicker ones first.
 pub(crate) const SUITES: [Suite; 5] =
     [Suite::Sweep, Suite::Allocations, Suite::DriverUnits, Suite::Driver, Suite::Conformance];
 
@@ -31,12 +31,12 @@ pub(crate) fn run(root: &Path) -> ExitCode {
 /// The steps so far.
 #[derive(Debug, Default)]
 struct Steps {
-    /// A line for each: name, time, result.
+    /// A line per step: name, time, result.
     lines: String,
 }
 
 impl Steps {
-    /// Runs all until one fails. Returns whether none did.
+    /// Runs all steps until one fails. Returns whether all passed.
     fn run(&mut self, root: &Path) -> bool {
         let mut programs = None;
         let is_built = self.step("fmt", || {
@@ -62,7 +62,7 @@ impl Steps {
         })
     }
 
-    /// Runs one. Returns whether it passed.
+    /// Runs a step. Returns whether it passed.
     fn step(&mut self, name: &str, run: impl FnOnce() -> anyhow::Result<String>) -> bool {
         eprintln!("== {name}");
         let begin = Instant::now();
@@ -70,7 +70,7 @@ impl Steps {
         let seconds = begin.elapsed().as_secs_f64();
         let shown =
             result.as_ref().map_or_else(|error| format!("FAILED: {error:#}"), String::clone);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.lines, "{name:<12} {seconds:6.1} s  {shown}");
         result.is_ok()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask coverage`: which lines of the driver's core its tests reach.
+//! `cargo xtask coverage`: the lines of the driver's core that its tests reach.
 //!
 //! The core is every file that makes no system call and is not the simulated kernel; a new file belongs to it
 //! unless [`SYSTEM_CALLS`] names it.
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::cargo;
 
-/// Where the files lie whose lines count.
+/// The folder of the counted files.
 const SOURCES: &str = "crates/sakia-driver/src/";
 /// Files that make system calls or start threads; the core is all others, without the simulated kernel. In it
 /// is `arena.rs`, which only maps memory.
@@ -44,12 +44,12 @@ const SYSTEM_CALLS: &[&str] = &[
     "uring/files.rs",
 ];
 const SIMULATED_KERNEL: &str = "sim/";
-/// The least share of the core's lines that is reached, in percent.
+/// The required share of covered lines of the core, in percent.
 const CORE_MIN: f64 = 90.0;
-/// Tests that take longer are ended: their children may hang.
+/// The time limit of tests: their children may hang.
 const TIMEOUT_S: &str = "1800";
 
-/// What tarpaulin writes.
+/// The report of tarpaulin.
 #[derive(Debug, Deserialize)]
 struct Report {
     files: Vec<File>,
@@ -72,11 +72,11 @@ struct Trace {
 
 #[derive(Debug, Deserialize)]
 enum Stats {
-    /// How often it was reached.
+    /// The number of times it was reached.
     Line(u64),
 }
 
-/// A file's lines with code: how many, and which were not reached.
+/// The counted lines of a file: their number, and those that were not reached.
 #[derive(Debug, PartialEq, Eq)]
 struct Lines {
     /// Below [`SOURCES`].
@@ -85,11 +85,11 @@ struct Lines {
     missed: Vec<usize>,
 }
 
-/// Prints the share of lines that tests reach, by file and for the core in all, and with `lines` those
-/// that they do not. With `check` the exit status is 1 when the core's share is too small.
+/// Prints the share of covered lines, by file and for the core in total, and with `lines` the uncovered
+/// ones. With `check` the exit status is 1 if the core's share is too small.
 pub(crate) fn run(root: &Path, lines: bool, check: bool) -> anyhow::Result<ExitCode> {
     let report = measure(root)?;
-    let report: Report = serde_json::from_str(&report).context("read what tarpaulin wrote")?;
+    let report: Report = serde_json::from_str(&report).context("read tarpaulin's report")?;
     let mut files: Vec<Lines> = report.files.iter().filter_map(lines_of).collect();
     files.sort_by(|one, other| one.name.cmp(&other.name));
     ensure!(files.iter().any(|file| file.name == "core.rs"), "tarpaulin has not seen the core");
@@ -108,12 +108,12 @@ pub(crate) fn run(root: &Path, lines: bool, check: bool) -> anyhow::Result<ExitC
     Ok(if check && !is_reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Whether a file below [`SOURCES`] counts for the core.
+/// Returns whether a file below [`SOURCES`] belongs to the core.
 fn is_core(name: &str) -> bool {
     !name.starts_with(SIMULATED_KERNEL) && !SYSTEM_CALLS.contains(&name)
 }
 
-/// Runs the tests. Answers tarpaulin's report.
+/// Runs the tests. Returns tarpaulin's report.
 fn measure(root: &Path) -> anyhow::Result<String> {
     let has_tool = cargo::command(root).args(["tarpaulin", "--version"]).output();
     let has_tool = has_tool.is_ok_and(|output| output.status.success());
@@ -126,9 +126,9 @@ fn measure(root: &Path) -> anyhow::Result<String> {
     let mut command = cargo::command(root);
     command.args(["tarpaulin", "--engine", "llvm", "--out", "Json", "--skip-clean", "--locked"]);
     command.args(["--packages", "sakia-driver", "--packages", "sakia-check"]);
-    // What is behind a feature that is not named here does not count.
+    // Code behind other features does not count.
     command.args(["--features", "sim,bytes"]);
-    // What is also built for tests counts, as the simulated kernel does; `lines_of` leaves tests out.
+    // Code that is also built for tests counts, as the simulated kernel does; `lines_of` leaves tests out.
     command.args(["--tests", "--include-tests", "--timeout", TIMEOUT_S]);
     command.args(["--include-files", &format!("{SOURCES}*"), "--exclude-files", "*/tests/*"]);
     command.arg("--output-dir").arg(&folder).arg("--target-dir").arg(&folder);
@@ -138,7 +138,7 @@ fn measure(root: &Path) -> anyhow::Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-/// The lines of a file that count. `None` for one that does not.
+/// Returns the counted lines of a file; `None` if it does not count.
 fn lines_of(file: &File) -> Option<Lines> {
     let path: PathBuf = file.path.iter().collect();
     let (_, name) = path.to_str()?.split_once(SOURCES)?;
@@ -161,14 +161,14 @@ fn percent(files: &[Lines]) -> f64 {
     100.0 * (count - missed) as f64 / count.max(1) as f64
 }
 
-/// The share in percent, and the numbers.
+/// Returns the share in percent, and the numbers.
 fn share(files: &[Lines]) -> String {
     let count: usize = files.iter().map(|file| file.count).sum();
     let missed: usize = files.iter().map(|file| file.missed.len()).sum();
     format!("{:6.2} % {:>6} of {count:>5}", percent(files), count - missed)
 }
 
-/// Numbers in order, those in a row as a range.
+/// Formats numbers in order, consecutive ones as a range.
 fn ranges(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {

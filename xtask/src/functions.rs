@@ -1,4 +1,4 @@
-//! The functions of a Rust file, those for tests excepted.
+//! The functions of a Rust file, except those for tests.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -6,17 +6,17 @@ use syn::{Block, ItemImpl, ItemTrait, Macro, Signature, Visibility};
 
 use crate::test_code::TestCode;
 
-/// A function, and what is around it.
+/// A function with its context.
 #[derive(Clone, Copy)]
 pub(crate) struct Function<'a> {
     pub(crate) owner: Owner<'a>,
-    /// That of the trait for a method that a trait declares.
+    /// The trait's visibility for a method that a trait declares.
     pub(crate) visibility: &'a Visibility,
     pub(crate) signature: &'a Signature,
     pub(crate) block: Option<&'a Block>,
 }
 
-/// Whose methods the functions are.
+/// The owner of the methods.
 #[derive(Clone, Copy)]
 pub(crate) enum Owner<'a> {
     Nothing,
@@ -24,7 +24,7 @@ pub(crate) enum Owner<'a> {
     Trait(&'a ItemTrait),
 }
 
-/// What is found in a file.
+/// The functions and macros of a file.
 pub(crate) struct Functions<'a> {
     owner: Owner<'a>,
     /// An inner function comes after the one that it is in.

@@ -1,9 +1,9 @@
 //! `cargo xtask instructions`: instructions per operation, against loops written by hand and against
 //! counts of an earlier commit.
 //!
-//! Runs programs under callgrind, twice per cell with different counts of operations; the difference is
-//! the cost of the operations alone. Instructions do not depend on the machine's load. What the kernel
-//! executes is not counted. Needs `valgrind`.
+//! It runs programs under callgrind, twice per cell with different numbers of operations; the difference is
+//! the cost of the operations alone. Instructions do not depend on the machine's load. Those of the kernel
+//! are not counted. Needs `valgrind`.
 //!
 //! - [`loops`]: the driver and the ring, next to loops that make the same system calls.
 //! - [`runtime`]: operations of a runtime, as programs use them.
@@ -29,15 +29,15 @@ use crate::cargo;
 
 /// Counts of the same operation by one or several programs.
 struct Row {
-    /// What the operation is.
+    /// The parameters of the operation.
     params: Value,
     /// Instructions per operation by name of variant.
     counts: Vec<(&'static str, f64)>,
 }
 
-/// Prints instructions per operation. Targets that are missed are printed like others. The exit status is
-/// 1 if `check` is set and the ring misses its target, or if a count of ours is above the one saved in the
-/// file `against`.
+/// Prints instructions per operation. Missed targets are printed like others. The exit status is 1 if
+/// `check` is set and the ring misses its target, or if one of our counts is above the one saved in the file
+/// `against`.
 pub(crate) fn run(
     root: &Path,
     json: bool,
@@ -59,7 +59,7 @@ pub(crate) fn run(
 
 /// Calls `run` with the path of a file of 4 KiB, which is removed afterwards.
 fn with_data<T>(run: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    // A name of constant length: operations on paths go through their bytes.
+    // A name of constant length, since operations on paths process their bytes.
     let name = format!("sakia-instructions-{:010}", std::process::id());
     let data = std::env::temp_dir().join(name);
     fs::write(&data, vec![7; 4096]).with_context(|| format!("write {}", data.display()))?;

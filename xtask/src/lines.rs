@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 use self::count::Lines;
 use crate::tidy::{File, Tree, test_files};
 
-/// What is measured, built and tried with.
+/// Tools for measuring, building and experiments.
 const TOOLS: [&str; 6] =
     ["peers", "sakia-bench", "sakia-bench-support", "sakia-cli", "sakia-testkit", "xtask"];
-/// What belongs to no group.
+/// Rows in no group.
 const OTHERS: [&str; 7] =
     ["bench/loom", "examples", "fuzz", "sakia-check", "sakia-macros", SIMULATED_KERNEL, KNOWN_BUGS];
 const SIMULATED_KERNEL: &str = "simulated kernel";
 const KNOWN_BUGS: &str = "known bugs";
 
-/// What is summed up.
+/// A group of rows with a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     /// The libraries: every crate that is in no other group, so also one that is split off from them.
@@ -56,7 +56,7 @@ impl Group {
     }
 }
 
-/// Whether the crate of this name is one of the libraries.
+/// Returns whether the crate of this name is one of the libraries.
 pub(crate) fn is_product(name: &str) -> bool {
     Group::of(name) == Group::Product
 }
@@ -111,7 +111,7 @@ fn count(tree: &Tree) -> anyhow::Result<Units> {
     Ok(units)
 }
 
-/// Where a file's lines belong; `inner` is its path within the crate.
+/// Returns the sum that a file's lines belong to; `inner` is its path within the crate.
 fn sum(inner: &str, lines: Lines, is_test: bool) -> Sum {
     let Lines { code, tests } = lines;
     let all = code + tests;
@@ -123,7 +123,7 @@ fn sum(inner: &str, lines: Lines, is_test: bool) -> Sum {
     }
 }
 
-/// The row that a file belongs to, and its path within the crate, if it is in one.
+/// Returns the row of a file, and its path within the crate, if it is in one.
 fn unit<'a>(path: &'a str, paths: &BTreeSet<String>) -> Option<(String, &'a str)> {
     let mut folder = path;
     while !paths.contains(&format!("{folder}/Cargo.toml")) {

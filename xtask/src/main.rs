@@ -42,11 +42,11 @@ struct Arguments {
 enum Command {
     /// Check a change of the driver: format, tidy, its tests, and random programs on the simulated kernel
     Check {
-        /// Show what that is worth instead: run the tests with this many known bugs of the driver, which
-        /// the seed draws, and fail when they catch fewer than 16 of 20
+        /// Measure the tests instead: run them with this many known bugs of the driver, drawn by the seed,
+        /// and fail if they catch fewer than 16 of 20
         #[arg(long, value_name = "COUNT", requires = "seed")]
         bugs: Option<usize>,
-        /// What the bugs are drawn by
+        /// The seed of the draw
         #[arg(long, requires = "bugs")]
         seed: Option<u64>,
     },
@@ -84,21 +84,21 @@ enum Command {
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
-        /// Count those of this commit instead of those in the folder
+        /// Count the lines of this commit instead of those in the folder
         #[arg(long, value_name = "REVISION")]
         commit: Option<String>,
     },
-    /// Run the tests once for each known bug, and fail for one that they do not catch
+    /// Run the tests once for each known bug, and fail if one is not caught
     Mutants {
         /// Names of the bugs to try; all, if none is given
         names: Vec<String>,
-        /// Try those of known.toml, and a third of the others, which the last commit chooses
+        /// Try those of known.toml, and a third of the others, chosen by the last commit
         #[arg(long, conflicts_with = "names")]
         quick: bool,
-        /// Try none, but print entries for this many new ones, on lines drawn by the seed
+        /// Try none, but print entries for this many new bugs, on lines drawn by the seed
         #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with_all = ["names", "quick"])]
         draw: Option<usize>,
-        /// What the lines and the changes are drawn by
+        /// The seed of the lines and the changes
         #[arg(long)]
         seed: Option<u64>,
     },
@@ -117,23 +117,24 @@ enum Command {
     },
     /// Run random programs on the simulated kernel, with all its faults
     Sim {
-        /// What `sakia-check sim` takes: --seeds N, --first-seed S, --jobs J, --once, --json
+        /// Arguments of `sakia-check sim`: --seeds N, --first-seed S, --jobs J, --once, --json
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Run a mixed load with random drops on the real kernel, and look whether anything is left of it
+    /// Run a mixed load with random drops on the real kernel, and check that nothing is left of it
     Soak {
-        /// What `sakia-check soak` takes: --minutes N, --seconds N, --driver D, --threads T, --json
+        /// Arguments of `sakia-check soak`: --minutes N, --seconds N, --driver D, --threads T, --json
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
     /// Check properties of the source that no other tool checks
     Tidy {
-        /// Check nothing, but print the files of each library that need each other, and where they do
+        /// Check nothing, but print the cycles of files in each library, and the places of their
+        /// dependencies
         #[arg(long)]
         cycles: bool,
     },
-    /// Count comments in the product's sources whose wording has to be decoded, per crate
+    /// Count unclear comments in the product's sources, per crate
     Words {
         /// Print each line that is counted
         #[arg(long, conflicts_with = "sample")]
@@ -183,8 +184,8 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The repository this runs for: the one Cargo runs it in, which with a shared target directory
-/// need not be the one it was built in.
+/// Returns the repository in which Cargo runs this, which with a shared target directory may differ from the
+/// one it was built in.
 fn repository_root() -> PathBuf {
     let xtask = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

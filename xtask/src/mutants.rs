@@ -1,15 +1,14 @@
 //! Shows that the tests catch known bugs.
 //!
-//! Known bugs are text to replace, which `known.toml` lists together with the tests that are to catch them.
-//! They are put into a copy of the tree. This
-//! 1. makes the copy, in which each can be switched on, and builds its test programs once;
-//! 2. runs each selection of tests in the table with no bug switched on. They must pass, or the rest
-//!    would prove nothing;
-//! 3. runs, for each bug, its tests with it switched on, until the first fails. A crash counts as
-//!    caught, too, and so does a hang: many times as long as without the bug.
+//! Known bugs are replacements of text in the sources, listed in `known.toml` together with the tests that
+//! must catch them. They are put into a copy of the tree. The steps:
+//! 1. make the copy, in which each bug can be switched on, and build its test programs once;
+//! 2. run each selection of tests with no bug switched on. They must pass, or the rest would prove nothing;
+//! 3. for each bug, run its tests with the bug switched on, until the first fails. A crash counts as caught,
+//!    and so does a hang: many times the duration without the bug.
 //!
-//! Two programs run at a time, if there are as many processors. The build has a target directory of
-//! its own, so that nothing else is ever linked with wrong code.
+//! Two programs run at a time, if the machine has two processors. The build has its own target directory, so
+//! that wrong code is never linked into anything else.
 
 mod copy;
 mod draw;
@@ -29,7 +28,7 @@ pub(crate) use self::sample::run as sample;
 use crate::cargo;
 use crate::suites::{Outcome, Programs, Suite, Tests, in_parallel};
 
-/// How often tests are run that a bug does not make fail.
+/// The number of runs of tests that a bug does not make fail.
 const TRIES: u32 = 20;
 
 /// A known bug, and tests that are to catch it.
@@ -42,12 +41,12 @@ const SWEPT: Tests<'static> = Tests { suite: Suite::Sweep, words: "a_thousand_se
 #[derive(Debug)]
 pub(crate) enum Choice {
     All,
-    /// All but those that are `in_turn`, and a part of these, which the last commit chooses.
+    /// All that are not `in_turn`, and a part of the others, chosen by the last commit.
     Quick,
     Names(Vec<String>),
 }
 
-/// Of so many bugs that are `in_turn`, one is tried by [`Choice::Quick`].
+/// [`Choice::Quick`] tries one in this many bugs that are `in_turn`.
 const PARTS: usize = 3;
 
 /// Runs the tests for the bugs that are chosen, and prints a line for each.
@@ -81,8 +80,8 @@ pub(crate) fn run(root: &Path, choice: &Choice) -> anyhow::Result<ExitCode> {
     Ok(if caught == mutants.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Judges each bug, a few at a time, and prints a line for each, with its time and by what it was caught, or
-/// what survived. Returns how many were caught.
+/// Tries each bug, a few at a time, and prints a line for each, with its time and the test that caught it,
+/// or the surviving bug. Returns the number of caught bugs.
 fn try_all<T: Sync>(
     bugs: &[T],
     name: impl Fn(&T) -> &str + Sync,
@@ -113,16 +112,16 @@ fn build(root: &Path, bugs: &[Bug]) -> anyhow::Result<Programs> {
     let target = cargo::target_folder(root).join("mutants");
     let copy = target.join("tree");
     copy::make(root, &copy, bugs)?;
-    // Always the same packages: what is built must not depend on the choice, or it would be built anew.
+    // Always the same packages: a build that depended on the choice would be repeated.
     let packages = all(bugs).iter().map(|(_, tests)| tests.suite.program().0).collect();
-    // What is wrong need not be tidy.
+    // Wrong code may have warnings.
     Programs::build(&copy, &target, &packages, Some("--cap-lints allow")).with_context(|| {
         format!("with the known bugs at\n{}in {}", copy::lines(&copy, bugs), copy.display())
     })
 }
 
-/// Runs a bug's tests, which take as long as `usual` without it, until one fails. Some bugs show only if
-/// threads meet in an unlucky order.
+/// Runs a bug's tests, whose duration without it is `usual`, until one fails. Some bugs show only in a rare
+/// order of threads.
 fn try_often(
     programs: &Programs,
     tests: Tests<'_>,
@@ -139,7 +138,7 @@ fn try_often(
     Ok(outcome)
 }
 
-/// The known bugs that are chosen.
+/// Returns the chosen bugs.
 fn choose<'a>(
     root: &Path,
     choice: &Choice,
@@ -157,14 +156,14 @@ fn choose<'a>(
     Ok(all)
 }
 
-/// All that are not `in_turn`, and this part of those that are.
+/// Returns all that are not `in_turn`, and this part of the others.
 fn quick(all: Vec<Mutant<'_>>, part: usize) -> Vec<Mutant<'_>> {
     let (in_turn, mut chosen): (Vec<_>, Vec<_>) = all.into_iter().partition(|(bug, _)| bug.in_turn);
     chosen.extend(in_turn.into_iter().skip(part - 1).step_by(PARTS));
     chosen
 }
 
-/// The part of those that are `in_turn` that the last commit chooses, from 1.
+/// Returns the part of those `in_turn` that the last commit chooses, from 1.
 fn part_of_commit(root: &Path) -> anyhow::Result<usize> {
     let mut command = Command::new("git");
     let output = command.current_dir(root).args(["rev-parse", "HEAD"]).output();
@@ -173,8 +172,8 @@ fn part_of_commit(root: &Path) -> anyhow::Result<usize> {
     Ok(digits.sum::<u32>() as usize % PARTS + 1)
 }
 
-/// All known bugs but those that are equivalent to what is right. One without a suite, which an author has
-/// yet to find, comes once for each that might catch it.
+/// Returns all known bugs except equivalent ones. A bug without a suite, which its author has yet to find,
+/// comes once for each possible suite.
 fn all(bugs: &[Bug]) -> Vec<Mutant<'_>> {
     let with_tests = bugs.iter().filter(|bug| bug.equivalent.is_none()).flat_map(|bug| {
         let of_entry = bug.suites().into_iter().map(|suite| Tests { suite, words: &bug.tests });

@@ -1,4 +1,4 @@
-//! Test programs: what Cargo builds of them, and runs of them that end when a test fails or hangs.
+//! Test programs: their builds, and runs that end when a test fails or hangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -19,22 +19,21 @@ use serde::Deserialize;
 
 use crate::cargo;
 
-/// How long tests may take with no bug switched on.
+/// The time limit of tests with no bug switched on.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// How long a suite may take after a change before it counts as hanging.
+/// The time limit of a suite after a change.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long tests may take with a bug before they count as hanging: this, and
+/// The time limit of tests with a bug is this, and
 const HANG_MIN: Duration = Duration::from_secs(4);
-/// as many times what they take without.
+/// this many times the duration without it.
 const HANG_FACTOR: u32 = 5;
-/// How long a test waits for what must happen when a bug is switched on, in seconds: less than usual, since
-/// with a bug it often does not.
+/// A test's limit for an event that must happen, with a bug switched on, in seconds: shorter than usual,
+/// since with a bug it often does not happen.
 const PATIENCE_S: &str = "5";
 /// Programs that run at a time.
 const PARALLEL_MAX: usize = 2;
 
-/// Tests to run: those of a suite whose names have one of these words in them, of the words between
-/// spaces.
+/// Tests to run: those of a suite whose names contain one of these words, which are separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tests<'a> {
     pub(crate) suite: Suite,
@@ -47,7 +46,7 @@ impl fmt::Display for Tests<'_> {
     }
 }
 
-/// A test program, and on which backend.
+/// A test program, with its backend.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Suite {
     /// `tests/driver` of `sakia-driver`: the core, mostly on the ring.
@@ -103,7 +102,7 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
-    /// The package, the name that Cargo gives the program, and what chooses the backend.
+    /// Returns the package, Cargo's name of the program, and the variable that chooses the backend.
     pub(crate) fn program(self) -> (&'static str, &'static str, Option<&'static str>) {
         match self {
             Self::Driver => ("sakia-driver", "driver", None),
@@ -135,7 +134,7 @@ impl Suite {
     }
 }
 
-/// How the tests ended.
+/// The result of the tests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// That many.
@@ -144,16 +143,16 @@ pub(crate) enum Outcome {
     Caught(String),
 }
 
-/// What happens when a test fails.
+/// The reaction to a failing test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnFailure {
     /// The program ends at once.
     End,
-    /// The others run, and then it is printed what the program says.
+    /// The others run, and then the program's output is printed.
     Show,
 }
 
-/// Calls `f` for each item, for a few at a time, and gives what it answered in their order.
+/// Calls `f` for each item, several at a time, and returns the results in order.
 pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = Mutex::new(items.iter().enumerate());
     let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -167,7 +166,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What builds and runs tests.
+/// Builds and runs tests.
 #[derive(Debug)]
 pub(crate) struct Programs {
     /// The tree they are built from.
@@ -176,8 +175,8 @@ pub(crate) struct Programs {
     paths: BTreeMap<(String, String), PathBuf>,
 }
 
-/// The test program that a line of cargo's messages is about: its package, whose folder has the same name,
-/// and its name without the hash.
+/// Returns the test program in a line of Cargo's messages: its package, which is named like its folder, and
+/// its name without the hash.
 fn program(message: &str) -> Option<((String, String), PathBuf)> {
     let path = cargo::executable(message).filter(|_| message.contains(r#""test":true"#))?;
     let (name, _) = path.file_name()?.to_str()?.rsplit_once('-')?;
@@ -203,11 +202,11 @@ impl Programs {
             .arg("test")
             .args(packages.iter().flat_map(|package| ["--package", package]))
             .args(["--lib", "--tests", "--no-run"])
-            // The tests on the simulated kernel.
+            // For tests on the simulated kernel.
             .arg("--features=sim")
             .env("CARGO_TARGET_DIR", target);
         if packages.contains("sakia") {
-            // Those of adapters.
+            // For tests of adapters.
             command.arg("--features=sakia/futures-io,sakia/hyper,sakia/tokio");
         }
         if let Some(flags) = flags {
@@ -219,7 +218,7 @@ impl Programs {
         Ok(Self { root: root.to_owned(), paths })
     }
 
-    /// How long these tests take when there is no bug.
+    /// Returns the duration of these tests without a bug.
     ///
     /// # Errors
     /// Some do not pass, or there are none.
@@ -243,7 +242,7 @@ impl Programs {
         times.into_iter().collect()
     }
 
-    /// Runs tests, which take as long as `usual` without it, with a bug switched on, until one fails.
+    /// Runs tests with a bug switched on, until one fails; their duration without it is `usual`.
     pub(crate) fn try_bug(
         &self,
         tests: Tests<'_>,
@@ -256,7 +255,7 @@ impl Programs {
         run(command, OnFailure::End, HANG_MIN + HANG_FACTOR * usual)
     }
 
-    /// Runs all tests of a suite with no bug switched on. Prints what the program says if some fail.
+    /// Runs all tests of a suite with no bug switched on. Prints the program's output if some fail.
     pub(crate) fn test(&self, suite: Suite) -> anyhow::Result<Outcome> {
         run(self.command(Tests { suite, words: "" })?, OnFailure::Show, CHECK_TIME_MAX)
     }
@@ -279,8 +278,8 @@ impl Programs {
     }
 }
 
-/// Starts a test program and waits for it to end, or ends it when the time is over, and when a test has
-/// failed if that is all that counts.
+/// Starts a test program and waits for its end; ends it at the time limit, and, if requested, after the
+/// first failing test.
 fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyhow::Result<Outcome> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let deadline = Instant::now() + time_max;
@@ -316,12 +315,12 @@ fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyho
         }
     };
     if ended_by.is_some() {
-        // With what it started, which is in its process group.
+        // With its children, which are in its process group.
         let ended = kill_process_group(Pid::from_child(&child), Signal::KILL);
         ended.context("cannot end the program")?;
     }
     let status = child.wait().context("cannot wait for the program")?;
-    // Its own children may hold its output open; they end by themselves.
+    // Its children may hold its output open; they end by themselves.
     drop(lines);
     drop(reader);
     let outcome = match (ended_by.or(failed), status.signal()) {
@@ -336,7 +335,7 @@ fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyho
     Ok(outcome)
 }
 
-/// The test that failed, if that is what the line says.
+/// Returns the failed test in a line, if any.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }

@@ -1,4 +1,4 @@
-//! Code that attributes take out of all but test builds.
+//! Code that exists in test builds only, because of its attributes.
 
 use proc_macro2::Span;
 use syn::punctuated::Punctuated;
@@ -6,10 +6,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Meta, Token};
 
-/// What a file has for test builds only.
+/// The test code of a file.
 #[derive(Default)]
 pub(crate) struct TestCode<'a> {
-    /// What is being visited, the innermost last.
+    /// The nodes being visited, the innermost last.
     enclosing: Vec<&'a dyn Spanned>,
     /// The places of items, fields, statements and so on, their attributes included.
     pub(crate) spans: Vec<Span>,
@@ -24,14 +24,14 @@ impl<'a> TestCode<'a> {
         code
     }
 
-    /// Whether what begins there is for tests.
+    /// Returns whether the code that begins there is for tests.
     pub(crate) fn has(&self, span: Span) -> bool {
         let start = span.byte_range().start;
         self.spans.iter().any(|part| part.byte_range().contains(&start))
     }
 }
 
-/// Visits what may have attributes as the innermost.
+/// Visits nodes that may have attributes.
 macro_rules! with_attributes {
     ($($visit:ident: $node:ident;)*) => {
         $(fn $visit(&mut self, node: &'a syn::$node) {
@@ -74,12 +74,12 @@ impl<'a> Visit<'a> for TestCode<'a> {
     }
 }
 
-/// Whether it is `#[cfg(test)]` or `#[test]`.
+/// Returns whether it is `#[cfg(test)]` or `#[test]`.
 fn is_for_tests(attribute: &Attribute) -> bool {
     attribute.path().is_ident("test") || is_cfg_test(&attribute.meta)
 }
 
-/// Whether it is `cfg(…)` with a condition that holds in test builds only.
+/// Returns whether it is `cfg(…)` with a condition that holds in test builds only.
 fn is_cfg_test(meta: &Meta) -> bool {
     match meta {
         Meta::List(list) if list.path.is_ident("cfg") => {
@@ -89,7 +89,7 @@ fn is_cfg_test(meta: &Meta) -> bool {
     }
 }
 
-/// Whether the condition is false without `test`. A negation is taken for one that may hold.
+/// Returns whether the condition is false without `test`. A negation counts as one that may hold.
 fn implies_test(condition: &Meta) -> bool {
     match condition {
         Meta::Path(path) => path.is_ident("test"),

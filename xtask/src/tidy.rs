@@ -1,8 +1,8 @@
 //! Properties of the repository that no other tool checks.
 //!
-//! Each check is a function from the repository's [`Tree`] to findings, and is listed in
-//! [`CHECKS`]. A check says what is wrong at which line; it changes nothing. They read what git
-//! tracks, and what it would track: files not added yet are looked at, ignored ones are not.
+//! Each check is a function from the repository's [`Tree`] to findings, and is listed in [`CHECKS`]. A
+//! finding has a line and a message; a check changes nothing. Checks read the files that git tracks or would
+//! track: also files not added yet, but not ignored ones.
 
 mod bare;
 mod crates;
@@ -84,7 +84,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What `checks` find in `tree`, in the order of paths and lines, each once.
+/// Returns the findings of `checks` in `tree`, in the order of paths and lines, without duplicates.
 fn check(tree: &Tree, checks: &[Check]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for check in checks {
@@ -95,14 +95,14 @@ fn check(tree: &Tree, checks: &[Check]) -> Vec<Finding> {
     findings
 }
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     /// The file, relative to the repository's root.
     path: String,
     /// The line, from 1; 1 also for what concerns the whole file.
     line: usize,
-    /// What is wrong, in lower case, with the remedy where it is not plain.
+    /// The violation, in lower case, with the remedy if it is not obvious.
     message: String,
 }
 
@@ -133,27 +133,27 @@ impl File {
         Self { path: path.into(), text: text.into(), tokens: OnceCell::new() }
     }
 
-    /// What is in a Rust file, if it is one.
+    /// Returns the tokens, if it is a Rust file.
     fn tokens(&self) -> Option<&Tokens> {
         self.tokens.get_or_init(|| Tokens::scan(&self.text).ok()).as_ref()
     }
 
-    /// Whether the path ends in a dot and `extension`.
+    /// Returns whether the path ends in a dot and `extension`.
     pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
     }
 
-    /// The path after its last `/`.
+    /// Returns the path after its last `/`.
     fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// The lines, without their ends, numbered from 1.
+    /// Returns the lines, without their ends, numbered from 1.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.split('\n').enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// The number of the line that the byte at `offset` is in, from 1.
+    /// Returns the number of the line with the byte at `offset`, from 1.
     fn line_at(&self, offset: usize) -> usize {
         self.text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
     }
@@ -164,12 +164,12 @@ impl File {
 pub(crate) struct Tree {
     /// All files, also those that hold no text.
     pub(crate) paths: BTreeSet<String>,
-    /// Those that hold text; without `Cargo.lock`, which nobody writes by hand.
+    /// The text files; without `Cargo.lock`, which is generated.
     files: Vec<File>,
 }
 
 impl Tree {
-    /// The files that git tracks or would track.
+    /// Reads the files that git tracks or would track.
     ///
     /// # Errors
     /// The repository cannot be read.
@@ -182,7 +182,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The files of a commit.
+    /// Reads the files of a commit.
     ///
     /// # Errors
     /// There is no such commit, or the repository cannot be read.
@@ -211,13 +211,13 @@ impl Tree {
         }
     }
 
-    /// The text files whose path ends in a dot and one of `extensions`.
+    /// Returns the text files whose path ends in a dot and one of `extensions`.
     pub(crate) fn files_of(&self, extensions: &'static [&str]) -> impl Iterator<Item = &File> {
         let wanted = |file: &&File| extensions.iter().any(|extension| file.is(extension));
         self.files.iter().filter(wanted)
     }
 
-    /// The Rust files whose paths begin with one of these, and that are not for tests only.
+    /// Returns the Rust files with one of these path prefixes, except those for tests only.
     pub(crate) fn sources(&self, begins: &[&str]) -> Vec<&File> {
         let is_there = |file: &&File| begins.iter().any(|begin| file.path.starts_with(begin));
         let mut files: Vec<&File> = self.files_of(&["rs"]).filter(is_there).collect();
@@ -226,13 +226,13 @@ impl Tree {
         files
     }
 
-    /// All `Cargo.toml` that can be parsed; a check of its own reports the others.
+    /// Returns all `Cargo.toml` that can be parsed; a separate check reports the others.
     fn manifests(&self) -> impl Iterator<Item = Manifest<'_>> {
         let manifests = self.files.iter().filter(|file| file.name() == "Cargo.toml");
         manifests.filter_map(|file| Manifest::parse(file).ok())
     }
 
-    /// The manifests of the workspace's own crates, as its root lists them.
+    /// Returns the manifests of the workspace's own crates, as listed in its root.
     fn crates(&self) -> impl Iterator<Item = Manifest<'_>> {
         self.manifests().filter(|manifest| match manifest.folder().split_once('/') {
             Some(("crates", name)) => !name.contains('/'),
@@ -260,7 +260,7 @@ pub(crate) fn for_each_file(
     Ok(())
 }
 
-/// What a command of git prints.
+/// Returns the output of a git command.
 fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new("git");
     let output = command.arg("-C").arg(root).args(arguments).output().context("cannot run git")?;
@@ -271,7 +271,7 @@ fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// What `check` finds in a tree of the given paths and texts, as it is printed.
+/// Returns the printed findings of `check` in a tree of the given paths and texts.
 #[cfg(test)]
 fn findings(check: Check, files: &[(&str, &str)]) -> Vec<String> {
     let mut tree = Tree::default();

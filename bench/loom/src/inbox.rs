@@ -1,14 +1,15 @@
-//! The inbox of the backend on epoll: no result and no wake is slept over, and none is kept at the end.
+//! The inbox of the backend on epoll: the backend never sleeps past a result or a wake, and keeps none at
+//! the end.
 //!
-//! A result that is missed shows as a deadlock: loom finds the backend asleep and nobody to wake it.
+//! A missed result shows as a deadlock: the backend sleeps, and no thread is left to wake it.
 
 use super::model;
 
-/// What a job leaves behind.
+/// The result of a job.
 mod job {
     use std::sync::Arc;
 
-    /// It is counted: whoever has it has a share of the count.
+    /// It is counted: each holder has a share of the count.
     #[derive(Debug)]
     pub(super) struct Outcome(#[expect(dead_code, reason = "it is counted")] pub(super) Arc<()>);
 }
@@ -25,7 +26,7 @@ mod process {
     }
 }
 
-/// The eventfd in the set of an epoll: an edge is kept until a sleep ends by it.
+/// The eventfd in an epoll set: an edge is kept until it ends a sleep.
 mod event {
     use loom::sync::Notify;
 
@@ -45,7 +46,7 @@ mod event {
     }
 }
 
-/// The code under test and what is checked of it.
+/// The code under test and its checks.
 macro_rules! checked {
     ($name:ident) => {
         mod $name {
@@ -66,7 +67,7 @@ macro_rules! checked {
                 Arc::new(Inbox::new(Process).expect("there is always an eventfd"))
             }
 
-            /// Sleeps as often as it takes to receive so many results, and a wake if one is wanted.
+            /// Sleeps until it has received this number of results, and a wake if one is wanted.
             fn receive(inbox: &Inbox, count: usize, mut wants_wake: bool) {
                 let mut results = Vec::new();
                 loop {
@@ -80,7 +81,7 @@ macro_rules! checked {
                 }
             }
 
-            /// Each of some threads leaves a result.
+            /// Each of several threads sends a result.
             #[allow(dead_code)]
             pub(super) fn results(senders: u64) {
                 model(move || {
@@ -93,7 +94,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A thread leaves a result and another wants the backend to come back.
+            /// A thread sends a result and another wakes the backend.
             #[allow(dead_code)]
             pub(super) fn wakes() {
                 model(|| {
@@ -105,7 +106,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A foreign loop begins to watch while a thread leaves a result. It never parks.
+            /// A foreign loop begins to watch while a thread sends a result. It never parks.
             #[allow(dead_code)]
             pub(super) fn watches() {
                 model(|| {
@@ -121,7 +122,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A thread leaves a result while the backend ends: nobody keeps it.
+            /// A thread sends a result while the backend ends: it is dropped.
             #[allow(dead_code)]
             pub(super) fn closes() {
                 model(|| {
@@ -200,7 +201,7 @@ fn without_a_look_at_the_end_a_result_is_kept() {
     inbox_late_result_kept::closes();
 }
 
-/// The mark must be taken by the look at the results, in the same step.
+/// The check of the results must take the mark in the same step.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_mark_that_is_set_after_the_look_comes_too_late() {

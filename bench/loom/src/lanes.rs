@@ -1,11 +1,12 @@
-//! The lanes of threads: each job that is admitted is performed or taken back, never both, by no more
-//! threads than there may be.
+//! The lanes of threads: each admitted job is performed or canceled, never both, within the limit of
+//! threads.
 //!
-//! A job that nobody performs shows as a deadlock: whoever waits for its outcome waits for ever.
+//! A job that is not performed shows as a deadlock, since the thread that waits for its outcome waits for
+//! ever.
 
 use super::model;
 
-/// What is to be done: to be counted.
+/// The work, which is counted.
 mod job {
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,16 +39,16 @@ mod job {
         pub(super) const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
     }
 
-    /// Jobs that were performed, and those that may end no sooner than another.
+    /// Jobs performed, with the condition of jobs that wait for others.
     #[derive(Debug)]
     pub(super) struct Count {
         pub(super) done: AtomicU32,
-        /// What waiting jobs wait for.
+        /// Signals the waiting jobs.
         pub(super) met: loom::sync::Notify,
     }
 
     impl Count {
-        /// One that stays for ever, since jobs are copied.
+        /// Returns a count with static lifetime, since jobs are copied.
         pub(super) fn new() -> &'static Self {
             let met = loom::sync::Notify::new();
             Box::leak(Box::new(Self { done: AtomicU32::new(0), met }))
@@ -79,7 +80,7 @@ mod job {
             Outcome::Done(0)
         }
 
-        /// A question of the code under test.
+        /// Required by the code under test.
         pub(super) fn is_close(&self) -> bool {
             false
         }
@@ -93,7 +94,7 @@ mod job {
     }
 }
 
-/// Where outcomes go.
+/// The receiver of outcomes.
 mod inbox {
     use loom::sync::Notify;
 
@@ -109,14 +110,14 @@ mod inbox {
     }
 }
 
-/// Threads and the time in loom's terms.
+/// Threads and time in loom's terms.
 mod thread {
     use std::cell::Cell;
     use std::io;
     use std::time::Duration;
 
     thread_local! {
-        /// How many threads can be started. Loom has a model's threads on one of the system.
+        /// The number of threads that can be started. Loom runs a model's threads on one system thread.
         pub(super) static SUPPLY: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -169,7 +170,7 @@ mod thread {
     }
 }
 
-/// The code under test and what is checked of it.
+/// The code under test and its checks.
 macro_rules! checked {
     ($name:ident, $pool:ident, $lanes:ident) => {
         mod $name {
@@ -178,7 +179,7 @@ macro_rules! checked {
                 include!(concat!(env!("OUT_DIR"), "/", stringify!($pool), ".rs"));
 
                 impl<W: Worker> Pool<W> {
-                    /// The time of idle threads is over.
+                    /// Ends the idle time of threads.
                     pub(super) fn end_time(&self) {
                         let _state = self.lock();
                         self.shared.changed.iter().for_each(Condvar::end_time);
@@ -210,7 +211,7 @@ macro_rules! checked {
                 pool_of(1, u32::MAX)
             }
 
-            /// A pool of a most number of threads, of which so many can be started.
+            /// Returns a pool with this limit of threads, of which `supply` can be started.
             fn pool_of(threads_max: u32, supply: u32) -> (Pool, Arc<Inbox>) {
                 thread::SUPPLY.set(supply);
                 let inbox = Arc::new(Inbox(loom::sync::Notify::new()));
@@ -235,7 +236,7 @@ macro_rules! checked {
                 }
             }
 
-            /// One job after the other, and then two at a time, on one thread.
+            /// Pushes one job after the other, and then two at a time, on one thread.
             #[allow(dead_code)]
             pub(super) fn performs() {
                 model(|| {
@@ -249,7 +250,7 @@ macro_rules! checked {
                 });
             }
 
-            /// The time of an idle thread is over while a job is pushed.
+            /// Ends the idle time of a thread while a job is pushed.
             #[allow(dead_code)]
             pub(super) fn idles() {
                 model(|| {
@@ -265,7 +266,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A job blocks until the one that is pushed with it, or after it, was performed.
+            /// Pushes a job that blocks until the other one, pushed with it or after it, was performed.
             #[allow(dead_code)]
             pub(super) fn blocks(together: bool) {
                 model(move || {
@@ -283,7 +284,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Two push while the only thread that can be started becomes idle, and a start fails.
+            /// Two threads push while the only thread that can be started becomes idle, and a start fails.
             #[allow(dead_code)]
             pub(super) fn misses() {
                 model(|| {
@@ -298,7 +299,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A job is taken back while a thread takes it.
+            /// Cancels a job while a thread takes it.
             #[allow(dead_code)]
             pub(super) fn cancels() {
                 model(|| {
@@ -309,7 +310,7 @@ macro_rules! checked {
                         wait(&inbox, count, 1);
                     }
                     pool.close();
-                    // The other jobs are the proof that the thread had its time.
+                    // The other jobs show that the thread had its time.
                     let is_done = count.done.load(Ordering::Relaxed) > 0;
                     assert!(!(is_taken_back && is_done), "both taken back and performed");
                 });

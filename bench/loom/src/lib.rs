@@ -1,7 +1,7 @@
 //! Sakia's protocols between threads, under every interleaving that loom finds.
 //!
-//! `cargo test --release` in this folder runs it. The code under test is copied by `build.rs`, so that
-//! neither Sakia nor its lock file knows of loom.
+//! Run it with `cargo test --release` in this folder. `build.rs` copies the code under test, so that neither
+//! Sakia nor its lock file depends on loom.
 
 #![cfg(test)]
 
@@ -10,7 +10,7 @@ mod lanes;
 mod remote;
 mod sync;
 
-/// Interleavings with more than three switches that no wait forces are left out: they add minutes.
+/// Limits a run to three preemptions, since more take minutes.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

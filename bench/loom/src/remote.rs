@@ -1,6 +1,6 @@
-//! The inbox of a runtime thread: no task that was sent is slept over, none is lost at the end.
+//! The inbox of a runtime thread: the thread never sleeps past a task, and no task is lost at the end.
 //!
-//! A wake that is missing shows as a deadlock: loom finds all threads waiting.
+//! A missing wake shows as a deadlock: all threads wait.
 
 use async_task::Runnable;
 use loom::sync::Notify;
@@ -9,8 +9,7 @@ use sakia_driver::RemoteWake;
 
 use super::model;
 
-/// What the thread sleeps in: a wake that comes before the sleep ends it at once, as the driver's
-/// does.
+/// The sleep of the thread: an earlier wake ends it at once, as in the driver.
 struct Sleep(Notify);
 
 impl RemoteWake for Sleep {
@@ -25,7 +24,7 @@ fn task() -> Runnable {
     runnable
 }
 
-/// The code under test and what is checked of it.
+/// The code under test and its checks.
 macro_rules! checked {
     ($name:ident) => {
         #[allow(dead_code)] // each check uses a part of it
@@ -49,7 +48,7 @@ macro_rules! checked {
                 }
             }
 
-            /// `senders` threads send a task each to a thread that sleeps when it has none.
+            /// Sends a task from each of `senders` threads to a thread that sleeps when it has none.
             pub(super) fn wakes(senders: usize) {
                 model(move || {
                     let (remote, sleep) = remote();
@@ -68,8 +67,8 @@ macro_rules! checked {
                 });
             }
 
-            /// One thread sends a task, another says something by a flag of its own, as the waker of
-            /// the future that `block_on` runs does.
+            /// One thread sends a task, another sets a flag of its own and wakes, as the waker of `block_on`
+            /// does.
             pub(super) fn signals() {
                 model(|| {
                     let ((remote, sleep), flag) = (remote(), Arc::new(Flag::new(false)));
@@ -91,8 +90,8 @@ macro_rules! checked {
                 });
             }
 
-            /// One thread sends a task and another asks the thread to stop. The task is taken, left
-            /// or given back.
+            /// One thread sends a task and another asks the thread to stop. The task is taken, left or
+            /// returned.
             pub(super) fn stops() {
                 model(|| {
                     let (remote, sleep) = remote();

@@ -1,17 +1,17 @@
-//! What the code under test uses in place of `std::sync`.
+//! Replacements of `std::sync` for the code under test.
 
 pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// A condition whose waits are over when somebody says so: loom's have no timeouts.
+/// A condition variable whose waits end on command: loom's have no timeouts.
 #[derive(Debug)]
 pub(crate) struct Condvar {
     changed: loom::sync::Condvar,
     is_time_over: std::sync::atomic::AtomicBool,
 }
 
-/// Whether a wait ended because of the time.
+/// The wait timed out.
 pub(crate) struct TimedOut(bool);
 
 impl TimedOut {
@@ -33,7 +33,7 @@ impl Condvar {
         self.changed.notify_all();
     }
 
-    /// The time of all who wait is over, and of all who are going to. To be called with the lock.
+    /// Ends all current and later waits. The caller holds the lock.
     pub(crate) fn end_time(&self) {
         self.is_time_over.store(true, atomic::Ordering::Relaxed);
         self.changed.notify_all();
@@ -53,7 +53,7 @@ impl Condvar {
     }
 }
 
-/// What is called where a panic is contained. Here it is not: loom's own must get through.
+/// Replaces the wrapper for `catch_unwind`. Panics are not caught here: loom's own must pass.
 pub(crate) struct AssertUnwindSafe<F>(pub(crate) F);
 
 pub(crate) fn catch_unwind<T>(run: AssertUnwindSafe<impl FnOnce() -> T>) -> Result<T, T> {
@@ -66,13 +66,12 @@ pub(crate) mod atomic {
     use Ordering::SeqCst;
     use loom::sync::atomic::fence;
 
-    /// Mends two things that loom does not know:
-    /// - Sequentially consistent accesses are no more than acquire and release to it; it knows the
-    ///   stronger order from fences only. So a fence follows each such store, as on a processor
-    ///   whose loads need none.
-    /// - A store may slip between another thread's read-modify-write and the value that it read, so
-    ///   that a third thread sees an older value last. So stores are made as swaps; without acquire
-    ///   these see nothing that a store would not.
+    /// Corrects two gaps of loom's model:
+    /// - Loom treats sequentially consistent accesses as acquire and release; it supports the stronger order
+    ///   for fences only. So a fence follows each such store, as on a processor whose loads need none.
+    /// - A store may be ordered between another thread's read-modify-write and the value that it read, so
+    ///   that a third thread sees an older value last. So stores are made as swaps; without acquire these
+    ///   see nothing that a store would not.
     #[derive(Debug)]
     pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 

@@ -1,4 +1,4 @@
-//! What `sakia sum` is measured against: a plain loop of reads, with the same addition and the same output.
+//! The baseline of `sakia sum`: a plain loop of reads, with the same addition and the same output.
 //!
 //! ```text
 //! plain_sum FILE...
@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 #[path = "../src/bytes.rs"]
 mod bytes;
 
-/// Bytes of a read, as `cat` has them.
+/// Size of a read in bytes, as in `cat`.
 const BLOCK_BYTES: usize = 128 << 10;
 
 fn main() -> io::Result<()> {

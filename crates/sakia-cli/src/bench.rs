@@ -32,19 +32,19 @@ pub const CELL: &str = "bench-cell";
 /// Fixes the order of the variants.
 const SEED: u64 = 1;
 
-/// What `sakia bench` is to do.
+/// Options of `sakia bench`.
 #[derive(Debug)]
 pub struct Options {
     pub experiment: Which,
     pub runs: usize,
     pub format: Format,
-    /// Where to write the page with the plots.
+    /// The file for the page with the plots.
     pub report: Option<PathBuf>,
-    /// Show on standard error how far it has come.
+    /// Show the progress on standard error.
     pub progress: bool,
 }
 
-/// Which experiment, and its own options.
+/// An experiment with its options.
 #[derive(Debug)]
 pub enum Which {
     FileSum(file_sum::Options),
@@ -58,13 +58,12 @@ pub enum Which {
     CopyTree(Box<copytree::Options>),
 }
 
-/// Runs an experiment, and writes what came of it. What could not be removed of its files is named, also when
-/// a signal ends the program before that.
+/// Runs an experiment, and prints the results. Files that could not be removed are named, also when a signal
+/// ends the program early.
 ///
 /// # Errors
-/// What ends the program: inputs, the report or standard output cannot be written, processes not be
-/// started. A variant that fails, and a wrong result, make the program [fail](Exit::Failure) in the
-/// end.
+/// Errors that end the program: inputs, the report or standard output cannot be written, processes cannot be
+/// started. A failing variant, or a wrong result, makes the program [fail](Exit::Failure) at the end.
 pub fn run(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     signals.on_giving_up(left_behind);
     let result = experiment(options, signals);
@@ -72,7 +71,7 @@ pub fn run(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     result
 }
 
-/// A line for each of the places that are left.
+/// Returns a line for each remaining place.
 fn left_behind() -> Vec<String> {
     let left = leftovers().unwrap_or_default();
     left.iter().map(|place| format!("left behind: {}", Shown(place.as_ref()))).collect()
@@ -139,7 +138,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     Ok(if results.has_failed() { Exit::Failure } else { Exit::Success })
 }
 
-/// Does the run that `spec` describes, in this process, and prints what came of it.
+/// Does the run that `spec` describes, in this process, and prints the result.
 ///
 /// # Errors
 /// See [`run_cell`].
@@ -148,7 +147,7 @@ pub fn run_one(spec: &str) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Says on standard error what failed, also where standard output is for programs.
+/// Reports failures on standard error, even if standard output is JSON.
 fn report_failures(results: &Results) {
     for missing in &results.missing {
         if missing.is_failure {
@@ -160,7 +159,7 @@ fn report_failures(results: &Results) {
     }
 }
 
-/// A line on standard error that says what is being done, or nothing.
+/// A progress line on standard error, or nothing.
 struct Progress {
     bar: ProgressBar,
 }
@@ -174,7 +173,7 @@ impl Progress {
         Self { bar: ProgressBar::with_draw_target(None, target).with_style(style) }
     }
 
-    /// Draws between runs only: drawing would be noise to them.
+    /// Draws between runs only: drawing would disturb them.
     fn show(&self, event: &Event<'_>) {
         match event {
             Event::Prepare { point } => self.bar.set_message(format!("making {point}")),

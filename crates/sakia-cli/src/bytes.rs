@@ -1,15 +1,14 @@
 //! The sum of all bytes.
 
-/// Bytes that are added in parallel, each in a lane of its own.
+/// Bytes that are added in parallel, each in its own lane.
 const LANES: usize = 32;
 /// Blocks after which a lane of 16 bits could overflow: 257 times 255 is the most it holds.
 const BLOCKS_MAX: usize = 257;
 
-/// The sum of the bytes, modulo 2^64.
+/// Returns the sum of the bytes, modulo 2^64.
 ///
-/// Written for the vectorizer: lanes of 16 bits are widened only after as many additions as they
-/// surely hold. Six times as fast as adding each byte to a `u64`, with the instructions that every
-/// x86_64 has.
+/// Written for the vectorizer: lanes of 16 bits are widened only after as many additions as they certainly
+/// hold. Six times as fast as adding each byte to a `u64`, with the instructions of every x86_64.
 pub fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<LANES>();
     let mut total = 0u64;

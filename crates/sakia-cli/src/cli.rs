@@ -1,7 +1,6 @@
-//! The command line: its definition, and how it is understood.
+//! The command line: definition and evaluation.
 //!
-//! The only place that reads the arguments and the environment, and asks whether a stream is a
-//! terminal.
+//! The only module that reads the arguments and the environment, and checks which streams are terminals.
 
 mod copy;
 mod copytree;
@@ -27,7 +26,7 @@ use crate::mounts::Place;
 use crate::output::{Format, STDOUT, complain, stdout};
 use crate::{bench, cp, doctor, output, rm, sum};
 
-/// Memory that reads in flight may take.
+/// The limit of memory for reads in flight.
 const MEMORY_MAX: u64 = 1 << 30;
 
 /// Tools on an io_uring engine.
@@ -56,17 +55,16 @@ enum Command {
 
 /// Sum the bytes of files
 ///
-/// Adds all bytes of each file, as unsigned numbers and modulo 2^64, and prints the sum, the number
-/// of bytes and the name. Several files get a total. Small files that the page cache holds are read by
-/// plain calls, all others through the ring, several blocks at a time; what that took is printed to
-/// standard error in the end. Where there is no ring
-/// epoll and threads do the same, and a line on standard error says why.
+/// Adds all bytes of each file, as unsigned numbers and modulo 2^64, and prints the sum, the number of bytes
+/// and the name. Several files get a total. Small files in the page cache are read by plain calls, all
+/// others through the ring, several blocks at a time; statistics go to standard error at the end. Without a
+/// ring epoll and threads do the same, and a line on standard error gives the reason.
 ///
-/// Standard input is read from where it stands. Pipes, terminals and devices are read to their end,
+/// Standard input is read from its current position. Pipes, terminals and devices are read to their end,
 /// block by block.
 ///
-/// The exit status is 0 when all was summed, 1 when something failed, 2 for wrong usage. A file
-/// that cannot be read is reported, and the others are summed.
+/// The exit status is 0 if everything was summed, 1 if something failed, 2 for wrong usage. A file that
+/// cannot be read is reported, and the others are summed.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 struct SumArgs {
@@ -94,30 +92,30 @@ struct SumArgs {
 
     /// Reads of a file in flight at a time
     ///
-    /// More helps where the device is slow to answer and there is no read-ahead. Pipes, terminals
-    /// and the like are read one block at a time.
+    /// A larger number helps if the device is slow to answer and there is no read-ahead. Pipes, terminals
+    /// and similar files are read one block at a time.
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
 }
 
-/// Say what io_uring offers on this machine
+/// Show the io_uring features of this machine
 ///
-/// Sets up a ring the way the engine does, and prints what the kernel granted: sizes, flags,
-/// features and operations; each step down from the best configuration with its reason; and the
-/// limits and filters of this process. Where there is no ring it says why and what to change. It also
-/// tries epoll and threads, which stand in for the ring, and tells which of the two programs use.
+/// Sets up a ring as the engine does, and prints the granted sizes, flags, features and operations; each
+/// step down from the best configuration with its reason; and the limits and filters of this process.
+/// Without a ring it prints the reason and the remedy. It also tries epoll and threads, which replace the
+/// ring, and prints which of the two programs use.
 ///
-/// It then says what the engine does on the file systems of the working directory, of temporary files,
-/// of /dev/shm, of / and of the given paths. To find out it writes 4 KiB to a file without a name in a
-/// directory, or reads as much of a file. A network or FUSE file system is only looked up.
+/// It then prints how the engine works on the file systems of the working directory, of temporary files, of
+/// /dev/shm, of / and of the given paths. To find out it writes 4 KiB to a file without a name in a
+/// directory, or reads that much of a file. A network or FUSE file system is only looked up.
 ///
-/// The exit status is 0 when there is a ring, 1 when there is none or a path cannot be looked up, 2 for
-/// wrong usage.
+/// The exit status is 0 if there is a ring, 1 if there is none or a path cannot be looked up, 2 for wrong
+/// usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = ENVIRONMENT_HELP)]
 struct DoctorArgs {
-    /// Directories or files whose file systems to look at, too
+    /// Directories or files whose file systems are examined, too
     paths: Vec<PathBuf>,
 
     /// Write one JSON object: {"type":"doctor",…}
@@ -125,14 +123,14 @@ struct DoctorArgs {
     json: bool,
 }
 
-/// What the program is to do.
+/// The task of the program.
 #[derive(Debug)]
 pub enum Task {
     Sum(sum::Options),
     Cp(Box<cp::Options>),
     Rm(rm::Options),
     Bench(bench::Options),
-    /// A run of an experiment, as its parent describes it.
+    /// A run of an experiment, described by its parent.
     BenchCell(String),
     Doctor(doctor::Options),
     Mktree(crate::mktree::Options),
@@ -142,7 +140,7 @@ pub enum Task {
 /// Reads the command line.
 ///
 /// # Errors
-/// There is nothing else to do than to [explain] something: help, the version, wrong usage.
+/// There is only something to [explain]: help, the version, wrong usage.
 pub fn parse() -> Result<Task, clap::Error> {
     let surroundings = Surroundings {
         out_is_terminal: output::is_terminal(),
@@ -152,7 +150,7 @@ pub fn parse() -> Result<Task, clap::Error> {
     parse_from(env::args_os(), surroundings)
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints help, the version, or the error of the command line.
 pub fn explain(error: &clap::Error) -> Exit {
     if error.use_stderr() {
         error.print().ok();
@@ -173,7 +171,7 @@ pub fn explain(error: &clap::Error) -> Exit {
     }
 }
 
-/// An error in the arguments of the command with this name, whose usage is shown.
+/// Returns an error in the arguments of the command with this name, whose usage is shown.
 fn wrong(names: &[&str], kind: ErrorKind, message: impl std::fmt::Display) -> clap::Error {
     let mut root = Cli::command();
     root.build();
@@ -184,7 +182,7 @@ fn wrong(names: &[&str], kind: ErrorKind, message: impl std::fmt::Display) -> cl
     command.error(kind, message)
 }
 
-/// What the options depend on beside the arguments.
+/// Inputs of the options besides the arguments.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     out_is_terminal: bool,
@@ -260,7 +258,7 @@ fn parse_from(
     }))
 }
 
-/// Where `doctor` looks at file systems.
+/// Returns the places whose file systems `doctor` examines.
 fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
     let usual = [PathBuf::from("."), env::temp_dir(), "/dev/shm".into(), "/".into()];
     let usual = usual.into_iter().map(|path| Place { path, is_argument: false });
@@ -268,7 +266,7 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
     usual.chain(wanted).collect()
 }
 
-/// Reads a number of bytes from `min` to `max`.
+/// Parses a number of bytes from `min` to `max`.
 fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     let parse = move |text: &str| {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

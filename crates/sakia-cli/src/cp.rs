@@ -1,4 +1,4 @@
-//! `sakia cp`: files and trees copied.
+//! `sakia cp`: copies files and trees.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -24,51 +24,51 @@ use crate::progress::{Bar, COPYING};
 use crate::rm::given_up;
 use crate::signals::Signals;
 
-/// Time between two looks at what was done.
+/// The interval of the progress display.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A copy that takes longer is worth being counted beforehand, so that the time left can be told.
+/// Only the sources of a copy that takes longer are counted, to show the remaining time.
 const COUNTED_AFTER: Duration = Duration::from_secs(1);
 
-/// What `sakia cp` is to do.
+/// Options of `sakia cp`.
 #[derive(Debug)]
 pub struct Options {
     pub sources: Vec<PathBuf>,
     pub to: To,
-    /// Directories are copied.
+    /// Copy directories.
     pub recursive: bool,
     pub copy: sakia_copy::Options,
-    /// Say what is copied.
+    /// Print each copied entry.
     pub verbose: bool,
     pub format: Format,
     /// Draw a bar on standard error.
     pub progress: bool,
     /// Standard output is a terminal.
     pub to_terminal: bool,
-    /// Which backend to read with.
+    /// The backend of reads.
     pub policy: Policy,
 }
 
-/// Where to.
+/// The destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum To {
     /// Into this directory.
     Directory(PathBuf),
     /// There, even if it is a directory.
     Exactly(PathBuf),
-    /// Into it if it is a directory, or else there.
+    /// Into this path if it is a directory, or else at this path.
     Somewhere(PathBuf),
 }
 
-/// Why a source is not begun, which is no error of the system.
+/// Returns the failure of a source that is not begun, which has no errno.
 fn refusal(operation: &'static str, path: &Path, reason: impl Into<String>) -> Failure {
     Failure::new(operation, path.to_owned(), io::Error::other(reason.into()))
 }
 
-/// Copies everything.
+/// Copies all sources.
 ///
 /// # Errors
-/// What ends the program: there are no threads or descriptors, standard output does not take what is said.
-/// What befalls an entry is reported and makes the program [fail](Exit::Failure) in the end.
+/// Errors that end the program: there are no threads or descriptors, standard output cannot be written. A
+/// failure of an entry is reported and makes the program [fail](Exit::Failure) at the end.
 pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let token = CancellationToken::new();
     let stop = token.clone();
@@ -93,20 +93,20 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(options.copy.limit.max(1));
-    // Only the entries of a directory are shared out, and a thread takes a while to begin.
+    // Only the entries of a directory are shared by several threads, and a thread takes time to start.
     let threads = if targets.iter().any(|(source, _)| source.is_dir()) { threads } else { 1 };
     let mut fitted = options.copy.clone();
     fitted.fit_memory();
     let threads = threads.min(fitted.limit);
     let build = |threads| Runtime::builder().threads(threads).backend(options.policy).build();
-    // Where there are too few for several, one does it all.
+    // If several threads cannot be started, one does it all.
     let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
     let total = thread::scope(|scope| {
-        // The bar is gone when the copy has ended, or is told to stop.
+        // The bar disappears when the copy has ended, or is told to stop.
         let stop = token.child();
         let end_of_bar = stop.clone().drop_guard();
         let draw = || show(&options.sources, &progress, stop);
-        // A thread that waits for none of those that copy. Where there is none, there is no bar.
+        // This thread does not wait for those that copy. Without a thread, there is no bar.
         let drawing = options.progress.then(|| thread::Builder::new().spawn_scoped(scope, draw));
         let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
         drop(end_of_bar);
@@ -119,7 +119,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let told = conclude(options, &progress, &total, begin, Some(&runtime), &lines);
     if let Some(signal) = signals.received() {
         complain(format_args!("{}", stopped(&progress.counts())));
-        // The process ends, and with it what is still under way.
+        // The process ends, and with it all operations in flight.
         std::mem::forget(runtime);
         return Ok(Exit::Signal(signal));
     }
@@ -127,7 +127,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     Ok(if failures == 0 { Exit::Success } else { Exit::Failure })
 }
 
-/// Says what came of it all.
+/// Prints the result.
 fn conclude(
     options: &Options,
     progress: &Progress,
@@ -147,18 +147,18 @@ fn conclude(
     lines.end()
 }
 
-/// What came of all sources.
+/// The result of all sources.
 #[derive(Debug, Default)]
 struct Total {
     counters: Counters,
-    /// Sources that were not begun.
+    /// The number of sources that were not begun.
     failures: u64,
 }
 
 /// A source, and its copy.
 type Pair = (PathBuf, PathBuf);
 
-/// Where each source goes to.
+/// Returns the sources with their destinations.
 fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
     let into = |directory: &Path| {
         let pair = |source: &PathBuf| (source.clone(), directory.join(last_part(source)));
@@ -175,7 +175,7 @@ fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
         }
         To::Somewhere(path) | To::Exactly(path) => {
             let source = &options.sources[0];
-            // What cannot be looked at has a message of its own.
+            // A failed lookup gets its own message.
             let is_directory = stat(options, source).map_or(true, |stat| stat.is_dir());
             if path.as_os_str().as_encoded_bytes().ends_with(b"/")
                 && !is_directory
@@ -190,7 +190,7 @@ fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
     }
 }
 
-/// What a source is. A slash at its end asks for what a link points to.
+/// Returns the metadata of a source. A slash at its end follows a link.
 fn stat(options: &Options, path: &Path) -> io::Result<Metadata> {
     match options.copy.follow {
         Follow::Always => path.metadata(),
@@ -198,14 +198,14 @@ fn stat(options: &Options, path: &Path) -> io::Result<Metadata> {
     }
 }
 
-/// What a copy of `path` in a directory is called: nothing for `.` and `..`, whose contents are copied.
+/// Returns the name of a copy of `path` in a directory: empty for `.` and `..`, whose contents are copied.
 fn last_part(path: &Path) -> &Path {
     let text = without_slashes(path);
     let is_itself = text == b"." || text.ends_with(b"/.");
     path.file_name().filter(|_| !is_itself).map_or(Path::new(""), Path::new)
 }
 
-/// Says what is told of entries.
+/// Returns a progress that prints entries.
 fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
     let (format, would) = (options.format, options.copy.dry_run);
     let errors = Arc::clone(lines);
@@ -225,14 +225,14 @@ fn observed(options: &Options, lines: &Arc<Lines>) -> Progress {
     })
 }
 
-/// Says why something is not copied.
+/// Reports why an entry is not copied.
 fn report(failure: &Failure, format: Format, lines: &Lines) {
     let (operation, path) = (failure.operation(), failure.path().as_os_str());
     let message = output::report(failure);
     if format == Format::Json {
         let (path, errno) = (Some(Member(path)), failure.raw_os_error());
         let line = json_line(&Line::<()>::Error(Failed { path, operation, errno, message }));
-        // That it cannot be written shows in the end.
+        // A write error is reported at the end.
         line.map(|line| lines.write(&line)).ok();
     }
 }
@@ -274,7 +274,7 @@ async fn copy_all(
     Ok(total)
 }
 
-/// Whether a source was given before, by the same name.
+/// Returns whether a source was given before, by the same name.
 fn is_seen(options: &Options, from: &Path, seen: &mut HashSet<(PathBuf, u64, u64)>) -> bool {
     if options.sources.len() < 2 {
         return false;
@@ -282,7 +282,7 @@ fn is_seen(options: &Options, from: &Path, seen: &mut HashSet<(PathBuf, u64, u64
     stat(options, from).is_ok_and(|stat| !seen.insert((from.to_owned(), stat.dev(), stat.ino())))
 }
 
-/// Whether a source can be copied at all.
+/// Checks that a source can be copied at all.
 fn check(
     options: &Options,
     from: &Path,
@@ -294,7 +294,7 @@ fn check(
     if stat.is_dir() && !options.recursive {
         return Err(refusal("copy", from, "it is a directory, and -r was not given"));
     }
-    // A slash or a dot at the end asks for what a link points to.
+    // A slash or a dot at the end follows a link.
     if stat.is_dir() && to.symlink_metadata().is_ok_and(|to| to.is_symlink()) {
         let text = "a link is there, which a directory cannot take the place of";
         return Err(refusal("copy to", to, text));
@@ -312,7 +312,7 @@ fn check(
     Ok(())
 }
 
-/// Whether what is at `to`, which contents would be written to, was modified not before the source.
+/// Returns whether the file at `to`, whose contents would be overwritten, is at least as new as the source.
 fn is_as_new(to: &Path, source: &Metadata) -> bool {
     let found = if source.is_symlink() { to.symlink_metadata() } else { to.metadata() };
     let modified = |stat: &Metadata| (stat.mtime(), stat.mtime_nsec());
@@ -332,14 +332,14 @@ fn show(sources: &[PathBuf], copied: &Progress, token: CancellationToken) {
         bar.show(counts.bytes, total, format!("{} files", counts.files));
         if counting.is_none() && begin.elapsed() > COUNTED_AFTER {
             let count = count(sources.to_vec(), Arc::clone(&bytes), token.clone());
-            // Not here: it may take long to be answered, or for ever.
+            // On another thread: the answer may take long, or never come.
             counting = thread::Builder::new().spawn(move || sakia::block_on(count)).ok();
         }
         thread::park_timeout(INTERVAL);
     }
 }
 
-/// Counts the bytes of all files. What cannot be looked at is reported by who copies it.
+/// Counts the bytes of all files. The copy reports failed lookups.
 async fn count(sources: Vec<PathBuf>, bytes: Arc<AtomicU64>, token: CancellationToken) {
     let nobody = Arc::new(Progress::new());
     for source in sources {
@@ -360,7 +360,7 @@ fn stopped(counts: &Counts) -> String {
     )
 }
 
-/// The members of the last line; the driver is `null` if nothing was begun.
+/// Returns the members of the last line; the driver is `null` if nothing was begun.
 fn summary(
     counts: &Counts,
     total: &Total,

@@ -1,7 +1,7 @@
-//! `sakia doctor`: what io_uring offers on this machine, what to change where it offers none, and what the
-//! driver does on which mounted file system.
+//! `sakia doctor`: the io_uring features of this machine, remedies if there are none, and the driver's
+//! behavior on the mounted file systems.
 //!
-//! First [`Findings`] are gathered, which are the JSON object; the human layout is made from them.
+//! First the [`Findings`] are gathered, which are the JSON object; the human layout is made from them.
 
 use std::fmt;
 use std::fs;
@@ -19,13 +19,13 @@ use crate::mounts::{self, Failure, Mount, Place};
 use crate::name::Shown;
 use crate::output::{Format, complain, message, print};
 
-/// What `sakia doctor` is to do.
+/// Options of `sakia doctor`.
 #[derive(Debug)]
 pub struct Options {
     pub format: Format,
-    /// What the environment asks for.
+    /// The policy set in the environment.
     pub policy: Policy,
-    /// Where to look at file systems.
+    /// Paths whose file systems are examined.
     pub places: Vec<Place>,
 }
 
@@ -50,7 +50,7 @@ const USED: [Opcode; 14] = [
 /// Locked memory below which a ring of the default size may fail beside others of the same user.
 const MEMLOCK_COMFORT_BYTES: u64 = 1 << 20;
 
-/// Looks, and says what it found.
+/// Gathers the findings and prints them.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> anyhow::Result<Exit> {
     })
 }
 
-/// Everything that was found out.
+/// All findings.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename = "doctor")]
 struct Findings {
@@ -87,7 +87,7 @@ struct Findings {
     mounts: Vec<Mount>,
     /// Paths that could not be looked up.
     failures: Vec<Failure>,
-    /// What could be changed, a sentence each.
+    /// Suggested changes, a sentence each.
     advice: Vec<String>,
 }
 
@@ -118,10 +118,10 @@ struct Limit {
 
 #[derive(Debug, Serialize)]
 struct Sandbox {
-    /// `none`, `strict`, `filter`; `null` where `/proc` does not say.
+    /// `none`, `strict`, `filter`; `null` if `/proc` does not have it.
     seccomp: Option<&'static str>,
     no_new_privileges: Option<bool>,
-    /// What points to a container.
+    /// Signs of a container.
     container_hints: Vec<String>,
 }
 
@@ -152,11 +152,11 @@ struct Granted {
     registered_waits: bool,
     no_iowait: bool,
     steps: Vec<Step>,
-    /// `null`: the kernel does not tell.
+    /// `null`: the kernel does not report them.
     operations: Option<Operations>,
 }
 
-/// The outcome of an operation on epoll and threads: what operations there are, or why there is none.
+/// The outcome of an operation on epoll and threads: the available operations, or the error.
 #[derive(Debug, Serialize)]
 struct FoundPoll {
     available: bool,
@@ -166,14 +166,14 @@ struct FoundPoll {
     error: Option<String>,
 }
 
-/// Which backend programs get.
+/// The backend that programs get.
 #[derive(Debug, Serialize)]
 struct Chosen {
-    /// What `auto` leads to; `null` when that is nothing.
+    /// The backend of `auto`; `null` if there is none.
     auto: Option<&'static str>,
-    /// Why.
+    /// The reason.
     why: String,
-    /// What `SAKIA_DRIVER` asks for.
+    /// The value of `SAKIA_DRIVER`.
     wanted: &'static str,
 }
 
@@ -192,7 +192,7 @@ impl From<&SetupStep> for Step {
     }
 }
 
-/// The used operations, and whether the kernel has them.
+/// The operations in use, and whether the kernel has them.
 #[derive(Debug)]
 struct Operations(Vec<(String, bool)>);
 
@@ -202,7 +202,7 @@ impl Operations {
         Self(USED.iter().map(|&opcode| (name(opcode), is_supported(opcode))).collect())
     }
 
-    /// The names of those that the kernel has, or of the others.
+    /// Returns the names of the supported operations, or of the others.
     fn named(&self, supported: bool) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(_, has)| *has == supported).map(|(name, _)| name.as_str())
     }
@@ -216,8 +216,8 @@ impl Serialize for Operations {
 
 impl Findings {
     fn gather(options: &Options) -> Self {
-        // One ring, as a program has: the memory that rings lock counts together, and for a while after their
-        // end.
+        // One ring, as in a program: the locked memory of rings is summed up, and stays charged for a while
+        // after their end.
         let chosen = Auto::new(Policy::Auto, Ring::builder());
         let (ring, backend) = (Found::of(&chosen), Chosen::of(&chosen, options.policy));
         let wanted = chosen
@@ -243,7 +243,7 @@ impl Findings {
         findings
     }
 
-    /// What could be changed.
+    /// Returns the suggested changes.
     fn advise(&self) -> Vec<String> {
         let mut advice = Vec::new();
         match &self.ring {
@@ -275,7 +275,7 @@ impl Findings {
     }
 }
 
-/// What would avoid a step down.
+/// Returns the remedy of a step down.
 fn remedy(step: &Step) -> &'static str {
     match rustix::io::Errno::from_raw_os_error(step.errno) {
         rustix::io::Errno::NOMEM => "raise the limit on locked memory (`ulimit -l`, LimitMEMLOCK=)",
@@ -324,7 +324,7 @@ impl Sandbox {
     }
 }
 
-/// What points to a container, as far as files tell.
+/// Returns the signs of a container in files.
 fn container_hints() -> Vec<String> {
     let files = [
         "/.dockerenv",
@@ -341,7 +341,7 @@ fn container_hints() -> Vec<String> {
 }
 
 impl Found {
-    /// What came of the ring when a backend was chosen.
+    /// Returns the outcome of the ring when a backend was chosen.
     fn of(chosen: &io::Result<(Auto, Choice)>) -> Self {
         match chosen {
             Ok((Auto::Uring(uring), _)) => Self::granted(uring.ring()),
@@ -384,11 +384,11 @@ impl Found {
 }
 
 impl FoundPoll {
-    /// Has a driver without a ring do something.
+    /// Tries an operation on a driver without a ring.
     fn gather() -> Self {
         let attempt = || -> io::Result<Operations> {
             let (backend, _) = Auto::new(Policy::Poll, Ring::builder())?;
-            // Each is a call there, but for what one ring sends to another.
+            // Each is a call there, except messages between rings.
             let operations = Operations::used(|opcode| opcode != Opcode::MSG_RING);
             let driver = Driver::new(backend);
             mounts::finish(&driver, driver.nop())??;
@@ -427,7 +427,7 @@ const NAME_WIDTH: usize = 18;
 /// Width at which lists are broken.
 const LINE_WIDTH: usize = 80;
 
-/// A name and what there is to say about it; lists continue below themselves.
+/// Prints a name and its value; lists continue on the next line.
 pub fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl fmt::Display) -> fmt::Result {
     writeln!(f, "  {name:<NAME_WIDTH$}  {value}")
 }

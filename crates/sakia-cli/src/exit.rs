@@ -1,4 +1,4 @@
-//! How the program ends.
+//! The end of the program.
 
 use std::io;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The status to return from `main`; does not come back from a signal.
+    /// Returns the status for `main`; does not return for a signal.
     pub fn leave(self) -> ExitCode {
         match self {
             Self::Success => ExitCode::SUCCESS,
@@ -27,7 +27,7 @@ impl Exit {
             Self::Usage => ExitCode::from(2),
             Self::Status(status) => ExitCode::from(status),
             Self::Signal(signal) => {
-                // Comes back only for signals that do not kill; we watch none of those.
+                // Returns only for signals that do not kill; the program watches none of those.
                 signal_hook::low_level::emulate_default_handler(signal).ok();
                 ExitCode::FAILURE
             }
@@ -35,7 +35,7 @@ impl Exit {
     }
 }
 
-/// Whether nobody reads standard output any more, which is no failure: `sakia sum … | head`.
+/// Returns whether standard output has no reader any more, which is no failure: `sakia sum … | head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let is_broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| {

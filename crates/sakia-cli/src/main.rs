@@ -2,10 +2,10 @@
 //!
 //! Parse ([`cli`]) → resolve (the same, which knows the terminal) → run ([`sum`], [`cp`], [`rm`], [`bench`],
 //! [`doctor`], [`mktree`], which read neither the arguments nor the environment). Results go to standard
-//! output, all else to standard error; [`exit`] says what the exit status means.
+//! output, all else to standard error; [`exit`] has the exit statuses.
 
 #![forbid(unsafe_code)]
-// They panic when they cannot write: `output` has what does not.
+// They panic when they cannot write: `output` has functions that do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Err(error) => return cli::explain(&error).leave(),
     };
     let result = match task {
-        // They leave nothing behind, so that signals may end them at once.
+        // They leave nothing behind, so signals may end them at once.
         Task::Doctor(options) => doctor::run(&options),
         Task::BenchCell(spec) => bench::run_one(&spec),
         Task::Trace(options) => trace::run(&options),

@@ -10,12 +10,12 @@ use crate::exit::Exit;
 use crate::output::{Format, print};
 use crate::signals::Signals;
 
-/// What `sakia mktree` is to do.
+/// Options of `sakia mktree`.
 #[derive(Debug)]
 pub struct Options {
-    /// Where.
+    /// The root.
     pub directory: PathBuf,
-    /// Which tree.
+    /// The kind of tree.
     pub tree: mktree::Options,
     pub format: Format,
 }
@@ -27,7 +27,7 @@ enum Line {
     Mktree(Counts),
 }
 
-/// Makes the tree, and prints what is in it. A signal ends that early, and what is made stays.
+/// Makes the tree, and prints its contents. A signal ends it early, and the files created so far stay.
 ///
 /// # Errors
 /// The directory is not empty, files cannot be made, or standard output cannot be written.

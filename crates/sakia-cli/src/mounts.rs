@@ -1,8 +1,8 @@
-//! What a driver does on mounted file systems, for `sakia doctor`.
+//! The driver's behavior on mounted file systems, for `sakia doctor`.
 //!
-//! Nothing is decided here: a driver with the usual rules writes and reads a small file that has no name,
-//! and says what it has learned from the answers. A file system that another machine or process serves is
-//! only looked up: whatever else might wait for ever.
+//! Nothing is decided here: a driver with the usual rules writes and reads a small file without a name, and
+//! reports what it has learned. A file system of another machine or process is only looked up: any other
+//! call might wait for ever.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,51 +23,51 @@ use crate::doctor::{row, yes};
 use crate::name::{Member, Shown, c_path};
 use crate::output::message;
 
-/// How long an operation on a file may take.
+/// The time limit of an operation on a file.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that are written and read.
+/// The size of the write and the read in bytes.
 const TRIAL_BYTES: usize = 4096;
 
-/// A path whose file system is of interest.
+/// A path whose file system is examined.
 #[derive(Debug)]
 pub struct Place {
     pub path: PathBuf,
-    /// The user named it, and wants to know if there is nothing.
+    /// The user named it, and expects an error if it does not exist.
     pub is_argument: bool,
 }
 
 /// A mounted file system.
 #[derive(Debug, Serialize)]
 pub struct Mount {
-    /// `null` where `/proc` does not tell.
+    /// `null` if `/proc` does not have it.
     mount_point: Option<String>,
-    /// What is mounted: a block device, a server, or any word.
+    /// The mounted device: a block device, a server, or any word.
     source: Option<String>,
     /// Major and minor number, as `st_dev`.
     device: String,
     file_system: String,
     is_remote: bool,
-    /// The places that lie there.
+    /// The examined paths on it.
     paths: Vec<String>,
-    /// Whether reads and writes can refuse to wait; `null`: not tried.
+    /// Support of non-blocking reads and writes; `null`: not tried.
     nowait_read: Option<&'static str>,
     nowait_write: Option<&'static str>,
-    /// Why not all was tried.
+    /// The reason why not everything was tried.
     not_tried: Option<String>,
-    /// What direct I/O asks for; 0: there is none, `null`: not told.
+    /// The alignment of direct I/O; 0: unsupported, `null`: unknown.
     direct_memory_align: Option<u32>,
     direct_offset_align: Option<u32>,
-    /// What the driver does with small buffered reads and writes; `null`: not known before the first.
+    /// The driver's way of small buffered reads and writes; `null`: unknown before the first.
     reads: Option<Way>,
     writes: Option<Way>,
     /// Plain calls have been slow, and are not made for a while.
     is_slow: bool,
-    /// For the words: what the driver's queue is.
+    /// For the human layout: the kind of the driver's queue.
     #[serde(skip)]
     queue: Way,
 }
 
-/// A place that could not be looked up.
+/// A path that could not be looked up.
 #[derive(Debug, Serialize)]
 pub struct Failure {
     #[serde(flatten, serialize_with = "as_member")]
@@ -82,7 +82,7 @@ fn as_member<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Erro
     Member(path.as_os_str()).serialize(serializer)
 }
 
-/// Whether a file system can refuse to wait. `lies`: it claims to, and answers wrongly.
+/// Describes the support of non-blocking calls. `lies`: the file system claims it, and answers wrongly.
 fn word(support: Support) -> Option<&'static str> {
     match support {
         Support::Unknown => None,
@@ -92,13 +92,13 @@ fn word(support: Support) -> Option<&'static str> {
     }
 }
 
-/// Which way an operation takes.
+/// The way of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Way {
-    /// A plain call that refuses to wait; if it does, the queue.
+    /// A non-blocking plain call; if it would block, the queue.
     Nowait,
-    /// A plain call that is timed, and not made for a while after slow ones.
+    /// A timed plain call, not made for a while after slow ones.
     Timed,
     Ring,
     Thread,
@@ -119,9 +119,8 @@ impl Way {
     }
 }
 
-/// Finds out about the file systems of these places, each once, in the order in which they come. Places
-/// that are no arguments, and are not there, are left out. The operations go to `backend`, without one to
-/// epoll and threads.
+/// Examines the file systems of these places, each once, in order. Missing places that are no arguments are
+/// left out. The operations go to `backend`, or without one to epoll and threads.
 pub fn gather(places: &[Place], backend: Option<Auto>) -> (Vec<Mount>, Vec<Failure>) {
     let (mut mounts, mut failures) = (Vec::<Candidate>::new(), Vec::new());
     let poll = || Auto::new(Policy::Poll, Ring::builder()).ok().map(|(backend, _)| backend);
@@ -146,21 +145,21 @@ pub fn gather(places: &[Place], backend: Option<Auto>) -> (Vec<Mount>, Vec<Failu
     }
     let table = MountTable::read().unwrap_or_default();
     let mounts = mounts.iter().map(|mount| mount.examine(&driver, &table, queue)).collect();
-    // Of an operation that does not end nobody waits for the end.
+    // The shutdown does not wait for an operation that does not end.
     let _ = driver.shutdown(Duration::from_millis(100));
     (mounts, failures)
 }
 
-/// A file system that was looked up.
+/// A file system after its lookup.
 struct Candidate {
     device: u64,
     mount_id: Option<u64>,
-    /// The places that lie there, and what they are.
+    /// The examined paths on it, and their types.
     paths: Vec<(PathBuf, FileType)>,
 }
 
 impl Candidate {
-    /// A lookup, and what the kernel knows of it by itself. The driver meets the file system.
+    /// Looks the path up, which makes the driver learn about the file system.
     fn look_up(driver: &Driver, path: &Path) -> io::Result<Self> {
         let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -184,7 +183,7 @@ impl Candidate {
         (self.mount_id, self.device) == (other.mount_id, other.device)
     }
 
-    /// Tries what can be tried, and says what the driver makes of it.
+    /// Tries everything that is safe, and returns the driver's conclusions.
     fn examine(&self, driver: &Driver, table: &MountTable, queue: Way) -> Mount {
         let is_remote = self.facts(driver).is_remote;
         let (mut not_tried, mut alignment) = (None, None);
@@ -234,11 +233,11 @@ impl Candidate {
     }
 }
 
-/// Has the driver write and read a small file in a directory, or read a file that is there. Tells what direct
-/// I/O asks for, of memory and of offsets.
+/// Lets the driver write and read a small file in a directory, or read an existing file. Returns the
+/// alignment of direct I/O, of memory and of offsets.
 ///
 /// # Errors
-/// Why not all was tried.
+/// The reason why not everything was tried.
 fn try_out(
     driver: &Driver,
     path: &Path,
@@ -268,7 +267,7 @@ fn try_out(
     is_directory.then_some(()).ok_or_else(|| "no directory to write in".to_owned())
 }
 
-/// Opens a new file that has no name, or loses it at once where files must have one.
+/// Opens a new file without a name, or removes the name at once if files must have one.
 fn open_unnamed(driver: &Driver, directory: &Path) -> io::Result<sakia_driver::Fd> {
     let (flags, mode) = (OFlags::RDWR, (Mode::RUSR | Mode::WUSR).bits());
     let open = |path: &Path, more: OFlags| {
@@ -288,7 +287,7 @@ fn open_unnamed(driver: &Driver, directory: &Path) -> io::Result<sakia_driver::F
     Ok(fd)
 }
 
-/// Takes turns until the operation is done, but not for ever.
+/// Takes turns until the operation is done, up to a time limit.
 pub fn finish<O: Operation>(driver: &Driver, mut op: Op<O>) -> io::Result<O::Output> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -322,7 +321,7 @@ impl fmt::Display for Mount {
         let paths: Vec<_> = self.paths.iter().map(|path| shown(path)).collect();
         row(f, "paths", paths.join(", "))?;
         let can = |answer| match (answer, &self.not_tried) {
-            (Some("lies"), _) => "it says so, and answers wrongly".to_owned(),
+            (Some("lies"), _) => "it claims to, and answers wrongly".to_owned(),
             (Some(answer), _) => answer.to_owned(),
             (None, Some(why)) => format!("not tried: {why}"),
             (None, None) => "not tried: a limit on the size of files is in force".to_owned(),

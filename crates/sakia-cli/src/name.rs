@@ -1,4 +1,4 @@
-//! Names of files as they are shown.
+//! File names for display.
 
 use std::ffi::{CString, OsStr};
 use std::fmt::{self, Write};
@@ -11,8 +11,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// A name that does nothing to a terminal: control characters, and those that change the direction
-/// of text, are shown as `\n`, `\u{202e}` and so on, and bytes that are not UTF-8 as `\xff`.
+/// A name that is safe to print on a terminal: control characters, and those that change the text direction,
+/// are shown as `\n`, `\u{202e}` and so on, and bytes that are not UTF-8 as `\xff`.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a OsStr);
 
@@ -34,28 +34,28 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether the character makes a terminal show what follows in another order.
+/// Returns whether the character changes the order in which a terminal shows the text.
 fn is_directional(char: char) -> bool {
     matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The bytes of a path without slashes at its end: none of `/`.
+/// Returns the bytes of a path without slashes at its end: none for `/`.
 pub fn without_slashes(path: &Path) -> &[u8] {
     let text = path.as_os_str().as_bytes();
     let end = text.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     &text[..end]
 }
 
-/// A path as the kernel takes it.
+/// Converts a path to the kernel's form.
 ///
 /// # Errors
-/// There is a zero byte in it.
+/// It has a zero byte.
 pub fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// A name as a member of a JSON object: `"path"`, or `"path_bytes"` in base64 when it is not UTF-8.
-/// Meant to be flattened.
+/// A name as a member of a JSON object: `"path"`, or `"path_bytes"` in base64 if it is not UTF-8. Use it
+/// flattened.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a>(pub &'a OsStr);
 

@@ -1,5 +1,5 @@
-//! What is written: results to standard output, words on standard error, and the lines of `sakia sum`, one
-//! per file, for people or as JSON.
+//! Output: results to standard output, messages to standard error, and the lines of `sakia sum`, one per
+//! file, for people or as JSON.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,7 +19,7 @@ use serde::ser::Serializer;
 use crate::engine::{Shape, Sum};
 use crate::name::{Member, Shown};
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Human,
@@ -27,19 +27,19 @@ pub enum Format {
     Json,
 }
 
-/// Says something on standard error. That nobody hears it is no reason to end.
+/// Prints a message to standard error. A write error is ignored.
 pub fn complain(text: fmt::Arguments<'_>) {
-    // At once, so that lines of several threads do not mix.
+    // In one write, so that lines of several threads do not mix.
     let line = format!("sakia: {text}\n");
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Standard output. All that is written there goes through this.
+/// Locks standard output. All output there goes through this.
 ///
 /// # Errors
-/// `EBADF`: it was closed when the program began, or is not open for writing. `std` has opened `/dev/null` in
-/// place of the one, and takes the other for one that takes everything.
-#[expect(clippy::disallowed_methods, reason = "what it hides is looked at here")]
+/// `EBADF`: it was closed when the program began, or is not open for writing. `std` opens `/dev/null` in
+/// place of the former, and treats the latter as one that accepts everything.
+#[expect(clippy::disallowed_methods, reason = "the errors that it hides are checked here")]
 pub fn stdout() -> io::Result<StdoutLock<'static>> {
     let out = io::stdout();
     let flags = fcntl_getfl(&out)?;
@@ -51,16 +51,16 @@ pub fn stdout() -> io::Result<StdoutLock<'static>> {
     Ok(out.lock())
 }
 
-/// Whether standard output is a terminal.
+/// Returns whether standard output is a terminal.
 #[expect(clippy::disallowed_methods, reason = "nothing is written")]
 pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Writes a line of results.
+/// Prints a line of results.
 ///
 /// # Errors
-/// Standard output does not take it.
+/// Standard output cannot be written.
 pub fn print(line: &str) -> anyhow::Result<()> {
     let print = || {
         let mut out = stdout()?;
@@ -70,8 +70,8 @@ pub fn print(line: &str) -> anyhow::Result<()> {
     print().context(STDOUT)
 }
 
-/// Lines on standard output, from any thread. After an error, which is kept, none is written: the work goes
-/// on.
+/// Lines on standard output, from any thread. The first error is kept, and later lines are dropped: the work
+/// goes on.
 #[derive(Debug, Default)]
 pub struct Lines {
     error: Mutex<Option<io::Error>>,
@@ -82,7 +82,7 @@ impl Lines {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes whole lines, at once.
+    /// Writes whole lines in one call.
     pub fn write(&self, lines: &[u8]) {
         let mut error = self.lock();
         if error.is_none() {
@@ -90,10 +90,10 @@ impl Lines {
         }
     }
 
-    /// Tells whether all was written.
+    /// Returns whether everything was written.
     ///
     /// # Errors
-    /// The first one that came up. A broken pipe is none.
+    /// The first error. A broken pipe is none.
     pub fn end(&self) -> anyhow::Result<()> {
         match self.lock().take() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context(STDOUT),
@@ -102,7 +102,7 @@ impl Lines {
     }
 }
 
-/// The sums, and what it took.
+/// The totals and the statistics.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     /// Inputs that were summed.
@@ -114,20 +114,20 @@ pub struct Summary<'a> {
     pub elapsed_ns: u64,
     pub bytes_per_s: u64,
     pub reads: u64,
-    /// Of these, the ones that were plain calls on this thread.
+    /// The part of these that were plain calls on this thread.
     pub plain_reads: u64,
     #[serde(flatten)]
     pub shape: Shape,
     /// The backend.
     pub driver: &'a str,
-    /// Why there is no ring, if that led to the choice of the driver.
+    /// The reason why there is no ring, if that led to the choice of the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     #[serde(serialize_with = "by_name")]
     pub counters: Counters,
 }
 
-/// Bytes of results that are written at once at most.
+/// The size of the output buffer in bytes.
 const OUT_BYTES: usize = 16 << 10;
 
 /// Writes results to standard output, and errors to standard error.
@@ -135,7 +135,7 @@ const OUT_BYTES: usize = 16 << 10;
 pub struct Output {
     out: BufWriter<StdoutLock<'static>>,
     format: Format,
-    /// Names are made harmless.
+    /// Names are escaped.
     to_terminal: bool,
 }
 
@@ -153,10 +153,10 @@ pub enum Line<'a, S> {
     Summary(S),
 }
 
-/// What failed, as JSON.
+/// A failure, as JSON.
 #[derive(Debug, Serialize)]
 pub struct Failed<'a> {
-    /// None: what failed concerns no input.
+    /// `None`: the failure concerns no input.
     #[serde(flatten)]
     pub path: Option<Member<'a>>,
     pub operation: &'a str,
@@ -181,7 +181,7 @@ impl Output {
         Self { out: BufWriter::with_capacity(OUT_BYTES, out), format, to_terminal }
     }
 
-    /// The result of one input.
+    /// Prints the result of one input.
     pub fn file(&mut self, name: &OsStr, sum: Sum) -> anyhow::Result<()> {
         match self.format {
             Format::Human => self.row(name, sum),
@@ -189,12 +189,12 @@ impl Output {
         }
     }
 
-    /// Lets the results be seen that there are. To be called before anything that may take long.
+    /// Flushes the results. Called before anything that may take long.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         self.out.flush().context(STDOUT)
     }
 
-    /// The failure of one input.
+    /// Prints the failure of one input.
     pub fn error(
         &mut self,
         name: &OsStr,
@@ -207,7 +207,7 @@ impl Output {
         self.failed(Failed { path: Some(Member(name)), operation, errno, message })
     }
 
-    /// A failure, in JSON.
+    /// Prints a failure, in JSON.
     pub fn failed(&mut self, failed: Failed<'_>) -> anyhow::Result<()> {
         match self.format {
             Format::Human => Ok(()),
@@ -215,8 +215,8 @@ impl Output {
         }
     }
 
-    /// The end: in JSON always; for people the total of several inputs, and the statistics if
-    /// wanted.
+    /// Prints the end: in JSON always; for people the total of several inputs, and the statistics if
+    /// requested.
     pub fn summary(
         &mut self,
         summary: &Summary<'_>,
@@ -229,7 +229,7 @@ impl Output {
                     self.row(OsStr::new("total"), summary.total)?;
                 }
                 self.flush()?;
-                // Of nothing there are none.
+                // Without files there are none.
                 if statistics && summary.files > 0 {
                     let _ = io::stderr().lock().write_all(summary.to_string().as_bytes());
                 }
@@ -242,7 +242,7 @@ impl Output {
         }
     }
 
-    /// Sum, bytes, name.
+    /// Prints sum, bytes and name.
     fn row(&mut self, name: &OsStr, sum: Sum) -> anyhow::Result<()> {
         let mut line = format!("{:>15} {:>13}  ", sum.sum, sum.bytes).into_bytes();
         if self.to_terminal {
@@ -262,7 +262,7 @@ impl Output {
 
 pub const STDOUT: &str = "standard output";
 
-/// The error without the number that `std` appends, which is a member of its own.
+/// Returns the error without the number that `std` appends, which is a separate member.
 pub fn message(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -271,7 +271,7 @@ pub fn message(error: &io::Error) -> String {
     }
 }
 
-/// Says on standard error what failed of a copy or a removal. Returns the reason.
+/// Reports a failure of a copy or a removal on standard error. Returns the reason.
 pub fn report(failure: &Failure) -> String {
     let message = message(failure.io_error());
     let path = Shown(failure.path().as_os_str());
@@ -279,7 +279,7 @@ pub fn report(failure: &Failure) -> String {
     message
 }
 
-/// What the engine did.
+/// The engine's statistics.
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shape: Shape { block_bytes, depth }, driver, counters, .. } = self;
@@ -300,7 +300,7 @@ impl fmt::Display for Summary<'_> {
         }
         row("completions", &counters.completions, format_args!(""))?;
         row("enters", &counters.enters, format_args!("{} of them ready to sleep", counters.waits))?;
-        // The other backends make more calls than those that the driver counts.
+        // The other backends make more calls than the driver counts.
         if mib >= 1.0 && *driver == "uring" {
             let calls = counters.enters as f64 / mib;
             row("system calls", &format!("{calls:.3}"), format_args!("per MiB (io_uring_enter)"))?;

@@ -1,30 +1,30 @@
-//! How far it has come, on a terminal.
+//! The progress on a terminal.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work that is done sooner shows no bar.
+/// Faster work shows no bar.
 const DELAY: Duration = Duration::from_millis(300);
-/// Time between two looks of the bar.
+/// The interval of the bar's updates.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a bar looks like where it is not known how much there is, and where it is.
+/// The templates of a bar with an unknown and a known total.
 type Look = [&'static str; 2];
 
-/// Of files that are read.
+/// For files that are read.
 const READING: Look = [
     "{spinner} {binary_bytes}, {binary_bytes_per_sec}",
     "{wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta}",
 ];
-/// Of a copy, whose sources are not all counted, and then are.
+/// For a copy, before and after its sources are counted.
 pub const COPYING: Look = [
     "{spinner} {binary_bytes}, {msg}, {binary_bytes_per_sec}",
     "{wide_bar} {binary_bytes} of {binary_total_bytes}, {msg}, {binary_bytes_per_sec}, {eta}",
 ];
 
-/// A bar on standard error, which shows itself after a while, and goes away when it is dropped.
+/// A bar on standard error, which appears after a delay, and disappears when it is dropped.
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,
@@ -38,7 +38,8 @@ impl Bar {
         Self { bar, look, begin: Instant::now() }
     }
 
-    /// So much is done, of so much if that is known; a pipe, or a file that grew, has more than was known.
+    /// Shows the bytes done, of the total if it is known; a pipe, or a file that grew, has more than the
+    /// total.
     pub fn show(&self, bytes: u64, total: Option<u64>, message: impl Into<Cow<'static, str>>) {
         if self.begin.elapsed() < DELAY {
             return;
@@ -69,30 +70,31 @@ impl Drop for Bar {
     }
 }
 
-/// How far reading has come: a bar, or nothing.
+/// The progress of reading: a bar, or nothing.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<Bar>,
-    /// When to look again.
+    /// The time of the next update.
     next: Instant,
     bytes: u64,
-    /// What is known of the bytes to come, those done included.
+    /// The known total, including the bytes done.
     total: u64,
 }
 
 impl Progress {
-    /// With a bar, if `enabled`: standard error is a terminal, and nobody asked for silence.
+    /// Returns a progress with a bar, if `enabled`: standard error is a terminal, and the output is not
+    /// quiet.
     pub fn new(enabled: bool) -> Self {
         let bar = enabled.then(|| Bar::new(READING));
         Self { bar, next: Instant::now() + DELAY, bytes: 0, total: 0 }
     }
 
-    /// More bytes are known to come.
+    /// Adds to the known total.
     pub fn expect(&mut self, bytes: u64) {
         self.total = self.total.saturating_add(bytes);
     }
 
-    /// More bytes are done.
+    /// Adds to the bytes done.
     #[inline]
     pub fn advance(&mut self, bytes: u64) {
         self.bytes += bytes;
@@ -112,7 +114,7 @@ impl Progress {
         }
     }
 
-    /// Lets `f` write to the terminal, with the bar out of its way.
+    /// Lets `f` write to the terminal, with the bar hidden.
     pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.bar.suspend(f),

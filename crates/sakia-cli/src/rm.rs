@@ -1,4 +1,4 @@
-//! `sakia rm`: files and trees removed.
+//! `sakia rm`: removes files and trees.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -16,26 +16,26 @@ use crate::name::{Shown, without_slashes};
 use crate::output::{complain, message, report};
 use crate::signals::{GIVEN_UP, Signals};
 
-/// Entries that are named when they are given up.
+/// The largest number of entries named at a give-up.
 const GIVEN_UP_MAX: usize = 10;
 
-/// What `sakia rm` is to do.
+/// Options of `sakia rm`.
 #[derive(Debug)]
 pub struct Options {
     pub paths: Vec<PathBuf>,
-    /// Directories are removed.
+    /// Remove directories.
     pub recursive: bool,
-    /// What is not there is no failure.
+    /// A missing entry is no failure.
     pub force: bool,
-    /// Which backend to read with.
+    /// The backend of reads.
     pub policy: Policy,
 }
 
-/// Removes everything.
+/// Removes all paths.
 ///
 /// # Errors
-/// What ends the program: there are no threads or descriptors. What befalls an entry is reported and makes
-/// the program [fail](Exit::Failure) in the end.
+/// Errors that end the program: there are no threads or descriptors. A failure of an entry is reported and
+/// makes the program [fail](Exit::Failure) at the end.
 pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let token = CancellationToken::new();
     let stop = token.clone();
@@ -64,7 +64,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
         anyhow::Ok(refused)
     })?;
     if signals.received().is_some() {
-        // The process ends, and with it what is still under way.
+        // The process ends, and with it all operations in flight.
         std::mem::forget(runtime);
     }
     Ok(match (signals.received(), refused + progress.counts().failures) {
@@ -74,7 +74,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     })
 }
 
-/// What is not answered, a line for each.
+/// Returns the entries without an answer, a line for each.
 pub fn given_up(progress: &Progress) -> Vec<String> {
     let paths = progress.under_way();
     if paths.is_empty() {
@@ -84,7 +84,7 @@ pub fn given_up(progress: &Progress) -> Vec<String> {
     paths.iter().take(GIVEN_UP_MAX).map(line).collect()
 }
 
-/// Whether a path may be removed at all.
+/// Checks that a path may be removed at all.
 fn check(options: &Options, path: &Path) -> Result<(), String> {
     let shown = Shown(path.as_os_str());
     let text = without_slashes(path);
@@ -95,7 +95,7 @@ fn check(options: &Options, path: &Path) -> Result<(), String> {
             "{shown} is not removed: it is where one is, above that, or everything"
         ));
     }
-    // With the slash it would be what the link points to.
+    // With the slash it would be the link's target.
     if text.len() < path.as_os_str().len() && Path::new(OsStr::from_bytes(text)).is_symlink() {
         return Err(format!("{shown} is a link, which is removed without the slash"));
     }

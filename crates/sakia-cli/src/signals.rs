@@ -1,16 +1,16 @@
-//! Signals that end the program, and the thread that hears them.
+//! Signals that end the program, and the thread that receives them.
 //!
-//! The kernel gives a signal to the thread that began the program, if that can take it. A thread in a call
-//! that is not answered (a dead file server) takes none, and more signals of that number are dropped
-//! meanwhile. So that thread does nothing but hear them, and the work is on another one.
+//! The kernel delivers a signal to the main thread, if that can take it. A thread in an unanswered call (a
+//! dead file server) takes none, and further signals of that number are dropped meanwhile. So the main
+//! thread only waits for signals, and another one does the work.
 //!
-//! 1. A first signal tells the work to end: see [`Signals::on_first`]. The handler itself only writes to a
+//! 1. The first signal tells the work to end: see [`Signals::on_first`]. The handler itself only writes to a
 //!    socket.
-//! 2. Work that has not ended [`GRACE`] later is given up: the program says what it was at, and dies of the
-//!    signal.
+//! 2. Work that has not ended [`GRACE`] later is given up: the program prints the current entries, and dies
+//!    of the signal.
 //! 3. A second signal ends the program within its handler.
 //!
-//! Whatever may wait, words on standard error too, is done by other threads.
+//! Everything that may block, messages on standard error included, is done by other threads.
 
 use std::fmt;
 use std::fs;
@@ -33,16 +33,16 @@ use crate::output::complain;
 
 /// The signals that end the program.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
-/// How long work may take to end after the first signal.
+/// The time for the work to end after the first signal.
 const GRACE: Duration = Duration::from_secs(1);
-/// What is said of work that is given up, where it cannot be said what it is at.
-pub const GIVEN_UP: &str = "gave up waiting for what is not answered";
-/// How long the last words may take.
+/// The message about work that is given up, without its current entries.
+pub const GIVEN_UP: &str = "gave up waiting for an answer";
+/// The time limit of the last message.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// The stack of the thread that works. All of it counts where the address space is limited.
+/// The stack size of the working thread. All of it counts if the address space is limited.
 const STACK_BYTES: usize = 2 << 20;
 
-/// What was heard. Clones are the same.
+/// The signals received. Clones share them.
 #[derive(Clone)]
 pub struct Signals {
     shared: Arc<Shared>,
@@ -50,28 +50,28 @@ pub struct Signals {
 
 #[derive(Default)]
 struct Shared {
-    /// The last one that came; 0 when none has.
+    /// The last signal; 0 before the first.
     received: Arc<AtomicUsize>,
     told: Mutex<Told>,
 }
 
 #[derive(Default)]
 struct Told {
-    /// The first signal was heard, and what follows was done.
+    /// The first signal was received and handled.
     is_over: bool,
     on_first: Vec<Box<dyn FnOnce() + Send>>,
-    /// What work is at that does not end.
+    /// Returns the current entries of work that does not end.
     held: Option<Box<dyn Fn() -> Vec<String> + Send>>,
 }
 
 impl Signals {
-    /// The last signal that came.
+    /// Returns the last signal.
     pub fn received(&self) -> Option<i32> {
         let signal = self.shared.received.load(Ordering::SeqCst);
         (signal != 0).then_some(signal as i32)
     }
 
-    /// Calls `act`, which must not wait, when the first signal is heard; at once if it was.
+    /// Calls `act`, which must not block, at the first signal; at once if it has come.
     pub fn on_first(&self, act: impl FnOnce() + Send + 'static) {
         let mut told = self.lock();
         if told.is_over {
@@ -82,7 +82,7 @@ impl Signals {
         }
     }
 
-    /// A descriptor that becomes readable when the first signal is heard.
+    /// Returns a descriptor that becomes readable at the first signal.
     ///
     /// # Errors `EMFILE`: no descriptor left.
     pub fn readable(&self) -> io::Result<OwnedFd> {
@@ -91,7 +91,7 @@ impl Signals {
         Ok(reader.into())
     }
 
-    /// Calls `held`, on a thread of its own, if the work has to be given up: what it is at.
+    /// Calls `held`, on a new thread, if the work has to be given up: it returns the current entries.
     pub fn on_giving_up(&self, held: impl Fn() -> Vec<String> + Send + 'static) {
         self.lock().held = Some(Box::new(held));
     }
@@ -108,7 +108,7 @@ impl Signals {
         acts.into_iter().for_each(|act| act());
     }
 
-    /// Says what the work is at, if that can be said soon.
+    /// Prints the current entries of the work, if that takes little time.
     fn last_words(&self) {
         let signals = self.clone();
         let (sender, said) = mpsc::channel();
@@ -131,8 +131,8 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// Does `work` on a thread of its own, and hears signals on this one, which has to be the one that began the
-/// program. Signals that the program was started to ignore (`nohup`, a shell's `&`) stay ignored.
+/// Does `work` on a new thread, and waits for signals on this one, which has to be the main thread. Signals
+/// ignored at the start (`nohup`, a shell's `&`) stay ignored.
 ///
 /// # Errors
 /// Those of `work`; there are no descriptors or threads.
@@ -145,7 +145,8 @@ pub fn hear(
     let worker = thread::Builder::new().name("work".into()).stack_size(STACK_BYTES).spawn({
         let signals = signals.clone();
         move || {
-            // Dropped in this order, after a panic too: the result is there when this wakes the other thread.
+            // Dropped in this order, even after a panic: the result is there when this wakes the other
+            // thread.
             let _wake = Wake(writer);
             let sender = sender;
             sender.send(work(&signals)).ok();
@@ -175,19 +176,18 @@ pub fn hear(
             }
             reader.set_read_timeout(Some(left)).context("signals")?;
         }
-        // A signal, the end of the work, or of the time.
+        // A signal, the end of the work, or the time limit.
         let _ = (&reader).read(&mut [0]);
     }
 }
 
-/// Has signals noted, and this socket written to when one comes. A second one ends the program at once.
+/// Records signals and writes to this socket when one comes. A second one ends the program at once.
 fn watch(writer: &UnixStream) -> io::Result<Signals> {
     let shared = Shared::default();
     let armed = Arc::new(AtomicBool::new(false));
     let ignored = ignored();
     for signal in ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0) {
-        // In this order: a signal that comes in between is noted. The first one finds the flag down, and
-        // raises it.
+        // In this order: a signal in between is recorded. The first one finds the flag unset, and sets it.
         flag::register_usize(signal, Arc::clone(&shared.received), signal as usize)?;
         low_level::pipe::register(signal, writer.try_clone()?)?;
         flag::register_conditional_default(signal, Arc::clone(&armed))?;
@@ -196,17 +196,17 @@ fn watch(writer: &UnixStream) -> io::Result<Signals> {
     Ok(Signals { shared: Arc::new(shared) })
 }
 
-/// Wakes the thread that hears signals.
+/// Wakes the thread that waits for signals.
 struct Wake(UnixStream);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // It fails when the socket is full, which wakes as well.
+        // It fails if the socket is full, which wakes as well.
         let _ = self.0.write(&[0]);
     }
 }
 
-/// The mask of ignored signals; none where `/proc` does not say.
+/// Returns the mask of ignored signals; 0 if `/proc` does not have it.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -20,14 +20,14 @@ use crate::output::{Failed, Format, Output, STDOUT, Summary, complain, message, 
 use crate::progress::Progress;
 use crate::signals::Signals;
 
-/// Inputs that are being opened while one is read.
+/// The number of inputs opened ahead while one is read.
 const AHEAD: usize = 16;
-/// So many inputs are opened ahead after one that the caches did not hold.
+/// The number of inputs opened ahead after an uncached one.
 const COLD: usize = 64;
-/// How long to wait for reads in flight after an error.
+/// The time limit for reads in flight after an error.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// What `sakia sum` is to do.
+/// Options of `sakia sum`.
 #[derive(Debug)]
 pub struct Options {
     pub inputs: Vec<Input>,
@@ -35,15 +35,15 @@ pub struct Options {
     pub format: Format,
     /// Standard output is a terminal.
     pub to_terminal: bool,
-    /// Which backend to read with.
+    /// The backend of reads.
     pub policy: Policy,
-    /// Say why there is no ring, and in the end what the engine did.
+    /// Print why there is no ring, and the statistics at the end.
     pub statistics: bool,
     /// Draw a bar on standard error.
     pub progress: bool,
 }
 
-/// Something to sum.
+/// An input.
 #[derive(Debug)]
 pub enum Input {
     Stdin,
@@ -51,7 +51,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// As the user calls it.
+    /// Returns the name given by the user.
     pub fn name(&self) -> &OsStr {
         match self {
             Self::Stdin => OsStr::new("-"),
@@ -63,8 +63,8 @@ impl Input {
 /// Sums all inputs.
 ///
 /// # Errors
-/// What ends the program: standard output cannot be written, the driver failed. What befalls one
-/// input is reported and makes the program [fail](Exit::Failure) in the end.
+/// Errors that end the program: standard output cannot be written, the driver failed. A failure of one input
+/// is reported and makes the program [fail](Exit::Failure) at the end.
 pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let out = stdout().context(STDOUT)?;
     let mut output = Output::new(out, options.format, options.to_terminal);
@@ -89,7 +89,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     work.progress.clear();
     drop(work);
     if signals.received().is_some() {
-        // The process ends, and with it what is in flight.
+        // The process ends, and with it all reads in flight.
         std::mem::forget(driver);
     } else {
         let _ = driver.shutdown(DRAIN_LIMIT);
@@ -98,7 +98,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     Ok(result?.unwrap_or_else(interrupted))
 }
 
-/// Says why there is no backend such as was asked for.
+/// Reports why the requested backend is not available.
 fn report_refusal(error: &io::Error, output: &mut Output) -> anyhow::Result<()> {
     let (backend, operation) = match error.get_ref().is_some_and(|inner| inner.is::<SetupError>()) {
         true => ("io_uring", "io_uring_setup"),
@@ -110,17 +110,17 @@ fn report_refusal(error: &io::Error, output: &mut Output) -> anyhow::Result<()> 
     output.flush()
 }
 
-/// What the loop over the inputs uses.
+/// State of the loop over the inputs.
 struct Work<'d> {
     engine: Engine<'d>,
     progress: Progress,
     output: Output,
-    /// Inputs that are still to be opened ahead.
+    /// The number of inputs still to be opened ahead.
     cold: usize,
 }
 
 impl Work<'_> {
-    /// `None`: interrupted.
+    /// Returns `None` if interrupted.
     fn run(
         &mut self,
         options: &Options,
@@ -200,7 +200,7 @@ impl Work<'_> {
         self.sum_opened(&opened, 0)
     }
 
-    /// Sums `path`, which the caches do not hold, and announces those that follow.
+    /// Sums `path`, which is not cached, and announces the next inputs.
     fn sum_announced<'p>(
         &mut self,
         path: &Path,
@@ -221,11 +221,11 @@ impl Work<'_> {
         self.sum_opened(&opened, 0)
     }
 
-    /// Sums standard input from where it stands, and leaves it at its end, as reading it would.
+    /// Sums standard input from its current position, and leaves it at its end, as reading it would.
     fn sum_stdin(&mut self, driver: &Driver) -> Result<Sum, Failure> {
         let clone = || io::stdin().as_fd().try_clone_to_owned();
         let failed = |error| Failure::Input("open", error);
-        // `std` has opened something else in its place.
+        // `std` has opened `/dev/null` in its place.
         if stdin_was_closed() {
             return Err(failed(Errno::BADF.into()));
         }

@@ -1,4 +1,4 @@
-//! `sakia trace`: recordings of programs, in words and as pictures.
+//! `sakia trace`: recordings of programs, in words and pictures.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::exit::Exit;
 use crate::output::{complain, print};
 
-/// What `sakia trace` is to do.
+/// Options of `sakia trace`.
 #[derive(Debug)]
 pub enum Options {
     Record(Record),
@@ -39,7 +39,7 @@ pub struct Summarize {
     pub json: bool,
 }
 
-/// A stretch to draw.
+/// A section to draw.
 #[derive(Debug)]
 pub struct Plot {
     pub file: PathBuf,
@@ -48,7 +48,7 @@ pub struct Plot {
     pub to: Option<Duration>,
 }
 
-/// Does it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// The program cannot be started, or a file cannot be read or written, or is no trace.
@@ -100,7 +100,7 @@ fn record(options: &Record) -> anyhow::Result<Exit> {
     })
 }
 
-/// The files of a recording: of the first process, and those with the numbers of others.
+/// Returns the files of a recording: of the first process, and those with the numbers of others.
 fn files(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
     let folder = path.parent().unwrap_or(Path::new("/"));

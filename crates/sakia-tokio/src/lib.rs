@@ -27,7 +27,7 @@
 //! Both kinds of runtime work, with one thread or several. Futures are `Send`, and [`File`](fs::File) is
 //! `Send` and `Sync`. APIs that take a file by tokio's traits accept this one.
 //!
-//! the same as `tokio::fs` | |
+//! | the same as `tokio::fs` | |
 //! |---|---|
 //! | position | the kernel's, shared by clones and inherited descriptors |
 //! | writes | may be ready before they are done: flush at the end |

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use super::Row;
 use crate::callgrind::{self, per_operation};
 
-/// The first is the yardstick of the second, the third and the fourth those of the fifth.
+/// The first is the baseline of the second, the third and the fourth those of the fifth.
 const VARIANTS: [&str; 5] = ["crate", "ring", "owned", "promised", "driver"];
 const OPERATIONS: [&str; 2] = ["nop", "read"];
 const BATCHES: [u32; 3] = [1, 8, 64];
 /// Operations of the shorter run; the longer has twice as many. A multiple of every batch.
 const COUNT: u64 = 6400;
-/// The most that a ratio should be.
+/// The target of a ratio, at most.
 const RATIO_MAX: f64 = 1.15;
 
-/// Prints a row per operation and batch: instructions per operation and the two ratios. Returns whether
-/// the ring reaches its target everywhere, too.
+/// Prints a row per operation and batch: instructions per operation and the two ratios. Returns whether the
+/// ring meets its target everywhere.
 pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result<(Vec<Row>, bool)> {
     if !json {
         println!(
@@ -77,7 +77,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
     Ok((rows, is_reached))
 }
 
-/// A ratio, marked when it misses the target.
+/// Formats a ratio, marked if it misses the target.
 fn verdict(ratio: f64) -> String {
     let mark = if ratio > RATIO_MAX { " miss" } else { "" };
     format!("{ratio:.2}{mark}")

@@ -17,10 +17,10 @@ use crate::{callgrind, lines};
 
 /// The least instructions per operation of a file that counts.
 const COST_MIN: f64 = 0.5;
-/// Counts, of which the least is taken for each file: what disturbs a run adds to it.
+/// The number of counts, of which the minimum counts for each file: disturbances only add.
 const RUNS: usize = 3;
 
-/// The operations that can be asked for.
+/// The supported operations.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Traced {
     /// `fs::read` of a file of 4 KiB in the page cache

@@ -1,7 +1,7 @@
 //! Operations of a runtime, as programs use them.
 //!
-//! Each cell is counted several times: where a driver has threads, what they do between two operations
-//! depends on the machine's scheduler.
+//! Each cell is counted several times: the work of a driver's threads between two operations depends on the
+//! machine's scheduler.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::callgrind::{self, per_operation};
 
 /// Operations of the shorter run; the longer has twice as many. A multiple of all numbers of connections.
 pub(super) const COUNT: u64 = 6400;
-/// Counts per cell, of which the least is taken: what disturbs a run adds to it.
+/// The number of counts per cell, of which the minimum is used: disturbances only add.
 const RUNS: usize = 5;
 
-/// An operation, as the program knows it.
+/// An operation, by its name in the program.
 pub(super) struct Operation {
     name: &'static str,
     driver: &'static str,
@@ -36,7 +36,7 @@ impl Operation {
         })
     }
 
-    /// Adds what the program takes for `count` of them.
+    /// Adds the program's arguments for `count` operations.
     pub(super) fn add_arguments(&self, command: &mut Command, count: u64, data: &Path) {
         command.args([self.driver, self.name, &count.to_string()]);
         command.args(self.has_file.then_some(data));
@@ -52,7 +52,7 @@ impl Operation {
     }
 }
 
-/// What most of them have in common.
+/// The common part of most of them.
 const TASK: Operation = Operation { name: "", driver: "uring", connections: None, has_file: false };
 
 /// Reads a whole file by its path.

@@ -1,4 +1,4 @@
-//! Counts of an earlier commit, and how later ones compare with them.
+//! Counts of an earlier commit, and their comparison with later ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::Row;
 
-/// The most that a count may be of the saved one.
+/// The largest accepted ratio to the saved count.
 const RATIO_MAX: f64 = 1.005;
-/// The variants that are this project's; the others are what they are compared with.
+/// This project's variants; the others are baselines.
 const OURS: [&str; 3] = ["ring", "driver", "sakia"];
 
 /// A count by name of operation and variant.
@@ -23,7 +23,7 @@ struct Cell {
     count: f64,
 }
 
-/// What `cargo xtask instructions --json` printed.
+/// The output of an earlier `cargo xtask instructions --json`.
 #[derive(Debug)]
 pub(super) struct Saved {
     cells: Vec<Cell>,
@@ -64,7 +64,7 @@ impl Saved {
         Ok(Self { cells })
     }
 
-    /// Prints a row per saved cell of ours. Returns whether one is worse now, or is not counted any more.
+    /// Prints a row per saved cell of ours. Returns whether one is worse now, or is missing.
     pub(super) fn compare(&self, rows: &[Row], json: bool) -> bool {
         if !json {
             println!("\ncompared with the saved counts; target: ratio <= {RATIO_MAX}");

@@ -9,8 +9,8 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 
 use crate::test_code::TestCode;
 
-/// How many lines hold code. Lines with comments alone, documentation included, and blank ones, those
-/// in strings included, hold none.
+/// The number of lines with code. Comments, documentation and blank lines, also within strings, do not
+/// count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) code: usize,
@@ -36,11 +36,11 @@ pub(super) fn count(text: &str) -> Result<Lines> {
     Ok(Lines { code: covered.len() - tests, tests })
 }
 
-/// Adds the lines of all tokens but those that comments were made into.
+/// Adds the lines of all tokens except those of doc comments.
 fn cover(stream: TokenStream, text: &str, covered: &mut BTreeSet<usize>) {
     for token in stream {
         match token {
-            // A comment with documentation is `#[doc = "…"]`, perhaps with `!`, all of it in its place.
+            // A doc comment is the tokens `#[doc = "…"]`, perhaps with `!`, all with the comment's span.
             TokenTree::Punct(punct) if is_comment(punct.span(), text) => {}
             TokenTree::Group(group) if is_comment(group.span(), text) => {}
             TokenTree::Group(group) => {
@@ -53,7 +53,7 @@ fn cover(stream: TokenStream, text: &str, covered: &mut BTreeSet<usize>) {
     }
 }
 
-/// Whether it is the place of a comment with documentation.
+/// Returns whether it is the span of a doc comment.
 fn is_comment(span: Span, text: &str) -> bool {
     let source = text.get(span.byte_range()).unwrap_or_default();
     ["///", "//!", "/**", "/*!"].iter().any(|begin| source.starts_with(begin))

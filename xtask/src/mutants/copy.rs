@@ -1,7 +1,7 @@
 //! A copy of the tree in which each known bug can be switched on.
 //!
-//! A function with known bugs has a body for each of them besides its own. The environment variable
-//! `SAKIA_MUTANT` chooses, which is read once for each of them.
+//! A function with known bugs has an additional body for each. The environment variable `SAKIA_MUTANT`
+//! chooses one; it is read once per bug.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -15,11 +15,11 @@ use super::known::{Bug, Edit};
 use super::places::{self, Place};
 use crate::tidy;
 
-/// The root of a crate that has the standard library for its tests only.
+/// The root of a crate that uses the standard library for its tests only.
 const WITHOUT_STD: &str = "#[cfg(test)]\nextern crate std;";
 
-/// Makes the copy of the tree at `root`, or changes what has changed since it was made. Files that stay the
-/// same keep their times, so that only the others are built again.
+/// Makes the copy of the tree at `root`, or updates an older copy. Unchanged files keep their times, so that
+/// only the others are rebuilt.
 ///
 /// # Errors
 /// A file cannot be read or written, or a bug's text is not there.
@@ -35,7 +35,7 @@ pub(super) fn make(root: &Path, copy: &Path, bugs: &[Bug]) -> anyhow::Result<()>
             content = patch(&text, &edits).context(name.clone())?.into_bytes();
         }
         if name.ends_with("/src/lib.rs") && has_bugs(&name, bugs) {
-            // A bug is switched on by the environment, for which a crate needs the standard library.
+            // The environment switches a bug on, for which a crate needs the standard library.
             let text = String::from_utf8(content).context(format!("{name} is not UTF-8"))?;
             content = text.replace(WITHOUT_STD, "extern crate std;").into_bytes();
         }
@@ -65,7 +65,7 @@ fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Removes what an earlier copy had and this one has not.
+/// Removes the files of an earlier copy that this one does not have.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<String>) -> anyhow::Result<()> {
     let is_listed = |name: &Path| name.to_str().is_some_and(|name| files.contains(name));
     for entry in
@@ -81,13 +81,13 @@ fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<String>) -> anyhow
     Ok(())
 }
 
-/// The text of a file with its known bugs.
+/// Returns the text of a file with its known bugs.
 ///
 /// # Errors
-/// A bug's text is not there; the message shows what is most like it.
+/// A bug's text is missing; the message shows the most similar one.
 fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
-    // Of a function inside of another the outer one has a body more: so each bug is in one of them.
+    // The outermost function gets the additional body, so that each bug is in one of them.
     let outermost = |place: &Place| {
         let bodies = places.iter().map(|other| &other.function.body);
         let around = bodies.filter(|body| places::contains(body, &place.function.body));
@@ -95,7 +95,7 @@ fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     };
     // By the end of the body, and the name.
     let mut bodies: BTreeMap<usize, (Range<usize>, BTreeMap<&str, Vec<_>>)> = BTreeMap::new();
-    // What is put in place of what.
+    // Ranges and their replacements.
     let mut all: Vec<(Range<usize>, String)> = Vec::new();
     for (place, edit) in places.iter().zip(edits) {
         if place.function.is_opaque {
@@ -120,7 +120,7 @@ fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
     changed(text, &(0..text.len()), all)
 }
 
-/// What tells whether a bug is switched on.
+/// Returns the expression that is true if the bug is switched on.
 fn switch(name: &str) -> String {
     format!(
         "{{ static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
@@ -128,7 +128,7 @@ fn switch(name: &str) -> String {
     )
 }
 
-/// A part of a text after some changes of it.
+/// Returns a part of a text after some changes.
 fn changed(
     text: &str,
     part: &Range<usize>,
@@ -147,7 +147,7 @@ fn changed(
     Ok(changed)
 }
 
-/// Where the known bugs are in the copy, for messages of the compiler: lines and name.
+/// Returns the places of the known bugs in the copy, for messages of the compiler: lines and name.
 pub(super) fn lines(copy: &Path, bugs: &[Bug]) -> String {
     let mut lines = String::new();
     for bug in bugs {

@@ -1,8 +1,8 @@
-//! Draws lines for new known bugs, and what is to be wrong there, by a seed.
+//! Draws lines for new known bugs, and their changes, by a seed.
 //!
-//! All lines are in one hat on which something can be changed: in functions of [`PATHS`], outside of tests
-//! and assertions. Of a drawn line one operator is drawn, and of that operator one change. Lines come in
-//! the same order however many are asked for: an entry that does not compile is replaced by the next one.
+//! The draw is from all lines with a possible change: in functions of [`PATHS`], outside of tests and
+//! assertions. Of a drawn line one operator is drawn, and of that operator one change. The order of lines
+//! does not depend on their number: an entry that does not compile is replaced by the next one.
 
 mod operators;
 
@@ -17,7 +17,7 @@ use self::operators::Change;
 use super::places::{self, Function};
 use crate::tidy::{File, Tree};
 
-/// What the paths of files begin with that the lines are drawn from.
+/// Path prefixes of the files from which lines are drawn.
 const PATHS: &[&str] = &[
     "crates/sakia-driver/src/core",
     "crates/sakia-driver/src/uring",
@@ -58,15 +58,15 @@ pub(crate) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line on which something can be changed.
+/// A line with possible changes.
 struct Line<'t> {
     file: &'t File,
     line: usize,
     changes: Vec<Change>,
 }
 
-/// Draws a change of this line. `None` if nothing around it makes its text the only one in its function, or
-/// nothing can be switched on there.
+/// Draws a change of this line. `None` if nothing around it makes its text unique in its function, or no bug
+/// can be switched on there.
 fn entry(line: &Line<'_>, random: &mut Random, number: usize) -> Option<String> {
     let mut operators: Vec<&str> = line.changes.iter().map(|change| change.operator).collect();
     operators.sort_unstable();
@@ -105,13 +105,13 @@ drawn = \"{operator}, line {line}\"
     ))
 }
 
-/// The part of the function around a change that stands there once: the change itself, its lines, or more.
+/// Returns the smallest unique part of the function around a change: the change itself, its lines, or more.
 fn widen(text: &str, path: &str, function: &Function, range: Range<usize>) -> Option<Range<usize>> {
     let inside = function.body.start + 1..function.body.end - 1;
     let is_once = |range: &Range<usize>| {
         places::find(text, path, &text[range.clone()]).is_ok_and(|place| place.range == *range)
     };
-    // A change of a few characters is read with its line.
+    // A change of a few characters is shown with its line.
     if text[range.clone()].len() >= 8 && is_once(&range) {
         return Some(range);
     }
@@ -145,7 +145,7 @@ fn quoted(text: &str) -> String {
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// A number from 0 that is smaller than `bound`.
+    /// Returns a number from 0 that is smaller than `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

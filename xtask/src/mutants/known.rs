@@ -1,4 +1,4 @@
-//! The known bugs of `known.toml`, which are in no source: text to replace in a copy of the tree.
+//! The known bugs of `known.toml`, which are not in the sources: text to replace in a copy of the tree.
 
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::places::{self, Place};
 use crate::suites::Suite;
 
-/// What the file says; its head explains it.
+/// The content of the file; its head explains the format.
 const TABLE: &str = include_str!("known.toml");
 
 /// An entry of the file.
@@ -14,20 +14,20 @@ const TABLE: &str = include_str!("known.toml");
 #[serde(deny_unknown_fields)]
 pub(super) struct Bug {
     pub(super) name: String,
-    /// What is wrong when it is switched on.
+    /// The bug's effect.
     pub(super) what: String,
     /// The path of the file from the root of the tree.
     pub(super) file: String,
     /// The function, or `Type::function`.
     pub(super) function: String,
-    /// What stands there once.
+    /// The correct text, unique in the function.
     pub(super) text: String,
-    /// What stands there instead when it is switched on.
+    /// The wrong text.
     pub(super) wrong: String,
     /// Further texts that are replaced at the same time.
     #[serde(default)]
     pub(super) also: Vec<Also>,
-    /// The suite that is to catch it; without one, all that might are tried.
+    /// The suite that must catch it; without one, all possible ones are tried.
     pub(super) suite: Option<Suite>,
     /// Words in the names of those tests.
     #[serde(default)]
@@ -39,14 +39,14 @@ pub(super) struct Bug {
     #[serde(default)]
     pub(super) in_turn: bool,
     /// The change and the line that were drawn, if they were.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the file"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of the file"))]
     pub(super) drawn: Option<String>,
-    /// What the tests of that day said to it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the file"))]
+    /// The result of the tests at the time of the draw.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of the file"))]
     pub(super) first: Option<First>,
-    /// Why nobody can tell it from what is right.
+    /// The reason why no test can distinguish it from correct code.
     pub(super) equivalent: Option<String>,
-    /// Why the text is not there any more: it was needless, or there is another way.
+    /// The reason why the text is gone: it was needless, or replaced.
     pub(super) gone: Option<String>,
 }
 
@@ -54,14 +54,14 @@ pub(super) struct Bug {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Also {
-    /// That of the entry if there is none.
+    /// The entry's file, if `None`.
     file: Option<String>,
     function: String,
     text: String,
     wrong: String,
 }
 
-/// A text, and what replaces it when a bug is switched on.
+/// A text, and its replacement when a bug is switched on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edit<'a> {
     /// The bug's name.
@@ -72,7 +72,7 @@ pub(super) struct Edit<'a> {
     pub(super) wrong: &'a str,
 }
 
-/// The first verdict on a bug that was drawn.
+/// The first result for a drawn bug.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum First {
@@ -85,10 +85,10 @@ struct Table {
     bug: Vec<Bug>,
 }
 
-/// All that can be switched on.
+/// Returns all bugs that can be switched on.
 ///
 /// # Errors
-/// The file is not what it should be.
+/// The file is invalid.
 pub(super) fn read() -> anyhow::Result<Vec<Bug>> {
     let mut bugs = read_all()?;
     bugs.retain(|bug| bug.gone.is_none());
@@ -101,7 +101,7 @@ fn read_all() -> anyhow::Result<Vec<Bug>> {
 }
 
 impl Bug {
-    /// The suite that is to catch it, or all of its crate.
+    /// Returns the suite that must catch it, or all of its crate.
     pub(super) fn suites(&self) -> Vec<Suite> {
         match self.suite {
             Some(suite) => vec![suite],
@@ -112,7 +112,7 @@ impl Bug {
         }
     }
 
-    /// What is replaced when it is switched on.
+    /// Returns the replacements of the bug.
     pub(super) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
         let Self { name, file, function, text, wrong, .. } = self;
         let also = self.also.iter().map(move |also| Edit {
@@ -127,10 +127,10 @@ impl Bug {
 }
 
 impl Edit<'_> {
-    /// Where its text is in its file, which has `content`.
+    /// Returns the place of its text in its file, which has `content`.
     ///
     /// # Errors
-    /// It is not there, or more than once.
+    /// The text is missing, or not unique.
     pub(super) fn place(&self, content: &str) -> anyhow::Result<Place> {
         let found = places::find(content, self.function, self.text);
         found.map_err(|message| anyhow!("{}: {message}", self.bug))
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks for a bug's texts in their files. If one is in another of the crate, the error says so.
+    /// Finds a bug's texts in their files. If one is in another file of the crate, the error names it.
     fn check(root: &Path, bug: &Bug) -> anyhow::Result<()> {
         bug.edits().try_for_each(|edit| {
             let content = fs::read_to_string(root.join(edit.file)).unwrap_or_default();
@@ -157,7 +157,7 @@ mod tests {
         })
     }
 
-    /// The file and the function of the crate that has the text.
+    /// Returns the file and the function of the crate that has the text.
     fn elsewhere(root: &Path, edit: &Edit<'_>) -> Option<String> {
         let (source, _) = edit.file.split_once("/src/")?;
         let mut folders = vec![root.join(source).join("src")];
@@ -224,7 +224,7 @@ mod tests {
             match equivalent.as_ref().or(gone.as_ref()) {
                 None => assert!(suite.is_some() && !tests.trim().is_empty(), "{name} has no tests"),
                 Some(why) => {
-                    // Code may go for other reasons than its bug; what is equivalent was not caught.
+                    // Code may be gone for other reasons than its bug; an equivalent one was not caught.
                     assert!(gone.is_some() || *first == Some(First::Survived), "{name}");
                     assert_eq!(*suite, None, "{name}");
                     assert!(why.len() > 40, "{name}: {why}");

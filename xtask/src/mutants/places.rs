@@ -1,7 +1,7 @@
 //! Finds the text of a known bug in the function that it stands in.
 //!
-//! White space does not count, so that an entry outlives a change of indentation. Code for tests only is
-//! passed over.
+//! White space does not count, so that an entry survives a change of indentation. Code for tests only is
+//! skipped.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -21,13 +21,13 @@ pub(super) struct Function {
     pub(super) path: String,
     /// The bytes of its body, with the braces.
     pub(super) body: Range<usize>,
-    /// Its result is an `impl Trait`, of which all branches must have the same type.
+    /// Its result is an `impl Trait`, whose branches must all have the same type.
     pub(super) is_opaque: bool,
-    /// It may run while the program is compiled, when no bug can be switched on.
+    /// It may run at compile time, when no bug can be switched on.
     pub(super) is_const: bool,
 }
 
-/// The functions of a file, those for tests excepted.
+/// Returns the functions of a file, except those for tests.
 ///
 /// # Errors
 /// The file is not Rust.
@@ -42,7 +42,7 @@ pub(super) fn functions(text: &str) -> anyhow::Result<Vec<Function>> {
 }
 
 impl Function {
-    /// `None` if it has no body.
+    /// Returns `None` if it has no body.
     fn of(found: &functions::Function<'_>) -> Option<Self> {
         let functions::Function { owner, signature, block, .. } = found;
         let scope = match owner {
@@ -61,7 +61,7 @@ impl Function {
     }
 }
 
-/// Adds the functions that are written in a macro: between its braces, or where it is made.
+/// Adds the functions written in a macro: in a call, or in its definition.
 fn add_of_tokens(tokens: TokenStream, functions: &mut Vec<Function>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is_word = |at: Option<usize>, wanted: &str| {
@@ -100,7 +100,7 @@ fn type_name(of: &syn::Type) -> Option<&syn::Ident> {
     }
 }
 
-/// Where a text stands.
+/// The place of a text.
 #[derive(Debug)]
 pub(super) struct Place {
     /// The innermost function around it.
@@ -109,10 +109,10 @@ pub(super) struct Place {
     pub(super) range: Range<usize>,
 }
 
-/// Finds the one place of `wanted` in a function named `name`, or a place like it.
+/// Finds the one place of `wanted` in a function named `name`.
 ///
 /// # Errors
-/// It is not there, or more than once; the message shows what is most like it.
+/// It is missing, or not unique; the message shows the most similar text.
 pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String> {
     let functions = functions(text).map_err(|error| format!("{error:#}"))?;
     let named = |function: &&Function| is_named(function, name);
@@ -144,7 +144,7 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
     Err(message)
 }
 
-/// Whether an entry's name of a function is this one's: `name`, or `Type::name`.
+/// Returns whether an entry's name of a function is this one's: `name`, or `Type::name`.
 fn is_named(function: &Function, name: &str) -> bool {
     function.path == name || function.path.rsplit("::").next() == Some(name)
 }
@@ -153,7 +153,7 @@ fn is_named(function: &Function, name: &str) -> bool {
 static TOKEN: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\w+|[^\w\s]").expect("a pattern without mistakes"));
 
-/// Where `wanted` is in `text`, white space aside: only between two words there must be some in both.
+/// Returns the places of `wanted` in `text`, ignoring white space except between two words.
 pub(super) fn occurrences(text: &str, wanted: &str) -> Vec<Range<usize>> {
     let (mut pattern, mut is_after_word) = (String::new(), None);
     for token in TOKEN.find_iter(wanted).map(|token| token.as_str()) {
@@ -172,7 +172,8 @@ pub(super) fn occurrences(text: &str, wanted: &str) -> Vec<Range<usize>> {
     pattern.find_iter(text).map(|found| found.range()).collect()
 }
 
-/// The lines most like `wanted`, with their function and line; one of the function meant, if it is as good.
+/// Returns the lines most similar to `wanted`, with their function and line; those of the named function if
+/// it is as good.
 fn nearest(text: &str, functions: &[Function], name: &str, wanted: &str) -> Option<String> {
     let count = wanted.trim().lines().count().max(1);
     let candidates = line_starts(text).filter_map(|at| {
@@ -187,12 +188,12 @@ fn nearest(text: &str, functions: &[Function], name: &str, wanted: &str) -> Opti
     Some(format!("line {}, in {}:\n{found}", line_of(text, at), function.path))
 }
 
-/// Where the lines of a text begin.
+/// Returns the starts of the lines of a text.
 fn line_starts(text: &str) -> impl Iterator<Item = usize> {
     [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1))
 }
 
-/// The innermost function around some bytes.
+/// Returns the innermost function around some bytes.
 pub(super) fn innermost<'f>(
     functions: &'f [Function],
     range: &Range<usize>,
@@ -205,7 +206,7 @@ pub(super) fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// The line of a byte, from 1.
+/// Returns the line of a byte, from 1.
 pub(super) fn line_of(text: &str, at: usize) -> usize {
     1 + text[..at].matches('\n').count()
 }

@@ -1,5 +1,5 @@
-//! Known bugs of the driver, drawn by a seed, against whole suites: what those tests are worth that are run
-//! after each change. No test is preferred, and each suite runs once.
+//! Known bugs of the driver, drawn by a seed, against whole suites: the value of the tests that run after
+//! each change. No test is preferred, and each suite runs once.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,9 +11,9 @@ use super::known::{self, Bug};
 use super::try_all;
 use crate::suites::{Outcome, Suite, Tests};
 
-/// Where the bugs are.
+/// The folder of the bugs.
 const SOURCES: &str = "crates/sakia-driver/src/";
-/// So many of twenty must be caught.
+/// The required number of caught bugs in twenty.
 const CAUGHT_MIN: usize = 16;
 
 /// Draws the bugs, and runs the suites for each until a test fails. Fails if too few of them do so.
@@ -46,7 +46,7 @@ pub(crate) fn run(
     Ok(if is_enough(caught, count) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// So many bugs, in the order in which they are drawn.
+/// Returns this number of bugs, in the order of the draw.
 fn drawn(bugs: &[Bug], count: usize, seed: u64) -> anyhow::Result<Vec<&Bug>> {
     let mut rest: Vec<&Bug> = of_driver(bugs).collect();
     ensure!(count <= rest.len(), "the driver has only {} known bugs", rest.len());

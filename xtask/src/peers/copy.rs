@@ -1,9 +1,9 @@
 //! `cargo xtask peers copy`: copies of trees by `cp`, Sakia and other copiers.
 //!
-//! Installs the copiers in fixed versions, builds `limit-copy`, which makes no calls but those that copy,
-//! makes the trees once, and has `sakia bench copytree` measure, which prints its tables. Nothing is deleted
-//! between cells but copies on the disk, and those on it are measured first: what was deleted shortly before
-//! makes a copy slow on some file systems.
+//! Installs the copiers in fixed versions, builds `limit-copy`, which makes only the calls that copy, makes
+//! the trees once, and lets `sakia bench copytree` measure and print its tables. Between cells only copies
+//! on the disk are deleted, and cells on the disk are measured first: on some file systems a recent deletion
+//! makes a copy slow.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::suite::chosen;
 use crate::cargo;
 
-/// How it is run.
+/// Options of the experiment.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Small trees and three runs: minutes instead of hours
@@ -38,7 +38,7 @@ pub(crate) struct Options {
     dir: Option<PathBuf>,
 }
 
-/// What `suites.toml` says of copies.
+/// The part of `suites.toml` about copies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Copies {
@@ -55,7 +55,7 @@ struct Copier {
     version: String,
 }
 
-/// What `sakia bench copytree` is asked at a time.
+/// One call of `sakia bench copytree`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cell {
@@ -67,7 +67,7 @@ struct Cell {
     limits: Vec<String>,
 }
 
-/// A tree: its name, what `sakia mktree` makes it by, and by what a small one.
+/// A tree: its name, and the arguments of `sakia mktree` for it and for a small one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tree {
@@ -76,7 +76,7 @@ struct Tree {
     quick: String,
 }
 
-/// A program of nothing but the calls that copy.
+/// A program that makes only the calls that copy.
 const LIMIT: &str = "peers-limit-copy";
 
 /// The tree that is a file: the only one of the directory in which it is made.
@@ -121,7 +121,7 @@ pub(super) fn run(root: &Path, copies: &Copies, options: &Options) -> anyhow::Re
     Ok(ExitCode::FAILURE)
 }
 
-/// Where programs are searched for: first in `folder`.
+/// Returns the search path of programs: `folder` first.
 fn search_path(folder: &Path) -> anyhow::Result<OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = [folder.to_owned()].into_iter().chain(env::split_paths(&path));
@@ -153,7 +153,7 @@ impl Tree {
         if path.exists() {
             return Ok(());
         }
-        // Under another name until all of it is there.
+        // Under another name until it is complete.
         let part = folder.join("part");
         fs::remove_dir_all(&part).ok();
         let arguments = if quick { &self.quick } else { &self.arguments };

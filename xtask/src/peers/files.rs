@@ -15,7 +15,7 @@ use super::suite::{self, Bench, Experiment, Needs, Runner, Start, Suite};
 use super::{Build, PROFILE, output};
 use crate::cargo;
 
-/// How it is run.
+/// Options of the experiment.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -25,15 +25,15 @@ pub(crate) struct Options {
     dir: Option<PathBuf>,
 }
 
-/// Bytes of the file that is read, in full and quickly.
+/// Size of the file that is read, in a full and in a quick run.
 const FILE_BYTES: [u64; 2] = [2 << 30, 256 << 20];
-/// Bytes of the file that is written.
+/// Size of the file that is written.
 const WRITTEN_BYTES: [u64; 2] = [256 << 20, 64 << 20];
 /// The program that makes the files.
 const STD: &str = "peers-std";
 /// A run that takes longer hangs.
 const SECONDS_MAX: &str = "300";
-/// Where files in memory are, until the end.
+/// The folder of files in memory, until the end.
 const MEMORY: &str = "/dev/shm/sakia-peers";
 
 /// Runs the experiments on all programs and prints a table for each.
@@ -55,16 +55,16 @@ pub(super) fn run(
     Ok(code)
 }
 
-/// Where the files are, and who makes them.
+/// The places of the files, and their maker.
 struct Places<'a> {
     dir: &'a Path,
     preparer: &'a Path,
-    /// Which of the sizes.
+    /// The index of the size.
     size: usize,
 }
 
 impl Places<'_> {
-    /// The file or folder of an experiment. Its name says how large it is.
+    /// Returns the file or folder of an experiment. Its name has its size.
     fn path(&self, experiment: &Experiment) -> Option<PathBuf> {
         let (read, written) = (FILE_BYTES[self.size], WRITTEN_BYTES[self.size]);
         let memory = Path::new(MEMORY);
@@ -78,7 +78,7 @@ impl Places<'_> {
         })
     }
 
-    /// The arguments of a program for an experiment, with its files at `path`.
+    /// Returns a program's arguments for an experiment, with its files at `path`.
     fn arguments(&self, experiment: &Experiment, path: Option<&Path>) -> Vec<String> {
         let size = match experiment.needs {
             Needs::Nothing | Needs::Tree => 0,
@@ -98,7 +98,7 @@ impl Places<'_> {
         if path.exists() {
             return Ok(());
         }
-        // Under another name until all of it is there.
+        // Under another name until it is complete.
         let part = path.with_extension("part");
         fs::remove_dir_all(&part).or_else(|_| fs::remove_file(&part)).ok();
         if let Some(folder) = path.parent() {

@@ -1,9 +1,9 @@
 //! `cargo xtask peers`: the same experiments on Sakia and on other runtimes.
 //!
-//! The programs are in `bench/peers`, a workspace of its own. Each measures its operations itself and
-//! prints a line of JSON. Their runs alternate, so that what else happens on the machine meets all of
-//! them. A runtime that does not build or run has its reason in its row. Copies are made by programs that are
-//! installed, and measured by Sakia's own experiment.
+//! The programs are in `bench/peers`, a workspace of its own. Each measures its operations itself and prints
+//! a line of JSON. Their runs alternate, so that other load on the machine affects all of them. A runtime
+//! that does not build or run has the reason in its row. Copies are made by installed programs, and measured
+//! by Sakia's own experiment.
 
 mod copy;
 mod files;
@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use crate::cargo;
 
-/// What can be compared.
+/// The experiments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
     /// Count instructions of yielding and of starting tasks whose value is awaited (needs valgrind)
@@ -56,14 +56,14 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
     }
 }
 
-/// The profile of programs that are timed: `bench/peers/Cargo.toml` says what it is.
+/// The profile of timed programs, defined in `bench/peers/Cargo.toml`.
 const PROFILE: &str = "whole";
 
-/// What a program says of a run. Times are of the measured section only.
+/// A program's report of a run. Times are of the measured section only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 struct Run {
     ops: u64,
-    /// The same for all programs that did the same.
+    /// A checksum, equal for all programs that did the same.
     check: u64,
     wall_ns: u64,
     /// Processor time of the whole process, the kernel's workers for it included.
@@ -76,7 +76,7 @@ struct Run {
     steal_ns: u64,
 }
 
-/// How a program is built.
+/// The build of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Build<'a> {
     package: &'a str,
@@ -87,7 +87,7 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Builds it; the others do not depend on its success.
+    /// Builds it; a failure does not affect the others.
     fn run(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let mut command = cargo::command(folder);
         command.args(["build", "--locked", "--package", self.package, "--profile", self.profile]);
@@ -111,7 +111,7 @@ fn read_run(printed: &str) -> anyhow::Result<Run> {
     serde_json::from_str(printed.trim_end()).context("no result")
 }
 
-/// Runs a program and answers what it prints.
+/// Runs a program and returns its output.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {

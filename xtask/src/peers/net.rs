@@ -1,7 +1,7 @@
-//! `cargo xtask peers net` and `servers`: servers that send back what they receive, and real ones, by the
-//! clock.
+//! `cargo xtask peers net` and `servers`: echo servers, and real ones, by the clock.
 //!
-//! What is measured is the server. The load is one program for all of them, which starts the server in a
+//! The server is measured. The load is one program for all of them, which starts the server in a network
+//! namespace and on a processor of its own, if that is permitted.
 //! network namespace and on a processor of its own, where that is permitted.
 
 use std::env;
@@ -18,7 +18,7 @@ use super::suite::{self, Bench, Experiment, Runner, Start, Suite};
 use super::{Build, PROFILE, output, run_program};
 use crate::callgrind::{self, per_operation};
 
-/// How it is run.
+/// Options of the experiment.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     instructions: bool,
 }
 
-/// The program that measures.
+/// The measuring program.
 const LOAD: &str = "peers-load";
 /// A run that takes longer hangs.
 const SECONDS_MAX: &str = "60";
@@ -61,7 +61,7 @@ struct Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// Where connections are made.
+    /// Returns the place of the connections.
     fn place(&self) -> anyhow::Result<String> {
         let mut command = Command::new(self.load);
         command.args(["echo", "variant=where"]);
@@ -85,7 +85,8 @@ impl Servers<'_> {
         command
     }
 
-    /// Instructions of a request: what twice as many requests take more, so that the start is not in it.
+    /// Returns the instructions of a request: the difference of two runs, one with twice as many requests,
+    /// which excludes the start.
     fn count(&self, experiment: &Experiment, bench: &Bench) -> String {
         let mut text = format!("\n{}: instructions of a request, user space\n", experiment.title);
         for (peer, program) in bench.peers_of(experiment) {
@@ -102,7 +103,7 @@ impl Servers<'_> {
                 })
             });
             text += &match counted {
-                // One request in five more comes before what is measured.
+                // A fifth more requests come before the measured section.
                 Ok(count) => format!("{:<16} {:>9.1}\n", peer.name, count / 1.2),
                 Err(error) => format!("{:<16} {error:#}\n", peer.name),
             };

@@ -1,4 +1,4 @@
-//! What is printed of the runs: a table per cell, or JSON Lines.
+//! The output of the runs: a table per cell, or JSON Lines.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -13,11 +13,11 @@ use super::{Run, output};
 /// Peers that the others are compared with.
 pub(super) type Bases = [&'static str; 2];
 
-/// A run with more of either than this is noisy: cores that others used, cores that the host took.
+/// The limits above which a run is noisy: cores used by other programs, cores taken by the host.
 const FOREIGN_CORES_MAX: f64 = 0.15;
 const STEAL_CORES_MAX: f64 = 0.05;
 
-/// What there is to say of one experiment.
+/// The results of one experiment.
 pub(super) struct Cell {
     name: &'static str,
     title: &'static str,
@@ -25,14 +25,15 @@ pub(super) struct Cell {
     pub(super) rows: Vec<Row>,
 }
 
-/// One peer's runs, in the order of the rounds, or why there are none.
+/// One peer's runs, in the order of the rounds, or the reason why there are none.
 pub(super) struct Row {
     pub(super) peer: &'static str,
     pub(super) runs: anyhow::Result<Vec<Run>>,
 }
 
 impl Cell {
-    /// Refuses the rows of peers that did not do what most did, as much of it unless it `is_timed`.
+    /// Rejects the rows of peers whose work differs from the majority's; the amount counts unless it
+    /// `is_timed`.
     pub(super) fn new(
         name: &'static str,
         title: &'static str,
@@ -85,22 +86,22 @@ impl Cell {
     }
 }
 
-/// The machine, and what holds for all cells.
+/// The machine, and the properties common to all cells.
 pub(super) struct Title {
     kernel: String,
     processor: String,
     processors: usize,
-    /// What is measured there.
+    /// The subject of the experiment.
     experiment: &'static str,
-    /// Where the operations are: in words, and in JSON.
+    /// The place of the operations: in words, and in JSON.
     place: (String, Value),
     pub(super) runs: usize,
 }
 
 impl Title {
-    /// Of experiments on files in a folder.
+    /// Returns the title of experiments on files in a folder.
     pub(super) fn of_files(dir: &Path, runs: usize) -> Self {
-        // A head and a name, which tells ext4 from ext3; what `statfs` answers does not.
+        // A head and a name, which distinguishes ext4 from ext3, unlike `statfs`.
         let df = output(Command::new("df").arg("--output=fstype").arg(dir)).unwrap_or_default();
         let file_system = df.lines().nth(1).unwrap_or("unknown");
         let dir = dir.display().to_string();
@@ -108,7 +109,7 @@ impl Title {
         Self::new("files", (words, json!({"dir": dir, "file_system": file_system})), runs)
     }
 
-    /// Of experiments on connections, which are made where the load says.
+    /// Returns the title of experiments on connections, at the place reported by the load.
     pub(super) fn of_network(experiment: &'static str, place: String, runs: usize) -> Self {
         let facts = json!({"network": place});
         Self::new(experiment, (place, facts), runs)
@@ -145,7 +146,7 @@ host took more than {STEAL_CORES_MAX}"
     }
 }
 
-/// The names of the columns.
+/// Returns the names of the columns.
 fn heads(bases: &Bases) -> Vec<String> {
     let heads = ["peer", "k ops/s", "min..max", "CPU us/op", "min..max", "switches/op"];
     let mut heads: Vec<String> = heads.map(str::to_owned).to_vec();
@@ -154,7 +155,7 @@ fn heads(bases: &Bases) -> Vec<String> {
     heads
 }
 
-/// The table of a cell, aligned, as Markdown.
+/// Returns the table of a cell, aligned, as Markdown.
 pub(super) fn as_tables(cell: &Cell) -> String {
     let mut lines = vec![heads(&cell.bases)];
     let count = lines[0].len();
@@ -214,7 +215,7 @@ fn columns(cell: &Cell, peer: &str, runs: &[Run]) -> Vec<String> {
     columns
 }
 
-/// A line per row, and one with the ratios.
+/// Returns a line per row, and one with the ratios.
 pub(super) fn as_json(title: &Title, cells: &[Cell]) -> String {
     let Title { experiment, kernel, processor, processors, place: (_, place), .. } = title;
     let mut machine = json!({

@@ -1,8 +1,8 @@
-//! Suites of experiments: their data, and how all of them are measured.
+//! Suites of experiments: their data, and the measurement.
 //!
-//! Each cell is one experiment; its runs go in rounds, each with every peer once, in an order that moves on
-//! by one from round to round. Every peer must have done the same work: as many operations, with the same
-//! check. The data is in `suites.toml`.
+//! Each cell is one experiment; its runs go in rounds, each with every peer once, in an order that rotates
+//! by one per round. Every peer must have done the same work: the same number of operations, with the same
+//! checksum. The data is in `suites.toml`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::report::{Bases, Cell, Row, Title, as_json, as_tables};
 use super::{Build, copy, run_program};
 
-/// How a suite is run.
+/// Options of a suite.
 #[derive(Debug, Default, Args)]
 #[group(skip)] // it is flattened into others of its name
 pub(crate) struct Options {
@@ -37,13 +37,13 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// How many rounds there are, if `full` is usual.
+    /// Returns the number of rounds; `full` is the usual one.
     pub(super) fn rounds(&self, full: usize) -> usize {
         self.runs.unwrap_or(if self.quick { 3 } else { full }).max(1)
     }
 }
 
-/// All that `suites.toml` has.
+/// The content of `suites.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Suites {
@@ -55,13 +55,13 @@ pub(super) struct Suites {
     pub(super) copy: copy::Copies,
 }
 
-/// Reads them. They live as long as the program, of which each run needs one.
+/// Reads the suites. They live as long as the program, of which each run needs one.
 pub(super) fn suites() -> anyhow::Result<&'static Suites> {
     let suites = toml::from_str(include_str!("suites.toml")).context("peers/suites.toml")?;
     Ok(Box::leak(Box::new(suites)))
 }
 
-/// What is measured together.
+/// Experiments measured together.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Suite {
@@ -71,29 +71,29 @@ pub(super) struct Suite {
     pub(super) peers: Vec<Peer>,
 }
 
-/// What is measured by one table.
+/// Measurements of one table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Experiment {
     pub(super) name: String,
     pub(super) title: String,
-    /// Arguments that no size changes.
+    /// Arguments for all sizes.
     pub(super) arguments: String,
     #[serde(default)]
     pub(super) needs: Needs,
-    /// Bytes of the file that are used, if it is not all, in full and quickly.
+    /// The used part of the file in bytes, if not all, in a full and in a quick run.
     pub(super) size: Option<[u64; 2]>,
-    /// Operations of all tasks together, in full and quickly.
+    /// Operations of all tasks together, in a full and in a quick run.
     #[serde(default)]
     pub(super) ops: [u64; 2],
-    /// Seconds of a load that has no number of operations, in full and quickly.
+    /// Seconds of a load without a number of operations, in a full and in a quick run.
     pub(super) seconds: Option<[u64; 2]>,
-    /// What distinguishes it, in JSON, if that is not its name.
+    /// Its distinguishing parameters, in JSON, if not its name.
     #[serde(default)]
     pub(super) params: Value,
 }
 
-/// Which files.
+/// The required files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Needs {
@@ -114,7 +114,7 @@ pub(super) struct Peer {
     package: String,
     #[serde(default)]
     pub(super) variant: String,
-    /// The variant that gets on under valgrind, if there is one.
+    /// The variant that works under valgrind, if there is one.
     pub(super) counted: Option<String>,
     #[serde(default)]
     features: Vec<String>,
@@ -124,7 +124,7 @@ pub(super) struct Peer {
     cells: Cells,
 }
 
-/// The experiments that a peer is in.
+/// The experiments of a peer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Cells {
@@ -153,7 +153,7 @@ impl Peer {
     }
 }
 
-/// Those of the names that were chosen; all, if none was.
+/// Returns the chosen ones; all, if no name was given.
 pub(super) fn chosen<'s, T>(
     all: &'s [T],
     names: &[String],
@@ -168,23 +168,23 @@ pub(super) fn chosen<'s, T>(
     Ok(all.iter().filter(is_chosen).collect())
 }
 
-/// The result once more, or the reason why there is none.
+/// Returns the result again, or the reason of its failure.
 fn again<T>(result: &anyhow::Result<T>) -> anyhow::Result<&T> {
     result.as_ref().map_err(|error| anyhow!("{error:#}"))
 }
 
-/// What differs between suites.
+/// The differences between suites.
 pub(super) trait Runner {
-    /// Makes ready for the runs of a round.
+    /// Prepares the runs of a round.
     fn ready(&self, _experiment: &Experiment, _round: usize) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// What is run.
+    /// Returns the command of a run.
     fn command(&self, start: &Start<'_>) -> anyhow::Result<Command>;
 }
 
-/// A run to come: of which program on which experiment. Runs have different seeds.
+/// A run: a program on an experiment. Runs have different seeds.
 pub(super) struct Start<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) peer: &'a Peer,
@@ -202,7 +202,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Builds what the chosen experiments need. A program that does not build has its reason in its rows.
+    /// Builds the programs of the chosen experiments. A failed build is the reason in its rows.
     pub(super) fn new(
         folder: &Path,
         suite: &'static Suite,
@@ -223,7 +223,7 @@ impl Bench {
         Ok(Self { bases, experiments, peers, programs, profile })
     }
 
-    /// The peers that have an experiment, with their programs.
+    /// Returns the peers of an experiment, with their programs.
     pub(super) fn peers_of(
         &self,
         experiment: &Experiment,
@@ -240,7 +240,7 @@ impl Bench {
         })
     }
 
-    /// One cell: all rounds of all peers that have it.
+    /// Measures a cell: all rounds of all its peers.
     pub(super) fn measure(
         &self,
         experiment: &'static Experiment,

@@ -20,14 +20,14 @@ use crate::callgrind::{self, per_operation};
 
 /// Operations of the shorter run under callgrind; the longer has twice as many.
 const COUNT: u64 = 32_000;
-/// Operations of a run whose time is taken.
+/// Operations of a timed run.
 const COUNT_TIMED: u64 = 256_000;
-/// Runs whose time is taken.
+/// The number of timed runs.
 const RUNS: usize = 9;
-/// The most that the ratio of instructions should be.
+/// The target of the ratio of instructions, at most.
 const RATIO_MAX: f64 = 1.20;
 
-/// What one runtime needs for one operation.
+/// The cost of one operation on one runtime.
 struct Cell {
     instructions_per_op: Result<f64, String>,
     wall_ns_per_op: Result<Spread, String>,
@@ -45,7 +45,7 @@ pub(super) fn run(folder: &Path, suite: &'static Suite, json: bool) -> anyhow::R
 
 type Table = [(Vec<Cell>, &'static Experiment)];
 
-/// Runs whose time is taken.
+/// Timed runs.
 struct Timed;
 
 impl Runner for Timed {
@@ -126,12 +126,12 @@ fn wall_of(cell: &Cell) -> Result<f64, String> {
     cell.wall_ns_per_op.clone().map(|times| times.median)
 }
 
-/// The first peer's value over the second's, if both have one.
+/// Returns the first peer's value over the second's, if both have one.
 fn ratio(cells: &[Cell], value: fn(&Cell) -> Result<f64, String>) -> Option<f64> {
     Some(value(&cells[0]).ok()? / value(&cells[1]).ok()?)
 }
 
-/// A ratio, marked when it misses the target.
+/// Formats a ratio, marked if it misses the target.
 fn verdict(ratio: Option<f64>) -> String {
     let Some(ratio) = ratio else { return "-".into() };
     let mark = if ratio > RATIO_MAX { " miss" } else { "" };
@@ -159,7 +159,7 @@ fn as_json(peers: &[&str], table: &Table) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Instructions of one whole run.
+/// Returns the instructions of one whole run.
 fn instructions(program: &Path, operation: &Experiment, count: u64) -> anyhow::Result<u64> {
     let (printed, taken) = callgrind::run(program, |command| arguments(command, operation, count))?;
     all_done(&read_run(&printed)?, count)?;

@@ -1,6 +1,6 @@
 //! Crates that run anywhere: in a signal handler, below a library operating system.
 //!
-//! They call nothing, allocate nothing, and lock nothing: their caller does.
+//! They make no calls, allocate nothing, and lock nothing: their caller does.
 
 use super::manifest::Section;
 use super::{Finding, Tree};

@@ -1,5 +1,4 @@
-//! What every crate of the workspace has in common: its name, its lints, and whether it may say
-//! `unsafe`.
+//! Common properties of the workspace's crates: names, lints, and the use of `unsafe`.
 
 use super::manifest::Manifest;
 use super::{Finding, Tree};
@@ -14,7 +13,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "sakia-testkit",
 ];
 
-/// The lints that `unsafe` code stands under where it is allowed, in the workspace's root.
+/// The lints for `unsafe` code, in the workspace's root.
 const UNSAFE_LINTS: [(&str, &str); 2] =
     [("rust", "unsafe_op_in_unsafe_fn"), ("clippy", "undocumented_unsafe_blocks")];
 
@@ -66,7 +65,7 @@ pub(super) fn unsafe_is_forbidden(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `path` is the root file of the crate's library or of one of its programs.
+/// Returns whether `path` is the root file of the crate's library or of one of its programs.
 fn is_crate_root(manifest: &Manifest<'_>, path: &str) -> bool {
     let inner = path.strip_prefix(manifest.folder()).and_then(|path| path.strip_prefix("/src/"));
     match inner.unwrap_or_default().split('/').collect::<Vec<_>>()[..] {
@@ -99,7 +98,7 @@ mod tests {
         let expected = "crates/sakia/Cargo.toml:1: lints are not inherited; \
                         add [lints] with workspace = true";
         assert_eq!(findings(lints_are_inherited, &[SAFE]), [expected]);
-        // Other workspaces in this repository go their own way.
+        // Other workspaces in this repository have their own rules.
         let peers = ("bench/peers/Cargo.toml", "[package]\nname = \"peers\"\n");
         assert_eq!(findings(lints_are_inherited, &[peers]), [""; 0]);
     }

@@ -1,4 +1,4 @@
-//! Files of a crate that need each other.
+//! Import cycles between the files of a crate.
 //!
 //! A file needs another if a path in its code, tests excepted, leads to an item that the other defines.
 //! Imports and re-exports (`use`, by name, under another name or with `*`) are followed to the definition.
@@ -7,9 +7,9 @@
 //! root, which declares and re-exports all others, is none. The files of a cycle, a strongly connected
 //! component of the graph, all need each other: none can be understood, or tested, without the rest.
 //!
-//! Paths are those of [`super::tokens`], so calls of macros and their definitions are looked into. Items that
-//! a macro makes are not seen: a path that leads into a module, to a name which is not declared there, is
-//! taken for one of them. Methods are not looked for: a call of one needs no path.
+//! Paths are those of [`super::tokens`], which include calls and definitions of macros. Items made by a
+//! macro are unknown: a path into a module, to a name that is not declared there, counts as one of them.
+//! Methods are ignored: their calls need no path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -58,7 +58,7 @@ pub(crate) fn print(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The folder of the source, with a `/` at its end, and the name of each library.
+/// Returns the source folder, with a final `/`, and the name of each library.
 fn product_crates(tree: &Tree) -> Vec<(String, String)> {
     let crates = tree.crates().filter_map(|manifest| {
         let name = manifest.name().filter(|name| lines::is_product(name))?;
@@ -67,7 +67,7 @@ fn product_crates(tree: &Tree) -> Vec<(String, String)> {
     crates.collect()
 }
 
-/// Which modules below the root need which, and where they first do.
+/// The dependencies between modules below the root, each with the place of its first use.
 #[derive(Debug, Default)]
 struct Graph(BTreeMap<String, BTreeMap<String, Place>>);
 
@@ -75,7 +75,7 @@ struct Graph(BTreeMap<String, BTreeMap<String, Place>>);
 type Place = (String, usize);
 
 impl Graph {
-    /// The graph of the crate whose source is in `folder`.
+    /// Returns the graph of the crate whose source is in `folder`.
     fn of(tree: &Tree, folder: &str) -> Self {
         let mut graph = Self::default();
         let files = tree.sources(&[folder]);
@@ -104,7 +104,7 @@ impl Graph {
         graph
     }
 
-    /// What can be reached from a node.
+    /// Returns the nodes reachable from a node.
     fn reached<'a>(&'a self, node: &'a str) -> BTreeSet<&'a str> {
         let mut reached = BTreeSet::new();
         let mut left = vec![node];
@@ -115,7 +115,7 @@ impl Graph {
         reached
     }
 
-    /// The strongly connected components of more than one file, the largest first.
+    /// Returns the strongly connected components of more than one file, the largest first.
     fn cycles(&self) -> Vec<BTreeSet<&str>> {
         let reached: BTreeMap<&str, _> =
             self.0.keys().map(|node| (node.as_str(), self.reached(node))).collect();
@@ -152,7 +152,7 @@ impl Graph {
 /// A module's path from the crate's root, whose own is empty.
 type Module = Vec<String>;
 
-/// The module that a file is, which lies in the folder of the crate's source.
+/// Returns the module of a file in the folder of the crate's source.
 fn module_of(path: &str, folder: &str) -> Option<Module> {
     let inner = path.strip_prefix(folder)?.strip_suffix(".rs")?;
     let mut module: Module = inner.split('/').map(str::to_owned).collect();
@@ -162,7 +162,7 @@ fn module_of(path: &str, folder: &str) -> Option<Module> {
     Some(module)
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Module(Module),
@@ -173,15 +173,15 @@ enum Target {
 /// A module, a name in it, and whether the name is the last of a path.
 type Question = (Module, String, bool);
 
-/// What the modules of a crate declare.
+/// The declarations of a crate's modules.
 #[derive(Debug, Default)]
 struct Names(BTreeMap<Module, Scope>);
 
-/// What a module declares besides other modules.
+/// The declarations of a module besides other modules.
 #[derive(Debug, Default)]
 struct Scope {
     items: BTreeSet<String>,
-    /// The names that `use` brings in, with the paths that they stand for.
+    /// The names imported by `use`, with their paths.
     imports: Vec<(String, Vec<String>)>,
     /// The paths before `::*`.
     globs: Vec<Vec<String>>,
@@ -191,7 +191,7 @@ struct Scope {
 type Inline = (RangeInclusive<usize>, Module);
 
 impl Names {
-    /// Adds what the file declares. Returns the modules written in it, an inner one after the one around it.
+    /// Adds the declarations of a file. Returns the modules written in it, an inner one after the outer one.
     fn add(&mut self, file: &File, folder: &str) -> Vec<Inline> {
         let (Ok(parsed), Some(module)) =
             (syn::parse_file(&file.text), module_of(&file.path, folder))
@@ -204,7 +204,7 @@ impl Names {
         declared.inline
     }
 
-    /// What the path, as it is written in `module`, leads to, if it is of this crate.
+    /// Returns the target of a path written in `module`, if it is of this crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<Target> {
         self.follow(module, path, &mut Vec::new())
     }
@@ -240,9 +240,9 @@ impl Names {
         Some(Target::Module(at))
     }
 
-    /// What the name means in the module. A module and another item may have the same name: the last name of
-    /// a path is rather the item, the others are the module. `open` are the questions that wait for this
-    /// answer, since imports can lead to each other.
+    /// Returns the meaning of the name in the module. A module and another item may have the same name: the
+    /// last name of a path is preferably the item, the others are the module. `open` has the questions that
+    /// wait for this answer, since imports can lead to each other.
     fn find(
         &self,
         module: &[String],
@@ -287,10 +287,10 @@ impl Names {
     }
 }
 
-/// Collects what a file declares.
+/// Collects the declarations of a file.
 struct Declared<'a> {
     names: &'a mut Names,
-    /// The module that is being visited.
+    /// The module being visited.
     module: Module,
     for_tests: TestCode<'a>,
     inline: Vec<Inline>,
@@ -345,7 +345,7 @@ impl Declared<'_> {
             UseTree::Name(name) => (&name.ident, with(&name.ident)),
             UseTree::Rename(renamed) => (&renamed.rename, with(&renamed.ident)),
         };
-        // `use a::b::{self}` brings in `b`.
+        // `use a::b::{self}` imports `b`.
         let of_module = before.last().filter(|_| name == "self");
         let name = of_module.cloned().unwrap_or_else(|| name.to_string());
         self.scope().imports.push((name, path));
@@ -375,7 +375,7 @@ mod tests {
 
     const MANIFEST: (&str, &str) = ("crates/a/Cargo.toml", "[package]\nname = \"a\"\n");
 
-    /// The edges between modules of a crate `a` of these files.
+    /// Returns the edges between modules of a crate `a` of these files.
     fn edges(files: &[(&str, &str)]) -> Vec<String> {
         let tree = tree(files);
         let graph = Graph::of(&tree, "crates/a/src/");
@@ -388,7 +388,7 @@ mod tests {
     fn tree(files: &[(&str, &str)]) -> Tree {
         let mut tree = Tree::default();
         tree.add(MANIFEST.0.to_owned(), MANIFEST.1.as_bytes().to_vec());
-        // The root need not declare them for this.
+        // The test need not list the root's declarations.
         if files.iter().all(|(path, _)| *path != "lib.rs") {
             tree.add("crates/a/src/lib.rs".to_owned(), Vec::new());
         }

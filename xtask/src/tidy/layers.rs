@@ -1,4 +1,4 @@
-//! Which of our crates may depend on which, and which modules on none: arrows point down only.
+//! The allowed dependencies between our crates, and modules without dependencies: arrows point down only.
 
 use super::manifest::Section;
 use super::{Finding, Tree};
@@ -6,10 +6,10 @@ use super::{Finding, Tree};
 /// The crate that only tests may use.
 const TESTKIT: &str = "sakia-testkit";
 
-/// What experiments need from below, and the testkit too.
+/// Shared by experiments and the testkit.
 const SUPPORT: &str = "sakia-bench-support";
 
-/// What experiments and programs may use besides.
+/// Libraries that experiments and programs may use besides.
 const LIBRARIES: &[&str] = &[
     "sakia-trace",
     "sakia-ring",
@@ -22,8 +22,8 @@ const LIBRARIES: &[&str] = &[
     "sakia-preload",
 ];
 
-/// Every crate with the crates of ours it may depend on, lowest layer first. In its tests, each
-/// may also use the testkit.
+/// Every crate with the crates of ours it may depend on, lowest layer first. Its tests may also use the
+/// testkit.
 const LAYERS: &[(&str, &[&[&str]])] = &[
     ("sakia-trace", &[]),
     ("sakia-ring", &[&["sakia-trace"]]),

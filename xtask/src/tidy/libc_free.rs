@@ -1,7 +1,7 @@
 //! The lower layers reach the kernel without libc.
 //!
-//! Our preload library interposes libc's symbols and is built on these crates: where they called
-//! libc, directly or through the standard library's I/O, they would call themselves.
+//! Our preload library interposes libc's symbols and is built on these crates: if they called libc, directly
+//! or through the standard library's I/O, they would call themselves.
 
 use super::manifest::Section;
 use super::tokens::Named;
@@ -10,11 +10,11 @@ use super::{Finding, Tree};
 /// The crates that must not call libc's I/O.
 const CRATES: [&str; 3] = ["sakia-ring", "sakia-driver", "sakia-socket"];
 
-/// The packages they must not depend on, in code that ships.
+/// The packages they must not depend on, except for tests.
 const PACKAGES: [&str; 5] = ["libc", "mio", "polling", "socket2", "tokio"];
 
-/// The paths they must not name; whatever is below is meant too. `std` may be missing in front:
-/// the module may have been imported. Addresses, which are data only, are found in `core::net`.
+/// The paths they must not name, nor any below. `std` may be missing in front: the module may have been
+/// imported. Addresses, which are data only, are in `core::net`.
 const PATHS: &[&[&str]] = &[
     &["std", "fs"],
     &["std", "net"],
@@ -37,7 +37,7 @@ const PATHS: &[&[&str]] = &[
 
 const MACROS: [&str; 4] = ["print", "println", "eprint", "eprintln"];
 
-/// The sources name nothing that ends in libc; tests, examples and documentation may.
+/// The sources use nothing that may call libc; tests, examples and documentation may.
 pub(super) fn sources(tree: &Tree, findings: &mut Vec<Finding>) {
     for name in CRATES {
         for file in tree.sources(&[&format!("crates/{name}/src/")]) {
@@ -68,7 +68,7 @@ pub(super) fn dependencies(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What is wrong with a path, as it is written.
+/// Returns the forbidden path, as it is written.
 fn forbidden(path: &Named) -> Option<String> {
     let segments: Vec<&str> = path.segments.iter().map(String::as_str).collect();
     let written = segments.join("::");
@@ -76,17 +76,17 @@ fn forbidden(path: &Named) -> Option<String> {
         let name = segments.last()?;
         return MACROS.contains(name).then(|| format!("{written}!"));
     }
-    // A lone name is a variable, or comes from an import that is found itself.
+    // A lone name is a variable, or comes from an import that is checked itself.
     if segments.len() < 2 {
         return None;
     }
-    // `module::*` brings in what is forbidden below it.
+    // `module::*` imports the forbidden names below it.
     let (open, stem) = match segments.split_last()? {
         (&"*", stem) => (true, stem),
         _ => (false, &segments[..]),
     };
     let hit = PATHS.iter().any(|wanted| {
-        // Imported modules are known by the name just above the forbidden one.
+        // Imported modules are identified by the name just above the forbidden one.
         let short = &wanted[wanted.len().saturating_sub(2)..];
         let imported = wanted.len() > 2 && stem.starts_with(short);
         imported || stem.starts_with(wanted) || (open && wanted.starts_with(stem))

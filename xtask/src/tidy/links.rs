@@ -1,4 +1,4 @@
-//! Links between our documents lead somewhere.
+//! Links between our documents have targets.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(super) fn have_targets(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The targets of links and images, as they are written, and where.
+/// Returns the targets of links and images, as they are written, and their places.
 fn links(text: &str) -> Vec<(String, Range<usize>)> {
     let target = |(event, range): (Event<'_>, _)| match event {
         Event::Start(Tag::Link { link_type: LinkType::Autolink | LinkType::Email, .. }) => None,
@@ -30,13 +30,13 @@ fn links(text: &str) -> Vec<(String, Range<usize>)> {
     Parser::new(text).into_offset_iter().filter_map(target).collect()
 }
 
-/// Whether the target begins with a scheme, as in `https:` and `mailto:`.
+/// Returns whether the target begins with a scheme, as in `https:` and `mailto:`.
 fn is_address(target: &str) -> bool {
     let scheme = target.split_once(':').map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(char::is_alphanumeric))
 }
 
-/// Whether the target, seen from `file`, is a path of the tree. What follows `#` is not looked at.
+/// Returns whether the target, relative to `file`, is a path of the tree. The part after `#` is ignored.
 fn exists(tree: &Tree, file: &File, target: &str) -> bool {
     let target = target.split(['#', '?']).next().unwrap_or_default();
     if target.is_empty() {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::tidy::findings;
 
-    /// What is found in a document at `path` in a small repository.
+    /// Returns the findings in a document at `path` in a small repository.
     fn of(path: &str, text: &str) -> Vec<String> {
         let files = [
             (path, text),

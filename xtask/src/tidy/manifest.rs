@@ -1,4 +1,4 @@
-//! What the checks need to know from a `Cargo.toml`.
+//! Facts from a `Cargo.toml` for the checks.
 
 use toml::de::{DeTable, DeValue};
 
@@ -43,13 +43,13 @@ const SECTIONS: [(&str, Section); 3] = [
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Dependency {
     pub(super) section: Section,
-    /// The package, under its own name where the entry renames it.
+    /// The package, by its own name even if the entry renames it.
     pub(super) package: String,
     /// The line that the entry begins at, from 1.
     pub(super) line: usize,
-    /// Whether it says `workspace = true`.
+    /// It has `workspace = true`.
     pub(super) inherited: bool,
-    /// Whether it names a path.
+    /// It has a path.
     pub(super) local: bool,
 }
 
@@ -59,28 +59,28 @@ impl<'a> Manifest<'a> {
         Ok(Self { file, table })
     }
 
-    /// The folder it is in, relative to the repository's root; empty for the root.
+    /// Returns its folder, relative to the repository's root; empty for the root.
     pub(super) fn folder(&self) -> &'a str {
         self.file.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// The package's name; none for a workspace without a package.
+    /// Returns the package's name; none for a workspace without a package.
     pub(super) fn name(&self) -> Option<&str> {
         text(table(&self.table, "package")?, "name")
     }
 
-    /// Whether the crate takes its lints from the workspace.
+    /// Returns whether the crate inherits its lints from the workspace.
     pub(super) fn inherits_lints(&self) -> bool {
         table(&self.table, "lints").is_some_and(|lints| is_true(lints, "workspace"))
     }
 
-    /// The level of a lint that a workspace sets for its crates.
+    /// Returns the level of a lint that a workspace sets for its crates.
     pub(super) fn workspace_lint(&self, tool: &str, lint: &str) -> Option<&str> {
         let lints = table(table(table(&self.table, "workspace")?, "lints")?, tool)?;
         text(lints, lint).or_else(|| text(table(lints, lint)?, "level"))
     }
 
-    /// The entries of all dependency tables.
+    /// Returns the entries of all dependency tables.
     pub(super) fn dependencies(&self) -> Vec<Dependency> {
         let targets = table(&self.table, "target").into_iter().flat_map(DeTable::values);
         let targets = targets.filter_map(|target| target.get_ref().as_table());

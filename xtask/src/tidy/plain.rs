@@ -1,4 +1,4 @@
-//! Comments in plain words: signs of the others are counted, and the counts can only shrink.
+//! Limits on signs of unclear comments, which can only shrink.
 //!
 //! Two signs are counted in the product's sources: comment lines that begin with a relative pronoun and are
 //! no question, and pronouns that stand for a task, a caller, a peer or a user.

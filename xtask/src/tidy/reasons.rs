@@ -1,4 +1,4 @@
-//! Each dependency says why it is there.
+//! Each dependency has a reason.
 
 use super::{Finding, Tree};
 
@@ -18,7 +18,7 @@ pub(super) fn are_given(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the line is a comment that says something.
+/// Returns whether the line is a comment with text.
 fn is_comment(line: &str) -> bool {
     let comment = line.trim_start().strip_prefix('#');
     comment.is_some_and(|words| words.contains(char::is_alphanumeric))

@@ -1,21 +1,20 @@
-//! What a safe function of the ring or the driver may take.
+//! Parameters of safe functions in the ring and the driver.
 //!
-//! Both crates hand memory and descriptors to the kernel. Whoever can call a safe function with a number or
-//! an address of its choice can close, change or overwrite what belongs to another part of the program, and
-//! no comment such as "only the driver calls this" keeps a caller from that. So a parameter that is a raw
-//! descriptor or an address belongs to an `unsafe fn`, or to a function that is private to its module and
-//! therefore within sight of whoever proves its calls. For what outsiders can call (`pub`, and the methods
-//! of a public trait) the same goes for the kernel's records that hold either.
+//! Both crates give memory and descriptors to the kernel. A caller that can pass any number or address to a
+//! safe function can close, change or overwrite resources of another part of the program, and a comment such
+//! as "only the driver calls this" does not prevent it. So a parameter that is a raw descriptor or an
+//! address requires an `unsafe fn`, or a function that is private to its module, where its calls can be
+//! proved. For public functions (`pub`, and the methods of a public trait) the rule includes the kernel's
+//! records that hold either.
 //!
 //! - A raw descriptor is a parameter with a `RawFd` or an `i32` in its type, unless its name is one of the
 //!   [`PLAIN`] ones; or a `u32` with a name that descriptors have.
 //! - An address is a pointer, a `NonNull`, or a `u64` or `usize` with a name that addresses have.
 //! - The records are [`RECORDS`].
 //!
-//! Builders of records are exempt, which return one, or `Self` in its `impl`: a record does nothing by
-//! itself, and pushing an entry is unsafe. A method of an `impl` of a trait has the signature of the trait,
-//! and is judged there. [`EXCEPTIONS`] are few, and each says why it is sound; one that no function needs any
-//! more is reported.
+//! Builders that return a record, or `Self` in its `impl`, are exempt: a record does nothing by itself, and
+//! pushing an entry is unsafe. A method of an `impl` of a trait has the signature of the trait, where it is
+//! checked. [`EXCEPTIONS`] are few, each with the reason why it is sound; unused ones are reported.
 
 use std::str::FromStr;
 
@@ -29,7 +28,7 @@ use syn::{FnArg, Pat, PatType, ReturnType, Safety, Signature, Type, TypePtr, Vis
 use super::{Finding, Tree};
 use crate::functions::{Function, Functions, Owner};
 
-/// Where the rule holds.
+/// The folders of the rule.
 const FOLDERS: &[&str] = &["crates/sakia-ring/src/", "crates/sakia-driver/src/"];
 
 /// Records of the kernel that hold descriptors or addresses.
@@ -45,8 +44,8 @@ const DESCRIPTORS: &[&str] = &["descriptor", "dir", "epoll", "fd", "raw", "ring"
 /// Names of a `u64` or `usize` that is an address.
 const ADDRESSES: &[&str] = &["addr", "address", "path", "pointer", "ptr", "vector"];
 
-/// A safe function that may take what others may not: the file, or a folder with a `/` at its end; the
-/// function, or `*` for all; why a caller can do no harm with it.
+/// A safe function with an exemption: the file, or a folder with a `/` at its end; the function, or `*` for
+/// all; the reason why a caller can do no harm with it.
 struct Exception(&'static str, &'static str, &'static str);
 
 const DRIVER: &str = "crates/sakia-driver/src/driver.rs";
@@ -121,7 +120,7 @@ fn check(tree: &Tree, exceptions: &[Exception], findings: &mut Vec<Finding>) {
     }
 }
 
-/// What a safe function takes and must not.
+/// A forbidden parameter of a safe function.
 struct Taken {
     function: String,
     parameter: String,
@@ -129,7 +128,7 @@ struct Taken {
     line: usize,
 }
 
-/// Judges each function of a file.
+/// Checks each function of a file.
 fn taken(file: &syn::File) -> Vec<Taken> {
     let mut found = Vec::new();
     let functions = Functions::of(file);
@@ -143,7 +142,7 @@ fn taken(file: &syn::File) -> Vec<Taken> {
     }
     for item in functions.macros {
         let begin = found.len();
-        // Without the sign its variables are names.
+        // Without the `$` its variables are names.
         let text = item.tokens.to_string().replace('$', " ");
         if let Ok(tokens) = TokenStream::from_str(&text) {
             judge_tokens(tokens, &mut found);
@@ -153,7 +152,7 @@ fn taken(file: &syn::File) -> Vec<Taken> {
     found
 }
 
-/// Judges the `pub` functions that are written in a macro.
+/// Checks the `pub` functions written in a macro.
 fn judge_tokens(tokens: TokenStream, found: &mut Vec<Taken>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (index, token) in tokens.iter().enumerate() {
@@ -173,7 +172,7 @@ fn judge_tokens(tokens: TokenStream, found: &mut Vec<Taken>) {
     }
 }
 
-/// Judges a function; `of_record`: `Self` is one of [`RECORDS`].
+/// Checks a function; `of_record`: `Self` is one of [`RECORDS`].
 fn judge(visibility: &Visibility, signature: &Signature, of_record: bool, found: &mut Vec<Taken>) {
     let builds_record = match &signature.output {
         ReturnType::Type(_, output) => is_record(output) || of_record && is_named(output, "Self"),
@@ -205,13 +204,13 @@ fn is_named(of: &Type, name: &str) -> bool {
     matches!(of, Type::Path(of) if of.path.is_ident(name))
 }
 
-/// What a parameter is that a safe function must not take.
+/// Returns the kind of a forbidden parameter.
 fn what_is(pattern: &Pat, kind: &Type, is_public: bool) -> Option<&'static str> {
     let (mut names, mut words) = (Words::default(), Words::default());
     names.visit_pat(pattern);
     words.visit_type(kind);
     let has = |wanted: &[&str]| words.all.iter().any(|word| wanted.contains(&word.as_str()));
-    // With an underscore in front it is not used here, but by another implementation.
+    // A name with a leading underscore is unused here, but may be used by another implementation.
     let named =
         |wanted: &[&str]| names.all.iter().any(|n| wanted.contains(&n.trim_start_matches('_')));
     if has(&["RawFd"])
@@ -251,7 +250,7 @@ mod tests {
 
     const PATH: &str = "crates/sakia-driver/src/a.rs";
 
-    /// The functions that are reported in a file of this text, with what they take.
+    /// Returns the findings in a file of this text, with their parameters.
     fn reported(text: &str) -> Vec<String> {
         let found = tidy::findings(|tree, findings| check(tree, &[], findings), &[(PATH, text)]);
         let short = |line: &String| {

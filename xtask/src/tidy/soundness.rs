@@ -1,4 +1,4 @@
-//! Every test that `SOUNDNESS.md` names is there.
+//! Every test named in `SOUNDNESS.md` exists.
 
 use pulldown_cmark::{Event, Parser};
 
@@ -7,7 +7,7 @@ use super::{File, Finding, Tree};
 /// The contract.
 const CONTRACT: &str = "SOUNDNESS.md";
 
-/// What names begin with, and the folder of these tests.
+/// Name prefixes, and the folder of these tests.
 const PLACES: &[(&str, &str)] = &[
     ("driver::", "crates/sakia-driver/tests/driver/"),
     ("conformance::", "crates/sakia-driver/tests/conformance/"),

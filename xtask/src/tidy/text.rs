@@ -7,10 +7,10 @@ const COLUMNS_MAX: usize = 110;
 /// The most lines in a Rust file.
 const LINES_MAX: usize = 1200;
 
-/// The kinds of file that people write by hand, and that end in a newline.
+/// Extensions of hand-written files, which end in a newline.
 const BY_HAND: &[&str] = &["rs", "md", "toml", "yml", "yaml", "sh", "py", "c", "h", "txt"];
 
-/// Lines of Rust and Markdown fit, but for tables and links, which cannot be broken.
+/// Lines of Rust and Markdown fit, except tables and links, which cannot be broken.
 pub(super) fn lines_fit(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs", "md"]) {
         for (number, line) in file.lines() {
@@ -23,7 +23,7 @@ pub(super) fn lines_fit(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the line, perhaps in a comment, is a row of a table or holds a link.
+/// Returns whether the line, perhaps in a comment, is a row of a table or has a link.
 fn is_unbreakable(line: &str) -> bool {
     let words = line.trim_start().trim_start_matches(['/', '!']).trim_start();
     words.starts_with('|') || line.contains("://") || line.contains("](") || line.contains("]: ")
@@ -99,7 +99,7 @@ mod tests {
     fn unclean_whitespace_is_found() {
         assert_eq!(findings(whitespace_is_clean, &[("a.rs", "  x\n\ny\n")]), [""; 0]);
         assert_eq!(findings(whitespace_is_clean, &[("a.rs", "")]), [""; 0]);
-        // A Makefile needs tabs, and a data file is as its program writes it.
+        // A Makefile needs tabs, and a data file has its program's format.
         let others = [("Makefile", "\tx \n"), ("a.json", "{}")];
         assert_eq!(findings(whitespace_is_clean, &others), [""; 0]);
         let expected = [

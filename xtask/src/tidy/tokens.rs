@@ -1,6 +1,6 @@
 //! Rust files as tokens: paths, macros and attributes, without comments and strings.
 //!
-//! Full parsing would not see into macro calls; it tells which code is for tests only. A path is a run of
+//! Full parsing would not see into macro calls; it identifies the code for tests only. A path is a run of
 //! names with `::` between them, and a list in braces after `::` is the end of several paths at once.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What the checks need to know from a Rust file.
+/// Facts from a Rust file for the checks.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     /// The paths in the code, each as long as it is written. A single name, even a keyword, is a path too.
@@ -38,9 +38,9 @@ pub(super) struct Tokens {
 pub(super) struct Named {
     /// The names between the `::`; `*` is the last of a path that means all names.
     pub(super) segments: Vec<String>,
-    /// Whether `!` follows, with what a macro takes.
+    /// A `!` and a macro's arguments follow.
     pub(super) is_macro: bool,
-    /// Whether it is in code for tests only.
+    /// It is in code for tests only.
     pub(super) in_test: bool,
     /// The line that the path ends in, from 1.
     pub(super) line: usize,
@@ -49,9 +49,9 @@ pub(super) struct Named {
 /// `#[text]` or `#![text]`.
 #[derive(Debug)]
 pub(super) struct Attribute {
-    /// What is between the brackets, without spaces.
+    /// The text between the brackets, without spaces.
     pub(super) text: String,
-    /// Whether it has the `!`.
+    /// It has the `!`.
     is_inner: bool,
     /// The line it begins at, from 1.
     pub(super) line: usize,
@@ -70,7 +70,7 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Whether `#![text]` is there, `text` being without spaces.
+    /// Returns whether `#![text]` is present; `text` has no spaces.
     pub(super) fn has_inner(&self, text: &str) -> bool {
         self.attributes.iter().any(|attribute| attribute.is_inner && attribute.text == text)
     }
@@ -105,8 +105,8 @@ impl Tokens {
         Some(length)
     }
 
-    /// Records the path, or the list of paths, that `tokens` begin with, after `prefix`; returns
-    /// how many tokens it takes, at least 1.
+    /// Records the path, or the list of paths, that `tokens` begin with, after `prefix`; returns its length
+    /// in tokens, at least 1.
     fn path(&mut self, tokens: &[TokenTree], prefix: &[String]) -> usize {
         let mut segments = prefix.to_vec();
         let mut index = 0;
@@ -144,8 +144,8 @@ impl Tokens {
     }
 }
 
-/// The Rust files among `files` that are compiled for tests only, because a `mod` under
-/// `#[cfg(test)]` leads to them.
+/// Returns the Rust files among `files` that are compiled for tests only, because of a `mod` under
+/// `#[cfg(test)]`.
 pub(crate) fn test_files<'a>(files: &[&'a File]) -> Vec<&'a str> {
     let mut places = Vec::new();
     for file in files {
@@ -169,8 +169,8 @@ fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
-/// Whether a path goes on with this after `::`. Type arguments end it: nothing that the checks
-/// look for has any.
+/// Returns whether a path continues with this after `::`. Type arguments end it: the checked paths have
+/// none.
 fn is_path_part(token: Option<&TokenTree>) -> bool {
     is_punct(token, '*')
         || matches!(token, Some(TokenTree::Ident(_)))
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::tidy::findings;
 
-    /// The paths of two names and more, outside tests, as they would be written one by one.
+    /// Returns the paths of two names and more, outside tests, as they would be written one by one.
     fn paths(text: &str) -> Vec<String> {
         let tokens = Tokens::scan(text).unwrap();
         let long = tokens.paths.iter().filter(|path| path.segments.len() > 1 && !path.in_test);

@@ -1,11 +1,11 @@
-//! Nothing is left half done without a word.
+//! No unfinished code without a reason.
 
 use super::{Finding, Tree};
 
 /// Notes to oneself. In two parts, so that this file does not hold them.
 const MARKS: [&str; 2] = [concat!("FIX", "ME"), concat!("X", "XX")];
 
-/// No code is only announced.
+/// No code is a placeholder.
 pub(super) fn code(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
         let Some(tokens) = file.tokens() else { continue };
@@ -31,7 +31,7 @@ pub(super) fn marks(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A test that does not run says why.
+/// An ignored test has a reason.
 pub(super) fn ignored_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
         let Some(tokens) = file.tokens() else { continue };

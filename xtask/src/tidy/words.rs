@@ -1,4 +1,4 @@
-//! Words that mean something to one machine or one day only.
+//! Words with a meaning on one machine or one day only.
 
 use std::sync::LazyLock;
 
@@ -18,8 +18,8 @@ static WITH_NUMBER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!(r"\b({nouns}) #?[0-9]+\b")).expect("a pattern without mistakes")
 });
 
-/// No file holds a path of the machine it was written on, nor a number without an address; the
-/// changelog may number what it lists.
+/// No file has a path of the machine it was written on, nor a number without an address; the changelog may
+/// number its entries.
 pub(super) fn belong(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in &tree.files {
         let is_changelog = file.name().starts_with("CHANGELOG");
@@ -38,7 +38,7 @@ pub(super) fn belong(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether an absolute path that begins with `folder` is in the line; one that merely contains it
+/// Returns whether an absolute path that begins with `folder` is in the line; one that contains it elsewhere
 /// does not count.
 fn holds_path(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {

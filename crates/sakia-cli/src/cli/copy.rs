@@ -13,7 +13,7 @@ use super::{MEMORY_MAX, Surroundings, bytes, wrong};
 use crate::output::Format;
 use crate::{cp, rm};
 
-/// The least bytes of a buffer.
+/// The smallest buffer in bytes.
 const BUFFER_MIN: u64 = 4096;
 const WHEN: [&str; 3] = ["auto", "always", "never"];
 const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xattr", "all"];
@@ -21,28 +21,28 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 /// Copy files and trees, fast and exact
 ///
 /// Copies SRC to DST, or into DST if that is a directory. Each processor copies a directory at a time by
-/// plain system calls; what the page cache does not have is read through the ring, many files at a time.
-/// On a terminal a bar shows what goes on; what failed is said on standard error, and the rest is copied.
+/// plain system calls; uncached data is read through the ring, many files at a time. On a terminal a bar
+/// shows the progress; failures are reported on standard error, and the rest is copied.
 ///
-/// A directory has the mode 01700 until all that is in it is there, and a file 01200 until it is complete,
-/// unless it is written by one call in such a directory; one that cannot be completed is removed. So after
-/// an error, a signal or a crash of the program it can be told what is not whole, and the same command
-/// with -u or -n completes what an earlier one began.
+/// A directory has the mode 01700 until all its contents are there, and a file 01200 until it is complete,
+/// unless it is written by one call in such a directory; a file that cannot be completed is removed. So
+/// after an error, a signal or a crash of the program incomplete entries can be recognized, and the same
+/// command with -u or -n completes the copy.
 ///
-/// Unlike cp it does not write through symbolic links within a tree at the destination, where others may
-/// have put them: they are replaced. Devices, FIFOs and sockets there are replaced with --force only. What
-/// DST leads to is written to, a device too.
+/// Unlike cp it does not write through symbolic links within a tree at the destination, which other users
+/// may have put there: it replaces them. Devices, FIFOs and sockets there are replaced with --force only.
+/// The target of DST is written to, even if it is a device.
 ///
-/// The exit status is 0 when all was copied, 1 when something failed, 2 for wrong usage.
+/// The exit status is 0 if everything was copied, 1 if something failed, 2 for wrong usage.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 #[command(after_long_help = format!("{NOT_SUPPORTED}\n\n{CP_JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 pub(super) struct CpArgs {
-    /// What to copy; without -t, the last one is where to
+    /// Sources; without -t, the last path is the destination
     #[arg(required = true, value_name = "SRC… DST")]
     paths: Vec<PathBuf>,
 
-    /// Copy directories with all that is in them
+    /// Copy directories with their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
 
@@ -54,11 +54,11 @@ pub(super) struct CpArgs {
     #[arg(short = 'p')]
     preserve_usual: bool,
 
-    /// Say what is copied
+    /// Print each copied entry
     #[arg(short, long)]
     verbose: bool,
 
-    /// Keep what is there already, whatever -f and -u say
+    /// Keep existing entries, whatever -f and -u say
     #[arg(short, long)]
     no_clobber: bool,
 
@@ -66,19 +66,19 @@ pub(super) struct CpArgs {
     #[arg(short, long)]
     force: bool,
 
-    /// Overwrite what is there only if the source was modified later
+    /// Overwrite an existing entry only if the source was modified later
     #[arg(short, long)]
     update: bool,
 
-    /// Follow symbolic links; without -r this is so anyway
+    /// Follow symbolic links; the default without -r
     #[arg(short = 'L', long, overrides_with = "no_dereference")]
     dereference: bool,
 
-    /// Stay on the file system of SRC: directories on others are copied, nothing in them
+    /// Stay on the file system of SRC: directories on others are copied without their contents
     #[arg(short = 'x', long)]
     one_file_system: bool,
 
-    /// Copy symbolic links as links; with -r this is so anyway
+    /// Copy symbolic links as links; the default with -r
     #[arg(short = 'P', long)]
     no_dereference: bool,
 
@@ -90,45 +90,45 @@ pub(super) struct CpArgs {
     #[arg(short, long, value_name = "DIR")]
     target_directory: Option<PathBuf>,
 
-    /// Whether copies have holes: where the source has (auto), where it has zeros, or nowhere
+    /// Holes of copies: as in the source (auto), for all zeros, or none
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     #[arg(value_parser = PossibleValuesParser::new(WHEN))]
     sparse: String,
 
-    /// Whether copies share blocks with their sources: where they can (auto), or it is an error, or never
+    /// Share blocks of copies with their sources: if possible (auto), required, or never
     #[arg(long, value_name = "WHEN", default_value = "auto", default_missing_value = "always")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = PossibleValuesParser::new(WHEN))]
     reflink: String,
 
-    /// What copies have of their sources beside contents
+    /// Preserve these attributes besides contents
     ///
-    /// mode: permissions and access control lists; ownership: user and group; timestamps; links: names of
-    /// the same file stay that; xattr: extended attributes; all. Without a list mode, ownership, timestamps.
+    /// mode: permissions and access control lists; ownership: user and group; timestamps; links: hard links
+    /// between copied files; xattr: extended attributes; all. Without a list mode, ownership, timestamps.
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "mode,ownership,timestamps")]
     #[arg(value_parser = PossibleValuesParser::new(ATTRIBUTES))]
     preserve: Vec<String>,
 
-    /// Be done only when the copy is durable: one sync of its file system at the end
+    /// Make the copy durable: one sync of its file system at the end
     #[arg(long)]
     fsync: bool,
 
-    /// Read what was written again, past the page cache, and compare
+    /// Read the copy again, bypassing the page cache, and compare
     #[arg(long)]
     verify: bool,
 
-    /// Entries under way at a time
+    /// Entries in progress at a time
     ///
-    /// There is one for each processor as long as nothing has to be waited for.
+    /// Each processor has only one as long as it need not wait.
     #[arg(long, value_name = "N", default_value_t = Options::LIMIT as u16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     limit: u16,
 
-    /// Bytes of each read, at least 4K; files up to this size are read before their copies are made
+    /// Size of each read, at least 4K; files up to this size are read before their copies are created
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = bytes(BUFFER_MIN, MEMORY_MAX))]
     buffer: u64,
 
-    /// Write nothing; say what would be copied
+    /// Write nothing; print what would be copied
     #[arg(long)]
     dry_run: bool,
 
@@ -153,22 +153,22 @@ from every eighth file; enters are those of the program's first thread.";
 
 /// Remove files and trees
 ///
-/// Directories are removed by all processors, each a directory at a time, and by descriptor: a link that
-/// somebody puts in the way is removed itself. What cannot be removed is said, and the rest is.
+/// Directories are removed by all processors, each a directory at a time, relative to open directories: a
+/// link put in the way by another user is removed itself. Failures are reported, and the rest is removed.
 ///
-/// The exit status is 0 when all was removed, 1 when something failed, 2 for wrong usage.
+/// The exit status is 0 if everything was removed, 1 if something failed, 2 for wrong usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = ENVIRONMENT_HELP)]
 pub(super) struct RmArgs {
-    /// What to remove
+    /// Entries to remove
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 
-    /// Remove directories with all that is in them
+    /// Remove directories with their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
 
-    /// Say nothing of what is not there
+    /// Ignore missing entries
     #[arg(short, long)]
     force: bool,
 }
@@ -257,7 +257,7 @@ impl CpArgs {
     }
 }
 
-/// What one of the words of [`WHEN`] stands for, of what they stand for.
+/// Returns the value that a word of [`WHEN`] selects.
 fn when<T>(word: &str, all: [T; 3]) -> T {
     let meant = WHEN.into_iter().zip(all).find(|(known, _)| *known == word);
     meant.expect("clap knows the same words").1

@@ -14,15 +14,15 @@ use super::notes::{COPYTREE_NOTES, bench_json_help};
 
 /// A tree of files, copied by whole programs
 ///
-/// cp is cp -r, cp-again the same once more, which shows what chance does; sakia is sakia cp -r; xcp, cpz,
-/// fcp and rsync are measured where they are installed. Each run goes to a fresh file system or directory.
+/// cp is cp -r, cp-again the same once more, which shows the random variation; sakia is sakia cp -r; xcp,
+/// cpz, fcp and rsync are measured if they are installed. Each run goes to a fresh file system or directory.
 ///
 /// Trees: small has 117,649 files of 4 KiB, large 780 of 1 MiB, source 32,000 with the sizes of source code,
 /// file is one of --size bytes; or the path of a tree, with a slash in it. Places: tmpfs; ext4, on a disk in
-/// memory; ext4-nojournal; disk, beside the source; or the path of a directory. Those that are mounted take
-/// root. What is not there is told, and left out.
+/// memory; ext4-nojournal; disk, beside the source; or the path of a directory. Mounted ones take root.
+/// Missing ones are reported, and left out.
 ///
-/// The exit status is 0 when all was measured and all copies are complete, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all copies are complete, 1 if something failed, 2 for
 /// wrong usage. A program that is not installed is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(COPYTREE_NOTES))]
@@ -30,15 +30,15 @@ pub(super) struct CopytreeArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
 
-    /// What to copy: small, large, source, file, or a path; small
+    /// Source trees: small, large, source, file, or a path; small
     #[arg(long, value_name = "TREE,…", value_delimiter = ',', value_parser = parse_tree)]
     tree: Vec<Tree>,
 
-    /// Where to: tmpfs, ext4, ext4-nojournal, disk, or a path; disk
+    /// Destinations: tmpfs, ext4, ext4-nojournal, disk, or a path; disk
     #[arg(long, value_name = "PLACE,…", value_delimiter = ',', value_parser = parse_place)]
     place: Vec<Place>,
 
-    /// Bytes of the tree file; 1G, or 64M with --quick
+    /// Size of the tree file; 1G, or 64M with --quick
     #[arg(long, value_name = "BYTES", value_parser = bytes(1, FILE_BYTES_MAX))]
     size: Option<u64>,
 
@@ -46,47 +46,47 @@ pub(super) struct CopytreeArgs {
     #[arg(long, conflicts_with = "archive")]
     article: bool,
 
-    /// Copy with all that belongs to files: cp -a, sakia cp -a, rsync -aHAXS
+    /// Copy with all attributes: cp -a, sakia cp -a, rsync -aHAXS
     #[arg(long)]
     archive: bool,
 
-    /// Copy to last: sakia cp --fsync, and cp followed by fdatasync of each file, or one syncfs
+    /// Copy durably: sakia cp --fsync, and cp followed by fdatasync of each file, or one syncfs
     #[arg(long, conflicts_with_all = ["archive", "article"])]
     fsync: bool,
 
     /// Drop the source from all caches before each run
     ///
-    /// Root drops all caches of the machine. Others drop the bytes of the source's files; what is known of
-    /// their names stays.
+    /// Root drops all caches of the machine. Other users drop the bytes of the source's files; cached names
+    /// stay.
     #[arg(long)]
     cold: bool,
 
-    /// Copy the tree and delete the copy just before each run, where the next copy will be
+    /// Copy the tree and delete the copy just before each run, in the same place
     #[arg(long)]
     after_delete: bool,
 
-    /// Let programs use no more than so many processors
+    /// Limit programs to this number of processors
     #[arg(long, value_name = "N", value_parser = parse_count::<1024>)]
     cores: Option<usize>,
 
     /// Another program: its name and a command, to which source and destination are added
     ///
-    /// Words of the command are separated by spaces. Instead of a program that is known if it has its name;
-    /// can be given several times.
+    /// Words of the command are separated by spaces. It replaces a known program of the same name; can be
+    /// given several times.
     #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = parse_peer)]
     peers: Vec<Peer>,
 
-    /// What to measure: cp, cp-again, sakia, sakia-4k, sakia-1m, xcp, cpz, fcp, rsync, or a --peer
+    /// Variants: cp, cp-again, sakia, sakia-4k, sakia-1m, xcp, cpz, fcp, rsync, or a --peer
     ///
-    /// All but sakia-4k and sakia-1m, which have buffers of these sizes, unless given. With --article the
-    /// names have the limit too, as in sakia-4k-64.
+    /// By default all but sakia-4k and sakia-1m, which have buffers of these sizes. With --article the names
+    /// have the limit too, as in sakia-4k-64.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     variants: Vec<String>,
 
-    /// Where to make the source; it is removed at the end
+    /// The folder for the source, which is removed at the end
     ///
-    /// Unless given, the directory of build results that the program is in, or else the one for
-    /// temporary files.
+    /// The default is the directory of build results that the program is in, or else the one for temporary
+    /// files.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -27,9 +27,9 @@ const CACHE_TAG: &str = "CACHEDIR.TAG";
 
 /// Run an experiment: the same work done in several ways
 ///
-/// Measures the variants of an experiment in processes of their own, which alternate, and prints a
-/// table, ratios, and who wins on this machine and why. Other programs make the figures worse: what
-/// they took of the machine is recorded, and runs that suffered are counted.
+/// Measures the variants of an experiment in separate processes, which alternate, and prints a table,
+/// ratios, and the fastest variant on this machine with the reason. Other programs disturb the figures:
+/// their use of the machine is recorded, and affected runs are counted.
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
@@ -49,7 +49,7 @@ enum ExperimentArgs {
     Copytree(copytree::CopytreeArgs),
 }
 
-/// What all experiments have in common.
+/// Options of all experiments.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CommonArgs {
     /// Take a quick look: little work, 3 runs, less than a minute
@@ -80,7 +80,7 @@ pub(super) struct CommonArgs {
 /// threads; pool hands each block to a thread and back; blocking makes plain reads; offload has a
 /// thread read ahead.
 ///
-/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all sums are right, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(FILE_SUM_NOTES))]
@@ -88,10 +88,10 @@ struct FileSumArgs {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Where to make files for the experiment; they are removed at the end
+    /// The folder for temporary files of the experiment, which are removed at the end
     ///
-    /// Unless given, the directory of build results that the program is in, or else the one for
-    /// temporary files.
+    /// The default is the directory of build results that the program is in, or else the one for temporary
+    /// files.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -111,20 +111,19 @@ struct FileSumArgs {
     #[arg(long)]
     offload: bool,
 
-    /// What to measure: uring, ring, poll, pool, blocking, offload
+    /// Variants: uring, ring, poll, pool, blocking, offload
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<file_sum::Variant>)]
     variants: Vec<file_sum::Variant>,
 }
 
-/// The sum of the bytes that come by a TCP connection
+/// The sum of the bytes received on a TCP connection
 ///
-/// uring and ring receive through io_uring, uring as the engine decides by itself; poll on epoll;
-/// blocking makes plain reads. Another process sends. Both are in a network namespace of their own
-/// where this is permitted, as it is to root and below `unshare --user --map-root-user`; otherwise on
-/// the machine's loopback.
+/// uring and ring receive through io_uring, uring as the engine decides by itself; poll on epoll; blocking
+/// makes plain reads. Another process sends. Both are in a private network namespace if this is permitted,
+/// as it is to root and below `unshare --user --map-root-user`; otherwise on the machine's loopback.
 ///
-/// The exit status is 0 when all was measured and all sums are right, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all sums are right, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{TCP_SUM_NOTES}\n\n{NETWORK_NOTES}")))]
@@ -144,7 +143,7 @@ struct TcpSumArgs {
     #[arg(long, value_name = "NAME", default_value = CONGESTION)]
     congestion: String,
 
-    /// What to measure: uring, ring, poll, blocking, uring-recv, poll-recv
+    /// Variants: uring, ring, poll, blocking, uring-recv, poll-recv
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<tcp_sum::Variant>)]
     variants: Vec<tcp_sum::Variant>,
@@ -152,13 +151,13 @@ struct TcpSumArgs {
 
 /// A server that sends back what it receives over TCP
 ///
-/// uring and ring serve through io_uring, uring as the engine decides by itself; poll on epoll;
-/// blocking has a thread for each connection. All figures are those of the server; another process,
-/// the same for all variants, has the other ends of the connections, each with one message under way,
-/// and compares what comes back. Both are in a network namespace of their own where this is permitted,
-/// as it is to root and below `unshare --user --map-root-user`; otherwise on the machine's loopback.
+/// uring and ring serve through io_uring, uring as the engine decides by itself; poll on epoll; blocking has
+/// a thread for each connection. All figures are those of the server; another process, the same for all
+/// variants, has the other ends of the connections, each with one message in flight, and compares the echo.
+/// Both are in a private network namespace if this is permitted, as it is to root and below `unshare --user
+/// --map-root-user`; otherwise on the machine's loopback.
 ///
-/// The exit status is 0 when all was measured and all bytes came back, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all bytes came back, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{ECHO_NOTES}\n\n{NETWORK_NOTES}")))]
@@ -176,7 +175,7 @@ struct EchoArgs {
     #[arg(value_parser = bytes(load::MESSAGE_BYTES_MIN as u64, load::MESSAGE_BYTES_MAX as u64))]
     message: Vec<u64>,
 
-    /// Requests of a run, of all connections together; as many as take about half a second
+    /// Requests of a run, over all connections; by default as many as take about half a second
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
@@ -184,13 +183,13 @@ struct EchoArgs {
     #[arg(long, value_name = "NAME", default_value = CONGESTION)]
     congestion: String,
 
-    /// Measure the variant spin too: uring, when both ends look for work before they sleep
+    /// Measure the variant spin too: uring, with both ends polling for work before they sleep
     ///
     /// It takes a processor for each end all the time, and makes no sense without two.
     #[arg(long)]
     spin: bool,
 
-    /// What to measure: uring, ring, poll, blocking, spin
+    /// Variants: uring, ring, poll, blocking, spin
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<echo::Variant>)]
     variants: Vec<echo::Variant>,
@@ -198,16 +197,16 @@ struct EchoArgs {
 
 /// A server that sends datagrams back to their sender
 ///
-/// uring has a task on io_uring that receives and sends in batches, poll the same on epoll; single has one
-/// that takes a datagram at a time; blocking is a thread with plain calls. The load is another process,
-/// which compares every byte that comes back.
+/// uring has a task on io_uring that receives and sends in batches, poll the same on epoll; single has a
+/// task that takes a datagram at a time; blocking is a thread with plain calls. The load is another process,
+/// which compares every echoed byte.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{UDP_NOTES}\n\n{NETWORK_NOTES}")))]
 struct UdpArgs {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Datagrams under way at a time, up to 64
+    /// Datagrams in flight at a time, up to 64
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_value = "1,32")]
     #[arg(value_parser = parse_count::<{ udp::IN_FLIGHT_MAX }>)]
     in_flight: Vec<usize>,
@@ -217,23 +216,23 @@ struct UdpArgs {
     #[arg(value_parser = bytes(load::MESSAGE_BYTES_MIN as u64, udp::DATAGRAM_BYTES_MAX as u64))]
     datagram: Vec<u64>,
 
-    /// Datagrams of a run; as many as take about half a second
+    /// Datagrams of a run; by default as many as take about half a second
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// What to measure: uring, single, poll, blocking
+    /// Variants: uring, single, poll, blocking
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<udp::Variant>)]
     variants: Vec<udp::Variant>,
 }
 
-/// A server that sends a file of the page cache again and again
+/// A server that sends a cached file repeatedly
 ///
 /// uring has a task on io_uring that calls send_file, poll the same on epoll; blocking is a thread with a
-/// loop of sendfile; copy has a task on io_uring that reads the file and writes it by pieces of 64 KiB.
-/// floor, which is measured on request, is a thread with sendfile and poll, on a socket in non-blocking mode.
-/// So are send and send-zc, a thread with a ring that sends the bytes from memory, by sends and by sends
-/// without a copy. The load is another process, which receives the files, and adds up their bytes.
+/// loop of sendfile; copy has a task on io_uring that reads the file and writes it in pieces of 64 KiB.
+/// Measured on request: floor, a thread with sendfile and poll, on a socket in non-blocking mode; send and
+/// send-zc, a thread with a ring that sends the bytes from memory, by plain and by zero-copy sends. The load
+/// is another process, which receives the files, and adds up their bytes.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SEND_FILE_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SendFileArgs {
@@ -245,11 +244,11 @@ struct SendFileArgs {
     #[arg(value_parser = bytes(1, send_file::FILE_BYTES_MAX))]
     size: Vec<u64>,
 
-    /// How often a run sends the file; as often as takes about half a second
+    /// Number of files sent in a run; by default as many as take about half a second
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// What to measure: uring, poll, copy, blocking, floor, send, send-zc
+    /// Variants: uring, poll, copy, blocking, floor, send, send-zc
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<send_file::Variant>)]
     variants: Vec<send_file::Variant>,
@@ -257,57 +256,57 @@ struct SendFileArgs {
 
 /// Programs on sockets inside a toy enclave, where each call of the host takes an exit
 ///
-/// The sockets are those of sakia-socket. plain makes each call of the program one of the host; default
-/// makes reads ahead on evidence; gathered gathers writes on evidence, too; ahead always makes reads ahead;
-/// all always gathers as well. The other ends are plain sockets in another process. Both are in a network
-/// namespace of their own where this is permitted.
+/// The sockets are those of sakia-socket. plain makes one call of the host for each call of the program;
+/// default reads ahead on evidence; gathered gathers writes on evidence, too; ahead always reads ahead; all
+/// always gathers as well. The other ends are plain sockets in another process. Both are in a private
+/// network namespace if this is permitted.
 ///
 /// Cells are send-256, -1K, -4K, -16K and -128K, receive- of the same, events-1, -50 and -1000, threads-64,
 /// udp-64 and -1400, iperf-receive-1, -2 and -4, iperf-send- of the same; a name without a number is all of
 /// these. With --quick seven cells at exits of 0 and 4 us.
 ///
-/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for wrong
-/// usage.
+/// The exit status is 0 if everything was measured and all bytes are right, 1 if something failed, 2 for
+/// wrong usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(&format!("{SOCKETS_NOTES}\n\n{NETWORK_NOTES}")))]
 struct SocketsArgs {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// What to measure, by the names of cells or of their programs; all
+    /// Cells, by their names or those of their programs; all
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_cells)]
     cells: Vec<Cells>,
 
-    /// Microseconds that each call of the host takes more than its system call; 0,1,4,10
+    /// Microseconds that each call of the host takes in addition to its system call; 0,1,4,10
     #[arg(long, value_name = "US,…", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=sockets::EXIT_US_MAX))]
     costs: Vec<u64>,
 
-    /// Calls, or requests, of a run; as many as take plain about half a second
+    /// Calls, or requests, of a run; by default as many as take plain about half a second
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
 
-    /// How the sockets behave: plain, default, gathered, ahead, all
+    /// Variants of the sockets: plain, default, gathered, ahead, all
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<sockets::Variant>)]
     variants: Vec<sockets::Variant>,
 }
 
-/// The cells that a name names.
+/// The cells that a name selects.
 #[derive(Clone, Debug)]
 struct Cells(Vec<sockets::Cell>);
 
-/// The threads of a process during ten thousand reads of files that are not answered
+/// The threads of a process during ten thousand unanswered reads of files
 ///
-/// uring has an engine on io_uring and one thread that awaits all reads, poll the same on epoll and
-/// threads; pool has 512 threads; blocking one for each read. Reads are held until no more are begun and
-/// no thread comes or goes; then all threads are counted, the kernel's workers for rings included.
+/// uring has an engine on io_uring and one thread that awaits all reads, poll the same on epoll and threads;
+/// pool has 512 threads; blocking one for each read. Reads are held until no more begin and no thread starts
+/// or ends; then all threads are counted, including the kernel's workers for rings.
 ///
-/// disk is an ext4 whose disk is held, full the same with a queue that is soon full, fuse a file system
-/// in user space. All of them take root, /dev/fuse, loop devices and mkfs.ext4. With --path no more than
-/// a directory is needed, and nothing is held.
+/// disk is an ext4 whose disk is held, full the same with a queue that is soon full, fuse a file system in
+/// user space. All of them take root, /dev/fuse, loop devices and mkfs.ext4. With --path only a directory is
+/// needed, and nothing is held.
 ///
-/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all bytes are right, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(THREADS_NOTES))]
@@ -315,7 +314,7 @@ struct ThreadsArgs {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Reads at the same time, each of a file of its own; 10000, or 1000 with --quick
+    /// Reads at the same time, each of its own file; 10000, or 1000 with --quick
     #[arg(long, value_name = "COUNT", value_parser = parse_count::<{ threads::READS_MAX }>)]
     reads: Option<usize>,
 
@@ -323,37 +322,37 @@ struct ThreadsArgs {
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = bytes(1, BLOCK_BYTES_MAX))]
     size: u64,
 
-    /// Read past the page cache (O_DIRECT); sizes are then multiples of 4K
+    /// Bypass the page cache (O_DIRECT); sizes are then multiples of 4K
     #[arg(long)]
     direct: bool,
 
-    /// How late each answer of the FUSE file system is, in milliseconds
+    /// Delay of each answer of the FUSE file system, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
     delay: u16,
 
-    /// Where the files are: disk, full, fuse
+    /// Places of the files: disk, full, fuse
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_threads_place)]
     places: Vec<threads::Place>,
 
-    /// A directory to make files in, for a place named path; it alone, unless others are named
+    /// A directory for the files, for a place named path; it alone, unless others are named
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
 
-    /// What to measure: uring, poll, pool, blocking
+    /// Variants: uring, poll, pool, blocking
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<threads::Variant>)]
     variants: Vec<threads::Variant>,
 }
 
-/// File calls of many threads, and who does them
+/// File calls of many threads, done in several ways
 ///
 /// blocking makes plain calls on each thread; aio hands them to one scheduler thread on Linux AIO; sakia is
 /// the engine, as programs use it from plain threads; ring sends each to the engine's thread and ring.
-/// Without --matrix or a figure it is a testbench: as many reads of --rsize and writes of --wsize as are
-/// asked for, by --threads threads, which share them evenly.
+/// Without --matrix or a figure it is a testbench: the requested number of reads of --rsize and writes of
+/// --wsize, shared evenly by --threads threads.
 ///
-/// The exit status is 0 when all was measured and all bytes are right, 1 when something failed, 2 for
+/// The exit status is 0 if everything was measured and all bytes are right, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(SCHED_NOTES))]
@@ -377,7 +376,7 @@ struct SchedArgs {
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = bytes(1, MEMORY_MAX))]
     wsize: Vec<u64>,
 
-    /// Reads of a run, of all threads together; as many as can be measured
+    /// Reads of a run, over all threads; by default as many as can be measured
     ///
     /// The study had 10.
     #[arg(long, value_name = "COUNT")]
@@ -391,20 +390,20 @@ struct SchedArgs {
 
     /// Bytes from one read of a file to the next; 0: all at its beginning
     ///
-    /// Unless given, 0 where the page cache has the file, and otherwise to the next block.
+    /// The default is 0 if the page cache has the file, and otherwise the distance to the next block.
     #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     roff: Option<u64>,
 
-    /// The same of writes; 0, or at least as much as a write has. They lie behind what is read
+    /// The same for writes; 0, or at least the size of a write. They lie behind the reads
     #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     woff: Option<u64>,
 
-    /// Files to be made, and used in turn
+    /// Files to be created, and used in turn
     #[arg(long, value_name = "COUNT", default_value = "1")]
     #[arg(value_parser = parse_count::<{ sched::FILES_MAX }>)]
     nfiles: usize,
 
-    /// Files to be read instead; they are never written
+    /// Existing files to be read instead; they are never written
     #[arg(long, value_name = "FILE,…", value_delimiter = ',', conflicts_with = "nfiles")]
     files: Vec<PathBuf>,
 
@@ -412,10 +411,10 @@ struct SchedArgs {
     #[arg(long)]
     mix: bool,
 
-    /// Where to make files for the experiment; they are removed at the end
+    /// The folder for temporary files of the experiment, which are removed at the end
     ///
-    /// Unless given, the directory of build results that the program is in, or else the one for
-    /// temporary files.
+    /// The default is the directory of build results that the program is in, or else the one for temporary
+    /// files.
     #[arg(long, value_name = "DIR", visible_alias = "dir")]
     path: Option<PathBuf>,
 
@@ -423,11 +422,11 @@ struct SchedArgs {
     #[arg(long, conflicts_with = "sparse")]
     dense: bool,
 
-    /// Leave files empty: what is read are holes
+    /// Leave files empty: reads find holes
     #[arg(long)]
     sparse: bool,
 
-    /// Have the page cache hold the files (the default)
+    /// Keep the files in the page cache (the default)
     #[arg(long, conflicts_with = "cold")]
     hot: bool,
 
@@ -435,17 +434,17 @@ struct SchedArgs {
     #[arg(long)]
     cold: bool,
 
-    /// Read and write past the page cache; sizes and offsets are rounded up to blocks
+    /// Bypass the page cache; sizes and offsets are rounded up to blocks
     #[arg(long)]
     direct: bool,
 
-    /// What to measure: blocking, aio, sakia, ring
+    /// Variants: blocking, aio, sakia, ring
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<sched::Variant>)]
     variants: Vec<sched::Variant>,
 }
 
-/// Which points there are; at most one.
+/// The points to measure; at most one option.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct SchedMode {
@@ -455,20 +454,20 @@ struct SchedMode {
     #[arg(long)]
     matrix: bool,
 
-    /// How long a read of 1 kB to 1 MB takes to return, of two threads
+    /// Duration of a read of 1 kB to 1 MB, of two threads
     #[arg(long)]
     fig4: bool,
 
-    /// How long the system calls of such a read take, of one thread: through the page cache, and past it
+    /// Duration of the system calls of such a read, of one thread: through the page cache, and bypassing it
     #[arg(long)]
     fig5: bool,
 
-    /// How long such a read takes past the page cache (O_DIRECT), of one thread
+    /// Duration of such a read bypassing the page cache (O_DIRECT), of one thread
     #[arg(long)]
     fig6: bool,
 }
 
-/// The name of the experiment, and what is to be done.
+/// Returns the name of the experiment, and its options.
 pub(super) fn resolve(
     args: BenchArgs,
     surroundings: &Surroundings,
@@ -642,13 +641,13 @@ fn resolve_sched(args: SchedArgs) -> sched::Options {
     }
 }
 
-/// What was asked for, or the usual.
+/// Returns the requested values, or the usual ones.
 pub(super) fn or<T: Clone>(asked: Vec<T>, usual: &[T]) -> Vec<T> {
     if asked.is_empty() { usual.to_vec() } else { asked }
 }
 
-/// Where experiments make their files unless told: where this program was built, so that it is not
-/// in memory as the directory for temporary files may be; there, where it was installed.
+/// Returns the default folder for files of experiments: the folder of the build, since the one for temporary
+/// files may be in memory; for an installed program the latter.
 pub(super) fn default_directory() -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
     let built = program.ancestors().find(|parent| parent.join(CACHE_TAG).is_file());
@@ -676,7 +675,7 @@ fn parse_threads_place(text: &str) -> Result<threads::Place, String> {
     place.ok_or_else(|| expected(&Place::DEFAULT.map(Place::name)))
 }
 
-/// A number from 1 to a maximum.
+/// Parses a number from 1 to a maximum.
 pub(super) fn parse_count<const MAX: usize>(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
     number.ok_or_else(|| format!("expected a number from 1 to {MAX}"))

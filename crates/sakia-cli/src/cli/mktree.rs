@@ -15,16 +15,16 @@ JSON, with --json:
 
 /// Make a tree of directories and files, to be copied
 ///
-/// Without --sizes all directories are alike: each has --files files of --size bytes, and but for those of
-/// the last level --fanout directories. With --sizes source the tree is as unpacked packages of source code:
-/// names, depth and sizes are random, and --files is the number of files in all. Bytes look random. The
-/// same arguments make the same tree.
+/// Without --sizes all directories are alike: each has --files files of --size bytes, and, except on the
+/// last level, --fanout directories. With --sizes source the tree is like unpacked packages of source code:
+/// names, depth and sizes are random, and --files is the total number of files. Bytes look random. The same
+/// arguments make the same tree.
 ///
-/// The exit status is 0 when the tree was made, 1 when not, as where DIR is not empty, 2 for wrong usage.
+/// The exit status is 0 if the tree was made, 1 if not, for example if DIR is not empty, 2 for wrong usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = JSON_HELP)]
 pub(super) struct MktreeArgs {
-    /// Where to make it: a directory that is empty, or does not exist yet
+    /// The root: a directory that is empty, or does not exist yet
     dir: PathBuf,
 
     /// Directories in each directory
@@ -36,7 +36,7 @@ pub(super) struct MktreeArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LEVELS_MAX)))]
     levels: u32,
 
-    /// Files in each directory; as many as --fanout unless given. With --sizes files in all; 32000
+    /// Files in each directory; by default the value of --fanout. With --sizes total files; 32000
     #[arg(long, value_name = "N")]
     files: Option<u32>,
 
@@ -55,7 +55,7 @@ pub(super) struct MktreeArgs {
     #[arg(long, value_name = "NAME")]
     sizes: Option<Sizes>,
 
-    /// Fixes what is random
+    /// Seed of the random choices
     #[arg(long, value_name = "N", default_value_t = SEED)]
     seed: u64,
 
@@ -71,7 +71,7 @@ enum Sizes {
     Source,
 }
 
-/// Files of a tree of source code, unless others are asked for.
+/// The default number of files in a tree of source code.
 const SOURCE_FILES: u32 = 32_000;
 
 impl MktreeArgs {

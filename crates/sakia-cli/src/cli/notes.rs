@@ -1,6 +1,6 @@
-//! What the long help says below the options.
+//! Notes of the long help below the options.
 //!
-//! What belongs together is one line, which is broken where the terminal ends.
+//! Each paragraph is one line, wrapped to the terminal's width.
 
 pub(super) const JSON_HELP: &str = "\
 JSON Lines, with --json:
@@ -24,7 +24,7 @@ Environment:
       auto (the ring where there is one, else poll; the default), uring (the ring or nothing), poll \
 (epoll and threads)";
 
-/// What all experiments write, with what is particular to one of them.
+/// Returns the notes on the JSON output of all experiments, with those of one of them.
 pub(super) fn bench_json_help(notes: &str) -> String {
     format!(
         "\
@@ -62,7 +62,7 @@ pub(super) const UDP_NOTES: &str = "The params are in_flight and datagram_bytes.
 pub(super) const SEND_FILE_NOTES: &str = "The params are file_bytes.";
 pub(super) const SOCKETS_NOTES: &str = "\
 The params are cell and exit_us; the counters are the calls of the host by name, and exits, those that left.";
-/// Of experiments on connections.
+/// Notes of experiments on connections.
 pub(super) const NETWORK_NOTES: &str = "\
 The machine has one thing more, \"network\":{\"namespace\":…, \"congestion\":…, \"usual\":…, \
 \"processors\":[…,…]}: whether the connections are in a namespace of their own, the congestion \

@@ -8,11 +8,11 @@ use clap::{Args, Subcommand};
 
 use crate::trace::{Options, Plot, Record, Summarize};
 
-/// Record what a program on Sakia does, and say why it is slow
+/// Record the operations of a program on Sakia, and explain its delays
 ///
-/// `record` runs a program with a recording on, without a rebuild. `summary` says in words what the file
-/// tells: which way operations took, where their time went, and what stands out. `plot` draws a stretch of
-/// it. The file opens in Perfetto, https://ui.perfetto.dev.
+/// `record` runs a program with a recording on, without a rebuild. `summary` describes the recording: the
+/// paths of operations, the distribution of their time, and anomalies. `plot` draws a section of it. The
+/// file opens in Perfetto, https://ui.perfetto.dev.
 #[derive(Debug, Args)]
 pub(super) struct TraceArgs {
     #[command(subcommand)]
@@ -21,12 +21,12 @@ pub(super) struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 enum TraceCommand {
-    /// Run a program and record what it does
+    /// Run a program and record its operations
     ///
     /// The program gets the file's name in the environment variable SAKIA_TRACE. Each of its processes that
-    /// uses Sakia writes a file: the first that with this name, others with their process number appended.
-    /// Setuid programs ignore the variable. The exit status is the program's, or 1 if there is no recording
-    /// in the end.
+    /// uses Sakia writes a file: the first with this name, others with their process number appended. Setuid
+    /// programs ignore the variable. The exit status is the program's, or 1 if there is no recording at the
+    /// end.
     Record {
         /// The file; a regular file of this name is replaced
         #[arg(short, long, default_value = "sakia.trace", value_name = "FILE")]
@@ -40,7 +40,7 @@ enum TraceCommand {
         )]
         command: Vec<OsString>,
     },
-    /// Say in words what a recording tells
+    /// Describe a recording
     Summary {
         /// The file
         file: PathBuf,
@@ -48,17 +48,17 @@ enum TraceCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Draw a stretch of a recording
+    /// Draw a section of a recording
     Plot {
         /// The file
         file: PathBuf,
         /// The picture, as SVG
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// Where to begin, in milliseconds since the first event
+        /// Begin of the section, in milliseconds since the first event
         #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = milliseconds)]
         from: f64,
-        /// Where to end; by default with the recording
+        /// End of the section; by default the end of the recording
         #[arg(long, value_name = "MS", value_parser = milliseconds)]
         to: Option<f64>,
     },
@@ -79,6 +79,6 @@ impl TraceArgs {
 
 fn milliseconds(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    // A century is more than any recording has.
+    // A century is longer than any recording.
     if (0.0..=4e12).contains(&number) { Ok(number) } else { Err("out of range".into()) }
 }

@@ -1,4 +1,4 @@
-//! `sakia bench`, with little to do.
+//! `sakia bench`, with little work.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ fn report_has_the_three_plots_inside() {
     }
 }
 
-/// What is missing, and what has a result, with `--json` when a system call fails.
+/// Returns the missing variants, and those with a result, with `--json` when a system call fails.
 fn without(call: libc::c_long, errno: i32) -> (Ended, Vec<Value>, Vec<String>) {
     let directory = TempDir::new();
     let mut command = sakia(["bench", "file-sum", "--runs", "1", "--size", "64K", "--json"]);
@@ -162,11 +162,11 @@ fn signal_ends_it_and_leaves_no_files() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
-    // Or named, on a machine that is so busy that it took longer than the program waits.
+    // Or named, if a busy machine took longer than the program waits.
     assert!(!has_files() || ended.stderr.contains("left behind: "), "{ended:?}");
 }
 
-/// The run at hand, a process of its own, is ended too.
+/// The current run, a separate process, is ended too.
 #[test]
 fn a_signal_ends_the_run_at_hand() {
     let directory = TempDir::new();

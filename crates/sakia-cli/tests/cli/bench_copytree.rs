@@ -55,7 +55,7 @@ fn copy_that_lacks_something_fails() {
     fs::write(tree.join("a"), "x").unwrap();
     let tree = tree.display().to_string();
     let peer = ["--peer", "none=mkdir -p", "--variants", "cp,none", "--tree", &tree];
-    // It makes the destination, and the source is there already.
+    // It creates the destination, and the source exists.
     let ended = copytree(&directory, &peer);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("none made 0 files of 0 bytes in 1 directories"), "{ended:?}");
@@ -67,7 +67,7 @@ fn copy_that_lacks_something_fails() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the tree of the user stays");
 }
 
-/// What a run has started ends with it, whatever it does about signals, and no file is left.
+/// The processes of a run end with it, whatever they do about signals, and no file is left.
 #[test]
 fn a_signal_ends_all_that_copies() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
@@ -90,7 +90,7 @@ fn a_signal_ends_all_that_copies() {
             let is_there = || fs::read_to_string(&status).is_ok_and(|text| !text.contains("\tZ"));
             await_that("the end of the copier", || !is_there());
         }
-        // Or named, on a machine that is so busy that it took longer than the program waits.
+        // Or named, if a busy machine took longer than the program waits.
         let is_empty = fs::read_dir(directory.path()).unwrap().next().is_none();
         assert!(is_empty || ended.stderr.contains("left behind: "), "{ended:?}");
     }
@@ -110,7 +110,7 @@ fn report_of_a_copier_explains_its_row() {
     let says = "2 workers, 90 plain calls; 0.50 s writing";
     let said = ended.stdout.lines().find_map(|line| line.split_once(says));
     let (_, rest) = said.unwrap_or_else(|| panic!("{}", ended.stdout));
-    // What the machine has dropped from its cache comes from disk, and is told.
+    // Data dropped from the machine's cache comes from disk, and is reported.
     assert!(rest.is_empty() || rest.starts_with("; read "), "{}", ended.stdout);
     assert!(ended.stdout.contains("sakia/cp"), "{}", ended.stdout);
     let ended = copytree(&directory, &[&args[..], &["--json"]].concat());

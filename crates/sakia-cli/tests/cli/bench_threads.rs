@@ -18,11 +18,11 @@ use crate::support::{
 
 /// Reads of each run: more than a disk's queue has room for.
 const READS: u64 = 200;
-/// More threads than this an engine must not take on a disk, however many reads there are: one that awaits,
-/// one of its own, and those of the kernel.
+/// The limit of an engine's additional threads on a disk, for any number of reads: one that awaits, one of
+/// the engine, and those of the kernel.
 const EXTRA_MAX: u64 = 8;
 
-/// The results at a place, by variant; all reads came to the same.
+/// Returns the results at a place, by variant; all reads had the same sum.
 fn measure(place: &str, args: &[&str]) -> Vec<(String, Value)> {
     let _alone = alone();
     let mut command = sakia(["bench", "threads", "--json", "--runs", "1", "--places", place]);
@@ -42,7 +42,7 @@ fn count(result: &Value, name: &str) -> u64 {
     result["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {result}"))
 }
 
-/// What is so at each place.
+/// Checks the common properties of all places.
 fn check(results: &[(String, Value)], place: &str) {
     let names: Vec<_> = results.iter().map(|(variant, _)| variant.as_str()).collect();
     assert_eq!(names, ["uring", "poll", "pool", "blocking"]);
@@ -52,7 +52,7 @@ fn check(results: &[(String, Value)], place: &str) {
         let (user, iowq) = (count(result, "threads_user"), count(result, "iowq_workers"));
         let (extra, max) = (count(result, "threads_extra"), result["threads_max"].as_u64());
         assert!(extra <= user + iowq, "{result}");
-        // The peaks of two kinds of threads need not be at the same time.
+        // The peaks of two kinds of threads need not be simultaneous.
         assert!(max.is_some_and(|max| max <= extra + 1 && max > 1), "{result}");
         match variant.as_str() {
             "blocking" | "pool" => assert_eq!((extra, iowq), (READS, 0), "{result}"),
@@ -140,7 +140,7 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
     let own = child.id();
     let threads = |pid: &str| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     await_that("the reads are held", || {
-        // A child is that of the thread that started it.
+        // `/proc` lists a child under the thread that started it.
         let tasks = fs::read_dir(format!("/proc/{own}/task")).into_iter().flatten().flatten();
         let mut children =
             tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -150,7 +150,7 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
     rustix::process::kill_process_group(group, Signal::INT).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
-    // Or it is named, on a machine that is so busy that it took longer than the program waits.
+    // Or it is named, if a busy machine took longer than the program waits.
     let is_named = |place: &String| ended.stderr.contains(&format!("left behind: {place}"));
     assert!(leftovers(own).unwrap().iter().all(is_named), "{ended:?}");
 }

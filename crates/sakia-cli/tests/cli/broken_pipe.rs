@@ -1,4 +1,4 @@
-//! Standard output that takes nothing.
+//! Standard output that accepts nothing.
 
 use std::fs::{self, File};
 use std::io::pipe;
@@ -29,7 +29,7 @@ fn nobody_reads_any_more() {
     }
 }
 
-/// Copies of several files, and removals, whatever becomes of what is said about them.
+/// Copies of several files, and removals, continue whatever happens to their messages.
 #[test]
 fn work_goes_on_though_nobody_reads() {
     for args in [&["cp", "-rv"][..], &["cp", "-r", "--json"], &["cp", "-rv", "--dry-run"]] {
@@ -40,7 +40,7 @@ fn work_goes_on_though_nobody_reads() {
         with_stdout(sakia(args).args([&from, &to]), writer).assert_quiet_success();
         assert_eq!(to.join("49").exists(), !args.contains(&"--dry-run"), "{args:?}");
     }
-    // Failures are failures all the same.
+    // Failures still count.
     let directory = TempDir::new();
     let (from, to) = tree(&directory);
     fs::create_dir(&to).unwrap();
@@ -50,7 +50,7 @@ fn work_goes_on_though_nobody_reads() {
         let ended = with_stdout(sakia(args).args([&from, &from.join("none"), &to]), writer);
         assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
     }
-    // On standard error neither.
+    // Nor on standard error.
     for args in [&["cp", "none", "b"][..], &["rm", "none"], &["sum", "none"], &["doctor", "none"]] {
         let directory = TempDir::new();
         let (reader, writer) = pipe().unwrap();
@@ -64,7 +64,7 @@ fn work_goes_on_though_nobody_reads() {
     }
 }
 
-/// A tree to be copied, and where to.
+/// Returns a tree to copy, and its destination.
 fn tree(directory: &TempDir) -> (PathBuf, PathBuf) {
     let from = directory.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -76,7 +76,7 @@ fn tree(directory: &TempDir) -> (PathBuf, PathBuf) {
 
 type Refuse = fn(&mut Command);
 
-/// Standard output that takes nothing, and what is said then.
+/// Standard outputs that accept nothing, and their errors.
 const REFUSING: [(Refuse, &str); 3] = [
     (full, "No space left on device (os error 28)"),
     (closed, "Bad file descriptor (os error 9)"),
@@ -96,7 +96,7 @@ fn closed(command: &mut Command) {
     without_streams(command, &[1]);
 }
 
-/// Every command says so, once, and fails; the work is done all the same.
+/// Every command reports it, once, and fails; the work is done all the same.
 #[test]
 fn standard_output_takes_nothing() {
     needs_ring!();
@@ -141,7 +141,7 @@ fn standard_output_takes_nothing() {
     );
 }
 
-/// As `>&-`: what has nothing to say does not need it, and errors have their own place, or none.
+/// As `>&-`: a command without output does not need it, and errors go to standard error, or nowhere.
 #[test]
 fn closed_streams_are_no_reason_to_fail_by_themselves() {
     let directory = TempDir::new();
@@ -160,7 +160,7 @@ fn closed_streams_are_no_reason_to_fail_by_themselves() {
     assert_eq!(copy(&[1, 2], &["-v", "a", "d"]), Some(1));
 }
 
-/// Or what is meant for them would be written to it.
+/// Otherwise output would be written to that file.
 #[test]
 fn no_file_gets_the_number_of_a_closed_stream() {
     let directory = TempDir::new();
@@ -170,7 +170,7 @@ fn no_file_gets_the_number_of_a_closed_stream() {
         without_streams(command.args([&fifo, &directory.path().join("to")]), streams);
         let child = command.spawn().unwrap();
         let open = |number: i32| fs::read_link(format!("/proc/{}/fd/{number}", child.id())).ok();
-        // It has a ring or an epoll set by then, and waits for a writer.
+        // By then it has a ring or an epoll set, and waits for a writer.
         await_that("descriptors of a runtime", || open(8).is_some());
         for stream in streams {
             assert_eq!(open(*stream).as_deref(), Some(Path::new("/dev/null")), "{streams:?}");

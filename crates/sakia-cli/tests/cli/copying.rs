@@ -1,4 +1,4 @@
-//! `sakia cp` and `sakia rm`: where copies go, what is refused, what is said.
+//! `sakia cp` and `sakia rm`: destinations, refusals, messages.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::signals::{end, hearing, send, start};
 use crate::support::{Ended, TempDir, run, sakia};
 
-/// Runs it in the directory.
+/// Runs the program in the directory.
 fn in_directory(directory: &TempDir, arguments: &str) -> Ended {
     run(sakia(arguments.split(' ')).current_dir(directory.path()))
 }
@@ -24,7 +24,7 @@ fn succeeds(directory: &TempDir, arguments: &str) -> Ended {
     ended
 }
 
-/// Fails, says so on a line for each of these words, and returns.
+/// Asserts that it fails, with a line for each of these words.
 #[track_caller]
 fn fails(directory: &TempDir, arguments: &str, words: &[&str]) {
     let ended = in_directory(directory, arguments);
@@ -47,7 +47,7 @@ fn make(directory: &TempDir, names: &[&str]) {
     }
 }
 
-/// All paths below, in their order.
+/// Returns all paths below, in order.
 fn names(directory: &TempDir, below: &str) -> Vec<String> {
     let root = directory.path().join(below);
     let mut found = Vec::new();
@@ -134,10 +134,10 @@ fn what_is_refused() {
     // The rest is copied.
     fails(&directory, "cp none a dir b to", &["none", "-r was not given"]);
     assert_eq!(names(&directory, "to"), ["a", "b"]);
-    // Nor is what has just been made overwritten.
+    // Nor is a file that this command created overwritten.
     fails(&directory, "cp a dir/a to", &["just been made"]);
     assert_eq!(text(&directory, "to/a"), "a");
-    // Directories of one name become one.
+    // Directories of one name are merged.
     make(&directory, &["other/dir/c"]);
     succeeds(&directory, "cp -r dir other/dir to");
     assert_eq!(names(&directory, "to/dir"), ["a", "c", "inner"]);
@@ -161,7 +161,7 @@ fn links_are_followed_as_by_cp() {
         succeeds(&directory, arguments);
         assert_eq!(directory.path().join("to/link").is_symlink(), is_link, "{arguments}");
     }
-    // A slash asks for what it points to.
+    // A slash follows the link.
     let directory = TempDir::new();
     make(&directory, &["dir/a", "to/"]);
     symlink("dir", directory.path().join("link")).unwrap();
@@ -170,17 +170,17 @@ fn links_are_followed_as_by_cp() {
     assert!(!directory.path().join("to/link").is_symlink());
 }
 
-/// What is there afterwards, and whether it fails, is as with `cp`.
+/// The resulting entries, and the success, are as with `cp`.
 #[test]
 fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
     for (before, arguments) in [
-        // What need not be copied is not looked at more closely.
+        // Up-to-date entries need no further checks.
         ("mkdir d", "cp -uT /dev/null d"),
         ("touch -d @1 a; ln -s l l", "cp -u a l"),
         ("touch -d @1 a; ln -s none l", "cp -u a l"),
         ("mkdir x y to; echo x >x/f; echo y >y/f", "cp -u x/f y/f to"),
         ("mkdir x y to; echo x >x/f; echo y >y/f; touch -d @1 x/f", "cp -pu x/f y/f to"),
-        // Only what was made is not to be overwritten.
+        // Only files created by this command may not be overwritten.
         ("mkdir d s; echo x >d/f; echo y >s/f", "cp d/f s/f d"),
         (
             "mkdir x y d; echo d >d/f; touch -d @2 d/f; echo x >x/f; touch -d @1 x/f; echo y >y/f",
@@ -191,7 +191,7 @@ fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
         ("echo x >a; ln -s /dev/null l", "cp --reflink=always a l"),
         ("", "cp --reflink=always /dev/null new"),
         ("echo x >a", "cp --reflink=always /dev/null a"),
-        // Written to, or replaced: another name of it tells.
+        // Written to, or replaced: another name of it shows which.
         ("echo x >a; ln a b", "cp /dev/null a"),
         ("echo x >a; ln a b", "cp -P /dev/null a"),
         ("echo x >a; ln a b; ln -s a l", "cp /dev/null l"),
@@ -213,7 +213,7 @@ fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
             (code, listed.stdout)
         });
         if arguments.contains("always") {
-            // What could not be completed is removed.
+            // A file that could not be completed is removed.
             assert_eq!((ours.0, theirs.0), (Some(1), Some(1)), "{arguments}");
         } else {
             assert_eq!(ours, theirs, "{before}: {arguments}");
@@ -270,10 +270,10 @@ fn what_is_said() {
     let verbose = succeeds(&directory, "cp -rv dir to");
     assert_eq!(lines(&verbose), expected);
     assert_eq!(names(&directory, "to").len(), 4);
-    // What is there stays, and nothing is said of it.
+    // Existing entries stay, without a message.
     let kept = succeeds(&directory, "cp -rnv dir to");
     assert!(kept.stdout.lines().all(|line| !line.contains("/a")), "{kept:?}");
-    // A name that is no text.
+    // A name that is not UTF-8.
     let name = directory.path().join(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"x\xff"));
     fs::write(&name, "x").unwrap();
     let mut command = sakia(["cp", "-v"]);
@@ -311,12 +311,12 @@ fn lines_of_json() {
     assert!(summary["seconds"].is_f64() && summary["driver"].is_string());
 }
 
-/// What fails before anything is copied, too.
+/// Including failures before the copy.
 #[test]
 fn each_error_is_a_line_of_json_and_counted() {
     let directory = TempDir::new();
     make(&directory, &["a", "dir/a", "to/"]);
-    /// Of an error: its path, and its number.
+    /// The path and the errno of an error.
     type Wrong = (&'static str, Option<i32>);
     let cases: [(&str, &[Wrong]); 6] = [
         ("cp --json none to", &[("none", Some(2))]),
@@ -342,7 +342,7 @@ fn each_error_is_a_line_of_json_and_counted() {
     }
 }
 
-/// A thread takes a while to begin.
+/// A thread takes time to start.
 #[test]
 fn a_worker_per_processor_for_directories_and_one_for_files() {
     let directory = TempDir::new();
@@ -356,7 +356,7 @@ fn a_worker_per_processor_for_directories_and_one_for_files() {
     assert_eq!(workers("cp -r --json dir to"), Some(all as u64));
 }
 
-/// By a signal, and what looks complete is.
+/// After a signal, and files that look complete are.
 #[test]
 fn an_interrupted_copy_leaves_nothing_half_written() {
     let directory = TempDir::new();
@@ -409,7 +409,7 @@ fn rm_refuses_what_nobody_means() {
     let directory = TempDir::new();
     make(&directory, &["dir/inner/a", "dir/inner/deep/"]);
     symlink("dir", directory.path().join("link")).unwrap();
-    // In a place where little is lost if it does not refuse.
+    // In a place with little to lose if it does not refuse.
     let inner = directory.path().join("dir/inner");
     let here = [".", "..", "./", "../", "deep/.", "deep/..", "./deep/../", "deep//.//"];
     for arguments in here.map(|path| vec!["rm", "-rf", path]).into_iter().chain([vec!["rm", "/"]]) {
@@ -418,13 +418,13 @@ fn rm_refuses_what_nobody_means() {
         assert!(ended.stderr.contains("is not removed"), "{arguments:?}: {ended:?}");
     }
     assert_eq!(names(&directory, "dir"), ["inner", "inner/a", "inner/deep"]);
-    // A link with a slash is neither the link nor what it points to.
+    // A link with a slash is neither the link nor its target.
     fails(&directory, "rm -rf link/", &["is a link"]);
     assert!(directory.path().join("link").is_symlink());
     assert_eq!(text(&directory, "dir/inner/a"), "dir/inner/a");
 }
 
-/// Without `-r` they are read, and what a link at the destination leads to is written to.
+/// Without `-r` they are read, and the target of a link at the destination is written to.
 #[test]
 fn streams_are_read_and_written() {
     let directory = TempDir::new();
@@ -460,20 +460,20 @@ fn sources_named_twice_and_letters_given_twice() {
     let ended = in_directory(&directory, "cp -r -r a a dir dir to");
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.stderr.matches("named more than once").count(), 2, "{ended:?}");
-    // What is there is kept, whatever else is said.
+    // Existing entries are kept, whatever other flags are given.
     fs::write(directory.path().join("to/a"), "kept").unwrap();
     for arguments in ["cp -n -f a to", "cp -f -n a to", "cp -n -u a to", "cp -u -n a to"] {
         succeeds(&directory, arguments);
         assert_eq!(text(&directory, "to/a"), "kept", "{arguments}");
     }
-    // A directory does not take the place of a link.
+    // A directory does not replace a link.
     symlink("to", directory.path().join("link")).unwrap();
     fails(&directory, "cp -rT dir link", &["a link is there"]);
     succeeds(&directory, "cp -rT dir link/");
     assert_eq!(in_directory(&directory, "cp --reflink --sparse=always a b").code, Some(2));
 }
 
-/// It does with little, or says why not.
+/// It works with little memory, or reports why not.
 #[test]
 fn little_memory_does_not_end_it() {
     let directory = TempDir::new();
@@ -486,7 +486,7 @@ fn little_memory_does_not_end_it() {
         sh.args(["-c", &script]).env("SAKIA", env!("CARGO_BIN_EXE_sakia"));
         sh.stderr(std::process::Stdio::null()).current_dir(directory.path()).status().unwrap()
     };
-    // The least that the program can be loaded with, the stack of the thread that works, and a little.
+    // The least that the program can be loaded with: the stack of the working thread, and a little.
     let least = (8..256).map(|mib| mib << 10).find(|&kib| limited(kib, "--version").success());
     let least = least.unwrap() + (3 << 10);
     for kib in (least..least + (64 << 10)).step_by(1 << 10) {

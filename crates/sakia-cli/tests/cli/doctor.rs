@@ -78,7 +78,7 @@ fn says_what_the_environment_asks_for() {
     }
 }
 
-/// What is said of the mount where `path` lies.
+/// Returns the findings on the mount of `path`.
 fn mount<'f>(found: &'f Value, path: &str) -> &'f Value {
     let mounts = found["mounts"].as_array().unwrap();
     let lies_there = |mount: &&Value| mount["paths"].as_array().unwrap().contains(&path.into());
@@ -154,8 +154,8 @@ fn file_system_of_a_server_is_left_alone() {
     }
 }
 
-/// A user of its own for each process: memory that a ring has locked counts for its user a while longer than
-/// the ring exists.
+/// Runs each process as a new user: the locked memory of a ring stays charged to its user for a while after
+/// the ring's end.
 fn as_a_fresh_user(command: &mut Command, memlock_bytes: u64) -> &mut Command {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let user = 0x4000_0000 + std::process::id() * 256 + NEXT.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn agrees_with_programs_whatever_memory_may_be_locked() {
             assert_eq!(summary["refusal"], ring["error"], "{context}");
             seen[0] += 1;
         }
-        // The words say the same.
+        // The human layout has the same facts.
         let ended = ask(&["doctor", "/"], kib);
         let chosen = format!("auto chooses        {}", backend["auto"].as_str().unwrap());
         assert!(ended.stdout.contains(&chosen), "{kib} KiB: {}", ended.stdout);

@@ -79,7 +79,7 @@ fn control_characters_are_not_repeated() {
     );
 }
 
-/// Of nothing there are none.
+/// Without files there are none.
 #[test]
 fn statistics_are_those_of_what_was_summed() {
     let directory = TempDir::new();

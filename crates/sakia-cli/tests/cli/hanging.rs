@@ -1,8 +1,7 @@
-//! File systems that do not answer: signals are heard all the same.
+//! File systems that do not answer: signals are noticed all the same.
 //!
-//! Of a process with a call that a server has taken and does not answer the kernel keeps that thread, even
-//! after `SIGKILL`: the thread that began the program has ended by then, and its parent hears of the end
-//! later.
+//! The kernel keeps a thread in a call that a server has taken and does not answer, even after `SIGKILL`:
+//! the main thread has ended by then, and its parent is notified of the end later.
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +17,7 @@ use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 use crate::signals::{end, hearing, send, start};
 use crate::support::{TempDir, await_that};
 
-/// Waits until the program has ended, but for threads that the kernel keeps.
+/// Waits until the program has ended, except for threads that the kernel keeps.
 fn await_end(child: &mut Child) {
     let status = format!("/proc/{}/status", child.id());
     await_that("the end of the thread that hears", || {
@@ -27,7 +26,7 @@ fn await_end(child: &mut Child) {
     });
 }
 
-/// What the program is asked to do; `{}` is the file system that does not answer.
+/// Commands of the program; `{}` is the file system that does not answer.
 const READING: [(&str, Opcode); 6] = [
     ("cp {}/a to", Opcode::READ),
     ("cp -r {} to", Opcode::READ),
@@ -45,7 +44,7 @@ const WRITING: [(&str, Opcode); 6] = [
     ("mktree --levels 1 {}/", Opcode::OPENDIR),
 ];
 
-/// Starts it, and waits until it waits.
+/// Starts the program, and waits until it blocks.
 fn hang(arguments: &str, opcode: Opcode, fuse: &Fuse, directory: &Path) -> Child {
     let arguments = arguments.replace("{}", fuse.path().to_str().unwrap());
     fuse.script(Rule::on(opcode).never());
@@ -54,7 +53,7 @@ fn hang(arguments: &str, opcode: Opcode, fuse: &Fuse, directory: &Path) -> Child
     child
 }
 
-/// Does `act` with each case at the same time: each takes a while.
+/// Calls `act` for all cases in parallel, since each takes a while.
 fn each(act: impl Fn(&str, Opcode, &Fuse, &TempDir) + Sync) {
     thread::scope(|scope| {
         for (arguments, opcode) in READING.into_iter().chain(WRITING) {
@@ -81,7 +80,7 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         if arguments.starts_with("sum") {
-            // Its reads are left to others, and need not be waited for.
+            // Its reads are left to other threads, and need not be waited for.
             assert_eq!(said, "", "{case}");
             return;
         }
@@ -89,7 +88,7 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
         if arguments.starts_with("cp") {
             assert!(said.contains("sakia: stopped; copied so far: 0 files, "), "{case}: {said}");
         }
-        // What is left can be told not to be complete.
+        // The remains are marked as incomplete.
         let to = directory.path().join("to");
         if let Ok(stat) = to.symlink_metadata() {
             let mode = std::os::unix::fs::MetadataExt::mode(&stat) & 0o7777;
@@ -98,12 +97,12 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
     });
 }
 
-/// By the second one: no patience is needed then.
+/// The second signal needs no grace period.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     each(|arguments, opcode, fuse, directory| {
         let mut child = hang(arguments, opcode, fuse, directory.path());
-        // Another one, since the kernel makes one of two that are the same; and nothing runs in between.
+        // Different ones, since the kernel merges two of the same number; and nothing runs in between.
         for signal in [Signal::STOP, Signal::HUP, Signal::TERM, Signal::CONT] {
             send(&child, signal);
         }
@@ -119,7 +118,7 @@ fn a_second_signal_ends_it_at_once() {
     });
 }
 
-/// Once it answers again, the same command with -n or -u completes what was left.
+/// Once the server answers again, the same command with -n or -u completes the copy.
 #[test]
 fn a_copy_that_was_given_up_is_completed() {
     for letter in ["-n", "-u"] {
@@ -137,7 +136,7 @@ fn a_copy_that_was_given_up_is_completed() {
     }
 }
 
-/// What cannot be removed in time is named.
+/// Directories that cannot be removed in time are named.
 #[test]
 fn a_benchmark_that_is_given_up_names_its_directories() {
     let fuse = available!(Fuse::builder().file("a", pattern(600_000)).mount());
@@ -160,7 +159,7 @@ fn a_benchmark_that_is_given_up_names_its_directories() {
     assert_eq!((left.len(), said), (2, left.iter().map(String::as_str).collect()));
 }
 
-/// Waits until the thread that hears has done so, and sleeps again.
+/// Waits until the main thread has handled the signal, and sleeps again.
 fn await_heard(child: &Child, signal: Signal) {
     let status = format!("/proc/{}/status", child.id());
     await_that("the signal to be heard", || {
@@ -172,7 +171,7 @@ fn await_heard(child: &Child, signal: Signal) {
     });
 }
 
-/// No more than the part that is under way is written, by one thread that is never about to wait.
+/// Only the part in progress is finished, by a thread that never waits.
 #[test]
 fn a_large_file_is_not_copied_to_its_end() {
     const LEN: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! Copies of every kind that a signal interrupts, at seeded points.
+//! Signals interrupt copies of every kind, at seeded points.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -83,7 +83,7 @@ fn large_ones(from: &Path) {
     }
 }
 
-/// What is compared: kind and mode, contents.
+/// The compared facts: kind and mode, contents.
 type Tree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 fn tree(root: &Path) -> Tree {
@@ -92,7 +92,7 @@ fn tree(root: &Path) -> Tree {
     while let Some(path) = left.pop() {
         let Ok(stat) = path.symlink_metadata() else { continue };
         let contents = if stat.is_dir() {
-            // One that is not complete can be read by its owner.
+            // An incomplete directory can be read by its owner.
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             Vec::new()
         } else if stat.is_symlink() {
@@ -107,7 +107,7 @@ fn tree(root: &Path) -> Tree {
     found
 }
 
-/// Waits until so many blocks and entries are there below the copy, or it is over.
+/// Waits until the copy has this many blocks and entries, or is over.
 fn await_progress(child: &mut Child, to: &Path, wanted: u64) {
     let mut reached = 0;
     while reached < wanted && child.try_wait().unwrap().is_none() {
@@ -143,7 +143,7 @@ fn command(kind: &Kind, extra: &str, source: &TempDir, target: &TempDir) -> std:
     command
 }
 
-/// What is there afterwards is what the guide says, and the same command with -n or -u completes it.
+/// The remains are as the guide describes, and the same command with -n or -u completes them.
 #[test]
 fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP];
@@ -162,7 +162,7 @@ fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
             let case = format!("{}, point {point}", kind.name);
             let signal = signals[(number + point as usize) % 3];
             let mut child = start(&mut command(kind, "", &source, &target));
-            // At the beginning, and wherever the seed says.
+            // At the beginning, and at seeded points.
             let random = random_bytes(point + 10 * number as u64, 2)[0];
             await_progress(
                 &mut child,
@@ -176,13 +176,13 @@ fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
             if !status.success() {
                 assert_eq!(status.signal(), Some(signal.as_raw()), "{case}: {said}");
                 assert!(said.contains("sakia: stopped; copied so far: "), "{case}: {said}");
-                // What was under way is no failure.
+                // Interrupted entries are no failures.
                 let is_all = said.lines().count() == 1 || said.contains("gave up waiting for ");
                 assert!(is_all, "{case}: {said}");
             }
             for (path, (mode, contents)) in tree(&to) {
                 if mode & 0o7777 == UNFINISHED {
-                    // On a machine that is so busy that it took longer than the program waits.
+                    // If a busy machine took longer than the program waits.
                     assert!(said.contains("gave up"), "{case}: {path:?} is not complete: {said}");
                 } else if mode & 0o170_000 != 0o040_000 {
                     assert!(contents == expected[&path].1, "{case}: {path:?} is half-written");
@@ -199,7 +199,7 @@ fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
     }
 }
 
-/// Prints how long a copy of one large file takes to end after a signal: `cargo test --release -p sakia-cli
+/// Prints the time from a signal to the end of a copy of one large file: `cargo test --release -p sakia-cli
 /// --test cli -- --ignored --nocapture time_from`.
 #[test]
 #[ignore = "prints figures, which depend on the machine"]

@@ -60,7 +60,7 @@ fn says_how_many_reads_were_plain_calls() {
         let summary = lines.last().unwrap();
         let (reads, plain) = (summary["reads"].as_u64(), summary["plain_reads"].as_u64());
         assert!((40 + 4..).contains(&reads.unwrap()), "{summary}");
-        // How many depends on what the cache holds, and on whether the file system tells.
+        // Their number depends on the cache, and on the file system's support of non-blocking reads.
         assert!(plain.unwrap() <= reads.unwrap(), "{summary}");
         assert_eq!(summary["sum"], 40 * 5000 + 2_000_000);
     }

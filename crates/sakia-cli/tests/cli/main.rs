@@ -1,7 +1,7 @@
 //! The program as its users run it. A module per subject.
 //!
-//! A test that needs what the kernel lacks says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
-//! environment it fails instead.
+//! A test that lacks a kernel feature says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the environment it
+//! fails instead.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A machine that offers no ring: the work is done all the same, unless the ring was insisted on, and
-//! one line names the cause and the remedy.
+//! A machine without a ring: the work is done all the same, unless the ring was requested, and one line
+//! names the cause and the remedy.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use crate::support::{
 const CALLS: [libc::c_long; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter];
 
-/// Has the command find that `call` fails with `errno`, and everything else works.
+/// Makes `call` fail with `errno` in the command, and nothing else.
 pub fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -57,7 +57,7 @@ fn assert_one_line(ended: &Ended, cause: &[&str]) {
     }
 }
 
-/// `sakia` that is to use the ring or nothing.
+/// Returns `sakia` with the ring as the only backend.
 fn insisting<const N: usize>(args: [&str; N]) -> Command {
     let mut command = sakia(args);
     command.env("SAKIA_DRIVER", "uring");

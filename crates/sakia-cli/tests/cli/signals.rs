@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{TempDir, await_that, needs_ring, plain_sum, sakia, wait};
 
-/// `sakia` with these arguments, which hears the signals that end it. They may be ignored here (`nohup`, a
-/// shell's `&`), and what is ignored stays so in a child.
+/// Returns `sakia` with these arguments, receiving the signals that end it. They may be ignored here
+/// (`nohup`, a shell's `&`), and a child inherits that.
 pub fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = sakia(args);
     let hear = || {
@@ -26,7 +26,7 @@ pub fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Starts the program and waits until it listens to signals, or decided not to.
+/// Starts the program and waits until it handles signals, or ignores them.
 pub fn start(command: &mut Command) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     await_that("handlers of signals", || {
@@ -42,7 +42,7 @@ pub fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits for the end, but not for ever.
+/// Waits for the end, up to a time limit.
 pub fn end(child: &mut Child) -> ExitStatus {
     let mut status = None;
     await_that("the end of the program", || {
@@ -76,7 +76,7 @@ fn interrupt_the_wait_for_a_writer() {
     send(&child, Signal::INT);
     assert_eq!(end(&mut child).signal(), Some(libc::SIGINT));
     let ended = wait_output(child);
-    // What was done before is there, perhaps, and nothing else is.
+    // Earlier results may be there, and nothing else.
     let row = format!("{:>15} {:>13}  {}\n", 294, 3, file.display());
     assert!(ended.0 == row || ended.0.is_empty(), "{ended:?}");
     assert_eq!(ended.1, "");

@@ -1,4 +1,4 @@
-//! Standard input: files from where they stand, pipes, and what does not wait.
+//! Standard input: files from their current position, pipes, and non-blocking inputs.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write, pipe};
@@ -30,7 +30,7 @@ fn file_from_where_it_stands_to_its_end() {
         ended.assert_quiet_success();
         let rest = &bytes[bytes.len().min(start as usize)..];
         assert_eq!(ended.rows(), [(plain_sum(rest), rest.len() as u64, "-")]);
-        // Whoever reads on finds the end.
+        // The next reader finds the end.
         assert_eq!(file.stream_position().unwrap(), start.max(3 << 20));
     }
 }
@@ -99,7 +99,7 @@ fn nothing() {
     assert_eq!(ended.rows(), [(0, 0, "-")]);
 }
 
-/// As `sum - <&-`. What was opened in its place, to keep the number, is not read.
+/// As `sum - <&-`. The file that `std` opens in its place is not read.
 #[test]
 fn closed() {
     needs_ring!();
@@ -110,7 +110,7 @@ fn closed() {
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
         assert_eq!(ended.stderr, "sakia: -: open: Bad file descriptor (os error 9)\n");
     }
-    // Which others name as they like.
+    // It may have any name.
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     run(sakia(["sum", "-q"]).stdin(null)).assert_quiet_success();
 }

@@ -1,5 +1,4 @@
-//! Sums are what plain additions give, whatever the size, the file system, the shape of the reads and
-//! the backend.
+//! Sums equal those of plain additions, for all sizes, file systems, shapes of reads and backends.
 
 use std::ffi::OsString;
 use std::fs;
@@ -154,7 +153,7 @@ fn of_files_that_the_kernel_makes_up(driver: &str) {
     }
 }
 
-/// Whatever is read, growing and shrinking is no error.
+/// Growing and shrinking is no error.
 fn of_a_file_that_changes_its_size(driver: &str) {
     const LEN: u64 = 4 << 20;
     let directory = TempDir::new();
@@ -186,6 +185,6 @@ fn of_a_file_whose_name_is_not_text(driver: &str) {
     let mut command = sakia(["sum", "-q"]);
     let output = command.arg(&path).env("SAKIA_DRIVER", driver).output().unwrap();
     assert!(output.status.success());
-    // As it is, where no terminal is to be protected.
+    // Unescaped, if the output is no terminal.
     assert!(output.stdout.ends_with(b"a\xff\n"), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! What the tests share: skips, files, and ways to run the program.
+//! Shared helpers of the tests: skips, files, and ways to run the program.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
 
-/// The user that owns nothing.
+/// The unprivileged user.
 const NOBODY: u32 = 65534;
-/// How long a test waits for what must happen.
+/// The limit of a wait for an event that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Skips the calling test where there is no ring.
+/// Skips the calling test if there is no ring.
 macro_rules! needs_ring {
     () => {
         if let Err(error) = sakia_ring::Ring::builder().build() {
@@ -34,7 +34,7 @@ pub(crate) use needs_ring;
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// In the file system of the build.
+    /// Makes it in the file system of the build.
     pub fn new() -> Self {
         Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
@@ -47,7 +47,7 @@ impl TempDir {
         Self(path)
     }
 
-    /// Where every user may look.
+    /// Makes it accessible to every user.
     pub fn for_all() -> Self {
         let directory = Self::below(&std::env::temp_dir());
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -58,7 +58,7 @@ impl TempDir {
         &self.0
     }
 
-    /// A file with these bytes.
+    /// Makes a file with these bytes.
     pub fn file(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name.as_ref());
         fs::write(&path, bytes).unwrap();
@@ -79,7 +79,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Bytes that look random and are the same in every run.
+/// Returns bytes that look random and are the same in every run.
 pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -91,12 +91,12 @@ pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What the program is to find.
+/// Returns the expected sum.
 pub fn plain_sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte)).sum()
 }
 
-/// `sakia` with these arguments and nothing on standard input. It chooses the backend by itself.
+/// Returns `sakia` with these arguments and nothing on standard input. It chooses the backend by itself.
 pub fn sakia<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sakia"));
     command.args(args).stdin(Stdio::null()).env_remove("SAKIA_DRIVER");
@@ -122,7 +122,7 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// The rows of sums: sum, bytes, name.
+    /// Returns the rows of sums: sum, bytes, name.
     pub fn rows(&self) -> Vec<(u64, u64, &str)> {
         let row = |line: &'_ str| -> (u64, u64) {
             let mut fields = line.split_whitespace().map(|field| field.parse().unwrap());
@@ -139,19 +139,19 @@ impl Ended {
             .collect()
     }
 
-    /// The only JSON object on standard output.
+    /// Returns the only JSON object on standard output.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap()
     }
 
-    /// The JSON objects on standard output, one a line.
+    /// Returns the JSON objects on standard output, one per line.
     #[track_caller]
     pub fn json_lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Nothing went wrong, and nothing was complained about.
+    /// Asserts success without messages.
     #[track_caller]
     pub fn assert_quiet_success(&self) {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{self:?}");
@@ -173,14 +173,14 @@ pub fn run(command: &mut Command) -> Ended {
     wait(command.spawn().unwrap())
 }
 
-/// For tests that hold a disk, or write back or drop what the whole machine has cached, which waits for
-/// such a disk: one at a time.
+/// For tests that hold a disk, or write back or drop the machine's caches, which waits for such a disk: one
+/// at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end, but not for ever.
+/// Waits for the end, up to a time limit.
 pub fn wait(mut child: Child) -> Ended {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let stdout = thread::spawn(|| read_all(stdout));
@@ -207,7 +207,7 @@ fn read_all(stream: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Writes `bytes` to `stream` from a thread of its own, and closes it.
+/// Writes `bytes` to `stream` on a new thread, and closes it.
 pub fn feed(mut stream: impl Write + Send + 'static, bytes: Vec<u8>) {
     thread::spawn(move || stream.write_all(&bytes).unwrap());
 }
@@ -222,15 +222,15 @@ pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Makes the command run as a user without privileges, if this one is root. That user must be able
-/// to reach the program: use [`program_for_all`].
+/// Runs the command as an unprivileged user, if this process is root. That user must be able to reach the
+/// program: use [`program_for_all`].
 pub fn without_privileges(command: &mut Command) {
     if rustix::process::geteuid().is_root() {
         command.gid(NOBODY).uid(NOBODY); // drops the groups too
     }
 }
 
-/// Makes the program find these of the standard streams closed, as `<&-`, `>&-` and `2>&-` do.
+/// Closes these standard streams of the program, as `<&-`, `>&-` and `2>&-` do.
 pub fn without_streams(command: &mut Command, streams: &[i32]) {
     let streams = streams.to_vec();
     let close = move || {
@@ -244,11 +244,11 @@ pub fn without_streams(command: &mut Command, streams: &[i32]) {
     unsafe { command.pre_exec(close) };
 }
 
-/// A copy of the program where every user may run it.
+/// Returns a copy of the program that every user may run.
 pub fn program_for_all() -> (TempDir, PathBuf) {
     let directory = TempDir::for_all();
-    // Another process copies: a test that forks meanwhile would keep a descriptor that writes to
-    // the program, which then cannot be run.
+    // In another process: a test that forks meanwhile would keep a writable descriptor of the program, which
+    // then cannot be run.
     let program = directory.path().join("sakia");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sakia")).arg(&program).status();
     assert!(copied.unwrap().success());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::{TempDir, needs_ring, sakia};
 
-/// Runs the command with a terminal as its output, and returns what is shown.
+/// Runs the command with a terminal as its output, and returns the output.
 fn show(command: &mut Command) -> String {
     let (mut controller, mut terminal) = (0, 0);
     // SAFETY: fills two numbers; null asks for no name and for the defaults.
@@ -24,11 +24,11 @@ fn show(command: &mut Command) -> String {
         )
     };
     assert_eq!(result, 0);
-    // SAFETY: two new descriptors, of which nobody else knows.
+    // SAFETY: two new descriptors without another owner.
     let (controller, terminal) =
         unsafe { (OwnedFd::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
     let mut child = command.stdout(terminal.try_clone().unwrap()).stderr(terminal).spawn().unwrap();
-    // The command keeps its ends of the terminal, and the end of all of them is an error here.
+    // The command keeps its ends of the terminal; the close of all of them is an error here.
     *command = Command::new("true");
     let mut shown = Vec::new();
     let mut controller = File::from(controller);

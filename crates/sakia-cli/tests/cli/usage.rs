@@ -58,7 +58,7 @@ fn version_is_that_of_the_package() {
     assert_eq!(ended.stdout, concat!("sakia ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-/// Of the command that was used wrong, and not of the whole program.
+/// The usage of the failing command, not of the whole program.
 #[test]
 fn usage_is_that_of_the_command() {
     let wrong: [(&[&str], &str); 6] = [
@@ -114,7 +114,7 @@ fn help(command: &[&str], columns: usize) -> Ended {
     ended
 }
 
-/// However wide it is: each line has as many words as there is room for.
+/// For any width: each line has as many words as fit.
 #[test]
 fn help_is_broken_where_the_terminal_ends() {
     for command in COMMANDS {
@@ -142,7 +142,7 @@ fn help_is_broken_where_the_terminal_ends() {
     }
 }
 
-/// What is said of others would only confuse.
+/// Notes of other experiments would only confuse.
 #[test]
 fn help_has_the_notes_of_its_own_experiment() {
     let own = [
@@ -179,5 +179,5 @@ fn figure_six_says_that_it_goes_past_the_page_cache() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let title = ended.stdout.lines().next().unwrap();
     assert!(title.contains("O_DIRECT") && !title.contains("hot"), "{title}");
-    assert!(help(&["bench", "sched"], 100).stdout.contains("past the page cache (O_DIRECT)"));
+    assert!(help(&["bench", "sched"], 100).stdout.contains("bypassing the page cache (O_DIRECT)"));
 }

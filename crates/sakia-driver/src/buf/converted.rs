@@ -1,17 +1,18 @@
-//! Buffers of users' own types.
+//! Buffers of user types.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use super::{IoBuf, IoBufMut};
 
-/// A value of a user's own type, lent to the kernel as the `Vec<u8>` or `Box<[u8]>` that it converts to and
-/// from. For types that own their bytes in one of these, and need no unsafe code so.
+/// A value of a user type, lent to the kernel as the `Vec<u8>` or `Box<[u8]>` that it converts to and from.
+/// It is for types that own their bytes in one of these, and needs no unsafe code.
 ///
 /// The value is converted when it is [wrapped](Converted::new) and [back](Converted::into_inner), on the
-/// caller's side; meanwhile there is only the memory, so a drop runs that of the memory, not that of `T`. A
-/// conversion that hands its memory over costs nothing. One that copies is as right, and copies all bytes
-/// both times; what it does not keep, such as the capacity of an empty value, is not there to be read into.
+/// caller's side; in between only the memory exists, so a drop runs that of the memory, not that of `T`. A
+/// conversion that moves its memory costs nothing. One that copies is correct too, and copies all bytes
+/// twice; properties that it does not keep, such as the capacity of an empty value, are not available to
+/// reads.
 ///
 /// ```
 /// use sakia_driver::{Converted, IoBuf, IoBufMut};
@@ -42,7 +43,7 @@ use super::{IoBuf, IoBufMut};
 /// ```
 pub struct Converted<T, V = Vec<u8>> {
     memory: V,
-    /// The type that it came from, of which there is no value here.
+    /// The original type, of which no value exists here.
     from: PhantomData<fn(T) -> T>,
 }
 
@@ -61,7 +62,7 @@ impl<T: Into<Box<[u8]>> + From<Box<[u8]>>> Converted<T, Box<[u8]>> {
 }
 
 impl<T: From<V>, V> Converted<T, V> {
-    /// The value, with what was read.
+    /// Returns the value, with the bytes read.
     pub fn into_inner(self) -> T {
         self.memory.into()
     }

@@ -5,9 +5,9 @@ use super::{IoBuf, IoBufMut};
 /// The room of a buffer, or a part of it, that several reads fill one after the other. From
 /// [`IoBufMut::room`].
 ///
-/// Each read goes on where [`advance`](Room::advance) has come to, whether the buffer's bytes were
-/// initialized before or its capacity is filled: a `Vec` that was empty has as many bytes as were read so
-/// far.
+/// Each read continues where [`advance`](Room::advance) has moved to, whether the buffer's bytes were
+/// initialized before or its capacity is filled: an initially empty `Vec` has the length of the bytes read
+/// so far.
 ///
 /// ```
 /// use sakia_driver::{IoBuf, IoBufMut};
@@ -23,9 +23,9 @@ use super::{IoBuf, IoBufMut};
 #[derive(Debug)]
 pub struct Room<T> {
     buf: T,
-    /// What was filled before: at most the buffer's initialized bytes.
+    /// The number of bytes filled: at most the buffer's initialized bytes.
     begin: usize,
-    /// At most the room that the buffer had at first.
+    /// The end of the room: at most the buffer's initial room.
     end: usize,
 }
 
@@ -35,35 +35,35 @@ impl<T: IoBufMut> Room<T> {
         Self { buf, begin: 0, end }
     }
 
-    /// How many bytes were filled: those that [`advance`](Room::advance) took off.
+    /// Returns the number of bytes filled, as counted by [`advance`](Room::advance).
     pub fn filled(&self) -> usize {
         self.begin
     }
 
-    /// Takes `count` bytes, which a read has brought, off the front.
+    /// Removes `count` bytes, which a read has filled, from the front.
     ///
     /// # Panics
-    /// When fewer are initialized.
+    /// If fewer are initialized.
     pub fn advance(&mut self, count: usize) {
         let len = self.bytes_len();
         assert!(count <= len, "{count} bytes taken off a room of which {len} are filled");
         self.begin += count;
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> T {
         self.buf
     }
 
-    /// The whole buffer, borrowed.
+    /// Borrows the whole buffer.
     pub fn buffer(&self) -> &T {
         &self.buf
     }
 }
 
-// SAFETY: a part of a buffer that keeps the same promise. `begin` is at most the initialized bytes, which
-// `advance` checks and which do not become fewer while the buffer is only moved or told of more; what counts
-// here lies between it and those, and before `end`.
+// SAFETY: a part of a buffer with the same promise. `begin` is at most the number of initialized bytes,
+// which `advance` checks and which does not shrink while the buffer is only moved or extended; this part
+// lies between `begin` and those, and before `end`.
 unsafe impl<T: IoBufMut> IoBuf for Room<T> {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
@@ -76,7 +76,7 @@ unsafe impl<T: IoBufMut> IoBuf for Room<T> {
     }
 }
 
-// SAFETY: as above; up to `end` there was room when this was made, which may still be written to (the promise
+// SAFETY: as above; up to `end` there was room when this was made, which may still be written (the promise
 // of `set_init`, the only method with a `&mut` that is called meanwhile).
 unsafe impl<T: IoBufMut> IoBufMut for Room<T> {
     #[inline(always)]
@@ -90,8 +90,8 @@ unsafe impl<T: IoBufMut> IoBufMut for Room<T> {
     }
     #[inline(always)]
     unsafe fn set_init(&mut self, count: usize) {
-        // SAFETY: the bytes before `begin` are initialized, and the caller says that so many from there on
-        // are, too, which lie before `end`: within the room that the buffer had.
+        // SAFETY: the bytes before `begin` are initialized, and by the caller's promise so are `count` bytes
+        // after it, which lie before `end`: within the room that the buffer had.
         unsafe { self.buf.set_init(self.begin + count) };
     }
 }

@@ -1,8 +1,8 @@
-//! Operations under way, by number and by `user_data`.
+//! Operations in flight, by number and by `user_data`.
 //!
-//! - A flight is here from its take-off to its landing. In between its last completion is not posted, so its
-//!   memory is still lent.
-//! - Numbers grow in the order in which operations were consumed, and none is used twice.
+//! - A flight is here from its consumption to its final completion. In between its last completion is not
+//!   posted, so its memory is still lent.
+//! - Numbers grow in the order of consumption, and none is used twice.
 //! - Both tables have the same flights.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,30 +11,30 @@ use std::ops::Index;
 use super::transfer::FileClass;
 use crate::call::{Request, Victims};
 
-/// All operations under way.
+/// All operations in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     by_id: BTreeMap<u64, Flight>,
-    /// Each with its `user_data` first.
+    /// Each entry begins with its `user_data`.
     by_user_data: BTreeSet<(u64, u64)>,
     /// The number of the next flight.
     next: u64,
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) request: Request,
     pub(super) stage: Stage,
-    /// It was to be canceled while a lane thread tried it: it must not wait again.
+    /// A cancellation came while a lane thread tried it: it must not wait again.
     pub(super) is_canceled: bool,
 }
 
-/// What an operation under way waits for.
+/// The event that an operation in flight waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
-    /// For its descriptor, which is of this class and has the watch at this place, to get ready, and those
-    /// before it.
+    /// For readiness of its descriptor, which is of this class and has the watch at this place, and for
+    /// earlier operations.
     Waiting { place: usize, class: FileClass },
     /// For an event at the watch at this place.
     Polling { place: usize },
@@ -47,7 +47,7 @@ impl Flights {
         self.by_id.len()
     }
 
-    /// The number of the flight that takes off next.
+    /// Returns the number of the next flight.
     pub(super) fn next_id(&self) -> u64 {
         self.next
     }
@@ -71,7 +71,7 @@ impl Flights {
         self.by_id.get_mut(&id).expect("the operation is under way")
     }
 
-    /// Takes a flight out that is over.
+    /// Removes a finished flight.
     ///
     /// # Panics
     /// Unless there is such a flight.
@@ -82,7 +82,7 @@ impl Flights {
         request
     }
 
-    /// Those that a request to cancel is for, oldest first.
+    /// Returns the flights that a cancel request selects, oldest first.
     pub(super) fn victims(&self, victims: Victims) -> Vec<u64> {
         match victims {
             Victims::UserData(user_data) => {

@@ -1,29 +1,29 @@
-//! How other threads reach a backend that sleeps in epoll: lane threads with results, anybody with a
-//! wake.
+//! Messages of other threads to a backend that sleeps in epoll: results of lane threads, and wakes of any
+//! thread.
 //!
 //! The protocol, all of it under one lock:
-//! 1. A sender locks, leaves its result (or the wake), and takes the mark *parked* away if it is set.
-//!    If it was, the sender writes to the eventfd after it has unlocked.
-//! 2. The backend, before it sleeps, locks and looks. If something is there it does not sleep. If
-//!    nothing is, it sets the mark, unlocks and sleeps in epoll, in whose set the eventfd is.
-//! 3. When it comes back, for whatever reason, it locks, takes the mark away and takes everything.
+//! 1. A sender locks, stores its result (or the wake), and clears the mark *parked* if it is set. If it was
+//!    set, the sender writes to the eventfd after it has unlocked.
+//! 2. The backend locks and checks before it sleeps. If the inbox is not empty it does not sleep. If it is
+//!    empty, it sets the mark, unlocks and sleeps in epoll, whose set includes the eventfd.
+//! 3. When it wakes up, for any reason, it locks, clears the mark and takes everything.
 //!
-//! No wake is lost: of a sender's turn with the lock and the backend's in step 2 one is first. If the
-//! sender's is, the backend sees what it left. If the backend's is, the sender sees the mark and
-//! writes, and an eventfd that was written to before or during the sleep ends it: it is watched for
-//! edges (`EPOLLET`), and an edge is kept until a wait reports it.
+//! No wake is lost: either the sender or the backend in step 2 locks first. If the sender does, the backend
+//! sees its result. If the backend does, the sender sees the mark and writes, and a write to the eventfd
+//! before or during the sleep ends it: it is watched for edges (`EPOLLET`), and an edge is kept until a wait
+//! reports it.
 //!
 //! Harmless races:
-//! - The backend comes back between the sender's unlock and its write. The write's edge then ends the
-//!   next sleep, which finds nothing and goes on.
-//! - Two senders in one sleep: the first takes the mark, the second does not write. The backend takes
-//!   what both left.
+//! - The backend wakes up between the sender's unlock and its write. The write's edge then ends the next
+//!   sleep, which finds nothing and goes on.
+//! - Two senders in one sleep: the first clears the mark, the second does not write. The backend takes both
+//!   results.
 //!
-//! Once a foreign loop polls the epoll set instead ([`Inbox::watch`]) nobody parks, and every sender
-//! writes: the set is readable from then until a look at it takes the edge.
+//! Once a foreign loop polls the epoll set instead ([`Inbox::watch`]) the backend never parks, and every
+//! sender writes: the set is readable from then until a wait takes the edge.
 //!
-//! The eventfd is never read; what it counts has no meaning. [`Inbox::has_news`] is a hint without
-//! the lock: it may be late by one result, which the next enter brings.
+//! The eventfd is never read; its count has no meaning. [`Inbox::has_news`] is a hint without the lock: it
+//! may miss one result, which the next enter brings.
 //!
 //! Any thread may send; the backend's receives.
 
@@ -37,13 +37,13 @@ use rustix::io::Errno;
 use super::job::Outcome;
 use super::process::Process;
 
-/// What other threads left for a backend.
+/// Messages of other threads to a backend.
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    /// Whether something is in the inbox. Written under the lock.
+    /// The inbox is not empty. Written under the lock.
     has_news: AtomicBool,
-    /// In the backend's epoll set. Lives as long as a sender, so that its number stays ours.
+    /// In the backend's epoll set. It lives as long as any sender, so that its number is not reused.
     event: OwnedFd,
     process: Process,
 }
@@ -52,14 +52,14 @@ pub(super) struct Inbox {
 struct State {
     /// Outcomes of jobs by their tickets, oldest first.
     results: Vec<(u64, Outcome)>,
-    /// Somebody wants the backend to come back. Set by a wake, taken by a receive.
+    /// A wake is pending. Set by a wake, cleared by a receive.
     is_woken: bool,
-    /// The backend sleeps, or is about to. Set by it in `park`; taken by the first sender after that, or
-    /// by the backend when it is back.
+    /// The backend sleeps, or is about to. Set by it in `park`; cleared by the first sender after that, or
+    /// by the backend when it wakes up.
     is_parked: bool,
     /// A foreign loop polls the epoll set. Set once; every sender writes then.
     is_watched: bool,
-    /// The backend is gone. Set once; excludes everything else.
+    /// The backend has been dropped. Set once; excludes everything else.
     is_closed: bool,
 }
 
@@ -70,22 +70,22 @@ impl Inbox {
         Ok(Self { state, has_news, event, process })
     }
 
-    /// The descriptor that becomes readable when a sleep is to end; to be watched for edges.
+    /// Returns the descriptor that becomes readable when a sleep is to end; it is watched for edges.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
     // The senders' side.
 
-    /// Leaves the outcome of a job. If the backend is gone nobody gets to know it, and a descriptor
-    /// in it is closed.
+    /// Delivers the outcome of a job. If the backend has been dropped, the outcome is dropped, and a
+    /// descriptor in it closed.
     pub(super) fn deliver(&self, ticket: u64, outcome: Outcome) {
         self.send(|state| state.results.push((ticket, outcome)));
     }
 
     /// Ends the backend's sleep, or its next one.
     pub(super) fn wake(&self) {
-        // In a forked child another thread of the parent may have held the lock, for ever.
+        // In a forked child another thread of the parent may have held the lock, which then stays locked.
         if self.process.is_intact() {
             self.send(|state| state.is_woken = true);
         }
@@ -113,12 +113,12 @@ impl Inbox {
 
     // The backend's side.
 
-    /// Whether something is there, without the lock.
+    /// Returns whether the inbox is not empty, without the lock.
     pub(super) fn has_news(&self) -> bool {
         self.has_news.load(Ordering::Relaxed)
     }
 
-    /// From now on every sender writes to the eventfd. What is there already is told as well.
+    /// Makes every sender write to the eventfd from now on. Earlier results are signaled as well.
     pub(super) fn watch(&self) {
         let mut state = self.lock();
         state.is_watched = true;
@@ -129,7 +129,7 @@ impl Inbox {
         }
     }
 
-    /// To be called before a sleep. False when there is something to receive instead.
+    /// Prepares a sleep. Returns false if the inbox is not empty.
     pub(super) fn park(&self) -> bool {
         let mut state = self.lock();
         let is_empty = state.results.is_empty() && !state.is_woken;
@@ -146,7 +146,7 @@ impl Inbox {
         std::mem::take(&mut state.is_woken)
     }
 
-    /// The backend is gone: drops what is there, and whatever is still going to be left.
+    /// Ends the backend: drops the messages, and all later ones.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -156,7 +156,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             Self { epoll, inbox }
         }
 
-        /// Sleeps without a limit, as often as it takes to receive something.
+        /// Sleeps without a limit, until it has received something.
         fn receive(&self, results: &mut Vec<(u64, Outcome)>) -> bool {
             let before = results.len();
             loop {
@@ -281,7 +281,7 @@ mod tests {
                 rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
             (reader, Outcome::Opened(writer))
         };
-        // Its writing end is closed when there is nothing to read any more.
+        // Its writing end is closed when a read finds the end.
         let is_closed = |reader: OwnedFd| rustix::io::read(&reader, &mut [0; 1]) == Ok(0);
         let (before, outcome) = watched();
         receiver.inbox.deliver(1, outcome);

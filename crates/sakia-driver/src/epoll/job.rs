@@ -1,7 +1,7 @@
-//! What lane threads do: one or a few system calls that may block.
+//! Jobs of lane threads: one or a few system calls that may block.
 //!
-//! Everything but opening a path and locking a file ends by itself and belongs to the bounded lane. A
-//! lock is tried there, and waited for on the elastic lane. So is an open that may wait; see
+//! Everything but opening a path and locking a file ends by itself and belongs to the bounded lane. A lock
+//! is tried there, and waited for on the elastic lane. So is an open that may block; see
 //! [`open`](crate::sys::open).
 
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -14,25 +14,25 @@ use crate::policy::Lane;
 use crate::sys::open::await_writer;
 use crate::sys::{self, abi};
 
-/// What is to be done. All addresses are of lent memory.
+/// The work of a job. All addresses are of lent memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// A call, to its end. On the bounded lane one that turns out to wait is passed on.
+    /// A call, to its end. If it would block for ever, the bounded lane passes it to the elastic one.
     Call(Call),
-    /// A transfer on a stream that cannot be tried, and that was ready just now.
+    /// A transfer on a stream that cannot be tried, and that was just reported ready.
     IfReady(Transfer, FileClass),
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The result of the completion.
     Done(i32),
-    /// The result is the number of this descriptor, which is closed if nobody gets to know it.
+    /// The result is the number of this descriptor, which is closed if the outcome is dropped.
     Opened(OwnedFd),
     /// The stream was not ready any more.
     WouldBlock,
-    /// It may wait, and is for the elastic lane.
+    /// It may block for ever, and is for the elastic lane.
     Elastic,
 }
 
@@ -49,7 +49,7 @@ impl Outcome {
         result.map_or_else(|errno| Self::Done(failed(errno)), Self::Opened)
     }
 
-    /// The result of the completion. A descriptor is its receiver's from here on.
+    /// Returns the result of the completion. From here on the receiver owns a descriptor in it.
     pub(super) fn into_result(self) -> Option<i32> {
         match self {
             Self::Done(res) => Some(res),
@@ -69,7 +69,7 @@ impl From<Try> for Outcome {
 }
 
 impl Work {
-    /// What a thread does where epoll says that a descriptor is ready, and nothing can be tried.
+    /// Returns a thread's work for a descriptor that epoll reports ready and that cannot be tried.
     pub(super) fn when_ready(call: Call, class: FileClass) -> Self {
         match call {
             Call::Transfer(transfer) => Self::IfReady(transfer, class),
@@ -91,7 +91,7 @@ impl Work {
         }
     }
 
-    /// Whether it closes a descriptor.
+    /// Returns whether it closes a descriptor.
     pub(super) fn is_close(&self) -> bool {
         matches!(self, Self::Call(Call::Close { .. }))
     }
@@ -116,7 +116,7 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
             Call::Flock { raw, operation } if lane == Lane::Elastic => {
                 Outcome::of(sys::flock(raw, operation))
             }
-            // Locks what is free.
+            // Locks a free file.
             Call::Flock { raw, operation } => match sys::flock(raw, operation | abi::LOCK_NB) {
                 Err(Errno::AGAIN) if operation & abi::LOCK_NB == 0 => Outcome::Elastic,
                 result => Outcome::of(result),
@@ -133,7 +133,7 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
     }
 }
 
-/// Closes a descriptor, and answers the result of the completion.
+/// Closes a descriptor, and returns the result of the completion.
 ///
 /// # Safety
 ///

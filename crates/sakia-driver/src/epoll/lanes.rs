@@ -1,24 +1,23 @@
-//! Two lanes of threads for what would block the calling thread.
+//! Two lanes of threads for work that would block the calling thread.
 //!
-//! The *bounded* lane is for work that ends by itself, the *elastic* one for what may wait for ever.
-//! Each has a queue, from which its threads take jobs in the order in which they were admitted, and a
-//! most number of threads. Neither waits for the other: a full elastic lane keeps its own queue
-//! waiting, and nothing else.
+//! The *bounded* lane is for work that ends by itself, the *elastic* one for work that may block for ever.
+//! Each has a queue, from which its threads take jobs in the order of admission, and a limit of threads. The
+//! lanes are independent: a full elastic lane delays its own queue, and nothing else.
 //!
-//! The threads are those of a [`crate::lanes::Pool`], where the story of a job is told. Here a job has a
+//! The threads are those of a [`crate::lanes::Pool`], which documents the life of a job. Here a job has a
 //! *ticket*, a number that grows:
-//! - In one step under the lock a job leaves the queue and is noted as running. Before that [`Pool::cancel`]
-//!   can take it back, and its memory is never touched. After that it cannot: it ends by itself.
-//! - A job that has ended is no longer noted as running, and its outcome goes to the [`Inbox`]. A job of the
-//!   bounded lane that turns out to belong on the elastic one goes to that queue instead, with its ticket, in
-//!   the same step under the lock: a cancel finds it in one place or the other. A cancel in between, of a job
-//!   that is as good as done, comes too late, and says so.
-//! - [`Pool::close`] empties the queues. It leaves a thread that performs a job alone: that one may stay
-//!   there
-//!   for ever, goes on using that job's memory, and ends after it. Its outcome is dropped.
+//! - In one step under the lock a job leaves the queue and is recorded as running. Before that
+//!   [`Pool::cancel`] can remove it, and its memory is never touched. After that it cannot: the job ends by
+//!   itself.
+//! - A job that has ended is no longer recorded as running, and its outcome goes to the [`Inbox`]. A job of
+//!   the bounded lane that turns out to belong on the elastic one moves to that queue instead, with its
+//!   ticket, in the same step under the lock: a cancel finds it in one place or the other. A cancel in
+//!   between, of a job that has almost ended, comes too late, and returns that.
+//! - [`Pool::close`] empties the queues. It does not interrupt a thread that performs a job: that thread may
+//!   block for ever, continues to use that job's memory, and ends after it. Its outcome is dropped.
 //!
-//! Threads inherit a mask that keeps signals off them, so that a program's handlers run elsewhere, and
-//! so that `SIGPIPE` and `SIGXFSZ` reach nobody: the operation fails with their errno, as on the ring.
+//! Threads inherit a mask that blocks signals, so that a program's handlers run elsewhere, and so that
+//! `SIGPIPE` and `SIGXFSZ` reach no thread: the operation fails with their errno, as on the ring.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,27 +45,27 @@ fn thread_name(lane: Lane, number: u32) -> String {
     }
 }
 
-/// What a lane does now and did so far.
+/// The current state of a lane, and its totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneStatistics {
-    /// Threads that there are now.
+    /// The current number of threads.
     pub threads: u32,
-    /// The most threads that there were at a time.
+    /// The largest number of threads so far.
     pub threads_peak: u32,
-    /// The most threads that there may be.
+    /// The limit of threads.
     pub threads_max: u32,
     /// Jobs that wait for a thread.
     pub queued: u64,
-    /// Jobs that a thread performs.
+    /// Jobs being performed.
     pub running: u64,
-    /// Jobs that ended on this lane, ever.
+    /// Jobs that ended on this lane, in total.
     pub finished: u64,
     /// Jobs that were found to run for too long, ever; see [`find_stuck`](crate::Backend::find_stuck).
     pub stuck: u64,
-    /// Threads that could not be started, ever.
+    /// Failed starts of threads, in total.
     pub spawn_errors: u64,
-    /// For how long the oldest of the running jobs has been running.
+    /// The running time of the oldest running job.
     pub oldest_running: Option<Duration>,
 }
 
@@ -76,11 +75,11 @@ pub struct LaneStatistics {
 pub struct StuckWorker {
     /// The lane whose thread it occupies.
     pub lane: Lane,
-    /// What it does.
+    /// The kind of its operation.
     pub kind: OpKind,
-    /// What its completion will be known by.
+    /// The `user_data` of its completion.
     pub user_data: u64,
-    /// For how long it has been running.
+    /// Its running time.
     pub running_for: Duration,
 }
 
@@ -92,12 +91,12 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-/// How many threads, and for how long.
+/// Limits of the number of threads and of times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// By lane.
     pub(super) threads_max: [u32; 2],
-    /// How long a thread waits for another job.
+    /// The time that an idle thread waits for a job.
     pub(super) idle: Duration,
 }
 
@@ -110,7 +109,7 @@ pub(super) struct Pool {
 
 type Threads = lanes::Pool<Worker>;
 
-/// What the threads do.
+/// The context of the threads.
 struct Worker {
     inbox: Arc<Inbox>,
 }
@@ -118,9 +117,9 @@ struct Worker {
 /// The jobs of a lane.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Those that wait, by ticket.
+    /// Queued jobs, by ticket.
     waiting: BTreeMap<u64, Job>,
-    /// Those that a thread performs, by ticket.
+    /// Running jobs, by ticket.
     running: BTreeMap<u64, Running>,
     finished: u64,
     stuck: u64,
@@ -130,7 +129,7 @@ struct Queue {
 struct Running {
     since: Instant,
     job: Job,
-    /// Counted as stuck already.
+    /// Already counted as stuck.
     is_reported: bool,
 }
 
@@ -140,14 +139,14 @@ impl Pool {
         Self { threads, limits }
     }
 
-    /// Admits jobs to a lane. Those of lower tickets are performed first. No other job that has not
-    /// ended has the same ticket. The memory that they name is lent until their outcome was received.
+    /// Admits jobs to a lane. Those of lower tickets are performed first. Tickets of jobs that have not
+    /// ended are unique. The memory that they name is lent until their outcome was received.
     pub(super) fn push(&self, lane: Lane, jobs: impl IntoIterator<Item = (u64, Job)>) {
         let lane = lane as usize;
         self.threads.push(lane, |state| state.jobs(lane).waiting.extend(jobs));
     }
 
-    /// Takes a job back that no thread has taken. False otherwise.
+    /// Cancels a queued job. Returns false if a thread has taken it.
     pub(super) fn cancel(&self, ticket: u64) -> bool {
         self.threads.update(|state| {
             let mut lanes = Lane::ALL.into_iter();
@@ -185,7 +184,7 @@ impl Pool {
         let limit = limit.max(Duration::from_millis(1));
         let mut find = |lane: Lane, state: &mut State<Queue>| {
             let its = state.jobs(lane as usize);
-            // A job that is queued may begin to run any time from now.
+            // A queued job may begin to run at any time from now.
             let mut later = (!its.waiting.is_empty()).then(|| now.checked_add(limit)).flatten();
             for job in its.running.values_mut().filter(|job| !job.is_reported) {
                 let running_for = now.saturating_duration_since(job.since);
@@ -204,7 +203,7 @@ impl Pool {
             .update(|state| Lane::ALL.into_iter().filter_map(|lane| find(lane, state)).min())
     }
 
-    /// Drops what is queued and lets threads end; those with a job after it. Does not wait.
+    /// Drops queued jobs and ends the threads, those with a job after it. Does not wait.
     pub(super) fn close(&self) {
         self.threads.close(|state| {
             Lane::ALL.into_iter().for_each(|lane| state.jobs(lane as usize).waiting.clear());
@@ -232,13 +231,14 @@ impl lanes::Worker for Worker {
     }
 
     fn perform(threads: &Threads, lane: usize, (ticket, work): (u64, Work)) {
-        // SAFETY: the job was queued, so its memory is lent until its outcome was received; if the
-        // backend is gone meanwhile, for ever.
+        // SAFETY: the job was queued, so its memory is lent until its outcome was received; if the backend
+        // has been dropped meanwhile, for ever.
         let outcome = unsafe { work.run(Lane::ALL[lane]) };
         end_job(threads, lane, ticket, outcome);
     }
 
-    /// A bounded job is performed here and now, and so is a close, or its number would be lost; others fail.
+    /// Handles a job without a thread: a bounded job is performed in place, and so is a close, or its number
+    /// would be lost; others fail.
     fn strand(threads: &Threads, lane: usize, (ticket, work): (u64, Work), error: &io::Error) {
         if lane == Lane::Bounded as usize || work.is_close() {
             return Self::perform(threads, lane, (ticket, work));
@@ -248,7 +248,7 @@ impl lanes::Worker for Worker {
     }
 }
 
-/// Notes that a job has ended, and passes on what became of it.
+/// Records that a job has ended, and delivers its outcome.
 fn end_job(threads: &Threads, lane: usize, ticket: u64, outcome: Outcome) {
     let end = |state: &mut State<Queue>| {
         let job = state.jobs(lane).running.remove(&ticket);
@@ -277,7 +277,7 @@ fn end_job(threads: &Threads, lane: usize, ticket: u64, outcome: Outcome) {
 impl Jobs for Queue {
     type Job = (u64, Work);
 
-    /// Takes the oldest job, and notes that it is running.
+    /// Takes the oldest job, and records that it is running.
     fn take(&mut self) -> Option<(u64, Work)> {
         let (ticket, job) = self.waiting.pop_first()?;
         let since = Instant::now();

@@ -1,18 +1,19 @@
-//! What moves operations on.
+//! The state machine of operations.
 //!
 //! The life of an operation:
-//! 1. It is consumed by a submit or an enter. A no-op and a request to cancel complete at once.
-//! 2. A read or write on a stream is tried, unless others wait for the same direction already: they
-//!    go first. What cannot be tried now waits in the [`Registry`]; an event makes its oldest
-//!    waiters be tried, until one must wait on.
-//! 3. What would block the thread becomes a job of a lane; its outcome comes through the [`Inbox`].
-//! 4. Its completion is posted, and the flight is gone. Nothing here knows its memory any more.
+//! 1. A submit or an enter consumes it. A no-op and a cancel request complete at once.
+//! 2. A read or write on a stream is tried, unless earlier operations wait for the same direction: they go
+//!    first. An operation that would block waits in the [`Registry`]; on an event its oldest waiters are
+//!    tried, until one must wait again.
+//! 3. An operation that would block the thread becomes a job of a lane; its outcome comes through the
+//!    [`Inbox`].
+//! 4. Its completion is posted, and the flight removed. From then on nothing here accesses its memory.
 //!
-//! One that goes on (see [`multishot`]) has completions with more to come in between, and stays where it is.
+//! A multishot operation (see [`multishot`]) posts completions with more to come in between, and stays in
+//! place.
 //!
-//! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that nothing
-//! can try without blocking: it stays first in its way, which is marked busy, while a lane thread
-//! tries it.
+//! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that cannot be tried
+//! without blocking: it stays first in its queue, which is marked busy, while a lane thread tries it.
 
 use std::io;
 use std::mem;
@@ -41,21 +42,21 @@ use crate::queue::Queue;
 use crate::readable;
 use crate::sys::{Direction, borrow};
 
-/// Everything that a backend consists of but its process.
+/// The parts of a backend except its process.
 pub(super) struct Machine {
     pub(super) queue: Queue<Request>,
     pub(super) pool: Pool,
     pub(super) inbox: Arc<Inbox>,
-    /// Memory for operations that bring none.
+    /// Provided buffers.
     pub(super) groups: Groups,
     pub(super) flights: Flights,
     pub(super) registry: Registry,
     sleeper: Sleeper,
     /// Jobs that go to the pool together, by lane.
     jobs: [Vec<(u64, Job)>; 2],
-    /// Which way operations took, by kind.
+    /// The ways of operations, by kind.
     pub(super) kinds: [KindCounters; OpKind::COUNT],
-    /// Room for what the inbox holds.
+    /// Room for the inbox's results.
     results: Vec<(u64, Outcome)>,
     ways: Ways,
 }
@@ -82,11 +83,11 @@ impl Machine {
         })
     }
 
-    /// A descriptor that is readable when an enter would bring something, from now on.
+    /// Returns a descriptor that is readable when an enter would have an effect, from now on.
     pub(super) fn pollable(&mut self) -> Result<OwnedFd, Errno> {
         let pollable = readable::around(self.registry.epoll())?;
         self.registry.is_restless = true;
-        // Those that rest now go on: what comes of it is told.
+        // Resting watches continue now: their events are reported.
         while let Some(until) = self.registry.next_rested() {
             if let Some(place) = self.registry.pop_rested(until) {
                 self.arm(place);
@@ -96,10 +97,10 @@ impl Machine {
         Ok(pollable)
     }
 
-    /// Takes what makes that descriptor readable. Operations that this lets go on complete; what is in
-    /// the inbox stays there for the next enter.
+    /// Clears the readiness of that descriptor. Operations that can continue complete; results in the inbox
+    /// stay there for the next enter.
     pub(super) fn quiet(&mut self) {
-        // A signal means that there was nothing.
+        // A signal means that there was no event.
         let mut looked = 0;
         while let Ok(count) = self.wait(Sleep::No) {
             looked += count;
@@ -111,7 +112,7 @@ impl Machine {
 
     // ---- entering ------------------------------------------------------------------------------
 
-    /// Consumes what is pending. Returns how much.
+    /// Consumes the pending requests. Returns their number.
     pub(super) fn submit(&mut self) -> u32 {
         let mut count = 0;
         while let Some(request) = self.queue.consume() {
@@ -130,7 +131,7 @@ impl Machine {
         let consumed = self.submit();
         self.keep_house();
         let wanted = min_complete.min(self.queue.cq_entries());
-        // Too far away to be a time is no deadline.
+        // A time out of range means no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut is_over = timeout == Some(Duration::ZERO);
         let mut has_looked = false;
@@ -161,13 +162,15 @@ impl Machine {
         }
     }
 
-    /// Whether everybody had a turn, when the last wait brought `count` of all in all `looked` events. A full
-    /// buffer may not have been everything, but with peers that always send there is no end of events.
+    /// Returns whether every descriptor had a turn, when the last wait returned `count` of `looked` events
+    /// in total. A full buffer may hide further events, but peers that send continuously cause events
+    /// without end.
     fn has_seen_all(&self, count: usize, looked: usize) -> bool {
         count < EVENTS || looked > self.registry.waiters()
     }
 
-    /// A signal ended the sleep. As with the ring that is an error only where there is nothing to tell.
+    /// Handles a sleep that a signal ended. As on the ring that is an error only if there is nothing to
+    /// report.
     #[cold]
     fn interrupted(&mut self, consumed: u32) -> io::Result<Entered> {
         let is_woken = self.receive();
@@ -179,7 +182,7 @@ impl Machine {
         Ok(Entered { consumed, timed_out: false })
     }
 
-    /// Ends what lanes are done with. Returns whether somebody wants the enter to return.
+    /// Finishes the operations whose jobs have ended. Returns whether a wake is pending.
     fn receive(&mut self) -> bool {
         let mut results = mem::take(&mut self.results);
         let is_woken = self.inbox.receive(&mut results);
@@ -190,13 +193,13 @@ impl Machine {
         is_woken
     }
 
-    /// Until when to sleep at most: the deadline, or when there is something else to do.
+    /// Returns the end of the sleep: the deadline, or the time of other work.
     fn sleep_until(&self, deadline: Option<Instant>) -> Sleep {
         let times = [deadline, self.registry.next_rested()];
         Sleep::Until(times.into_iter().flatten().min())
     }
 
-    /// Waits for events and handles them. Returns how many there were.
+    /// Waits for events and handles them. Returns their number.
     fn wait(&mut self, sleep: Sleep) -> Result<usize, Errno> {
         let count = self.sleeper.sleep(self.registry.epoll(), sleep)?;
         for index in 0..count {
@@ -211,7 +214,7 @@ impl Machine {
         Ok(count)
     }
 
-    /// What is due by time.
+    /// Does the work that is due by time.
     fn keep_house(&mut self) {
         if self.registry.next_rested().is_none() {
             return;
@@ -224,8 +227,8 @@ impl Machine {
 
     // ---- starting ------------------------------------------------------------------------------
 
-    /// Makes a request an operation under way, or completes it. Calls that end by themselves
-    /// are for this lane.
+    /// Starts a request as an operation in flight, or completes it. Calls that end by themselves go to this
+    /// lane.
     fn start(&mut self, request: &Request, lane: Lane) {
         match request.call {
             Call::Nop => self.post_now(request, 0),
@@ -247,18 +250,18 @@ impl Machine {
         }
     }
 
-    /// Completes what was done here and now.
+    /// Completes a call that was made in place.
     fn post_now(&mut self, request: &Request, res: i32) {
         self.count(request.kind).inline += 1;
         self.queue.post(request.user_data, res);
     }
 
-    /// The counters of a kind.
+    /// Returns the counters of a kind.
     fn count(&mut self, kind: OpKind) -> &mut KindCounters {
         &mut self.kinds[kind as usize]
     }
 
-    /// Makes a request a job of this lane, whatever it acts on, or cancels such jobs.
+    /// Makes a request a job of this lane, whatever its descriptor, or cancels such jobs.
     pub(super) fn start_on_lane(&mut self, request: &Request, lane: Lane) {
         match request.call {
             call @ (Call::Transfer(_) | Call::Close { .. }) => {
@@ -269,7 +272,7 @@ impl Machine {
         self.push_jobs();
     }
 
-    /// Ends what lanes are done with, and nothing else.
+    /// Finishes the operations whose jobs have ended, and nothing else.
     pub(super) fn collect(&mut self) {
         self.receive();
         self.queue.flush_overflow();
@@ -294,8 +297,8 @@ impl Machine {
         self.start_trial(request, raw, class);
     }
 
-    /// Tries an operation, unless others wait already, and has it wait if it must, or goes on. One that does
-    /// not wait goes ahead of those that do, as on a ring: some of them may have been dropped.
+    /// Tries an operation, unless earlier ones wait, and queues it if it must wait, or is multishot. A
+    /// non-blocking one goes ahead of waiting ones, as on a ring: some of them may have been dropped.
     fn start_trial(&mut self, request: &Request, raw: i32, class: FileClass) {
         let call = &request.call;
         let (direction, is_nowait) = (call.direction(), call.is_nowait());
@@ -324,7 +327,7 @@ impl Machine {
             Try::WouldBlock | Try::Unable => {
                 let place = self.registry.wait(raw, direction, self.flights.next_id());
                 let id = self.flights.take_off(*request, Stage::Waiting { place, class });
-                // Of one that cannot be tried each event is a thread's.
+                // If it cannot be tried, a thread handles each event.
                 if call.goes_on() && tried == Try::WouldBlock {
                     self.registry.go_on(place, id);
                 }
@@ -333,8 +336,8 @@ impl Machine {
         }
     }
 
-    /// Tries an operation, or lets one that goes on take what is there. Returns also whether there was
-    /// something, or may be but finds no place in the queue.
+    /// Tries an operation, or lets a multishot one take the available data. Returns also whether there was
+    /// any, or may be but has no place in the queue.
     #[inline(always)]
     fn attempt(&mut self, request: &Request, raw: i32, class: FileClass) -> (Try, bool) {
         if request.call.goes_on() {
@@ -351,7 +354,7 @@ impl Machine {
         (tried, matches!(tried, Try::Done(_)))
     }
 
-    /// The same, for one that goes on.
+    /// Does the same for a multishot operation.
     fn shoot(&mut self, request: &Request, raw: i32) -> (Try, bool) {
         let &Request { user_data, kind, ref call } = request;
         let is_own = self.registry.is_own(raw);
@@ -375,7 +378,7 @@ impl Machine {
         (tried, count > 0 || room == 0)
     }
 
-    /// Makes a call that waits for nobody.
+    /// Makes a call that never blocks.
     fn call_now(&mut self, request: &Request, system: System) {
         // SAFETY: the request is not completed, so its memory is lent.
         let res = outcome(unsafe { system.run() });
@@ -383,7 +386,7 @@ impl Machine {
         self.post_now(request, res);
     }
 
-    /// An operation has ended, and may have made a socket.
+    /// Handles the end of an operation, which may have made a socket.
     fn note_made(&mut self, call: Call, res: i32) {
         if call.makes_socket() {
             self.registry.note_socket(res);
@@ -406,14 +409,14 @@ impl Machine {
         }
     }
 
-    /// Closing a file may write, closing a terminal may wait for its output. What is done here and now is
-    /// what the ring, too, does on the caller's thread.
+    /// Starts a close. Closing a file may write, closing a terminal may wait for its output. It runs in
+    /// place if the ring runs it on the caller's thread, too.
     fn start_close(&mut self, request: &Request, raw: i32) {
         self.registry.forget_socket(raw);
-        // The driver closes nothing that is in use. Whoever does would wait for ever.
+        // The driver closes no descriptor in use. An operation on one would wait for ever.
         if let Some(place) = self.registry.find(raw) {
             for id in self.registry.members(place) {
-                // A lane thread that tries one goes on with it.
+                // A lane thread that tries one continues with it.
                 let _ = self.cancel_one(id);
             }
             if self.registry.members(place).is_empty() {
@@ -445,7 +448,7 @@ impl Machine {
         self.jobs[lane as usize].push((id, Job { user_data, kind, work }));
     }
 
-    /// Hands the jobs over that have come together.
+    /// Hands over the collected jobs.
     fn push_jobs(&mut self) {
         for lane in Lane::ALL {
             let jobs = &mut self.jobs[lane as usize];
@@ -461,7 +464,7 @@ impl Machine {
 
     // ---- going on ------------------------------------------------------------------------------
 
-    /// Epoll reported something for a watch.
+    /// Handles an event that epoll reported for a watch.
     fn handle_event(&mut self, place: usize, ready: EventFlags) {
         const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
         self.registry.fired(place);
@@ -489,7 +492,8 @@ impl Machine {
         self.arm(place);
     }
 
-    /// Tries the operations of a way, oldest first, until one must wait. Returns whether one went on.
+    /// Tries the operations of a queue, oldest first, until one must wait. Returns whether any made
+    /// progress.
     fn run_way(&mut self, place: usize, direction: Direction) -> bool {
         let mut was_fruitful = false;
         loop {
@@ -512,12 +516,12 @@ impl Machine {
                 }
                 // SAFETY: the request is not completed, so its descriptor is lent.
                 Try::WouldBlock if !took_some && unsafe { request.call.ends_receives(raw) } => {
-                    // What came before the end is received first.
+                    // Data before the end is received first.
                     match self.attempt(&request, raw, class) {
                         (Try::WouldBlock, false) => {
                             // SAFETY: the request is not completed, so its memory is lent.
                             unsafe { request.call.tell_end() };
-                            // To the next one, too, epoll has to tell it.
+                            // Epoll must report the end to the next one, too.
                             self.registry.report_again(place);
                             self.registry.leave(place, id);
                             self.finish(id, 0);
@@ -543,7 +547,7 @@ impl Machine {
         }
     }
 
-    /// Has epoll watch for what is waited for at this place.
+    /// Makes epoll watch for the events needed at this place.
     fn arm(&mut self, place: usize) {
         let Err(errno) = self.registry.arm(place) else {
             return;
@@ -559,18 +563,18 @@ impl Machine {
                     self.flights.get_mut(id).stage = Stage::Lane;
                     self.give_to_lane(Lane::Bounded, id, Work::Call(call));
                 }
-                // As the ring answers when nothing can wake the poll.
+                // As the ring's result if nothing can wake the poll.
                 (Errno::PERM, _) => self.finish(id, failed(Errno::INVAL)),
                 _ => self.finish(id, failed(errno)),
             }
         }
     }
 
-    /// A lane is done with a job.
+    /// Handles the outcome of a job.
     fn end_job(&mut self, id: u64, outcome: Outcome) {
         let Flight { request, stage, is_canceled } = self.flights[id];
         let Stage::Waiting { place, .. } = stage else {
-            // A socket that does not wait, whoever made it so, may find no room there either.
+            // A socket in non-blocking mode, whoever set it, may have no room there either.
             let res = outcome.into_result().unwrap_or(failed(Errno::AGAIN));
             return self.finish(id, res);
         };
@@ -593,7 +597,7 @@ impl Machine {
         self.arm(place);
     }
 
-    /// The operation is over.
+    /// Completes the operation.
     fn finish(&mut self, id: u64, res: i32) {
         let Request { user_data, call, .. } = self.flights.land(id);
         self.note_made(call, res);
@@ -606,7 +610,7 @@ impl Machine {
     fn cancel(&mut self, victims: Victims, all: bool) -> i32 {
         self.push_jobs();
         if let Victims::Descriptor(raw) = victims {
-            // SAFETY: the operation that waits keeps it open, or its number is refused here.
+            // SAFETY: the waiting operation keeps it open, or its number is refused here.
             let open = unsafe { borrow(raw) }.and_then(rustix::io::fcntl_getfd);
             if let Err(errno) = open {
                 return failed(errno);
@@ -632,7 +636,8 @@ impl Machine {
         let canceled = failed(Errno::CANCELED);
         let Flight { request, stage, .. } = self.flights.get(id).ok_or(Errno::NOENT)?;
         match *stage {
-            // A thread closes what it was given: that it was not begun nobody could tell from the answer.
+            // A thread closes the descriptor in any case: the result could not say that the close was not
+            // begun.
             Stage::Lane if matches!(request.call, Call::Close { .. }) => {
                 return Err(Errno::ALREADY);
             }
@@ -655,8 +660,8 @@ impl Machine {
     }
 }
 
-/// The events that a poll for these is told of. Who waits to read learns of a peer that sends no more, as
-/// from the ring.
+/// Returns the events reported to a poll for these. A poll for reading also reports a peer that has shut
+/// down its sending side, as on the ring.
 fn with_read_hang_up(events: u16) -> u16 {
     const IN: u16 = EventFlags::IN.bits() as u16;
     const READ_HANG_UP: u16 = EventFlags::RDHUP.bits() as u16;

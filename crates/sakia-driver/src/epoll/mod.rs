@@ -1,47 +1,47 @@
 //! A backend for kernels and containers without io_uring: epoll, and two lanes of threads.
 //!
-//! [`Epoll`] takes the calls of operations and answers with the same results as a ring, so that everything
-//! above it is the same. What a kernel does for a ring it does here with ordinary calls:
-//! - Pipes, sockets, terminals and their like are *tried*, without blocking, and when they are not
-//!   ready wait in epoll. Operations on one descriptor go on in the order in which they came, each
-//!   direction for itself.
-//! - Files, paths, `fsync(2)` and whatever else ends by itself go to the *bounded* lane.
-//! - What may block for ever goes to the *elastic* lane: opening a FIFO or a device; and the rare
+//! [`Epoll`] performs the calls of operations and returns the same results as a ring, so that everything
+//! above it is the same. It does with ordinary calls the work that a kernel does for a ring:
+//! - Pipes, sockets, terminals and similar descriptors are *tried*, without blocking, and wait in epoll if
+//!   they are not ready. Operations on one descriptor continue in the order of their arrival, separately for
+//!   each direction.
+//! - Files, paths, `fsync(2)` and other calls that end by themselves go to the *bounded* lane.
+//! - Calls that may block for ever go to the *elastic* lane: opening a FIFO or a device; and the rare
 //!   descriptor that cannot be tried. A full elastic lane delays nothing else.
 //!
-//! Floor: Linux 4.18. Nothing newer is needed: `RWF_NOWAIT` on pipes (6.4) and `epoll_pwait2(2)`
-//! (5.11) are used where they are found to work.
+//! Minimum: Linux 4.18. Nothing newer is needed: `RWF_NOWAIT` on pipes (6.4) and `epoll_pwait2(2)` (5.11)
+//! are used if a probe finds them.
 //!
 //! # Differences from the ring
 //!
-//! - `poll` watches a number, the ring a file: whoever closes a descriptor that is in use, which the
-//!   driver never does, ends its waiting operations with `ECANCELED`.
-//! - A poll that is not for reading is not ended by a peer that sends no more, and is not told of it. The
-//!   ring ends any. Who waits for room on such a socket is better off without.
-//! - A receive that goes on takes no `MSG_PEEK` and no `MSG_DONTWAIT`, and without buffers ends when there
-//!   is something to receive, not before. One with a single completion brings its own buffer.
+//! - `poll` watches a descriptor number, the ring a file: closing a descriptor in use, which the driver
+//!   never does, ends its waiting operations with `ECANCELED`.
+//! - A poll without read events is neither ended by a peer that shuts down its sending side, nor reports it.
+//!   The ring ends any poll then. A task that waits for room on such a socket is better off without.
+//! - A multishot receive takes no `MSG_PEEK` and no `MSG_DONTWAIT`, and without buffers ends when there is
+//!   something to receive, not before. One with a single completion has its own buffer.
 //! - A cancel by descriptor matches the number, not other numbers of the same file.
-//! - A cancel of what a thread performs answers `EALREADY`, and the operation goes on: no thread is
-//!   interrupted. The ring interrupts some.
+//! - A cancel of an operation on a thread returns `EALREADY`, and the operation continues: threads are not
+//!   interrupted. The ring interrupts some workers.
 //! - Reading a file never completes while its entry is consumed.
 //!
 //! # Invariants
 //!
-//! - Lent memory is used between the consumption of an entry and the posting of its completion, by
-//!   system calls, and by one thread at a time. Its address is all that is kept of it.
+//! - Lent memory is used between the consumption of an entry and the posting of its completion, by system
+//!   calls, and by one thread at a time. Only its address is kept.
 //! - An operation is in one place: pending, waiting in the registry, with a lane, or completed.
-//! - The thread that enters never blocks but in epoll, and on a lock that nobody holds for long.
-//! - After a drop no job begins. One that runs goes on with its memory, which the driver has leaked.
+//! - The thread that enters blocks only in epoll, and on a lock that is held for short times only.
+//! - After a drop no job begins. A running one continues to use its memory, which the driver has leaked.
 //!
 //! # Layout
 //!
-//! `machine` moves operations on, and has one of each: `flights` the table of what is under way, `registry`
-//! what epoll watches, `sleep` the waiting for that, `lanes` the threads, `stuck` which of their jobs take
-//! long, `inbox` how they reach the sleeping backend. A `trial` is an operation that may wait for a stream:
-//! `transfer` how bytes are moved without blocking, `socket` connections and messages, `multishot` what goes
-//! on. `job` is what threads do; `process` what its name says.
+//! `machine` is the state machine, and owns one of each: `flights` the table of operations in flight,
+//! `registry` the watches of epoll, `sleep` the waits, `lanes` the threads, `stuck` the detection of slow
+//! jobs, `inbox` their way to wake the backend. A `trial` is an operation that may wait for a stream:
+//! `transfer` moves bytes without blocking, `socket` handles connections and messages, `multishot` repeated
+//! receives and accepts. `job` is the work of threads; `process` detects a forked child.
 //!
-//! One thread calls the backend; [`EpollWake`] goes anywhere.
+//! One thread calls the backend; [`EpollWake`] may be used from any thread.
 
 mod flights;
 mod inbox;
@@ -88,7 +88,7 @@ use crate::policy::{Attempt, CallMode, Lane};
 use crate::queue::Queue;
 use crate::sys;
 
-/// How an [`Epoll`] is made.
+/// Options of an [`Epoll`].
 #[must_use]
 pub struct EpollOptions {
     sq_entries: u32,
@@ -114,19 +114,19 @@ impl EpollOptions {
         }
     }
 
-    /// Sizes of the two queues in entries.
+    /// Sets the sizes of the two queues in entries.
     pub fn entries(mut self, sq_entries: u32, cq_entries: u32) -> Self {
         (self.sq_entries, self.cq_entries) = (sq_entries, cq_entries);
         self
     }
 
-    /// The most threads that a lane has at a time. Jobs beyond wait.
+    /// Sets the limit of a lane's threads. Further jobs wait.
     pub fn threads_max(mut self, lane: Lane, count: u32) -> Self {
         self.limits.threads_max[lane as usize] = count;
         self
     }
 
-    /// How long a thread waits for another job before it ends.
+    /// Sets how long an idle thread waits for a job before it ends.
     pub fn idle_time(mut self, time: Duration) -> Self {
         self.limits.idle = time;
         self
@@ -155,7 +155,7 @@ impl fmt::Debug for EpollOptions {
     }
 }
 
-/// Performs operations with epoll and threads. See [`EpollOptions`] for what can be set.
+/// Performs operations with epoll and threads. See [`EpollOptions`] for its settings.
 ///
 /// ```
 /// use std::time::Duration;
@@ -175,19 +175,18 @@ impl fmt::Debug for EpollOptions {
 /// ```
 pub struct Epoll {
     machine: Machine,
-    /// Where the inbox, and with it the lanes' state, may be touched.
+    /// The process in which the inbox, and with it the lanes' state, may be accessed.
     process: Process,
-    /// The zero of the backend's time.
+    /// The zero of the backend's clock.
     since: Instant,
-    /// The last enter has had its look at epoll, and nobody has asked since whether another is needed.
-    /// See [`needs_enter`](Backend::needs_enter).
+    /// The last enter has checked epoll, and [`needs_enter`](Backend::needs_enter) was not called since.
     is_fresh: Cell<bool>,
     /// Memory was registered.
     has_buffer: bool,
 }
 
 impl Epoll {
-    /// A backend with the default options, for the calling thread. Starts no thread yet.
+    /// Makes a backend with the default options, for the calling thread. Starts no thread yet.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor for epoll or the eventfd.
@@ -195,7 +194,7 @@ impl Epoll {
         Self::with_options(EpollOptions::new())
     }
 
-    /// A backend for the calling thread.
+    /// Makes a backend for the calling thread.
     ///
     /// # Errors
     /// As [`new`](Epoll::new). `EINVAL`: a submission queue without entries or larger than the completion
@@ -218,13 +217,13 @@ impl Epoll {
         })
     }
 
-    /// What makes a sleeping [`enter`](Backend::enter) of this backend return, from any thread. The same
-    /// as [`remote_wake`](Backend::remote_wake).
+    /// Returns a handle that makes a sleeping [`enter`](Backend::enter) of this backend return, from any
+    /// thread. The same as [`remote_wake`](Backend::remote_wake).
     pub fn wake_handle(&self) -> EpollWake {
         EpollWake { inbox: Arc::clone(&self.machine.inbox) }
     }
 
-    /// What a lane does and did. All zero in a forked child.
+    /// Returns the state and the totals of a lane. All zero in a forked child.
     pub fn statistics(&self, lane: Lane) -> LaneStatistics {
         if self.process.is_intact() {
             self.machine.pool.statistics(lane)
@@ -233,19 +232,19 @@ impl Epoll {
         }
     }
 
-    // For a ring that uses the lanes only, and sleeps elsewhere.
+    // For a ring that uses only the lanes, and sleeps elsewhere.
 
-    /// The descriptor that threads write to when they have something, and the backend is parked.
+    /// Returns the descriptor that threads write to when they have a result, and the backend is parked.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.machine.inbox.event()
     }
 
-    /// To be called before a sleep that the descriptor ends. False when there is something to collect.
+    /// Prepares a sleep that the descriptor ends. Returns false if there is a result to collect.
     pub(crate) fn park(&self) -> bool {
         self.process.is_intact() && self.machine.inbox.park()
     }
 
-    /// Takes what threads have, without a look at epoll.
+    /// Takes the results of threads, without checking epoll.
     pub(crate) fn collect(&mut self) {
         if self.process.is_intact() {
             self.machine.collect();
@@ -274,10 +273,10 @@ pub struct EpollWake {
 }
 
 impl EpollWake {
-    /// Makes the backend's current enter return, or its next one if there is none now. Wakes that come
-    /// before that count as one. Does nothing when the backend is gone, and in a forked child.
+    /// Makes the backend's current enter return, or its next one if there is none now. Several wakes before
+    /// that count as one. Does nothing when the backend has been dropped, and in a forked child.
     ///
-    /// Not to be called from a signal handler: it takes a lock.
+    /// Do not call it from a signal handler: it takes a lock.
     pub fn wake(&self) {
         self.inbox.wake();
     }
@@ -289,13 +288,13 @@ impl RemoteWake for EpollWake {
     }
 }
 
-// SAFETY: an entry's memory is used by the machine while there is its flight, which begins when the
-// entry is consumed and is removed before its completion is posted, and by a lane thread that has its
-// job. A job leaves the queue in the step in which it becomes running, and its outcome, which ends the
-// flight, comes after it; so a flight that was canceled out of the queue has no thread. An entry that
-// was made a nop is another entry and names no memory. Dropping the backend only ends what has not
-// begun. A provided buffer is used while it is in its group, by the thread that enters, and leaves it
-// before the completion that names it is posted.
+// SAFETY: an entry's memory is used by the machine during its flight, which begins when the entry is
+// consumed and is removed before its completion is posted, and by a lane thread that has its job. A job
+// leaves the queue in the step in which it becomes running, and its outcome, which ends the flight, comes
+// after it; so a flight that was canceled in the queue has no thread. An entry that was made a nop is
+// another entry and names no memory. Dropping the backend only ends work that has not begun. A provided
+// buffer is used while it is in its group, by the thread that enters, and leaves it before the completion
+// that names it is posted.
 unsafe impl Backend for Epoll {
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
@@ -314,7 +313,7 @@ unsafe impl Backend for Epoll {
         self.machine.queue.pending()
     }
 
-    /// Nothing: it takes calls.
+    /// Refuses entries: this backend takes calls.
     unsafe fn push(&mut self, _: Sqe) -> Option<Position> {
         None
     }
@@ -380,16 +379,16 @@ unsafe impl Backend for Epoll {
         if self.process.is_intact() { self.machine.queue.reap(out) } else { 0 }
     }
 
-    /// True when a lane has a result or completions overflow; and, once after each enter false, then
-    /// true, when a descriptor is watched: whether it is ready only an enter can tell. So a loop that
-    /// never sleeps gets its events, and one that drains does not look twice.
+    /// Returns true if a lane has a result or completions overflow. If a descriptor is watched it also
+    /// returns, after each enter, false once and then true: only an enter can tell whether it is ready. So a
+    /// loop that never sleeps gets its events, and one that drains does not check twice.
     fn needs_enter(&self) -> bool {
         self.process.is_intact()
             && (self.has_news()
                 || !self.is_fresh.replace(false) && self.machine.registry.waiters() > 0)
     }
 
-    /// True when a lane has a result or completions overflow. Of descriptors only an enter can tell.
+    /// Returns true if a lane has a result or completions overflow. For descriptors only an enter can tell.
     fn has_news(&self) -> bool {
         self.process.is_intact()
             && (self.machine.queue.is_overflowing() || self.machine.inbox.has_news())
@@ -409,7 +408,7 @@ unsafe impl Backend for Epoll {
 
     unsafe fn register_buffer(&mut self, _: *mut u8, _: usize) -> io::Result<()> {
         self.check_process()?;
-        // To a call, registered memory is memory like any other.
+        // For a call, registered memory is ordinary memory.
         if mem::replace(&mut self.has_buffer, true) { Err(Errno::BUSY.into()) } else { Ok(()) }
     }
 
@@ -445,7 +444,7 @@ unsafe impl Backend for Epoll {
         Ok(Arc::new(self.wake_handle()))
     }
 
-    /// With it stuck jobs are only noticed by an enter.
+    /// With it, only an enter detects stuck jobs.
     fn pollable(&mut self) -> io::Result<OwnedFd> {
         self.check_process()?;
         Ok(self.machine.pollable()?)
@@ -478,7 +477,7 @@ unsafe impl Backend for Epoll {
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        // In a forked child there are no threads, and a lock may be held for ever.
+        // A forked child has no threads, and a lock may stay locked there.
         if self.process.is_intact() {
             self.machine.pool.close();
             self.machine.inbox.close();

@@ -1,11 +1,11 @@
-//! Operations that go on: accepting one connection after the other, receiving whenever there is something.
+//! Multishot operations: accepting one connection after the other, and receiving repeatedly.
 //!
-//! Such an operation stays in its watch, which epoll goes on watching (level-triggered), so that a
-//! message costs one `recv(2)` and its share of a wait. A receive that did not fill its buffer found the
-//! end of what was there, or epoll tells; nothing is asked twice.
+//! Such an operation stays in its watch, which epoll continues to watch (level-triggered), so that a message
+//! costs one `recv(2)` and its share of a wait. A receive that did not fill its buffer found the end of the
+//! data, or epoll reports more; no call is made twice.
 //!
-//! Each time it is looked after it takes so much and no more, so that one peer that always sends keeps
-//! nobody else waiting. What it leaves epoll reports again.
+//! Each time it is handled it takes a limited amount, so that a peer that sends continuously delays no
+//! other. Epoll reports the rest again.
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
@@ -21,14 +21,14 @@ use crate::call::{Call, MessageRooms, failed, word};
 use crate::groups::Groups;
 use crate::sys::{DONT_WAIT, Message, abi, register, retry, syscall};
 
-/// Completions of one operation each time that it is looked after.
+/// The limit of completions of one operation each time that it is handled.
 const SHOTS_MAX: usize = 32;
 
 /// Flags of a completion with more to come.
 pub(super) const MORE: CqeFlags = CqeFlags(IORING_CQE_F_MORE);
 
-/// Takes what is there, as far as `room` completions, and calls `post` for each. `is_own` says that this
-/// backend made the socket.
+/// Takes the available data, in at most `room` completions, and calls `post` for each. `is_own` says that
+/// this backend made the socket.
 ///
 /// # Safety
 ///
@@ -100,9 +100,7 @@ unsafe fn receive(
     Try::WouldBlock
 }
 
-/// The same for messages, which are taken until there is none: nothing else tells that.
-///
-/// # Safety
+/// Does the same for messages, which are taken until there is none: nothing else shows the end.
 ///
 /// - The buffers in the group are lent, and so is the descriptor.
 unsafe fn receive_messages(
@@ -135,7 +133,7 @@ unsafe fn receive_messages(
         let header = word(&raw mut message);
         let args = [register(raw), header, (flags | DONT_WAIT) as usize, 0, 0, 0];
         // SAFETY: the message and its part outlive the call. They name the buffer, which is in the group, so
-        // it is lent: the caller's promise; and its rooms lie within it, as was looked at just above.
+        // it is lent: the caller's promise; and its parts lie within it, as was checked just above.
         let count = match retry(|| unsafe { syscall(abi::__NR_recvmsg, args) }) {
             Err(Errno::AGAIN) => return Try::WouldBlock,
             Err(errno) => return Try::Done(failed(errno)),
@@ -153,7 +151,7 @@ unsafe fn receive_messages(
     Try::WouldBlock
 }
 
-/// What a receive without a buffer comes to: that matters only where there is something to put in it.
+/// Returns the result of a receive without a buffer, which matters only if there is data.
 ///
 /// # Safety
 ///
@@ -170,7 +168,7 @@ unsafe fn without_buffer(raw: i32) -> Try {
     }
 }
 
-/// `recv(2)` without waiting.
+/// Calls `recv(2)` without blocking.
 ///
 /// # Safety
 ///

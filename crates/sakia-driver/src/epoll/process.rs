@@ -1,15 +1,15 @@
-//! Which process this is.
+//! The identity of the current process.
 
 use rustix::process::Pid;
 use sakia_ring::ProcessSentinel;
 
-/// Remembers the process in which it was made.
+/// The process in which it was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Process {
     /// Compares a word of memory that forked children find zeroed.
     Sentinel(ProcessSentinel),
-    /// Asks the kernel each time. Sandboxes without `MADV_WIPEONFORK` are among those that have no
-    /// ring, and so need this backend.
+    /// Asks the kernel each time. Sandboxes without `MADV_WIPEONFORK` often have no ring either, and so need
+    /// this backend.
     Id(Pid),
 }
 
@@ -21,7 +21,7 @@ impl Process {
         }
     }
 
-    /// True in the process that made it, false in every child.
+    /// Returns true in the process that made it, false in every child.
     #[inline]
     pub(super) fn is_intact(&self) -> bool {
         match self {

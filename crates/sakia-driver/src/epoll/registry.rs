@@ -1,23 +1,23 @@
-//! Which descriptors epoll watches, and who waits for each.
+//! The descriptors that epoll watches, and their waiting operations.
 //!
-//! A descriptor with waiters has a *watch*: two ways (reading and writing), each a queue of operations in
-//! the order in which they came, and polls in no order. Epoll is told the union of what they wait for,
-//! in one of three ways:
-//! - For one event (`EPOLLONESHOT`). After it the watch is armed again as far as somebody still waits.
-//! - A socket of our own that is only read: for changes (`EPOLLET`), as long as it is open. Whoever waits
-//!   has found nothing before, so what comes is a change; and until the socket is
-//!   [forgotten](Registry::forget_socket) nobody else has its number. So a receive costs no `epoll_ctl(2)`.
-//! - While an operation waits for one thing after the other: for what is there, until it was taken
-//!   (level-triggered). It need not find nothing to know that it has everything.
+//! A descriptor with waiters has a *watch*: two queues of operations (reading and writing) in the order of
+//! their arrival, and polls in no order. Epoll watches the union of their events, in one of three ways:
+//! - For one event (`EPOLLONESHOT`). After it the watch is armed again for the remaining waiters.
+//! - A socket of this backend that is only read: for changes (`EPOLLET`), as long as it is open. A waiter
+//!   has found nothing before, so new data is a change; and until the socket is
+//!   [forgotten](Registry::forget_socket) no other file has its number. So a receive costs no
+//!   `epoll_ctl(2)`.
+//! - For a multishot operation: for available data, until it was taken (level-triggered). The operation need
+//!   not read until `EAGAIN`.
 //!
-//! Watches are found by the descriptor's number, events by a token: place and generation. A watch
-//! without waiters stays, disarmed, since the next operation will want it again. Its number may have been
-//! closed and given to another file meanwhile. Epoll, which knows files, then has no such entry: to change it
-//! fails with `ENOENT`, and it is added anew under a new generation. An event of the old file finds
-//! nobody.
+//! Watches are found by the descriptor's number, events by a token: place and generation. A watch without
+//! waiters stays, disarmed, since the next operation will need it again. Its number may have been closed and
+//! reused for another file meanwhile. Epoll, which knows files, then has no such entry: a change fails with
+//! `ENOENT`, and the descriptor is added again under a new generation. An event of the old file finds no
+//! watch.
 //!
-//! A watch that epoll wakes again and again for nothing (a socket that reports an error which no read
-//! fetches) is left alone for a moment, so that it costs little and delays nobody else.
+//! A watch with repeated events that let no operation continue (a socket with an error that no read fetches)
+//! rests for a moment, so that it costs little and delays no other.
 //!
 //! Source: `epoll_ctl(2)`, `epoll(7)`.
 
@@ -32,11 +32,11 @@ use crate::sys::{Direction, borrow};
 
 /// The token of the inbox' eventfd.
 pub(super) const INBOX: u64 = u64::MAX;
-/// Events for nothing, one after the other, after which a watch rests.
+/// The number of consecutive fruitless events after which a watch rests.
 const FRUITLESS_MAX: u32 = 16;
-/// How epoll tells of events. None of them: as long as they are there.
+/// Trigger modes of epoll. Without any of them: level-triggered.
 const MODES: EventFlags = EventFlags::ONESHOT.union(EventFlags::ET);
-/// How long.
+/// The duration of a rest.
 const REST: Duration = Duration::from_millis(1);
 
 /// The epoll set and all watches.
@@ -44,17 +44,17 @@ const REST: Duration = Duration::from_millis(1);
 pub(super) struct Registry {
     epoll: OwnedFd,
     watches: Vec<Watch>,
-    /// Places in `watches` that hold none.
+    /// Free places in `watches`.
     free: Vec<usize>,
     /// Places by the number of the descriptor.
     by_raw: BTreeMap<i32, usize>,
-    /// Sockets that were made here, by number, until they are closed or given away.
+    /// Sockets made here, by number, until they are closed or given away.
     sockets: BTreeSet<i32>,
-    /// Operations that wait, in all watches.
+    /// The number of waiting operations, in all watches.
     waiters: usize,
-    /// Tokens of watches that rest, and until when; soonest first.
+    /// Tokens of resting watches, with the end of their rest; soonest first.
     resting: VecDeque<(Instant, u64)>,
-    /// No watch rests: nobody would wake the foreign loop that polls the epoll set when it is over.
+    /// No watch rests: a foreign loop that polls the epoll set would not be woken at the end of a rest.
     pub(super) is_restless: bool,
 }
 
@@ -62,23 +62,23 @@ pub(super) struct Registry {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) raw: i32,
-    /// Distinguishes the files that the descriptor, and the watches that this place, held.
+    /// Distinguishes the files that had the descriptor, and the watches that had this place.
     generation: u32,
     /// By direction.
     ways: [Way; 2],
-    /// Operations that poll, and for which events.
+    /// Polling operations, with their events.
     pub(super) polls: Vec<(u64, u16)>,
-    /// Epoll was told of this descriptor.
+    /// The descriptor is in the epoll set.
     is_registered: bool,
-    /// What epoll waits for now. Empty when it waits for nothing.
+    /// The events that epoll watches for now.
     armed: EventFlags,
-    /// Events since one that let an operation go on.
+    /// The number of events since one that let an operation continue.
     fruitless: u32,
-    /// Not to be armed until its time in `resting`.
+    /// Not to be armed until the end of its rest.
     is_resting: bool,
-    /// Operations that wait for one thing after the other.
+    /// Multishot operations.
     going_on: Vec<u64>,
-    /// The number is this file's until it is forgotten: a socket that was made here.
+    /// The number belongs to this file until it is forgotten: a socket made here.
     is_lasting: bool,
 }
 
@@ -95,12 +95,12 @@ impl Watch {
         &mut self.ways[direction as usize]
     }
 
-    /// The way of this operation, if a lane thread is trying it.
+    /// Returns the queue of this operation, if a lane thread is trying it.
     pub(super) fn busy_way(&mut self, id: u64) -> Option<&mut Way> {
         self.ways.iter_mut().find(|way| way.is_busy && way.queue.front() == Some(&id))
     }
 
-    /// What somebody waits for.
+    /// Returns the events needed by waiters.
     fn interest(&self) -> EventFlags {
         let mut interest = EventFlags::empty();
         for (way, events) in self.ways.iter().zip([EventFlags::IN, EventFlags::OUT]) {
@@ -113,7 +113,7 @@ impl Watch {
         interest | EventFlags::from_bits_retain(u32::from(polled))
     }
 
-    /// What epoll is to wait for, and how.
+    /// Returns the events and the mode for epoll.
     fn wanted(&self) -> EventFlags {
         let interest = self.interest();
         if !self.going_on.is_empty() {
@@ -125,26 +125,26 @@ impl Watch {
         }
     }
 
-    /// Whether what epoll waits for now does for that.
+    /// Returns whether the armed events already include these.
     fn is_armed_for(&self, wanted: EventFlags) -> bool {
         let has_events = !self.armed.is_empty() && self.armed.contains(wanted - MODES);
-        // What is told of everything is told of changes, and of one event.
+        // Level-triggered watches also report changes, and single events.
         has_events && (wanted.intersects(MODES) || !self.armed.intersects(MODES))
     }
 
-    /// Whether nobody waits, not even for a thread.
+    /// Returns whether it has no waiters, not even with a thread.
     pub(super) fn is_idle(&self) -> bool {
         self.waiters() == 0
     }
 
-    /// How many operations wait.
+    /// Returns the number of waiting operations.
     fn waiters(&self) -> usize {
         self.polls.len() + self.ways.iter().map(|way| way.queue.len()).sum::<usize>()
     }
 }
 
 impl Registry {
-    /// An epoll set with this descriptor in it, watched for edges.
+    /// Makes an epoll set with this descriptor in it, watched for edges.
     pub(super) fn new(inbox: BorrowedFd<'_>) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox, EventData::new_u64(INBOX), EventFlags::IN | EventFlags::ET)?;
@@ -164,12 +164,12 @@ impl Registry {
         self.epoll.as_fd()
     }
 
-    /// Operations that wait.
+    /// Returns the number of waiting operations.
     pub(super) fn waiters(&self) -> usize {
         self.waiters
     }
 
-    /// The place of the watch of this number, if there is one.
+    /// Returns the place of this number's watch, if there is one.
     pub(super) fn find(&self, raw: i32) -> Option<usize> {
         self.by_raw.get(&raw).copied()
     }
@@ -178,7 +178,7 @@ impl Registry {
         &mut self.watches[place]
     }
 
-    /// The place of the watch that an event is for. `None` for one of before.
+    /// Returns the place of the watch that an event is for. `None` for an outdated one.
     pub(super) fn resolve(&self, token: u64) -> Option<usize> {
         let (place, generation) = (token as u32 as usize, (token >> 32) as u32);
         let watch = self.watches.get(place)?;
@@ -190,7 +190,7 @@ impl Registry {
         u64::from(self.watches[place].generation) << 32 | place as u64
     }
 
-    /// The place of the number's watch, which is made if there is none.
+    /// Returns the place of the number's watch, adding one if needed.
     fn place(&mut self, raw: i32) -> usize {
         if let Some(place) = self.find(raw) {
             return place;
@@ -204,7 +204,7 @@ impl Registry {
         place
     }
 
-    /// Adds an operation to the end of a way. To be armed afterwards.
+    /// Adds an operation to the end of a queue. The caller arms the watch afterwards.
     pub(super) fn wait(&mut self, raw: i32, direction: Direction, id: u64) -> usize {
         let place = self.place(raw);
         self.watches[place].is_lasting |= self.is_own(raw);
@@ -213,7 +213,7 @@ impl Registry {
         place
     }
 
-    /// Adds an operation that polls. To be armed afterwards.
+    /// Adds a polling operation. The caller arms the watch afterwards.
     pub(super) fn wait_poll(&mut self, raw: i32, events: u16, id: u64) -> usize {
         let place = self.place(raw);
         self.watches[place].polls.push((id, events));
@@ -221,31 +221,31 @@ impl Registry {
         place
     }
 
-    /// Notes that an operation that waits goes on waiting when it has had an event. To be armed afterwards.
+    /// Marks a waiting operation as multishot. The caller arms the watch afterwards.
     pub(super) fn go_on(&mut self, place: usize, id: u64) {
         self.watches[place].going_on.push(id);
     }
 
-    /// Notes that it does not: a thread looks after it, once for each event. Until somebody arms the watch
-    /// there is none.
+    /// Clears that mark: a thread handles the operation, once for each event. There are none until the watch
+    /// is armed again.
     pub(super) fn rest_between(&mut self, place: usize, id: u64) {
         self.watches[place].going_on.retain(|its| *its != id);
         self.disarm(place);
     }
 
-    /// A socket was made here, if this is the number of one.
+    /// Records a socket made here, if this is the number of one.
     pub(super) fn note_socket(&mut self, raw: i32) {
         if raw >= 0 {
             self.sockets.insert(raw);
         }
     }
 
-    /// Whether the descriptor's file was made here, and nobody was given it.
+    /// Returns whether the descriptor's file was made here, and never given away.
     pub(super) fn is_own(&self, raw: i32) -> bool {
         self.sockets.contains(&raw)
     }
 
-    /// The number is another file's from now on.
+    /// Records that the number belongs to another file from now on.
     pub(super) fn forget_socket(&mut self, raw: i32) {
         if self.sockets.remove(&raw)
             && let Some(place) = self.find(raw)
@@ -257,7 +257,7 @@ impl Registry {
         }
     }
 
-    /// Takes an operation out, wherever it waits in this watch.
+    /// Removes an operation from this watch.
     pub(super) fn leave(&mut self, place: usize, id: u64) {
         let watch = &mut self.watches[place];
         let before = watch.waiters();
@@ -272,14 +272,14 @@ impl Registry {
         self.waiters -= before - watch.waiters();
     }
 
-    /// All operations that wait in this watch.
+    /// Returns all operations in this watch.
     pub(super) fn members(&self, place: usize) -> Vec<u64> {
         let watch = &self.watches[place];
         let polls = watch.polls.iter().map(|(id, _)| *id);
         watch.ways.iter().flat_map(|way| way.queue.iter().copied()).chain(polls).collect()
     }
 
-    /// Forgets a watch without waiters: its descriptor is going to be closed, or cannot be watched.
+    /// Removes a watch without waiters: its descriptor is about to be closed, or cannot be watched.
     pub(super) fn forget(&mut self, place: usize) {
         self.disarm(place);
         let watch = &mut self.watches[place];
@@ -289,10 +289,10 @@ impl Registry {
         self.free.push(place);
     }
 
-    /// Sees to it that epoll waits for what somebody in this watch waits for, or for nothing.
+    /// Makes epoll watch for the events that the waiters of this watch need, or for none.
     ///
     /// # Errors
-    /// `EPERM`: such a file never waits. Otherwise as `epoll_ctl(2)`.
+    /// `EPERM`: such a file never blocks. Otherwise as `epoll_ctl(2)`.
     pub(super) fn arm(&mut self, place: usize) -> Result<(), Errno> {
         let watch = &self.watches[place];
         if watch.is_idle() {
@@ -311,13 +311,13 @@ impl Registry {
         self.set(place, flags)
     }
 
-    /// Has epoll wait for this.
+    /// Sets the events that epoll watches for.
     ///
     /// # Errors
     /// As [`arm`](Registry::arm).
     fn set(&mut self, place: usize, flags: EventFlags) -> Result<(), Errno> {
         let watch = &self.watches[place];
-        // SAFETY: the operations that wait here keep it open: the entry's promise.
+        // SAFETY: the waiting operations keep it open: the entry's promise.
         let fd = unsafe { borrow(watch.raw) }?;
         let data = EventData::new_u64(self.token(place));
         let changed = if watch.is_registered {
@@ -332,8 +332,7 @@ impl Registry {
                 watch.generation = watch.generation.wrapping_add(1);
                 let data = EventData::new_u64(self.token(place));
                 match epoll::add(&self.epoll, fd, data, flags) {
-                    // Left behind by a watch that was forgotten, while a copy of the descriptor
-                    // keeps the file open.
+                    // Left by a watch that was removed, while a copy of the descriptor keeps the file open.
                     Err(Errno::EXIST) => epoll::modify(&self.epoll, fd, data, flags)?,
                     added => added?,
                 }
@@ -346,7 +345,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Has epoll wait for nothing in this watch.
+    /// Makes epoll watch for no events of this watch.
     fn disarm(&mut self, place: usize) {
         let watch = &mut self.watches[place];
         if watch.armed.is_empty() {
@@ -354,15 +353,15 @@ impl Registry {
         }
         watch.armed = EventFlags::empty();
         watch.is_registered = false;
-        // Of a descriptor that is closed there is nothing left to delete.
-        // SAFETY: the kernel only takes it out of this set; another file that has the number by now is not in
-        // it, and nothing happens to that.
+        // A closed descriptor is already gone from the set.
+        // SAFETY: the kernel only removes it from this set; another file that has the number by now is not
+        // in the set, and is not affected.
         if let Ok(fd) = unsafe { borrow(watch.raw) } {
             let _ = epoll::delete(&self.epoll, fd);
         }
     }
 
-    /// Notes that epoll reported an event, and so waits no more for this watch if that was to be one.
+    /// Records that epoll reported an event, which disarms a one-shot watch.
     pub(super) fn fired(&mut self, place: usize) {
         let watch = &mut self.watches[place];
         if watch.armed.contains(EventFlags::ONESHOT) {
@@ -370,14 +369,14 @@ impl Registry {
         }
     }
 
-    /// Sees to it that epoll reports once more what is ready, as soon as an operation waits for it.
+    /// Makes epoll report readiness once more, as soon as an operation waits for it.
     pub(super) fn report_again(&mut self, place: usize) {
         self.watches[place].armed = EventFlags::empty();
     }
 
-    /// Sees to it that epoll does not go on reporting what it has reported, and what nobody wants. To be
-    /// armed afterwards. An operation that has just ended may have a successor in a moment: what is left
-    /// without waiters is let be until an event finds none.
+    /// Stops epoll from repeating reported events without waiters. The caller arms the watch afterwards. An
+    /// operation that has just ended may have a successor soon: events without waiters are ignored until one
+    /// finds none.
     pub(super) fn hush(&mut self, place: usize, reported: EventFlags, found_nobody: bool) {
         let watch = &mut self.watches[place];
         if watch.armed.is_empty() || watch.armed.intersects(MODES) {
@@ -393,7 +392,7 @@ impl Registry {
         }
     }
 
-    /// Notes whether an event let an operation go on. After too many that did not the watch rests.
+    /// Records whether an event let an operation continue. After too many fruitless ones the watch rests.
     pub(super) fn classify(&mut self, place: usize, was_fruitful: bool) {
         let token = self.token(place);
         let watch = &mut self.watches[place];
@@ -409,12 +408,12 @@ impl Registry {
         }
     }
 
-    /// When the first watch has rested.
+    /// Returns the end of the first rest.
     pub(super) fn next_rested(&self) -> Option<Instant> {
         self.resting.front().map(|(until, _)| *until)
     }
 
-    /// The place of a watch that has rested, to be armed again.
+    /// Removes and returns the place of a watch that has rested, to be armed again.
     pub(super) fn pop_rested(&mut self, now: Instant) -> Option<usize> {
         while let Some(&(until, token)) = self.resting.front()
             && until <= now
@@ -443,7 +442,7 @@ mod tests {
         Registry::new(event.as_fd()).unwrap() // closing the eventfd takes it out again
     }
 
-    /// The tokens of events that are there now.
+    /// Returns the tokens of current events.
     fn events(registry: &Registry) -> Vec<u64> {
         let mut events = Vec::with_capacity(8);
         let no_time = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -483,7 +482,7 @@ mod tests {
             registry.hush(place, EventFlags::IN, false);
             assert_eq!(registry.watch(place).armed, EventFlags::IN, "it is as it was");
         }
-        // One that waits for a single event takes the place of it.
+        // A one-shot waiter replaces it.
         registry.leave(place, 1);
         assert_eq!(registry.wait(reader.as_raw_fd(), Direction::Read, 2), place);
         registry.hush(place, EventFlags::IN, false);
@@ -597,7 +596,7 @@ mod tests {
             places.push(place);
         }
         assert_eq!(places, [places[0]; 3]);
-        // Who waits for room as well is told once.
+        // A second waiter, for room, is notified once.
         let place = registry.wait(raw, Direction::Write, 3);
         registry.arm(place).unwrap();
         assert!(registry.watch(place).armed.contains(EventFlags::OUT | EventFlags::ONESHOT));
@@ -617,7 +616,7 @@ mod tests {
         assert_eq!(registry.find(raw), None);
         rustix::io::write(&writer, b"x").unwrap();
         assert_eq!(events(&registry), []);
-        // With somebody who waits it stays, for one event.
+        // With a waiter it stays, for one event.
         registry.note_socket(raw);
         let place = registry.wait(raw, Direction::Read, 2);
         registry.forget_socket(raw);
@@ -642,12 +641,12 @@ mod tests {
             registry.hush(place, EventFlags::IN, false);
             registry.arm(place).unwrap();
         }
-        // A thread looks after it.
+        // A thread handles it.
         registry.rest_between(place, 1);
         assert_eq!(events(&registry), []);
         registry.go_on(place, 1);
         registry.arm(place).unwrap();
-        // Nobody is left, and then an event finds nobody.
+        // Without waiters, an event finds none.
         registry.leave(place, 1);
         registry.hush(place, EventFlags::IN, false);
         registry.arm(place).unwrap();

@@ -1,7 +1,7 @@
 //! Sleeping in epoll.
 //!
-//! - Events or a signal end a sleep early; nothing else does. Where the kernel counts no finer, it is longer
-//!   than asked for by less than a millisecond.
+//! - Events or a signal end a sleep early; nothing else does. With the kernel's coarser timeouts, it is
+//!   longer than requested by less than a millisecond.
 //! - At most [`EVENTS`] are fetched at a time; the kernel keeps the others for the next sleep.
 
 use std::os::fd::BorrowedFd;
@@ -16,19 +16,19 @@ use crate::sys::{self, timespec};
 pub(super) const EVENTS: usize = 256;
 const NANOS_PER_MILLI: u32 = 1_000_000;
 
-/// How long to sleep.
+/// The length of a sleep.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sleep {
-    /// Not at all: it is a look.
+    /// None: only a check.
     No,
-    /// Until then, or without end.
+    /// Until this time, or without end.
     Until(Option<Instant>),
 }
 
-/// What waits for events, with the last of them.
+/// Waits for events, and keeps the last ones.
 pub(super) struct Sleeper {
     events: Vec<Event>,
-    /// The kernel has `epoll_pwait2(2)`, as far as is known.
+    /// The kernel has `epoll_pwait2(2)`, or it was not tried yet.
     has_pwait2: bool,
 }
 
@@ -37,13 +37,13 @@ impl Sleeper {
         Self { events: Vec::with_capacity(EVENTS), has_pwait2: true }
     }
 
-    /// The token and the flags of an event that the last sleep has brought.
+    /// Returns the token and the flags of an event of the last sleep.
     pub(super) fn event(&self, index: usize) -> (u64, EventFlags) {
         let event = self.events[index];
         (event.data.u64(), event.flags)
     }
 
-    /// Waits for events. Returns how many there are.
+    /// Waits for events. Returns their number.
     ///
     /// # Errors
     /// `EINTR`: a signal came first.
@@ -59,7 +59,7 @@ impl Sleeper {
         let is_fine = timeout.is_some_and(|time| time.subsec_nanos() % NANOS_PER_MILLI != 0);
         if let Some(timeout) = timeout.filter(|_| is_fine && self.has_pwait2) {
             match self.sleep_precisely(epoll, timeout) {
-                // Before Linux 5.11, or with a filter that is older than that.
+                // Before Linux 5.11, or with a seccomp filter older than that.
                 Err(Errno::NOSYS | Errno::PERM) => self.has_pwait2 = false,
                 result => return result,
             }
@@ -76,13 +76,13 @@ impl Sleeper {
     ) -> Result<usize, Errno> {
         let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
         let count = sys::epoll_pwait2(epoll, spare, &timespec(timeout))?;
-        // SAFETY: the kernel has filled as many, which are at most as many as there is room for.
+        // SAFETY: the kernel has filled this number of events, at most the capacity.
         unsafe { self.events.set_len(count) };
         Ok(count)
     }
 }
 
-/// The next whole number of milliseconds that is not less, as far as the kernel counts them.
+/// Returns the duration rounded up to milliseconds, as far as the kernel counts them.
 fn whole_millis(duration: Duration) -> Duration {
     let millis = duration.as_nanos().div_ceil(u128::from(NANOS_PER_MILLI));
     Duration::from_millis(millis.min(i32::MAX as u128) as u64)

@@ -1,16 +1,16 @@
 //! Operations on sockets that may wait: accepting, connecting, sending, receiving.
 //!
-//! A send or a receive is tried with `MSG_DONTWAIT`. An accept and a connect have no such flag, and go by
-//! the mode of the socket, which belongs to all who share it:
-//! - In non-blocking mode they are tried as they are. A connect within the machine for which there is no room
-//!   then says so (`EAGAIN`), as the kernel does.
-//! - A socket that this backend made is put into that mode for the moment of the call. Who was given a
-//!   copy of its descriptor might see that; a socket on which nothing was sent yet has little for them.
-//! - Any other is left as it is: an accept waits until epoll says that there is a connection, and a
-//!   thread of the elastic lane takes it; a connect is such a thread's from the beginning.
+//! A send or a receive is tried with `MSG_DONTWAIT`. An accept and a connect have no such flag, and depend
+//! on the mode of the socket, which belongs to all its users:
+//! - In non-blocking mode they are tried unchanged. A connect within the machine without room then fails
+//!   with `EAGAIN`, as in the kernel.
+//! - A socket made by this backend is put into that mode for the moment of the call. A user with a copy of
+//!   its descriptor might see that; it matters little for a socket without any data sent yet.
+//! - Any other is left unchanged: an accept waits until epoll reports a connection, and a thread of the
+//!   elastic lane takes it; a connect runs on such a thread from the beginning.
 //!
-//! A connect that was begun goes on by itself. To repeat the call then tells how far it is: `EALREADY`,
-//! or its result.
+//! A connect that was begun continues by itself. Repeating the call then returns its state: `EALREADY`, or
+//! its result.
 //!
 //! Source: `accept(2)`, `connect(2)`, `send(2)`, `recv(2)`.
 
@@ -26,8 +26,8 @@ use crate::call::{SocketCall, Verb, failed};
 use crate::sys::{self, DONT_WAIT, Direction, NO_SIGNAL, abi, borrow, register, retry};
 
 impl SocketCall {
-    /// Accepts without waiting, until there is no connection left or `post`, which is given the descriptors,
-    /// answers that it takes no more. The socket's mode is changed once at most.
+    /// Accepts without blocking, until there is no connection left or `post`, which gets the descriptors,
+    /// returns that it takes no more. The socket's mode is changed once at most.
     ///
     /// # Safety
     ///
@@ -63,16 +63,16 @@ impl SocketCall {
         match (self.verb, result) {
             (_, Err(unable)) => unable,
             (Verb::Connect, Ok(Err(Errno::INPROGRESS | Errno::ALREADY))) => Try::WouldBlock,
-            // Nothing tells when those who wait to be accepted have become fewer.
+            // No event reports that the queue of connections has become shorter.
             (Verb::Connect, Ok(Err(Errno::AGAIN))) => Try::Unable,
             (_, Ok(result)) => Try::of(result),
         }
     }
 
-    /// Makes a call that goes by the socket's mode, and does not wait.
+    /// Makes a call that depends on the socket's mode, without blocking.
     ///
     /// # Errors
-    /// What the try came to without the call.
+    /// The result of the try if the call is not made.
     ///
     /// # Safety
     ///
@@ -109,8 +109,8 @@ impl SocketCall {
         }
     }
 
-    /// Performs what could not be tried, on a thread of the elastic lane. An accept asks first whether
-    /// there is a connection, and waits if somebody else takes it in between; a connect waits.
+    /// Performs an operation that could not be tried, on a thread of the elastic lane. An accept first
+    /// checks for a connection, and blocks if another thread takes it in between; a connect blocks.
     ///
     /// # Safety
     ///
@@ -124,7 +124,7 @@ impl SocketCall {
         }
         // SAFETY: the caller's promise.
         match retry(|| unsafe { self.call(self.flags) }) {
-            // SAFETY: a descriptor that the kernel has just made for us.
+            // SAFETY: a descriptor that the kernel has just created for this call.
             Ok(raw) if self.verb == Verb::Accept => unsafe {
                 Outcome::Opened(OwnedFd::from_raw_fd(raw as i32))
             },

@@ -1,26 +1,26 @@
-//! Reading and writing: on the calling thread without waiting, on a lane thread to the end.
+//! Reading and writing: on the calling thread without blocking, on a lane thread to the end.
 //!
-//! What a descriptor is decides how:
+//! The kind of the descriptor decides:
 //! - A regular file, a directory, a block device ends by itself: a plain call on the bounded lane.
-//! - A *stream* (pipe, socket, terminal, eventfd, …) may wait for ever. Nothing here blocks on one:
-//!   the calling thread tries, and when there is nothing to do yet waits for epoll and tries again.
+//! - A *stream* (pipe, socket, terminal, eventfd, …) may wait for ever. No call here blocks on one: the
+//!   calling thread tries, and if it would block waits for epoll and tries again.
 //!
-//! A try that does not block, although the descriptor may be in blocking mode, which is not ours to
-//! change: others share it. From the first way that works:
+//! A try does not block, although the descriptor may be in blocking mode, which must not be changed since
+//! other users share it. The first way that works:
 //! 1. A socket: `MSG_DONTWAIT`, and `MSG_NOSIGNAL`.
 //! 2. `RWF_NOWAIT`. Sockets and most anonymous descriptors have it, pipes since Linux 6.4.
 //! 3. The descriptor is in non-blocking mode anyway: a plain call.
-//! 4. A pipe or the slave end of a pseudo-terminal can be opened once more, through
-//!    `/proc/self/fd`, in non-blocking mode. The new description is closed after the call. Anything
-//!    else might do something when it is opened.
-//! 5. None works: [`Try::Unable`]. The caller waits until epoll says that the descriptor is ready,
-//!    and has the elastic lane ask again and transfer. That thread may get stuck if somebody else is
-//!    quicker.
+//! 4. A pipe or the slave end of a pseudo-terminal can be opened once more, through `/proc/self/fd`, in
+//!    non-blocking mode. The new description is closed after the call. Opening other kinds might have side
+//!    effects.
+//! 5. None works: [`Try::Unable`]. The caller waits until epoll reports that the descriptor is ready, and
+//!    lets the elastic lane check again and transfer. That thread may get stuck if another reader or writer
+//!    is quicker.
 //!
-//! A try that moves fewer bytes than asked is done: the ring, too, answers what went at once.
+//! A try that moves fewer bytes than requested is done: the ring also returns the bytes moved at once.
 //!
-//! Offsets: streams have none. The ring ignores one on a pipe and refuses it on a socket; and it
-//! checks beforehand whether the offset makes sense.
+//! Offsets: streams have none. The ring ignores one on a pipe and refuses it on a socket; and it checks
+//! first that the offset is valid.
 //!
 //! Source: `preadv2(2)`, `pipe(7)`, `io_uring_prep_read(3)`.
 
@@ -36,9 +36,9 @@ use crate::call::{Buffers, Transfer, failed, outcome};
 use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, Direction, abi, borrow, retry};
 
-/// Bytes that a pipe with any room at all takes without waiting.
+/// The number of bytes that a pipe with any room at all takes without blocking.
 const PIPE_ROOM: u64 = abi::PIPE_BUF as u64;
-/// Bytes that other streams take without waiting for long when they say that they are writable.
+/// The number of bytes that other streams take without blocking for long when they are reported writable.
 const STREAM_ROOM: u64 = 256;
 
 impl Buffers {
@@ -55,7 +55,7 @@ impl Buffers {
         }
     }
 
-    /// The parts of the memory.
+    /// Returns the parts of the memory.
     ///
     /// # Safety
     ///
@@ -68,15 +68,15 @@ impl Buffers {
     }
 }
 
-/// What a descriptor refers to, as far as it decides how bytes get there.
+/// The kind of a descriptor, as far as it decides the way of transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileClass {
     /// Ends by itself.
     Bounded,
     Socket,
     Pipe,
-    /// Characters: terminals, which are streams, but also `/dev/zero`; and what has no type: eventfds
-    /// and their like. Epoll knows which of them wait.
+    /// Character devices: terminals, which are streams, but also `/dev/zero`; and files without a type:
+    /// eventfds and similar ones. Epoll knows which of them wait.
     Other,
 }
 
@@ -102,14 +102,14 @@ impl FileClass {
     }
 }
 
-/// What a try came to.
+/// The result of a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
     /// The result of the completion.
     Done(i32),
-    /// Nothing can be moved now, or nothing more: epoll tells when.
+    /// No byte can be moved now, or no more: epoll reports when.
     WouldBlock,
-    /// This descriptor cannot be tried without a risk to block.
+    /// This descriptor cannot be tried without the risk of blocking.
     Unable,
 }
 
@@ -123,10 +123,10 @@ impl Try {
     }
 }
 
-/// Ways to try that can be left out, so that the tests get to the later ones.
+/// Ways to try; tests leave some out to reach the later ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
-    /// The kernel knows `RWF_NOWAIT`, if not for each file.
+    /// The kernel supports `RWF_NOWAIT`, if not for each file.
     pub(super) nowait: bool,
     pub(super) reopen: bool,
 }
@@ -134,9 +134,9 @@ pub(super) struct Ways {
 impl Ways {
     pub(super) const ALL: Self = Self { nowait: true, reopen: true };
 
-    /// Finds out with the help of an eventfd of ours, at 0. Whether the kernel has `RWF_NOWAIT` for
-    /// eventfds does not matter: a kernel that knows the flag says `EOPNOTSUPP`, one that does not, or a
-    /// filter in front of it, something else.
+    /// Probes with an eventfd whose count is 0. Support of `RWF_NOWAIT` for eventfds does not matter: a
+    /// kernel that knows the flag returns `EOPNOTSUPP`; one that does not, or a seccomp filter, returns
+    /// another error.
     pub(super) fn probe(event: BorrowedFd<'_>) -> Self {
         let mut value = 0_u64;
         let part = IoVec { base: (&raw mut value).cast(), len: size_of::<u64>() };
@@ -192,7 +192,7 @@ impl Transfer {
                 // SAFETY: the caller's promise.
                 Try::of(self.quietly(class, || unsafe { self.call(again.as_raw_fd()) }))
             }
-            // Nobody has the reading end open: as in an open of a FIFO that must not wait.
+            // There is no reader: as in a non-blocking open of a FIFO.
             Some(Err(Errno::NXIO))
                 if class == FileClass::Pipe && self.direction == Direction::Write =>
             {
@@ -220,7 +220,7 @@ impl Transfer {
         }))
     }
 
-    /// Bytes of the memory.
+    /// Returns the size of the memory in bytes.
     ///
     /// # Safety
     ///
@@ -233,7 +233,7 @@ impl Transfer {
         })
     }
 
-    /// Repeats a call on a file without positions, unless the offset makes no sense.
+    /// Repeats a call on a file without positions, unless the offset is invalid.
     ///
     /// # Safety
     ///
@@ -246,7 +246,8 @@ impl Transfer {
         if unsafe { self.is_offset_sane() } { call(CURRENT_POSITION) } else { Err(Errno::INVAL) }
     }
 
-    /// Whether the transfer, if there were positions, would end at one. The ring asks that of pipes too.
+    /// Returns whether the transfer, if there were positions, would end at a valid one. The ring checks that
+    /// for pipes too.
     ///
     /// # Safety
     ///
@@ -258,7 +259,7 @@ impl Transfer {
             || self.offset <= END && self.offset + unsafe { self.len() }.min(END) <= END
     }
 
-    /// `None` where there is no `RWF_NOWAIT`.
+    /// Returns `None` if there is no `RWF_NOWAIT`.
     ///
     /// # Safety
     ///
@@ -320,9 +321,8 @@ impl Transfer {
         if class == FileClass::Pipe { CURRENT_POSITION } else { self.offset }
     }
 
-    /// Asks once more whether the descriptor is ready, and if so transfers; for a thread of the
-    /// elastic lane, on a descriptor that cannot be tried. It blocks if somebody else takes what was
-    /// there in between.
+    /// Checks once more that the descriptor is ready, and then transfers; for a thread of the elastic lane,
+    /// on a descriptor that cannot be tried. It blocks if another reader or writer is quicker.
     ///
     /// # Safety
     ///
@@ -349,7 +349,7 @@ impl Transfer {
         }))
     }
 
-    /// Transfers on a descriptor on which it ends, or one that is in non-blocking mode.
+    /// Transfers on a descriptor of a bounded file, or one in non-blocking mode.
     ///
     /// # Safety
     ///
@@ -362,10 +362,10 @@ impl Transfer {
                 retry(|| unsafe { sys::transfer(direction, raw, vector, count, offset, flags) })
             };
             match at(offset) {
-                // The ring ignores the offset on what has no positions.
+                // The ring ignores the offset of files without positions.
                 // SAFETY: as above.
                 Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe { self.at_no_offset(at) },
-                // Where there is no such call there are no such flags.
+                // Without that call there are no such flags.
                 Err(Errno::NOSYS) if flags != 0 => Err(Errno::OPNOTSUPP),
                 result => result,
             }
@@ -373,7 +373,7 @@ impl Transfer {
     }
 }
 
-/// The first `len` bytes of the parts.
+/// Returns the first `len` bytes of the parts.
 fn clip(mut parts: Vec<IoVec>, mut len: u64) -> Vec<IoVec> {
     for part in &mut parts {
         part.len = part.len.min(len as usize);
@@ -382,7 +382,7 @@ fn clip(mut parts: Vec<IoVec>, mut len: u64) -> Vec<IoVec> {
     parts
 }
 
-/// What a try comes to, here and now, that waits until a descriptor is ready. `None` when it is.
+/// Returns the current result of a try that waits for readiness. `None` if the descriptor is ready.
 ///
 /// # Safety
 ///
@@ -399,7 +399,7 @@ pub(super) unsafe fn try_to_wait(raw: i32, direction: Direction) -> Option<Try> 
     }
 }
 
-/// Which of `events`, and of those that are always reported, are there now.
+/// Returns the current ones of `events`, and of those that are always reported.
 ///
 /// # Errors
 /// `EBADF`: not an open descriptor.
@@ -416,7 +416,7 @@ pub(super) unsafe fn poll_now(raw: i32, events: PollFlags) -> Result<PollFlags, 
     if ready.contains(PollFlags::NVAL) { Err(Errno::BADF) } else { Ok(ready) }
 }
 
-/// Whether opening the descriptor's file again gives the same terminal, and does nothing else.
+/// Returns whether opening the descriptor's file again gives the same terminal, without side effects.
 ///
 /// # Safety
 ///

@@ -1,8 +1,7 @@
-//! What may wait for a stream, and is tried whenever that may be ready.
+//! Operations that may wait for a stream, and are tried whenever it may be ready.
 //!
 //! - A try never blocks.
-//! - An operation with one completion is tried here; one with any number of them as
-//!   [`multishot`](super::multishot) says.
+//! - An operation with one completion is tried here; a multishot one in [`multishot`](super::multishot).
 
 use std::ptr;
 
@@ -13,7 +12,7 @@ use crate::call::{Call, SocketCall, Transfer, Verb};
 use crate::sys::{DONT_WAIT, Direction, Message, abi};
 
 impl Call {
-    /// What it waits for.
+    /// Returns the direction that it waits for.
     pub(super) fn direction(&self) -> Direction {
         match self {
             Self::Transfer(transfer) => transfer.direction,
@@ -25,7 +24,7 @@ impl Call {
         }
     }
 
-    /// Whether it is to fail with `EAGAIN` instead of waiting.
+    /// Returns whether it fails with `EAGAIN` instead of waiting.
     pub(super) fn is_nowait(&self) -> bool {
         match *self {
             Self::Transfer(Transfer { flags, .. }) => flags & abi::RWF_NOWAIT != 0,
@@ -35,13 +34,14 @@ impl Call {
         }
     }
 
-    /// Whether it has any number of completions.
+    /// Returns whether it is multishot: any number of completions.
     pub(super) fn goes_on(&self) -> bool {
         matches!(self, Self::AcceptMany(_) | Self::RecvMany { .. })
     }
 
-    /// Whether it receives from a socket whose receives were shut down, though a try says that it would wait:
-    /// so the kernel answers on a socket for datagrams, where `recv(2)` without `MSG_DONTWAIT` brings 0.
+    /// Returns whether it receives from a socket whose receives were shut down, although a try returns that
+    /// it would block: so does the kernel on a datagram socket, where `recv(2)` without `MSG_DONTWAIT`
+    /// returns 0.
     ///
     /// # Safety
     ///
@@ -59,7 +59,7 @@ impl Call {
         receives && ready().is_ok_and(|ready| ready.contains(PollFlags::RDHUP))
     }
 
-    /// Says in the message of a receive that nothing came, and from no one.
+    /// Marks the message of a receive as empty, without a sender.
     ///
     /// # Safety
     ///
@@ -76,8 +76,8 @@ impl Call {
         }
     }
 
-    /// Tries on the calling thread what has one result. `is_own` says that this backend made what the
-    /// descriptor refers to.
+    /// Tries an operation with one result on the calling thread. `is_own` says that this backend made the
+    /// descriptor's file.
     ///
     /// # Safety
     ///

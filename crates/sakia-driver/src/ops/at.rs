@@ -1,4 +1,4 @@
-//! What operations on paths act on.
+//! Paths and descriptors as operands of operations.
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -17,13 +17,13 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// The descriptor as an entry has it.
+    /// Returns the descriptor as an entry names it.
     pub(crate) fn raw(&self) -> i32 {
         self.directory.as_ref().map_or(AT_FDCWD, Fd::raw)
     }
 
-    /// The path's bytes, which end with a NUL, or null for the descriptor itself. They stay where they are
-    /// when the value is moved.
+    /// Returns the address of the NUL-terminated path, or null for the descriptor itself. The bytes do not
+    /// move with the value.
     pub(crate) fn path(&self) -> *const u8 {
         self.c_path().map_or(ptr::null(), |path| path.as_ptr().cast())
     }
@@ -36,7 +36,7 @@ impl At {
         self.directory.as_ref()
     }
 
-    /// Whether what the path names is on a local file system; see `Operation::is_local`.
+    /// Returns whether the path's target is on a local file system; see `Operation::is_local`.
     pub(crate) fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         // SAFETY: the directory is kept open by `self`, or stands for the working directory.
         self.c_path().is_some_and(|path| unsafe { descriptors.is_path_local(self.raw(), path) })
@@ -48,7 +48,7 @@ impl Handle {
         At { directory: directory.map(|directory| self.held(directory)), path: Some(path) }
     }
 
-    /// What the descriptor refers to.
+    /// Returns the descriptor itself as an operand.
     pub(crate) fn at_fd(&self, fd: &Fd) -> At {
         At { directory: Some(self.held(fd)), path: None }
     }

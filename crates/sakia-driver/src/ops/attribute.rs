@@ -33,10 +33,10 @@ pub struct Utimens {
     flags: u32,
 }
 
-/// What becomes of one of a file's times.
+/// A change of one of a file's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// It stays as it is.
+    /// Unchanged.
     #[doc(alias = "UTIME_OMIT")]
     Keep,
     /// The time of the call.
@@ -69,7 +69,7 @@ impl From<SetTime> for Timespec {
     }
 }
 
-/// The owner or group that means "as it is".
+/// The owner or group that means "unchanged".
 const KEEP: u32 = u32::MAX;
 
 impl Handle {
@@ -77,7 +77,7 @@ impl Handle {
     /// `flags` are the kernel's `AT_*`; links are followed unless they say otherwise.
     ///
     /// # Errors
-    /// - `EPERM`: somebody else's file. `EROFS`: a file system that cannot be written to.
+    /// - `EPERM`: the file belongs to another user. `EROFS`: a read-only file system.
     /// - `EOPNOTSUPP`: flags, before Linux 6.6; the permissions of a symbolic link; or the backend does not
     ///   perform it. Otherwise as `fchmodat(2)`.
     ///
@@ -95,7 +95,7 @@ impl Handle {
     }
 
     /// Sets owner and group of `path`, relative to `directory` or, with `None`, to the working directory;
-    /// `None` leaves them as they are. `flags` are the kernel's `AT_*`; links are followed unless they say
+    /// `None` leaves an id unchanged. `flags` are the kernel's `AT_*`; links are followed unless they say
     /// otherwise.
     ///
     /// # Errors
@@ -126,12 +126,12 @@ impl Handle {
         self.start(Chown { at, ids: ids.map(|id| id.unwrap_or(KEEP)), flags })
     }
 
-    /// Sets the times of last access and of last change of the contents of `path`, relative to `directory`
-    /// or, with `None`, to the working directory. `flags` are the kernel's `AT_*`; links are followed
-    /// unless they say otherwise.
+    /// Sets the times of the last access and the last change of the contents of `path`, relative to
+    /// `directory` or, with `None`, to the working directory. `flags` are the kernel's `AT_*`; links are
+    /// followed unless they say otherwise.
     ///
     /// # Errors
-    /// - `EPERM`, `EACCES`: somebody else's file. `EINVAL`: a second or more of nanoseconds.
+    /// - `EPERM`, `EACCES`: the file belongs to another user. `EINVAL`: nanoseconds of a second or more.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `utimensat(2)`.
     ///
     /// # Kernel
@@ -167,7 +167,7 @@ operation! {
         let (raw, path, mode) = (it.at.raw(), it.at.path(), it.mode as usize);
         match it.flags {
             _ if path.is_null() => System::on(Function::Fchmod, raw, [mode]),
-            // The call without flags, which is there on every kernel.
+            // The call without flags, which every kernel has.
             0 => System::on(Function::Fchmodat, raw, [word(path), mode]),
             flags => System::on(Function::Fchmodat2, raw, [word(path), mode, flags as usize]),
         }
@@ -187,8 +187,7 @@ operation! {
     };
 }
 
-// SAFETY: as for `Chmod`; and the times, which are part of the value and stay where they are until the
-// completion.
+// SAFETY: as for `Chmod`; and the times, which are part of the value and do not move until the completion.
 operation! {
     unsafe |it: Utimens| Bounded, at; Attribute;
     call {

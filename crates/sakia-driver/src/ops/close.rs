@@ -1,4 +1,4 @@
-//! Closing a descriptor, once nothing uses it any more.
+//! Closing a descriptor after its last use.
 
 use std::io;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::policy::{CallMode, Lane, Route, Rules};
 /// See [`Handle::close`].
 #[derive(Debug)]
 pub struct Close {
-    /// The number, which is this operation's alone once it is no longer parked.
+    /// The number, which only this operation uses once it is no longer parked.
     raw: i32,
     way: CloseWay,
     owner: Rc<dyn Owner>,
@@ -31,8 +31,8 @@ impl Close {
     }
 
     /// Closes the descriptor in another way if the operation never reached the kernel. Otherwise the number
-    /// counts as closed, whatever the answer is: `close(2)` frees it before anything fails, and a
-    /// second one might hit the next file with that number.
+    /// counts as closed, whatever the result: `close(2)` frees it before it can fail, and a second call
+    /// might close the next file with that number.
     fn settle(&self, completion: Completion) -> Completion {
         if completion.is_unstarted {
             // SAFETY: the promise of `new`; the kernel was kept from closing it.
@@ -42,8 +42,8 @@ impl Close {
     }
 }
 
-/// The request to cancel all that is under way on a descriptor. It keeps that open, as every operation does:
-/// by the time the kernel looks at the number it still is the file that was meant.
+/// A request to cancel all operations in flight on a descriptor. It keeps the descriptor open, as every
+/// operation does: when the kernel looks the number up, it still means the same file.
 pub(crate) struct CancelFd {
     fd: Fd,
 }
@@ -55,18 +55,18 @@ impl CancelFd {
 }
 
 impl Handle {
-    /// Closes `fd`: cancels the operations under way on it, waits for them, then closes. While other
-    /// clones exist it waits for their end too, and an operation whose result was not taken has one.
-    /// The kernel cancels by file: operations on a duplicate of the descriptor are hit as well.
+    /// Closes `fd`: cancels the operations in flight on it, waits for them, then closes. While other clones
+    /// exist it waits for their end too, and an operation whose result was not taken has one. The kernel
+    /// cancels by file, so operations on a duplicate of the descriptor are canceled as well.
     ///
     /// The descriptor is closed even if the handle is dropped; the result is lost then, and a failure
-    /// counted. It cannot be canceled. A file of a server that has to be told (FUSE, NFS), or of a file
-    /// system that is not known to need none, is closed by a thread of the elastic lane.
+    /// counted. A close cannot be canceled. If a server has to be notified (FUSE, NFS), or the file system
+    /// is not known to need none, a thread of the elastic lane closes the file.
     ///
     /// # Errors
-    /// As `close(2)`, and whatever a file server answers. The descriptor is gone in any case. `EBADF`: it
-    /// is being closed already, by way of another clone. `EBUSY`: the driver ended before, and had to give
-    /// up operations that may still use it.
+    /// As `close(2)`, and any error of a file server. The descriptor is gone in any case. `EBADF`: it is
+    /// being closed already, through another clone. `EBUSY`: the driver ended before, and had to give up
+    /// operations that may still use it.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
@@ -118,7 +118,7 @@ unsafe impl Operation for CancelFd {
     type Output = ();
     const KIND: OpKind = OpKind::Cancel;
 
-    /// Ends at once, but must find a place whatever else is under way.
+    /// Ends at once, but must find a place even in a full queue.
     fn class(&self) -> Class {
         Class::Waiting
     }

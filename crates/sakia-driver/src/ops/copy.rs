@@ -17,11 +17,11 @@ pub struct CopyFileRange {
 
 impl Handle {
     /// Copies up to `len` bytes of `from`, starting at byte `from_offset`, to `to`, starting at byte
-    /// `to_offset`, without their passing through this process; file systems that can do so share the
-    /// blocks. [`CURRENT_POSITION`](crate::CURRENT_POSITION) stands for a file's own position, which moves.
+    /// `to_offset`, within the kernel; file systems that support it share the blocks.
+    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION) stands for a file's own position, which moves.
     ///
-    /// Resolves to the number of bytes copied, which may be fewer than asked; 0 means that `from` ends
-    /// there. Some files of `/proc` and the like say 0 although they can be read.
+    /// Resolves to the number of bytes copied, which may be fewer than requested; 0 means that `from` ends
+    /// there. Some files of `/proc` and similar file systems return 0 although they can be read.
     ///
     /// # Errors
     /// - `EXDEV`: file systems between which the kernel does not copy.

@@ -1,4 +1,4 @@
-//! Making a file durable, and writing back a part of it.
+//! Making a file durable, and starting its write-back.
 
 use sakia_ring::Sqe;
 
@@ -20,18 +20,18 @@ pub struct Syncfs {
     fd: Fd,
 }
 
-/// What [`Handle::sync_file_range`] does about the pages of a range that are not written back yet.
+/// The steps of [`Handle::sync_file_range`] for dirty pages of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRange(pub u32);
 
 impl SyncRange {
-    /// Waits for the device to have those that it was given before.
+    /// Waits for writes that the device already has.
     #[doc(alias = "SYNC_FILE_RANGE_WAIT_BEFORE")]
     pub const WAIT_BEFORE: Self = Self(abi::SYNC_FILE_RANGE_WAIT_BEFORE);
-    /// Gives it those that are left. That may wait, too: for its queue.
+    /// Starts the remaining writes. That may wait, too: for the device's queue.
     #[doc(alias = "SYNC_FILE_RANGE_WRITE")]
     pub const WRITE: Self = Self(abi::SYNC_FILE_RANGE_WRITE);
-    /// Waits for the device to have all of them.
+    /// Waits for all writes.
     #[doc(alias = "SYNC_FILE_RANGE_WAIT_AFTER")]
     pub const WAIT_AFTER: Self = Self(abi::SYNC_FILE_RANGE_WAIT_AFTER);
 }
@@ -48,11 +48,11 @@ pub struct SyncFileRange {
 }
 
 impl Handle {
-    /// Makes durable what was written to `fd` by operations that were done before this one was
-    /// started. With `data_only` only what is needed to read the data back, as `fdatasync(2)`.
+    /// Makes the writes to `fd` durable that were done before this operation was started. With `data_only`
+    /// only the data and the metadata needed to read it, as `fdatasync(2)`.
     ///
     /// # Errors
-    /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel tells this once: trying again
+    /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a repeated call
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
     ///
     /// # Kernel
@@ -62,11 +62,11 @@ impl Handle {
         self.start(Fsync { fd: self.held(fd), data_only })
     }
 
-    /// Makes durable all that was written to the file system that `fd` lies on.
+    /// Makes all writes to the file system of `fd` durable.
     ///
     /// # Errors
-    /// - `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost; told once, and on kernels before 5.8 not at
-    ///   all.
+    /// - `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost; reported once, and on kernels before 5.8 not
+    ///   at all.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `syncfs(2)`.
     ///
     /// # Kernel
@@ -75,12 +75,12 @@ impl Handle {
         self.start(Syncfs { fd: self.held(fd) })
     }
 
-    /// Has `len` bytes of `fd` from byte `offset` on written back, all from there on when `len` is 0. On a
-    /// thread: rings give it to one of the kernel's in any case.
+    /// Writes back `len` bytes of `fd` from byte `offset` on, to the end of the file if `len` is 0. It runs
+    /// on a thread: a ring gives it to a kernel worker in any case.
     ///
-    /// **Nothing is durable afterwards**: neither the size of the file, nor where its blocks are, nor what
-    /// the device has in a cache of its own. It spreads writing over time, so that an
-    /// [`fsync`](Handle::fsync) later has less to do.
+    /// **It makes nothing durable**: neither the size of the file, nor the places of its blocks, nor the
+    /// data in the device's cache. It spreads writing over time, so that a later [`fsync`](Handle::fsync)
+    /// has less to do.
     ///
     /// # Errors
     /// - `EINVAL`: no such flag, or a range that ends beyond what files can have.

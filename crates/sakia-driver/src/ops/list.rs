@@ -20,12 +20,12 @@ pub struct ReadDirectory {
 
 impl Handle {
     /// Reads the next entries of the directory `fd`, as many as fit into `buf` (an empty one: into its
-    /// capacity): records of the kernel's
-    /// `struct linux_dirent64`, which [`DirectoryEntries`] takes apart. The directory's position moves past
-    /// them. Resolves to the number of bytes, and the buffer; 0 means that there are no more.
+    /// capacity): records of the kernel's `struct linux_dirent64`, which [`DirectoryEntries`] parses. The
+    /// directory's position moves past them. Resolves to the number of bytes, and the buffer; 0 means that
+    /// there are no more.
     ///
     /// # Errors
-    /// - `EINVAL`: the buffer is too small for the next entry. 280 bytes hold any.
+    /// - `EINVAL`: the buffer is too small for the next entry. 280 bytes suffice for any.
     /// - `ENOTDIR`: not a directory. `ENOENT`: it was removed.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `getdents64(2)`.
     ///
@@ -34,7 +34,7 @@ impl Handle {
     #[doc(alias = "getdents64")]
     #[doc(alias = "readdir")]
     pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory> {
-        // The kernel counts the gaps between its records, and does not write them.
+        // The kernel counts the gaps between its records as bytes, but does not write them.
         initialize(&mut buf);
         self.start(ReadDirectory { fd: self.held(fd), buf })
     }
@@ -67,7 +67,7 @@ unsafe impl Operation for ReadDirectory {
     }
 }
 
-/// What an entry of a directory says that it names.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EntryKind {
@@ -85,12 +85,12 @@ pub enum EntryKind {
     CharacterDevice,
     /// A block device.
     BlockDevice,
-    /// The file system does not tell: `statx` does.
+    /// Not reported by the file system: use `statx`.
     Unknown,
 }
 
 impl EntryKind {
-    /// From the kernel's `DT_*`.
+    /// Converts the kernel's `DT_*`.
     const fn of(code: u8) -> Self {
         match code {
             1 => Self::Fifo,
@@ -111,7 +111,7 @@ impl EntryKind {
 pub struct DirectoryEntry<'a> {
     /// Inode number.
     pub inode: u64,
-    /// What it names.
+    /// Its kind.
     pub kind: EntryKind,
     /// The directory's position after this entry.
     pub position: u64,
@@ -119,9 +119,9 @@ pub struct DirectoryEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// Takes apart what [`Handle::read_directory`] brought. `.` and `..` are among the entries.
+/// Iterates over the entries in the bytes of [`Handle::read_directory`]. `.` and `..` are among them.
 ///
-/// Ends at the end of the bytes, and before a record that is not whole.
+/// It ends at the end of the bytes, and before an incomplete record.
 #[derive(Clone, Debug)]
 pub struct DirectoryEntries<'a> {
     rest: &'a [u8],
@@ -131,7 +131,7 @@ pub struct DirectoryEntries<'a> {
 const HEADER_BYTES: usize = 19;
 
 impl<'a> DirectoryEntries<'a> {
-    /// Of these bytes: as many of the buffer as the operation resolved to.
+    /// Iterates over these bytes: the part of the buffer that the operation resolved to.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -164,7 +164,7 @@ impl std::iter::FusedIterator for DirectoryEntries<'_> {}
 mod tests {
     use super::*;
 
-    /// A record as the kernel makes it.
+    /// Builds a record in the kernel's form.
     fn record(inode: u64, position: u64, kind: u8, name: &[u8]) -> Vec<u8> {
         let len = (HEADER_BYTES + name.len() + 1).next_multiple_of(8);
         let mut bytes = Vec::new();

@@ -1,10 +1,10 @@
-//! The operations: a file for each, or for those of one kind, and the methods of
-//! [`Handle`](crate::Handle) that start them.
+//! The operations: a file for each, or for those of one kind, with the methods of [`Handle`](crate::Handle)
+//! that start them.
 
-// Above the modules, which use them.
+// Declared above the modules that use them.
 
-/// The class of an [`Operation`], and the descriptor that it acts on: that of this field. With `local`, the
-/// operation is local if the field is, and those after `and`.
+/// Defines the class of an [`Operation`], and its descriptor, which is in this field. With `local`, the
+/// operation is local if the field is, and the fields after `and` are.
 macro_rules! acts_on {
     ($class:ident, $($field:tt).+) => {
         #[inline(always)]
@@ -40,7 +40,7 @@ macro_rules! of_bits {
     };
 }
 
-/// What an [`Operation`] resolves to that ends well or not, and brings nothing.
+/// Defines an [`Operation`] without a value on success.
 macro_rules! no_output {
     () => {
         type Output = std::io::Result<()>;
@@ -52,9 +52,9 @@ macro_rules! no_output {
     };
 }
 
-/// An [`Operation`]: what it [acts on](acts_on), its kind, its entry if rings have one, its call, its route
-/// if it takes one of its own, and its [output] if it brings any. `unsafe` is the promise of the trait, and
-/// wants its proof.
+/// Defines an [`Operation`]: its descriptor ([`acts_on`]), its kind, its entry if rings have one, its call,
+/// its route if it has one of its own, and its [output] if it has a value. `unsafe` is the promise of the
+/// trait, and needs its proof.
 macro_rules! operation {
     (
         unsafe |$it:ident: $name:ident| $class:ident, $field:ident $(and $other:ident)* $(, $local:ident)?;
@@ -64,7 +64,7 @@ macro_rules! operation {
         $(route |$rules:ident| $route:expr;)?
         $(output $($output:tt)+)?
     ) => {
-        // SAFETY: who writes `unsafe` above gives the proof there.
+        // SAFETY: the proof is at the `unsafe` above, in the macro's use.
         unsafe impl crate::operation::Operation for $name {
             const KIND: crate::counters::OpKind = crate::counters::OpKind::$kind;
 
@@ -90,7 +90,7 @@ macro_rules! operation {
     };
 }
 
-/// An [operation] that is a descriptor, in the field `fd`, and numbers.
+/// Defines an [operation] whose operands are a descriptor, in the field `fd`, and numbers.
 macro_rules! of_numbers {
     (|$it:ident: $name:ident| $class:ident $(, $local:ident)?; $($rest:tt)*) => {
         // SAFETY: entry and call name no memory, and a descriptor that the value keeps open.
@@ -98,8 +98,8 @@ macro_rules! of_numbers {
     };
 }
 
-/// What an [operation] brings: nothing, what [fills a vector](fills_vec), or a value of a type, and how that
-/// comes from the completion.
+/// Defines the value of an [operation]: none, a [filled vector](fills_vec), or a value of a type and its
+/// conversion from the completion.
 macro_rules! output {
     () => {
         no_output!();
@@ -118,7 +118,7 @@ macro_rules! output {
     };
 }
 
-/// What an [`Operation`] brings that fills the vector in the field `buf`.
+/// Defines the value of an [`Operation`] that fills the vector in the field `buf`.
 macro_rules! fills_vec {
     () => {
         type Output = crate::buf::BufResult<usize, Vec<u8>>;
@@ -133,7 +133,7 @@ macro_rules! fills_vec {
     };
 }
 
-/// What an [`Operation`] that transfers bytes says of its descriptor, which is in this field.
+/// Defines the descriptor of an [`Operation`] that transfers bytes, which is in this field.
 macro_rules! of_descriptor {
     ($($field:tt).+) => {
         #[inline(always)]
@@ -207,8 +207,8 @@ pub use vectored::{ReadVectored, WriteVectored};
 pub use xattr::{GetXattr, ListXattr, RemoveXattr, SetXattr};
 
 impl Handle {
-    /// Starts a transfer with these `RWF_*` flags. Those that not every backend understands alike are refused
-    /// with `EOPNOTSUPP`, wherever it would be performed.
+    /// Starts a transfer with these `RWF_*` flags. Flags whose meaning depends on the backend are refused
+    /// with `EOPNOTSUPP` on every backend.
     pub(crate) fn start_transfer<O: Operation>(&self, operation: O, flags: u32) -> Op<O> {
         if flags & !RWF_KNOWN != 0 {
             return self.refuse(operation, Errno::OPNOTSUPP);
@@ -216,22 +216,22 @@ impl Handle {
         self.start(operation)
     }
 
-    /// The driver, as descriptors that come know it.
+    /// Returns the driver, as the owner of new descriptors.
     pub(crate) fn owner(&self) -> Rc<dyn Owner> {
         Rc::clone(&self.shared) as Rc<dyn Owner>
     }
 }
 
-/// The `RWF_*` flags that ask for the same on every backend. Where a file system cannot do `RWF_NOWAIT`, a
-/// ring may say `EAGAIN` where a plain call says `EOPNOTSUPP`. Not among them are `RWF_HIPRI`, which a ring
-/// that does not poll refuses and a plain call ignores, and what came after Linux 4.18.
+/// The `RWF_*` flags with the same meaning on every backend. If a file system does not support `RWF_NOWAIT`,
+/// a ring may return `EAGAIN` where a plain call returns `EOPNOTSUPP`. Not among them are `RWF_HIPRI`, which
+/// a ring without polling refuses and a plain call ignores, and flags newer than Linux 4.18.
 const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
     | ReadWriteFlags::SYNC.bits()
     | ReadWriteFlags::NOWAIT.bits()
     | ReadWriteFlags::APPEND.bits();
 
-/// The result of a read into the front of `buf`, which asked for `len` bytes of its room and takes note of
-/// what came.
+/// Returns the result of a read into the front of `buf`, of up to `len` bytes of its room, and records the
+/// bytes filled.
 #[inline(always)]
 pub(crate) fn note_filled<T: IoBufMut>(
     completion: Completion,
@@ -243,14 +243,14 @@ pub(crate) fn note_filled<T: IoBufMut>(
         return Ok(count); // all initialized before: nothing to note
     }
     let count = completion.count(len as usize)?;
-    // SAFETY: a completion says that the kernel has filled so many bytes from the front on, which it has (the
-    // promise of `Backend::fills_what_it_reports`), or all of the room was initialized before; no more are
-    // believed than were asked for, which were room.
+    // SAFETY: the completion says that the kernel has filled this number of bytes from the front on, which
+    // it has (the promise of `Backend::fills_what_it_reports`), or all of the room was initialized before;
+    // the number is limited to the requested room.
     unsafe { buf.set_init(count) };
     Ok(count)
 }
 
-/// The end of a read into the front of `buf`, as [`note_filled`].
+/// Returns the end of a read into the front of `buf`, as [`note_filled`].
 #[inline(always)]
 pub(crate) fn filled<T: IoBufMut>(
     completion: Completion,
@@ -260,8 +260,8 @@ pub(crate) fn filled<T: IoBufMut>(
     (note_filled(completion, &mut buf, len), buf)
 }
 
-/// The same with a vector. Without room a length was asked for, which is at most what the kernel allows
-/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// Does the same with a vector. Without room, the operation asked for a length, which is at most the
+/// kernel's limit (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
     const KERNEL_MAX: usize = 65_536;
     match transfer_len(buf.bytes_room()) {
@@ -270,7 +270,7 @@ pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usiz
     }
 }
 
-/// The same with several buffers, filled one after the other. No more than the first `BUFFERS_MAX` were used.
+/// Does the same with several buffers, filled one after the other. Only the first `BUFFERS_MAX` were used.
 pub(crate) fn note_all_filled<T: IoBufMut>(
     completion: Completion,
     bufs: &mut [T],
@@ -287,13 +287,13 @@ pub(crate) fn note_all_filled<T: IoBufMut>(
     Ok(all)
 }
 
-/// The room of all buffers that a vectored read uses, as the kernel takes it.
+/// Returns the room of all buffers that a vectored read uses, as the kernel takes it.
 pub(crate) fn room_of_all<T: IoBufMut>(bufs: &[T]) -> u32 {
     let rooms = bufs.iter().take(BUFFERS_MAX).map(T::bytes_room);
     transfer_len(rooms.fold(0, usize::saturating_add))
 }
 
-/// The length of a buffer as the kernel takes it: it moves at most 2 GiB less a page at a time.
+/// Returns the length of a buffer as the kernel takes it, which moves at most 2 GiB less a page at a time.
 #[inline(always)]
 pub(crate) fn transfer_len(len: usize) -> u32 {
     len.min(crate::MAX_RW_BYTES) as u32

@@ -1,4 +1,4 @@
-//! Operations on names: making directories, removing, moving and linking, and where links point to.
+//! Operations on names: creating directories, removing, renaming and linking, and reading links.
 
 use std::ffi::CString;
 
@@ -59,11 +59,11 @@ pub struct Readlink {
 }
 
 impl Handle {
-    /// Makes a directory at `path`, relative to `directory` or, with `None`, to the working directory.
-    /// `mode` are its permissions, less those that the process's mask takes off.
+    /// Creates a directory at `path`, relative to `directory` or, with `None`, to the working directory.
+    /// `mode` are its permissions, without the bits of the process's umask.
     ///
     /// # Errors
-    /// - `EEXIST`: there is something of that name, be it a dangling link.
+    /// - `EEXIST`: the name exists, possibly as a dangling link.
     /// - `ENOENT`: a directory on the way is missing. Otherwise as `mkdirat(2)`.
     ///
     /// # Kernel
@@ -73,12 +73,11 @@ impl Handle {
         self.start(Mkdir { at: self.at(directory, path), mode })
     }
 
-    /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. A
-    /// directory's name, which must be empty, with the flag `AT_REMOVEDIR`, and only that. A symbolic link
-    /// is removed itself.
+    /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. With the
+    /// flag `AT_REMOVEDIR` it removes an empty directory, and only that. A symbolic link is removed itself.
     ///
     /// # Errors
-    /// - `EISDIR`: a directory, without the flag. `ENOTDIR`: none, with it.
+    /// - `EISDIR`: a directory, without the flag. `ENOTDIR`: no directory, with it.
     /// - `ENOTEMPTY`: the directory is not empty.
     /// - `ENOENT`: there is no such name. Otherwise as `unlinkat(2)`.
     ///
@@ -90,15 +89,15 @@ impl Handle {
         self.start(Unlink { at: self.at(directory, path), flags })
     }
 
-    /// Moves the name `from`, relative to `from_dir`, to the name `to`, relative to `to_dir`; with `None`
-    /// relative to the working directory. What had that name is replaced in the same step. `flags` are
-    /// the kernel's `RENAME_*`.
+    /// Renames `from`, relative to `from_dir`, to `to`, relative to `to_dir`; with `None` relative to the
+    /// working directory. An existing entry `to` is replaced atomically. `flags` are the kernel's
+    /// `RENAME_*`.
     ///
     /// # Errors
-    /// - `EXDEV`: another file system. `EEXIST`: with `RENAME_NOREPLACE`, there is something.
+    /// - `EXDEV`: another file system. `EEXIST`: with `RENAME_NOREPLACE`, the name `to` exists.
     /// - `ENOTEMPTY`, `EEXIST`: a directory that is not empty would be replaced.
-    /// - `EISDIR`, `ENOTDIR`: one is a directory, the other is none.
-    /// - `EINVAL`: a directory would get into itself, or a flag that the file system does not have.
+    /// - `EISDIR`, `ENOTDIR`: one is a directory, the other is not.
+    /// - `EINVAL`: a directory would be moved into itself, or the file system does not support a flag.
     /// - `ENOENT`: there is no such name. Otherwise as `renameat2(2)`.
     ///
     /// # Kernel
@@ -115,12 +114,12 @@ impl Handle {
         self.start(Rename { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
     }
 
-    /// Gives the file `from`, relative to `from_dir`, one more name: `to`, relative to `to_dir`; with
-    /// `None` relative to the working directory. A symbolic link is linked itself, unless `flags` has
+    /// Creates a link `to`, relative to `to_dir`, to the file `from`, relative to `from_dir`; with `None`
+    /// relative to the working directory. A symbolic link is linked itself, unless `flags` has
     /// `AT_SYMLINK_FOLLOW`.
     ///
     /// # Errors
-    /// - `EEXIST`: there is something of that name. `EXDEV`: another file system.
+    /// - `EEXIST`: the name exists. `EXDEV`: another file system.
     /// - `EPERM`: a directory, or a file system without links. Otherwise as `linkat(2)`.
     ///
     /// # Kernel
@@ -137,12 +136,12 @@ impl Handle {
         self.start(Link { from: self.at(from_dir, from), to: self.at(to_dir, to), flags })
     }
 
-    /// Makes a symbolic link at `link`, relative to `directory` or, with `None`, to the working directory.
-    /// `target` goes into it as it is.
+    /// Creates a symbolic link at `link`, relative to `directory` or, with `None`, to the working directory.
+    /// `target` is stored unchanged.
     ///
     /// # Errors
-    /// - `EEXIST`: there is something of that name. `ENOENT`: the target is empty, or a directory on the
-    ///   way is missing. Otherwise as `symlinkat(2)`.
+    /// - `EEXIST`: the name exists. `ENOENT`: the target is empty, or a directory on the way is missing.
+    ///   Otherwise as `symlinkat(2)`.
     ///
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
@@ -151,9 +150,9 @@ impl Handle {
         self.start(Symlink { target, link: self.at(directory, link) })
     }
 
-    /// Reads where the symbolic link `path`, relative to `directory` or, with `None`, to the working
-    /// directory, points to, into `buf`, an empty one up to its capacity. Resolves to the number of bytes, at
-    /// least 1, and the buffer. As many bytes as there was room for may not be all.
+    /// Reads the target of the symbolic link `path`, relative to `directory` or, with `None`, to the working
+    /// directory, into `buf`, an empty one up to its capacity. Resolves to the number of bytes, at least 1,
+    /// and the buffer. If the buffer is full, the target may be longer.
     ///
     /// # Errors
     /// - `EINVAL`: not a symbolic link, or a buffer without room.

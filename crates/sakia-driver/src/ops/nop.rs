@@ -1,4 +1,4 @@
-//! Nothing, asked of the kernel.
+//! No-ops through the queue.
 
 use sakia_ring::Sqe;
 
@@ -13,7 +13,7 @@ use crate::policy::{CallMode, Route, Rules};
 pub struct Nop(());
 
 impl Handle {
-    /// Does nothing, by way of the kernel.
+    /// Does nothing, through the kernel.
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_nop(3)`.
@@ -50,8 +50,8 @@ unsafe impl Operation for Nop {
 pub struct NextTurn;
 
 impl Handle {
-    /// Waits until plain calls may be made: not at all if this turn has some left, else until a later
-    /// turn, behind the operations that wait already.
+    /// Waits until plain calls may be made: not at all if this turn has budget left, otherwise until a later
+    /// turn, behind earlier waiters.
     pub fn next_turn(&self) -> Op<NextTurn> {
         self.start(NextTurn)
     }

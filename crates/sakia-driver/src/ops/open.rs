@@ -1,4 +1,4 @@
-//! Opening a path, also with a say in how it is resolved.
+//! Opening a path, with or without rules for its resolution.
 
 use std::ffi::CString;
 use std::io;
@@ -25,20 +25,20 @@ pub struct Open {
     at: At,
     flags: u32,
     mode: u32,
-    /// `O_NONBLOCK` is none of the caller's flags.
+    /// The driver added `O_NONBLOCK` to the caller's flags.
     is_nonblock_added: bool,
-    /// It may take for ever.
+    /// The open may block for ever.
     waits: bool,
     owner: Rc<dyn Owner>,
 }
 
-/// How to open a path: `struct open_how`.
+/// Options to open a path: `struct open_how`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OpenHow {
-    /// The kernel's `O_*`. Ones that it does not know are refused.
+    /// The kernel's `O_*`. Unknown ones are refused.
     pub flags: u64,
-    /// Permissions of a file that is created; 0 unless one may be.
+    /// Permissions of a created file; 0 unless one may be created.
     pub mode: u64,
     /// The kernel's `RESOLVE_*`.
     pub resolve: u64,
@@ -54,13 +54,13 @@ impl OpenHow {
     /// No symbolic link is followed.
     #[doc(alias = "RESOLVE_NO_SYMLINKS")]
     pub const NO_SYMLINKS: u64 = abi::RESOLVE_NO_SYMLINKS as u64;
-    /// Nothing outside of the directory is reached; what tries is refused.
+    /// Nothing outside of the directory is reached; attempts are refused.
     #[doc(alias = "RESOLVE_BENEATH")]
     pub const BENEATH: u64 = abi::RESOLVE_BENEATH as u64;
-    /// The directory stands for the root.
+    /// The directory is the root of the lookup.
     #[doc(alias = "RESOLVE_IN_ROOT")]
     pub const IN_ROOT: u64 = abi::RESOLVE_IN_ROOT as u64;
-    /// Only what the kernel has in memory already; `EAGAIN` otherwise.
+    /// Only from the kernel's caches; `EAGAIN` otherwise.
     #[doc(alias = "RESOLVE_CACHED")]
     pub const CACHED: u64 = abi::RESOLVE_CACHED as u64;
 }
@@ -70,7 +70,7 @@ impl OpenHow {
 pub struct Openat2 {
     at: At,
     how: OpenHow,
-    /// `O_NONBLOCK` is none of the caller's flags.
+    /// The driver added `O_NONBLOCK` to the caller's flags.
     is_nonblock_added: bool,
     owner: Rc<dyn Owner>,
 }
@@ -80,12 +80,11 @@ impl Handle {
     /// kernel's `O_*`, with `O_CLOEXEC` always added; `mode` are the permissions of a file that is
     /// created.
     ///
-    /// A descriptor that comes when the handle is gone is closed.
+    /// If the handle was dropped, a newly opened descriptor is closed.
     ///
-    /// Nothing waits for whoever else opens the file: it is opened with `O_NONBLOCK`. A FIFO is opened
-    /// at once to read, and to write only if somebody reads (`ENXIO`). The flag is taken off when the
-    /// descriptor turns out to be of the kind to which it matters; a regular file may keep it, to which
-    /// it does not.
+    /// The open does not wait for another program: the file is opened with `O_NONBLOCK`. A FIFO is opened at
+    /// once for reading, and for writing only if it has a reader (`ENXIO`). The flag is removed from a kind
+    /// of descriptor to which it matters; a regular file may keep it, to which it does not.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: no descriptor left.
@@ -100,9 +99,9 @@ impl Handle {
         self.start(Open { at, flags, mode, is_nonblock_added, waits: false, owner })
     }
 
-    /// As [`open`](Handle::open), but waits as `openat(2)` does: for the other end of a FIFO, for the
-    /// line of a terminal. It does so on a thread of the elastic lane, which stays occupied until then,
-    /// even if the handle is dropped.
+    /// Opens as [`open`](Handle::open), but waits as `openat(2)` does: for the other end of a FIFO, for the
+    /// line of a terminal. It does so on a thread of the elastic lane, which stays occupied until then, even
+    /// if the handle is dropped.
     pub fn open_waiting(
         &self,
         directory: Option<&Fd>,
@@ -115,17 +114,17 @@ impl Handle {
         self.start(Open { at, flags, mode, is_nonblock_added: false, waits: true, owner })
     }
 
-    /// Opens `path`, relative to `directory` or, with `None`, to the working directory, as `how` says,
-    /// with `O_CLOEXEC` always added. Otherwise as [`open`](Handle::open).
+    /// Opens `path`, relative to `directory` or, with `None`, to the working directory, with the options
+    /// `how`, and `O_CLOEXEC` always added. Otherwise as [`open`](Handle::open).
     ///
-    /// A descriptor that comes when the handle is gone is closed.
+    /// If the handle was dropped, a newly opened descriptor is closed.
     ///
     /// # Errors
-    /// - `EINVAL`: a flag that the kernel does not know, or permissions where no file may be created.
-    /// - `EXDEV`: the path leads out of what `how.resolve` confines it to.
-    /// - `ELOOP`: a link where `how.resolve` allows none.
-    /// - `EAGAIN`: something moved meanwhile, so that it is not sure whether the path stays within; or
-    ///   with [`CACHED`](OpenHow::CACHED) the kernel would have to ask the file system.
+    /// - `EINVAL`: an unknown flag, or permissions although no file may be created.
+    /// - `EXDEV`: the path leads out of the bounds of `how.resolve`.
+    /// - `ELOOP`: a link although `how.resolve` allows none.
+    /// - `EAGAIN`: a concurrent rename may have moved the path out of its bounds; or with
+    ///   [`CACHED`](OpenHow::CACHED) the kernel would have to ask the file system.
     /// - `ECANCELED`: canceled before it began. Otherwise as `openat2(2)`.
     ///
     /// # Kernel
@@ -137,12 +136,12 @@ impl Handle {
         self.start(Openat2 { at, how, is_nonblock_added, owner })
     }
 
-    /// Waits until somebody has opened the FIFO `fd` to write, if nobody has since `fd` was opened to
-    /// read: until an [`open`](Handle::open) that waits would have returned. It occupies a thread of the
-    /// elastic lane until then, even if the handle is dropped.
+    /// Waits until the FIFO `fd`, opened for reading, has had a writer: until an [`open`](Handle::open) that
+    /// waits would have returned. It occupies a thread of the elastic lane until then, even if the handle is
+    /// dropped.
     ///
     /// # Errors
-    /// - `EINVAL`: not a FIFO that was opened to read. `ECANCELED`: canceled before it began.
+    /// - `EINVAL`: not a FIFO opened for reading. `ECANCELED`: canceled before it began.
     ///
     /// # Kernel
     /// A plain poll, on a thread of a lane. Source: `fifo(7)`.
@@ -169,7 +168,7 @@ unsafe impl Operation for Open {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { flags, owner, is_nonblock_added, .. } = self;
-        // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
+        // SAFETY: the kernel has just opened it for this operation; it has no other owner.
         let open = |raw| unsafe { Fd::opened(raw as i32, owner, flags, is_nonblock_added) };
         completion.result().map(open)
     }
@@ -189,7 +188,7 @@ unsafe impl Operation for Open {
 }
 
 // SAFETY: the entry names the path, whose bytes the value owns on the heap; `how`, which is part of the
-// value and stays where it is until the completion; and a directory that the value keeps open.
+// value and does not move until the completion; and a directory that the value keeps open.
 unsafe impl Operation for Openat2 {
     type Output = io::Result<Fd>;
     const KIND: OpKind = OpKind::Open;
@@ -208,7 +207,7 @@ unsafe impl Operation for Openat2 {
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { how, owner, is_nonblock_added, .. } = self;
         let flags = how.flags as u32;
-        // SAFETY: the kernel has just opened it for this operation, and nobody else knows of it.
+        // SAFETY: the kernel has just opened it for this operation; it has no other owner.
         let open = |raw| unsafe { Fd::opened(raw as i32, owner, flags, is_nonblock_added) };
         completion.result().map(open)
     }
@@ -220,8 +219,8 @@ unsafe impl Operation for Openat2 {
     }
 }
 
-/// Which way a lookup takes: one in the cache, which is refused what is not there; or a thread, where a
-/// server may have to be asked, of which the cache says nothing.
+/// Returns the route of a lookup: inline in the cache, which refuses uncached names; or a thread, if a
+/// server may have to be asked, which the cache does not show.
 pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner) -> Route {
     if !rules.of(kind).tries_now {
         return Route::Queue;

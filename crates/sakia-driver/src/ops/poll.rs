@@ -12,28 +12,28 @@ use crate::sys::abi;
 pub struct PollEvents(pub u32);
 
 impl PollEvents {
-    /// There is something to read.
+    /// Data or an end can be read.
     #[doc(alias = "POLLIN")]
     pub const READABLE: Self = Self(abi::POLLIN);
-    /// Something of note happened: data out of band, or what a file of the kernel tells in this way.
+    /// A priority event: out-of-band data, or a notification of a kernel file.
     #[doc(alias = "POLLPRI")]
     pub const PRIORITY: Self = Self(abi::POLLPRI);
     /// There is room to write.
     #[doc(alias = "POLLOUT")]
     pub const WRITABLE: Self = Self(abi::POLLOUT);
-    /// Something went wrong. Always waited for.
+    /// An error. Always included.
     #[doc(alias = "POLLERR")]
     pub const ERROR: Self = Self(abi::POLLERR);
-    /// The other end hung up. Always waited for.
+    /// The other end hung up. Always included.
     #[doc(alias = "POLLHUP")]
     pub const HANG_UP: Self = Self(abi::POLLHUP);
 
-    /// The other end sends no more. Waited for together with [`READABLE`](PollEvents::READABLE), and on a
-    /// ring always.
+    /// The peer has shut down its sending side. Waited for together with [`READABLE`](PollEvents::READABLE),
+    /// and on a ring always.
     #[doc(alias = "POLLRDHUP")]
     pub const READ_HANG_UP: Self = Self(abi::POLLRDHUP);
 
-    /// Whether all of `other` is in `self`.
+    /// Returns whether all of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -49,7 +49,7 @@ pub struct Poll {
 }
 
 impl Handle {
-    /// Waits until one of `events` is ready on `fd`, or an error or hang-up. Resolves to what is ready.
+    /// Waits until one of `events` is ready on `fd`, or an error or hang-up. Resolves to the ready events.
     ///
     /// # Errors
     /// - `ECANCELED`: canceled. `EBADF`: the descriptor cannot be polled. Otherwise as `poll(2)`.

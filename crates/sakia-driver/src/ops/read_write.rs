@@ -23,7 +23,7 @@ pub struct Read<T, const FIXED: bool = false> {
     offset: u64,
     /// `RWF_*`.
     flags: u32,
-    /// What is asked for in bytes.
+    /// The requested length in bytes.
     len: u32,
 }
 
@@ -58,8 +58,8 @@ impl Handle {
     ///
     /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
-    /// Resolves to the number of bytes read and the buffer; 0 means end of file. A `Vec` that was empty has
-    /// as many bytes as were read: clear it before the next read, see [`IoBufMut`].
+    /// Resolves to the number of bytes read and the buffer; 0 means end of file. An initially empty `Vec`
+    /// gets the length of the bytes read: clear it before the next read, see [`IoBufMut`].
     ///
     /// # Errors
     /// - `EINVAL`: a buffer without room; direct I/O with an offset, length or address off the block size.
@@ -74,13 +74,13 @@ impl Handle {
         self.start(Read::new(self.held(fd), buf, offset, 0))
     }
 
-    /// As [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// Reads as [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
     /// `RWF_APPEND`.
     ///
     /// # Errors
-    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
-    ///   `RWF_NOWAIT` for such reads, a ring may say `EAGAIN` instead, every time. Otherwise as
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not support. If it does not support
+    ///   `RWF_NOWAIT` for such reads, a ring may return `EAGAIN` instead, every time. Otherwise as
     ///   [`read`](Handle::read).
     ///
     /// # Kernel
@@ -90,9 +90,9 @@ impl Handle {
         self.start_transfer(Read::new(self.held(fd), buf, offset, flags), flags)
     }
 
-    /// As [`read`](Handle::read), into a block of the registered arena or a part of one, which saves the kernel from
-    /// looking up and pinning its pages each time. What counts is `O_DIRECT`: what the page cache holds is
-    /// read as into any other memory.
+    /// Reads as [`read`](Handle::read), into a block of the registered arena or a part of one, which saves
+    /// the kernel from looking up and pinning its pages each time. That matters for `O_DIRECT`: cached data
+    /// is read as into any other memory.
     ///
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
@@ -111,13 +111,13 @@ impl Handle {
     ///
     /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
-    /// Resolves to the number of bytes written, `0..=buf.bytes_len()`, and the buffer. It may be fewer
-    /// than asked; the rest was not written.
+    /// Resolves to the number of bytes written, `0..=buf.bytes_len()`, and the buffer. It may be fewer than
+    /// requested; the rest was not written.
     ///
     /// # Errors
     /// - `EINVAL`: direct I/O with an offset, length or address off the block size.
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
-    /// - `EPIPE`: nobody reads the pipe or socket any more. The kernel also sends `SIGPIPE`, as for
+    /// - `EPIPE`: the pipe or socket has no reader any more. The kernel also sends `SIGPIPE`, as for
     ///   `write(2)`; Rust programs ignore it unless they change that.
     /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
     ///
@@ -129,15 +129,15 @@ impl Handle {
         self.start(Write { fd: self.held(fd), buf, offset, flags: 0 })
     }
 
-    /// As [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
+    /// Writes as [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
     /// `RWF_APPEND`. With `RWF_DSYNC` the bytes are durable when it is done, as after `fdatasync(2)`.
     ///
     /// # Errors
     /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
-    /// - `EAGAIN`: with `RWF_NOWAIT` it would have waited.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not have. Where it cannot do
-    ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may say `EAGAIN` instead, every
-    ///   time: who tries again should do so without the flag. Otherwise as [`write`](Handle::write).
+    /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
+    /// - `EOPNOTSUPP`: another flag, or one that the file system does not support. If it does not support
+    ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may return `EAGAIN` instead,
+    ///   every time: repeat the write without the flag. Otherwise as [`write`](Handle::write).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
@@ -146,7 +146,7 @@ impl Handle {
         self.start_transfer(Write { fd: self.held(fd), buf, offset, flags }, flags)
     }
 
-    /// As [`write`](Handle::write), from a block of the registered arena or a part of one.
+    /// Writes as [`write`](Handle::write), from a block of the registered arena or a part of one.
     ///
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
@@ -160,7 +160,7 @@ impl Handle {
     }
 }
 
-// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// SAFETY: the entry names the buffer's bytes, which the value owns and which do not move (the promise of
 // `IoBufMut`), and the descriptor, which the value keeps open. Only `read_fixed` makes a `FIXED` one: its
 // bytes lie within the registered buffer, which the block keeps alive.
 unsafe impl<T: IoBufMut, const FIXED: bool> Operation for Read<T, FIXED> {

@@ -1,4 +1,4 @@
-//! Room within a file: allocating it, giving it back, changing the length; and how it will be used.
+//! Space within a file: allocation, deallocation, truncation; and advice about its use.
 
 use sakia_ring::Sqe;
 
@@ -33,13 +33,13 @@ pub struct Advise {
 }
 
 impl Handle {
-    /// Allocates `len` bytes from byte `offset` of `fd`, which makes the file longer if it ends before; or
-    /// what else the kernel's `FALLOC_FL_*` bits in `mode` say.
+    /// Allocates `len` bytes from byte `offset` of `fd`, extending a shorter file; or another effect of the
+    /// kernel's `FALLOC_FL_*` bits in `mode`.
     ///
     /// # Errors
     /// - `EINVAL`: no bytes, or more than a file can have. `EBADF`: not open to write.
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
-    /// - `EOPNOTSUPP`: a bit, or the whole, that the file system does not have.
+    /// - `EOPNOTSUPP`: a bit, or the whole operation, that the file system does not support.
     /// - `ESPIPE`, `ENODEV`: not a regular file. Otherwise as `fallocate(2)`.
     ///
     /// # Kernel
@@ -48,7 +48,7 @@ impl Handle {
         self.start(Fallocate { fd: self.held(fd), mode, offset, len })
     }
 
-    /// Makes the file `len` bytes long. The part that is added reads as zeros and takes no room.
+    /// Sets the file's length to `len` bytes. An added part reads as zeros and takes no space.
     ///
     /// # Errors
     /// - `EINVAL`: not open to write, not a regular file, or more than a file can have.
@@ -62,7 +62,7 @@ impl Handle {
         self.start(Truncate { fd: self.held(fd), len })
     }
 
-    /// Tells the kernel how `len` bytes from byte `offset` of `fd` will be used, all from there on when
+    /// Announces the use of `len` bytes from byte `offset` of `fd` to the kernel, to the end of the file if
     /// `len` is 0. `advice` is one of the kernel's `POSIX_FADV_*`.
     ///
     /// # Errors

@@ -1,18 +1,18 @@
 //! Sending a file's bytes on a stream within the kernel.
 //!
-//! No ring has an entry for this, and its splices are a worker's each. So it is a plain call, which goes one
-//! of two ways:
-//! - On this thread, if the page cache has all of the bytes, as far as `cachestat(2)` tells; where that is
-//!   not there, as calls that are timed.
+//! No ring has an entry for this, and each of its splices occupies a worker. So it is a plain call, on one
+//! of two threads:
+//! - On this thread, if the page cache has all of the bytes, according to `cachestat(2)`; without that call,
+//!   by timed calls.
 //! - On a thread of a lane otherwise: reading the file may wait for its device.
 //!
-//! Neither waits for the peer: the socket is in non-blocking mode during the call. `EAGAIN` says that it is
+//! Neither waits for the peer: the socket is in non-blocking mode during the call. `EAGAIN` means that it is
 //! full; the caller polls it, which occupies no thread.
 //!
-//! To change the mode and back takes three calls. So a socket that the driver made, and that was not handed
-//! out, stays in non-blocking mode: sends, receives and polls do not go by it. What does, or might, ends that
-//! ([`Fd::share_mode`]): other transfers, [`as_fd`](std::os::fd::AsFd::as_fd), a message that carries the
-//! descriptor, giving it away.
+//! Changing the mode and back takes three calls. So a socket that the driver made, and that was not handed
+//! out, stays in non-blocking mode: sends, receives and polls do not depend on it. Uses that do, or might,
+//! end that ([`Fd::share_mode`]): other transfers, [`as_fd`](std::os::fd::AsFd::as_fd), a message that
+//! carries the descriptor, giving it away.
 //!
 //! Source: `sendfile(2)`, `cachestat(2)`, `fs/splice.c`.
 
@@ -28,19 +28,19 @@ use crate::operation::{Completion, Operation};
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::sys::{Direction, register};
 
-/// The most bytes of a file that are sent by one call, which takes some fifty microseconds for them: about as
-/// long as all plain calls of a turn.
+/// The most bytes of a file sent by one call, which takes some fifty microseconds for them: about as long as
+/// all plain calls of a turn.
 pub const SEND_FILE_BYTES_MAX: usize = 1 << 20;
 
-/// One call. See [`Connection::send_file`](crate::Connection::send_file), which has a permit for it: of two at
-/// a time each would change the socket's mode under the other.
+/// One call. See [`Connection::send_file`](crate::Connection::send_file), which has a permit for it: two at
+/// a time would change the socket's mode under each other.
 #[derive(Debug)]
 pub(crate) struct SendFile {
     socket: Fd,
     file: Fd,
     offset: u64,
     len: usize,
-    /// What its call was told to do with the mode.
+    /// The permitted change of the mode.
     mode: SendMode,
 }
 
@@ -51,8 +51,8 @@ impl SendFile {
     }
 }
 
-// SAFETY: the call names two descriptors that the value keeps open, and its offset, which nothing else looks
-// at before the completion.
+// SAFETY: the call names two descriptors that the value keeps open, and its offset, which nothing else
+// accesses before the completion.
 unsafe impl Operation for SendFile {
     type Output = io::Result<usize>;
     const KIND: OpKind = OpKind::SendFile;

@@ -1,16 +1,16 @@
 //! Moving bytes through a pipe within the kernel.
 //!
-//! A ring has an entry for this, and gives each to a worker of its own, which waits in the kernel: so many
-//! splices that wait would be as many threads. Here one that waits is a poll:
-//! 1. Where neither end can make the call wait, it is a plain call with `SPLICE_F_NONBLOCK`. That flag is for
-//!    pipes; anything else is asked for its own mode, `O_NONBLOCK`.
-//! 2. If there was nothing to move, or no room for it, the source is polled, then the target, and the call is
-//!    made again.
+//! A ring has an entry for this, and gives each to a worker of its own, which waits in the kernel: waiting
+//! splices would each occupy a thread. Here a waiting splice is a poll:
+//! 1. If neither end can make the call wait, it is a plain call with `SPLICE_F_NONBLOCK`. That flag is for
+//!    pipes; other files depend on their own mode, `O_NONBLOCK`.
+//! 2. If there was no data to move, or no room for it, the source is polled, then the target, and the call
+//!    is made again.
 //! 3. With an end that may make it wait all the same, a thread makes the call, after both ends were polled:
-//!    of the bounded lane for a file, else of the elastic one.
+//!    of the bounded lane for a file, otherwise of the elastic one.
 //!
-//! The kernel keeps the pipe locked during the call, so a thread should not wait there for long. Into
-//! something in blocking mode it moves no more at a time than fits where there is any room.
+//! The kernel keeps the pipe locked during the call, so a thread should not wait there for long. Into a file
+//! in blocking mode it moves no more at a time than fits whenever there is any room.
 //!
 //! Source: `splice(2)`, `fs/splice.c`.
 
@@ -35,22 +35,22 @@ use crate::ops::poll::{self, PollEvents};
 use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::sys::{abi, register};
 
-/// How [`Handle::splice`] moves bytes.
+/// Flags of [`Handle::splice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpliceFlags(pub u32);
 
 impl SpliceFlags {
-    /// Pages are moved rather than copied, where that can be done.
+    /// Pages are moved rather than copied, if possible.
     #[doc(alias = "SPLICE_F_MOVE")]
     pub const MOVE: Self = Self(abi::SPLICE_F_MOVE);
-    /// More follows soon: a socket may wait for that before it sends.
+    /// More data follows soon: a socket may wait for it before it sends.
     #[doc(alias = "SPLICE_F_MORE")]
     pub const MORE: Self = Self(abi::SPLICE_F_MORE);
 }
 
 of_bits!(SpliceFlags);
 
-/// A splice under way: a future. See [`Handle::splice`].
+/// A splice in progress: a future. See [`Handle::splice`].
 #[derive(Debug)]
 #[must_use = "a dropped splice is canceled, or its count thrown away"]
 pub struct Splice {
@@ -60,18 +60,18 @@ pub struct Splice {
     is_canceled: bool,
 }
 
-/// What a splice is doing.
+/// The stage of a splice.
 #[derive(Debug)]
 enum Stage {
-    /// It waits until there is something in the source.
+    /// It waits until the source has data.
     Source(Op<poll::Poll>),
-    /// It waits until there is room in the target.
+    /// It waits until the target has room.
     Target(Op<poll::Poll>),
     /// It makes the call.
     Call(Op<SpliceCall>),
 }
 
-/// The bytes to be moved: from where, to where, and how many.
+/// The source, the target and the number of bytes.
 #[derive(Clone, Debug)]
 struct SpliceRequest {
     from: Fd,
@@ -82,12 +82,12 @@ struct SpliceRequest {
     flags: SpliceFlags,
 }
 
-/// What one end may make the call wait for.
+/// The reason why a call may wait for one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing: a pipe.
+    /// None: a pipe.
     Pipe,
-    /// Nothing: something in non-blocking mode, or of the simulated kernel.
+    /// None: in non-blocking mode, or on the simulated kernel.
     NonBlocking,
     /// Its device.
     File,
@@ -106,37 +106,36 @@ struct SpliceCall {
 
 impl Handle {
     /// Moves up to `len` bytes of `from` to `to` within the kernel, as soon as there are any and the target
-    /// has room for them. One of the two is a pipe. `from_offset` and `to_offset` say where to begin in a
-    /// file, which then keeps its own position. [`CURRENT_POSITION`] stands for that position, which moves;
-    /// pipes, sockets and the like take nothing else.
+    /// has room for them. One of the two is a pipe. `from_offset` and `to_offset` are the offsets in a file,
+    /// which then keeps its own position. [`CURRENT_POSITION`] stands for that position, which moves; pipes,
+    /// sockets and similar files accept nothing else.
     ///
-    /// Resolves to the number of bytes moved, which may be fewer than asked; 0 means that `from` has ended,
-    /// or that `len` is 0. It starts at once, and goes on when it is polled.
+    /// Resolves to the number of bytes moved, which may be fewer than requested; 0 means that `from` has
+    /// ended, or that `len` is 0. It starts at once, and continues when it is polled.
     ///
-    /// Bytes that were moved stay moved. To stop a splice and learn their number, call
-    /// [`cancel`](Splice::cancel) and await it. If it is dropped while a thread makes the call, that call
-    /// ends by itself, and its count is lost, as with a `splice(2)` whose result is thrown away; no byte is
-    /// lost between the two ends.
+    /// Moved bytes stay moved. To stop a splice and learn their number, call [`cancel`](Splice::cancel) and
+    /// await it. If it is dropped while a thread makes the call, that call ends by itself, and its count is
+    /// lost, as with a `splice(2)` whose result is ignored; no byte is lost between the two ends.
     ///
     /// # Waiting
-    /// A splice that waits is a poll, and occupies no thread. Closing the descriptor that it polls ends it
-    /// with `ECANCELED`; closing the other one waits for the splice, so cancel it first.
+    /// A waiting splice is a poll, and occupies no thread. Closing the descriptor that it polls ends it with
+    /// `ECANCELED`; closing the other one waits for the splice, so cancel it first.
     ///
-    /// Between pipes, and what is in non-blocking mode, this thread makes the call. With a file, or with a
-    /// socket or terminal in blocking mode, a thread of a lane does. Into a socket or terminal in blocking
-    /// mode a call moves at most 4 KiB, since it would wait there for more room; for more at a time put it
-    /// into non-blocking mode, if it is only polled and spliced.
+    /// Between pipes, and files in non-blocking mode, this thread makes the call. With a regular file, or
+    /// with a socket or terminal in blocking mode, a thread of a lane does. Into a socket or terminal in
+    /// blocking mode a call moves at most 4 KiB, since it would wait there for more room; for more at a time
+    /// put it into non-blocking mode, if it is only polled and spliced.
     ///
-    /// As long as a call reads or writes a slow file the kernel keeps the pipe locked, and every other call
-    /// on the pipe waits, be it in non-blocking mode: also a read or a splice that this thread makes. Await
-    /// one before the next.
+    /// While a call reads or writes a slow file the kernel keeps the pipe locked, and every other call on
+    /// the pipe waits, even in non-blocking mode: also a read or a splice by this thread. Await one before
+    /// the next.
     ///
     /// # Errors
-    /// - `EINVAL`: neither is a pipe, or both are the same one; no such flag; a target that is open to
-    ///   append; an offset that files cannot have, or for something that is neither a pipe nor a file; a file
-    ///   that the kernel does not splice.
-    /// - `ESPIPE`: an offset for a pipe. `EBADF`: not open to read or to write.
-    /// - `EPIPE`: nobody reads the target any more. No signal is raised.
+    /// - `EINVAL`: neither is a pipe, or both are the same one; an unknown flag; a target open for
+    ///   appending; an invalid file offset, or one for a descriptor that is neither a pipe nor a file; a
+    ///   file that the kernel does not splice.
+    /// - `ESPIPE`: an offset for a pipe. `EBADF`: not open for reading or for writing.
+    /// - `EPIPE`: the target has no reader any more. No signal is raised.
     /// - `ECANCELED`: canceled, and nothing was moved.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `splice(2)`.
     ///
@@ -160,8 +159,8 @@ impl Handle {
 }
 
 impl Splice {
-    /// Ends it with `ECANCELED`; or well, if it was quicker. A call that a thread makes ends by itself. Go on
-    /// to await the splice either way.
+    /// Ends it with `ECANCELED`, or with its result if it was quicker. A call on a thread ends by itself.
+    /// Await the splice in either case.
     pub fn cancel(&mut self) {
         self.is_canceled = true;
         match &mut self.stage {
@@ -202,7 +201,7 @@ impl Future for Splice {
 }
 
 impl SpliceRequest {
-    /// Waits for the source, unless it is a file, and goes on with the target.
+    /// Waits for the source, unless it is a file, and continues with the target.
     fn poll_source(&self, handle: &Handle) -> Stage {
         match self.from.kind() {
             FileKind::Bounded => self.poll_target(handle),
@@ -210,7 +209,7 @@ impl SpliceRequest {
         }
     }
 
-    /// Waits for the target, unless it is a file, and goes on with the call.
+    /// Waits for the target, unless it is a file, and continues with the call.
     fn poll_target(&self, handle: &Handle) -> Stage {
         match self.to.kind() {
             FileKind::Bounded => self.call(handle),
@@ -231,8 +230,8 @@ impl SpliceRequest {
         [&self.from, &self.to].map(End::of)
     }
 
-    /// Whether both ends are polled before the first call: a thread is to make it, and the kernel will not
-    /// refuse it at once.
+    /// Returns whether both ends are polled before the first call: a thread is to make it, and the kernel
+    /// will not refuse it at once.
     fn is_polled_first(&self) -> bool {
         const KNOWN: u32 =
             abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;
@@ -279,7 +278,7 @@ impl End {
     }
 }
 
-/// Which way a call between these goes.
+/// Returns the route of a call between these ends.
 fn route(from: End, to: End) -> Route {
     match (from, to) {
         (End::Blocking | End::RemoteFile, _) | (_, End::Blocking | End::RemoteFile) => {
@@ -291,7 +290,7 @@ fn route(from: End, to: End) -> Route {
 }
 
 // SAFETY: the call names two descriptors that the value keeps open, and its two offsets, which nothing else
-// looks at before the completion.
+// accesses before the completion.
 unsafe impl Operation for SpliceCall {
     type Output = io::Result<usize>;
     const KIND: OpKind = OpKind::Copy;

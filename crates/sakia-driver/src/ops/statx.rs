@@ -1,4 +1,4 @@
-//! What the kernel knows of a file, and of the file system that it lies on.
+//! Status of files and file systems.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -24,34 +24,34 @@ pub struct Statx {
     at: At,
     flags: u32,
     result: Cell<StatxResult>,
-    /// The result was found out together with the way.
+    /// The result is known already, from the choice of the route.
     is_known: Cell<bool>,
     owner: Rc<dyn Owner>,
 }
 
-/// What the kernel knows of a file system: field by field `struct statfs`; see `statfs(2)`.
+/// The status of a file system: field by field `struct statfs`; see `statfs(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
 pub struct StatfsResult {
-    /// Which sort: one of the kernel's `*_MAGIC`.
+    /// The type: one of the kernel's `*_MAGIC`.
     #[doc(alias = "f_type")]
     pub magic: u64,
-    /// Preferred size of a transfer in bytes.
+    /// The preferred size of a transfer in bytes.
     pub block_size: u64,
     /// Size in fragments.
     pub blocks: u64,
-    /// Fragments that are free.
+    /// Free fragments.
     pub blocks_free: u64,
-    /// Fragments that are free for whoever is not root.
+    /// Fragments free for users other than root.
     pub blocks_available: u64,
-    /// Inodes, where there is a most number of them.
+    /// Inodes, if their number is limited.
     pub files: u64,
-    /// Inodes that are free.
+    /// Free inodes.
     pub files_free: u64,
-    /// Tells one mounted file system from another, where it does.
+    /// Identifies the mounted file system, if supported.
     pub id: [i32; 2],
-    /// The most bytes of a name.
+    /// The longest name in bytes.
     pub name_bytes_max: u64,
     /// Size of a fragment in bytes.
     pub fragment_size: u64,
@@ -69,22 +69,22 @@ pub struct Statfs {
     result: StatfsResult,
 }
 
-/// How fresh the answer is to be: one of the two, or neither.
+/// The required freshness of the result: one of the two, or neither.
 const SYNC_TYPE: u32 = AtFlags::STATX_FORCE_SYNC.bits() | AtFlags::STATX_DONT_SYNC.bits();
 
-/// The flags there are.
+/// The supported flags.
 const FLAGS: u32 = SYNC_TYPE
     | AtFlags::SYMLINK_NOFOLLOW.bits()
     | AtFlags::NO_AUTOMOUNT.bits()
     | AtFlags::EMPTY_PATH.bits();
 
 impl Handle {
-    /// Asks about `path`, relative to `directory` or, with `None`, to the working directory. `flags` are
-    /// the kernel's `AT_*`.
+    /// Returns the status of `path`, relative to `directory` or, with `None`, to the working directory.
+    /// `flags` are the kernel's `AT_*`.
     ///
     /// # Errors
-    /// - `EINVAL`: a flag that `statx(2)` did not have from the beginning, or both of `AT_STATX_FORCE_SYNC`
-    ///   and `AT_STATX_DONT_SYNC`. Otherwise as `statx(2)`.
+    /// - `EINVAL`: a flag newer than the first `statx(2)`, or both of `AT_STATX_FORCE_SYNC` and
+    ///   `AT_STATX_DONT_SYNC`. Otherwise as `statx(2)`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
@@ -92,7 +92,7 @@ impl Handle {
         self.start_statx(self.at(directory, path), flags)
     }
 
-    /// Asks about an open file.
+    /// Returns the status of an open file.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -104,7 +104,7 @@ impl Handle {
         self.start_statx(self.at_fd(fd), AtFlags::EMPTY_PATH.bits())
     }
 
-    /// Asks about the file system that `fd` lies on.
+    /// Returns the status of the file system of `fd`.
     ///
     /// # Errors
     /// `EOPNOTSUPP`: the backend does not perform it. Otherwise as `fstatfs(2)`.
@@ -120,7 +120,7 @@ impl Handle {
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
         let (result, is_known) = <_>::default();
         let statx = Statx { at, flags, result, is_known, owner: self.owner() };
-        // Kernels differ in whether they look at flags that they do not need, and plain calls from rings.
+        // Kernels differ in whether they check flags that they do not need, and plain calls from rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
     }
@@ -131,8 +131,8 @@ impl Statx {
         self.at.c_path().unwrap_or_default().as_ptr().cast()
     }
 
-    /// Returns the way of a call about an open file. If nothing is known of the descriptor that way takes a
-    /// call of the same name, which then tells the result, too.
+    /// Returns the route of a query about an open file. If nothing is known about the descriptor, finding
+    /// the route takes the same call, which then gives the result, too.
     fn route_of(&self, fd: &Fd, rule: Rule) -> Route {
         if rule.tries_now
             && let Some(result) = fd.learn_with_stat()
@@ -144,9 +144,9 @@ impl Statx {
     }
 }
 
-// SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the
-// result, which is part of the value and stays where it is until the completion; and a descriptor that
-// the value keeps open.
+// SAFETY: the entry names the path, whose bytes the value owns on the heap or which is static; the result,
+// which is part of the value and does not move until the completion; and a descriptor that the value keeps
+// open.
 operation! {
     unsafe |it: Statx| Bounded, at; Statx;
     entry {
@@ -167,8 +167,8 @@ operation! {
     output StatxResult, |completion| completion.result().map(|_| it.result.get());
 }
 
-// SAFETY: the entry names the result, which is part of the value and stays where it is until the
-// completion, and a descriptor that the value keeps open.
+// SAFETY: the entry names the result, which is part of the value and does not move until the completion, and
+// a descriptor that the value keeps open.
 operation! {
     unsafe |it: Statfs| Bounded, fd; Statx;
     call System::on(Function::Fstatfs, it.fd.raw(), [word(&raw mut it.result)]);

@@ -29,7 +29,7 @@ impl<T: IoBuf> Parts<T> {
         Self { bufs, vector }
     }
 
-    /// The bytes of all.
+    /// Returns the number of bytes of all buffers.
     pub(super) fn bytes_len(&self) -> usize {
         let used = self.bufs.iter().take(BUFFERS_MAX);
         used.map(T::bytes_len).fold(0, usize::saturating_add)
@@ -52,7 +52,7 @@ impl<T: IoBuf> Parts<T> {
 }
 
 impl<T: IoBufMut> Parts<T> {
-    /// The room of all.
+    /// Returns the room of all buffers.
     pub(super) fn room_len(&self) -> u32 {
         room_of_all(&self.bufs)
     }
@@ -66,13 +66,13 @@ impl<T: IoBufMut> Parts<T> {
         self.bufs.iter_mut().take(BUFFERS_MAX).for_each(initialize);
     }
 
-    /// The buffers, and how many bytes the kernel has filled of `room`.
+    /// Returns the buffers, and the number of bytes that the kernel has filled of `room`.
     pub(super) fn filled(mut self, completion: Completion, room: u32) -> BufResult<usize, Vec<T>> {
         (note_all_filled(completion, &mut self.bufs, room), self.bufs)
     }
 }
 
-/// Several buffers, and where their bytes lie in a file.
+/// Several buffers, and their offset in a file.
 #[derive(Debug)]
 struct Vectored<T> {
     fd: Fd,
@@ -80,7 +80,7 @@ struct Vectored<T> {
     offset: u64,
     /// `RWF_*`.
     flags: u32,
-    /// What is asked for in all.
+    /// The requested length in total.
     bytes: u32,
 }
 
@@ -109,7 +109,7 @@ impl<T: IoBuf> WriteVectored<T> {
 }
 
 impl Handle {
-    /// As [`read`](Handle::read), filling one buffer after the other, each `Vec` that is empty up to its
+    /// Reads as [`read`](Handle::read), filling one buffer after the other, each empty `Vec` up to its
     /// capacity. At most the first 1024 are used.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Handle {
         self.start(ReadVectored::new(self.held(fd), bufs, offset, 0))
     }
 
-    /// As [`read_vectored`](Handle::read_vectored), with `RWF_*` flags; see
+    /// Reads as [`read_vectored`](Handle::read_vectored), with `RWF_*` flags; see
     /// [`read_with`](Handle::read_with).
     ///
     /// # Kernel
@@ -143,7 +143,7 @@ impl Handle {
         self.start_transfer(ReadVectored::new(self.held(fd), bufs, offset, flags), flags)
     }
 
-    /// As [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
+    /// Writes as [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
     /// used.
     ///
     /// # Kernel
@@ -158,7 +158,7 @@ impl Handle {
         self.start(WriteVectored::new(self.held(fd), bufs, offset, 0))
     }
 
-    /// As [`write_vectored`](Handle::write_vectored), with `RWF_*` flags; see
+    /// Writes as [`write_vectored`](Handle::write_vectored), with `RWF_*` flags; see
     /// [`write_with`](Handle::write_with).
     ///
     /// # Kernel
@@ -175,9 +175,9 @@ impl Handle {
     }
 }
 
-// SAFETY: the entry names the vector, which the value owns on the heap; through it the buffers' bytes,
-// which the value owns and which stay put (the promise of `IoBufMut`); and a descriptor that the value
-// keeps open.
+// SAFETY: the entry names the vector, which the value owns on the heap; through it the buffers' bytes, which
+// the value owns and which do not move (the promise of `IoBufMut`); and a descriptor that the value keeps
+// open.
 unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
     const KIND: OpKind = OpKind::Read;

@@ -43,11 +43,11 @@ pub struct RemoveXattr {
 
 impl Handle {
     /// Reads the extended attribute `name` of an open file into `buf`, an empty one up to its capacity.
-    /// Resolves to its length, and the buffer; with a buffer without room, to the length that one would need.
+    /// Resolves to its length, and the buffer; with a buffer without room, to the required length.
     ///
     /// # Errors
-    /// - `ENODATA`: there is none of that name. `ERANGE`: the buffer is too small for it.
-    /// - `EOPNOTSUPP`: the file system has none. Otherwise as `fgetxattr(2)`.
+    /// - `ENODATA`: the attribute does not exist. `ERANGE`: the buffer is too small for it.
+    /// - `EOPNOTSUPP`: the file system does not support attributes. Otherwise as `fgetxattr(2)`.
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_fgetxattr(3)`.
@@ -59,9 +59,9 @@ impl Handle {
     /// Sets the extended attribute `name` of an open file to `value`. `flags` are the kernel's `XATTR_*`.
     ///
     /// # Errors
-    /// - `EEXIST`: with `XATTR_CREATE`, there is one. `ENODATA`: with `XATTR_REPLACE`, there is none.
+    /// - `EEXIST`: with `XATTR_CREATE`, it exists. `ENODATA`: with `XATTR_REPLACE`, it does not exist.
     /// - `ENOSPC`, `EDQUOT`, `E2BIG`, `ERANGE`: value or name are too long.
-    /// - `EOPNOTSUPP`: the file system has none of that sort. Otherwise as `fsetxattr(2)`.
+    /// - `EOPNOTSUPP`: the file system does not support such attributes. Otherwise as `fsetxattr(2)`.
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_fsetxattr(3)`.
@@ -71,13 +71,13 @@ impl Handle {
     }
 
     /// Lists the names of an open file's extended attributes, each with a NUL at its end. Resolves to the
-    /// number of bytes, and the buffer, which is read into as by [`get_xattr`](Handle::get_xattr); with one
-    /// without room, to as many as one would need.
+    /// number of bytes, and the buffer, filled as by [`get_xattr`](Handle::get_xattr); with a buffer without
+    /// room, to the required number.
     ///
     /// # Errors
     /// - `ERANGE`: the buffer is too small.
-    /// - `EOPNOTSUPP`: the file system has none, or the backend does not perform it. Otherwise as
-    ///   `flistxattr(2)`.
+    /// - `EOPNOTSUPP`: the file system does not support attributes, or the backend does not perform it.
+    ///   Otherwise as `flistxattr(2)`.
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `flistxattr(2)`.
@@ -89,9 +89,9 @@ impl Handle {
     /// Removes the extended attribute `name` of an open file.
     ///
     /// # Errors
-    /// - `ENODATA`: there is none of that name.
-    /// - `EOPNOTSUPP`: the file system has none, or the backend does not perform it. Otherwise as
-    ///   `fremovexattr(2)`.
+    /// - `ENODATA`: the attribute does not exist.
+    /// - `EOPNOTSUPP`: the file system does not support attributes, or the backend does not perform it.
+    ///   Otherwise as `fremovexattr(2)`.
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `fremovexattr(2)`.

@@ -10,22 +10,22 @@ pub(crate) struct Timing {
     pub(crate) end: Duration,
     /// An upper bound of its latency.
     pub(crate) took: Duration,
-    /// Whether the thread slept in that call and no other. `None` if that was not measured: something
-    /// else may have happened in that time, too.
+    /// The thread slept in that call and no other. `None` if that was not measured: the time may include
+    /// other work.
     pub(crate) has_waited: Option<bool>,
 }
 
 /// Stops plain calls on a file system for a while after they have been slow.
 ///
-/// A call that may wait is made without knowing whether it will. After one that took long the next are
-/// watched: did the thread wait in them, rather than lose its processor to others? They are many, since
-/// the kernel has a writer wait once for many writes. One such wait of more than
-/// [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the
-/// breaker: operations go to the queue, whose workers may wait as they like. After a time, which doubles
-/// until all that is watched went well, the next operation tries again.
+/// A call that may block is made without knowing whether it will. After a slow call the next ones are
+/// watched: did the thread sleep in them, rather than lose its processor to others? They are many, since the
+/// kernel blocks a writer once for many writes. One such wait of more than [`STALL`](Breaker::STALL), or
+/// several in a row of more than [`SLOW`](Breaker::SLOW), open the breaker: operations go to the queue,
+/// whose workers may block freely. After a pause, which doubles until all watched calls were quick, the next
+/// operation tries again.
 ///
-/// So a device that stalls holds a thread up for as long as the kernel makes a writer wait, once each time
-/// the breaker tries; twice the first time, since the first of them was not watched.
+/// So a stalled device blocks a thread for as long as the kernel blocks a writer, once per trial of the
+/// breaker; twice the first time, since the first call was not watched.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: Cell<BreakerState>,
@@ -43,14 +43,14 @@ pub(crate) struct Breaker {
 enum BreakerState {
     /// Plain calls are made.
     Closed,
-    /// None are, until then.
+    /// None are made, until then.
     Open { until: Duration },
     /// One is on trial.
     Trial,
 }
 
 impl Breaker {
-    /// More than any call takes that only copies.
+    /// Longer than any call that only copies.
     const STALL: Duration = Duration::from_micros(500);
     /// More than the cost of handing the operation to a worker.
     const SLOW: Duration = Duration::from_micros(50);
@@ -112,7 +112,7 @@ impl Breaker {
     #[cold]
     fn note_slowly(&self, timing: Timing) {
         if timing.took <= Self::SLOW || timing.has_waited == Some(false) {
-            // Quick; or not the call but the machine was slow.
+            // Quick; or the machine was slow, not the call.
             self.state.set(BreakerState::Closed);
             let watched = self.watched.get().saturating_sub(1);
             self.watched.set(watched);
@@ -125,7 +125,7 @@ impl Breaker {
             return;
         }
         if timing.has_waited.is_none() {
-            // Something else, perhaps.
+            // The delay may have another cause.
             self.watched.set(if timing.took > Self::STALL { Self::WATCHED } else { 1 });
             return;
         }

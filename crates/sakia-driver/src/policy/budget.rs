@@ -3,45 +3,47 @@
 use std::time::Duration;
 
 /// The budget of plain calls in one turn: 64 of the smallest, or fewer that copy more. That is about 50
-/// microseconds of calls, but the tasks that make them may work for any time in between. So where a loop says
-/// when it begins to poll tasks, none are made once these have taken [`TIME_MAX`](InlineBudget::TIME_MAX):
-/// 1. The clock is read before every few calls: before each one while they are far apart, else less and less
-///    often, up to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. It is one count for all turns, so that turns
-///    of few calls are not missed.
-/// 2. It is read once more in a turn when something has come, which a load or two tell before each call.
+/// microseconds of calls, but the tasks that make them may work for any time in between. So if a loop
+/// reports when it begins to poll tasks, no calls are made once these have taken
+/// [`TIME_MAX`](InlineBudget::TIME_MAX):
+/// 1. The clock is read before every few calls: before each one while they are far apart, otherwise less and
+///    less often, up to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. The count continues across turns,
+///    so that turns of few calls are not missed.
+/// 2. It is read once more in a turn when a completion has arrived, which a load or two detect before each
+///    call.
 ///
-/// So a task that works long between its calls waits for the next turn after one piece of work. Where many
+/// So a task that works long between its calls waits for the next turn after one piece of work. If many
+/// earlier calls were close to each other, and no completion arrives, it does after up to 32 pieces.
 /// calls before were close to each other, and nothing tells of news, it does after up to 32 pieces.
-///
-/// Operations that find nothing left, and that a ring does well when it gets many at once, go there
-/// ([`crowded`](InlineBudget::crowded)). Where that happens to many in a turn, they would all have been
-/// better off there: an entry in a full queue costs less than a call. So the budget shrinks, and grows
-/// again when nobody is left without.
+/// Operations without a budget, of a kind that a ring batches well, go to the ring
+/// ([`crowded`](InlineBudget::crowded)). If many do so in a turn, all would have been better off there: an
+/// entry in a full queue costs less than a call. So the budget shrinks, and grows again when it suffices for
+/// all.
 #[derive(Debug)]
 pub(crate) struct InlineBudget {
     /// Units left before the clock is read.
     left: u32,
-    /// Units left after that.
+    /// Units left after that read.
     rest: u32,
-    /// Units that a turn begins with.
+    /// The units of a new turn.
     turn: u32,
-    /// Operations of this turn that went to the ring for want of more.
+    /// The number of this turn's operations that went to the ring for lack of units.
     crowd: u32,
     pace: Pace,
-    /// When the clock was last read.
+    /// The time of the last clock read.
     looked: Duration,
-    /// Units between two looks at the clock.
+    /// Units between two clock reads.
     stride: u32,
-    /// The number of looks in a row that found calls close to each other.
+    /// The number of consecutive reads that found calls close to each other.
     short: u32,
 }
 
 /// The state of a turn's plain calls with regard to the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// The clock is read when something has come.
+    /// The clock is read when a completion arrives.
     Listening,
-    /// It was.
+    /// It was read.
     Heard,
     /// Their time is over.
     Late,
@@ -51,18 +53,18 @@ impl InlineBudget {
     /// In units of a small call.
     const TURN_MAX: u32 = 64;
     const TURN_MIN: u32 = 1;
-    /// So many in a turn are a crowd.
+    /// The number of operations in a turn that make a crowd.
     const CROWD: u32 = 8;
-    /// Copying so many bytes takes about as long as a small call.
+    /// The number of bytes whose copy takes about as long as a small call.
     const BYTES_PER_UNIT: u32 = 8 << 10;
     /// Tasks make plain calls for this long after the first of them is polled.
     const TIME_MAX: Duration = Duration::from_micros(500);
-    /// The most that is done between two looks at the clock.
+    /// The most units between two clock reads.
     const STRIDE_MAX: u32 = 32;
-    /// With more time between two looks, the tasks' own work included, the clock is read before each call.
+    /// With more time between two reads, the tasks' own work included, the clock is read before each call.
     const LONG: Duration = Duration::from_micros(128);
-    /// Looks in a row that find it shorter, after which the next ones are further apart. The first one of a
-    /// turn may find so before a task works long.
+    /// The number of consecutive shorter intervals after which the reads are spread out. The first interval
+    /// of a turn may be short before a task works long.
     const SHORT_MAX: u32 = 8;
 
     pub(crate) const fn new() -> Self {
@@ -78,7 +80,7 @@ impl InlineBudget {
         }
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
         if self.crowd >= Self::CROWD {
@@ -92,20 +94,20 @@ impl InlineBudget {
         self.go_on(self.turn, before_look);
     }
 
-    /// Has `all` left, of which `before_look` may be done before the clock is read.
+    /// Sets `all` as the units left, of which `before_look` may be used before the clock is read.
     #[inline(always)]
     fn go_on(&mut self, all: u32, before_look: u32) {
         self.left = before_look.min(all);
         self.rest = all - self.left;
     }
 
-    /// Returns whether a plain call may be made without a look at the clock, unless there are news.
+    /// Returns whether a plain call may be made without reading the clock, unless a completion arrives.
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// Returns whether the clock is to be read as soon as something has come.
+    /// Returns whether the clock is to be read as soon as a completion arrives.
     #[inline(always)]
     pub(crate) fn listens(&self) -> bool {
         self.pace == Pace::Listening
@@ -122,8 +124,8 @@ impl InlineBudget {
         self.turn - self.left - self.rest
     }
 
-    /// Returns whether a plain call may be made if tasks are polled since `begin`; `now` reads the
-    /// clock. `has_news` says whether something has come.
+    /// Returns whether a plain call may be made if tasks are polled since `begin`; `now` reads the clock.
+    /// `has_news` says that a completion has arrived.
     pub(crate) fn look(
         &mut self,
         begin: Option<Duration>,
@@ -161,13 +163,13 @@ impl InlineBudget {
         true
     }
 
-    /// An operation went to the ring for want of more. Those that came too late are no crowd.
+    /// Counts an operation that went to the ring for lack of units. Late ones do not count.
     #[inline(always)]
     pub(crate) fn crowded(&mut self) {
         self.crowd += u32::from(self.pace != Pace::Late);
     }
 
-    /// A plain call with so many bytes is made.
+    /// Charges a plain call with this number of bytes.
     #[inline(always)]
     pub(crate) fn spend(&mut self, bytes: u32) {
         let units = 1 + bytes / Self::BYTES_PER_UNIT;
@@ -189,8 +191,8 @@ impl InlineBudget {
 mod tests {
     use super::*;
 
-    /// Makes plain calls as long as there may be some, each followed by work that takes `work`. Returns how
-    /// many.
+    /// Makes plain calls as long as the budget allows them, each followed by work that takes `work`. Returns
+    /// their number.
     fn call(
         inline_budget: &mut InlineBudget,
         clock: &mut Duration,
@@ -230,7 +232,7 @@ mod tests {
                 clock += long; // a sleep, of which the tasks know nothing
             }
             assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
-            // Where work becomes long that is noticed soon.
+            // If the work becomes long, that is detected soon.
             inline_budget.renew();
             let count = call(&mut inline_budget, &mut clock, long, 100);
             assert!(count <= InlineBudget::STRIDE_MAX, "{count}");

@@ -4,23 +4,23 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::CallMode;
 
-/// Predicts whether transfers of a file find their bytes in the page cache: a saturating counter of two bits,
-/// and the number of transfers that were not tried since the last one.
+/// Predicts whether transfers of a file find their bytes in the page cache: a saturating counter of two
+/// bits, and the number of transfers since the last try.
 ///
-/// Threads may share it. Updates are not atomic as a whole, so one of two at a time may get lost.
+/// Threads may share it. Updates are not atomic as a whole, so one of two concurrent ones may get lost.
 #[derive(Debug)]
 pub struct CacheHint(AtomicU8);
 
 impl CacheHint {
     const LEVEL_MAX: u8 = 3;
-    /// From this level on a call that does not wait is tried.
+    /// From this level on a non-blocking call is tried.
     const WARM: u8 = 2;
-    /// One transfer that was not tried, beside the level.
+    /// One skipped transfer, in the bits above the level.
     const SKIPPED: u8 = Self::LEVEL_MAX + 1;
     /// A cold file is tried again after this many transfers.
     const SKIPS: u8 = 15;
 
-    /// The hint of a new file: its first transfer is tried.
+    /// Returns the hint of a new file: its first transfer is tried.
     pub const fn new() -> Self {
         Self(AtomicU8::new(Self::WARM))
     }
@@ -46,7 +46,7 @@ impl CacheHint {
         false
     }
 
-    /// Notes a call that found its bytes.
+    /// Records a call that found its bytes.
     #[inline(always)]
     pub fn hit(&self) {
         let hint = self.get();
@@ -56,7 +56,7 @@ impl CacheHint {
         }
     }
 
-    /// Notes a call that would have blocked.
+    /// Records a call that would have blocked.
     pub fn missed(&self) {
         self.set((self.get() & Self::LEVEL_MAX).saturating_sub(1));
     }
@@ -96,12 +96,12 @@ impl CallSupport {
     }
 }
 
-/// A [`CallSupport`] that threads share: one learns, the others see it sooner or later.
+/// A [`CallSupport`] that threads share: one learns, the others see it eventually.
 #[derive(Debug, Default)]
 pub struct SharedCallSupport(AtomicU8);
 
 impl SharedCallSupport {
-    /// Begins with this.
+    /// Returns one with this initial value.
     pub const fn new(support: CallSupport) -> Self {
         Self(AtomicU8::new(support as u8))
     }

@@ -1,20 +1,19 @@
-//! Which way an operation takes: the queue of its backend, a plain system call here and now, or a thread
-//! of a lane.
+//! Routes of operations: the queue of the backend, a plain system call inline, or a thread of a lane.
 //!
-//! A ring is not always the cheaper way: what the page cache holds is read by one plain call for less
-//! than an entry and its completion cost, and what the kernel hands to its workers anyway (buffered
-//! writes on most file systems, everything on a file system in memory, questions about a file) costs a
-//! multiple on a ring. So for each kind of operation a [`Rule`] says what is tried first. A plain call
-//! is made only where it does not wait for a device: it either fails instead of waiting
-//! (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is one that is not known to wait, and is timed.
+//! A ring is not always the cheaper way: cached data is read by one plain call for less than the cost of an
+//! entry and its completion, and operations that the kernel gives to its workers anyway (buffered writes on
+//! most file systems, everything on a file system in memory, metadata queries) cost a multiple on a ring. So
+//! for each kind of operation a [`Rule`] names the first attempt. A plain call is made only if it does not
+//! wait for a device: it either fails instead of blocking (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is not
+//! known to block, and is timed.
 //!
-//! Calls teach:
+//! The driver learns from calls:
 //! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
-//! - per *mount*, by the file system's type and by what it answers, whether it can refuse to wait, and
+//! - per *mount*, from the file system's type and its results, whether it supports non-blocking calls, and
 //!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
 //!
-//! The plain calls of a turn are bounded ([`InlineBudget`]), in number and, while tasks are polled, in
-//! time; what exceeds it is done in the next turns, in the order of asking.
+//! The plain calls of a turn are bounded ([`InlineBudget`]), in number and, while tasks are polled, in time;
+//! further ones wait for the next turns, in order.
 //!
 //! Used by the driver's thread only.
 
@@ -32,7 +31,7 @@ pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 use crate::counters::OpKind;
 
-/// Says whether a driver makes plain calls where they are the cheaper way.
+/// The choice between plain calls and the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
@@ -48,7 +47,7 @@ pub enum Bypass {
 pub struct Rule {
     /// A plain call is tried before the queue.
     pub tries_now: bool,
-    /// Bytes beyond which it is not: the copy alone would hold up others.
+    /// Bytes beyond which it is not: the copy alone would delay other tasks.
     pub bytes_max: u32,
 }
 
@@ -60,7 +59,7 @@ impl Rule {
     /// A plain call first for up to 64 KiB.
     pub const SMALL: Self = Self { tries_now: true, bytes_max: 64 << 10 };
 
-    /// The way of a call that is always short.
+    /// Returns the route of a call that is always short.
     pub(crate) fn route_short_call(self) -> Route {
         if self.tries_now { Route::Now(CallMode::Blocking) } else { Route::Queue }
     }
@@ -72,34 +71,34 @@ pub struct Rules {
     by_kind: [Rule; OpKind::COUNT],
 }
 
-/// The rules that were measured to be right; see `PLATFORM.md` for what they lead to by file system.
-/// Kinds that are not here go to the queue.
+/// The measured rules; see `PLATFORM.md` for their effect by file system. Kinds that are not here go to the
+/// queue.
 const MEASURED: &[(OpKind, Rule)] = &[
-    // What is cached is copied for less than an entry costs. What is not is refused, with read-ahead
+    // Cached data is copied for less than the cost of an entry. Uncached data is refused, with read-ahead
     // begun.
     (OpKind::Read, Rule::SMALL),
-    // A ring hands these to a worker, unless the file system can refuse to wait.
+    // A ring gives these to a worker, unless the file system supports non-blocking calls.
     (OpKind::Write, Rule::SMALL),
     // The lookup succeeds from the cache, or is refused.
     (OpKind::Open, Rule::NOW),
-    // A ring always hands these to a worker.
+    // A ring always gives these to a worker.
     (OpKind::Statx, Rule::NOW),
     // The same work on the same thread either way.
     (OpKind::Close, Rule::NOW),
     // No ring has them.
     (OpKind::List, Rule::NOW),
     (OpKind::SendFile, Rule::NOW),
-    // Some advice is handed to a worker; all of it is short.
+    // Some advice goes to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
-    // Short, and needs nobody else.
+    // Short, and independent of other programs.
     (OpKind::Socket, Rule::NOW),
-    // Batches of datagrams, by a call for many. All else is done by the queue, whatever this says.
+    // Batches of datagrams, by a call for many. The queue does all other receives, whatever this says.
     (OpKind::Recv, Rule::NOW),
     (OpKind::Send, Rule::NOW),
 ];
 
 impl Default for Rules {
-    /// The rules that were measured to be right.
+    /// Returns the measured rules.
     fn default() -> Self {
         let mut by_kind = [Rule::QUEUE; OpKind::COUNT];
         for &(kind, rule) in MEASURED {
@@ -110,7 +109,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The rule for one kind.
+    /// Returns the rule for one kind.
     #[inline(always)]
     pub fn of(&self, kind: OpKind) -> Rule {
         self.by_kind[kind as usize]
@@ -137,9 +136,9 @@ impl fmt::Debug for Rules {
 /// The mode of a plain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallMode {
-    /// It fails where it would have to wait: for a device, or for somebody else.
+    /// It fails if it would have to wait: for a device, or for another program.
     NonBlocking,
-    /// It takes its time.
+    /// It may block.
     Blocking,
 }
 
@@ -148,16 +147,16 @@ pub enum CallMode {
 pub enum Attempt {
     /// A result as of a completion.
     Done(i32),
-    /// It would have had to wait; nothing was done.
+    /// It would have blocked; nothing was done.
     WouldBlock,
     /// The file or the backend has no such call; nothing was done.
     Unsupported,
 }
 
-/// Whether an operation whose plain call has returned is tried again, and how.
+/// The next attempt after a plain call that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It is not: the result is the operation's.
+    /// None: the result is the operation's.
     No,
     /// It goes into the queue.
     InQueue,
@@ -165,7 +164,7 @@ pub enum Retry {
     Call(CallMode),
 }
 
-/// The way of an operation.
+/// The route of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Into the backend's queue.
@@ -176,12 +175,12 @@ pub enum Route {
     Lane(Lane),
 }
 
-/// A queue of work with threads of its own.
+/// A queue of work with its own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// For what ends by itself: files, metadata.
+    /// For work that ends by itself: files, metadata.
     Bounded = 0,
-    /// For what may wait for ever: FIFOs and terminals that are opened, locks that others hold.
+    /// For work that may block for ever: opening FIFOs and terminals, waiting for locks.
     Elastic = 1,
 }
 

@@ -11,17 +11,17 @@ use super::{Breaker, CallMode, Lane, Route};
 use crate::mounts::{RemoteMounts, closes_at_once, is_local, is_remote};
 use crate::sys::Direction;
 
-/// Says whether a file system supports `RWF_NOWAIT`.
+/// Support of `RWF_NOWAIT` by a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Support {
     /// Not tried yet.
     #[default]
     Unknown,
-    /// It can: it has answered without waiting, or refused to wait.
+    /// Supported: it has returned without blocking, or refused to block.
     Yes,
-    /// It cannot: every such call fails with `EOPNOTSUPP`.
+    /// Unsupported: every such call fails with `EOPNOTSUPP`.
     No,
-    /// It claims to, but answered the end of a file where there was none.
+    /// It claims support, but reported the end of a file at another place.
     Lies,
 }
 
@@ -31,9 +31,9 @@ pub enum Support {
 pub struct MountFacts {
     /// The device, as `st_dev`.
     pub device: u64,
-    /// The file system's type, as in `/proc/self/mountinfo`; empty where that does not tell.
+    /// The file system's type, as in `/proc/self/mountinfo`; empty if it is missing there.
     pub file_system: String,
-    /// Another machine or process serves it, so that any call may wait for ever.
+    /// Another machine or process serves it, so that any call may block for ever.
     pub is_remote: bool,
     /// Support of `RWF_NOWAIT` by reads.
     pub nowait_read: Support,
@@ -46,24 +46,24 @@ pub struct MountFacts {
 }
 
 impl MountFacts {
-    /// Returns the way of a read that a rule wants done at once: buffered, and small enough for the rule.
-    /// Of a file whose bytes were not in the page cache lately, the queue.
+    /// Returns the route of a read that a rule wants inline: buffered, and small enough for the rule. For a
+    /// file whose bytes were not in the page cache lately it is the queue.
     pub fn read_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_read)
     }
 
-    /// Returns the way of such a write.
+    /// Returns the route of such a write.
     pub fn write_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_write)
     }
 }
 
-/// Returns the way of a transfer on such a mount.
+/// Returns the route of a transfer on such a mount.
 fn transfer_route(is_remote: bool, nowait: Support) -> Route {
     if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
 }
 
-/// Returns the way of a transfer on a local file system.
+/// Returns the route of a transfer on a local file system.
 #[inline(always)]
 pub(crate) fn local_route(nowait: Support) -> Route {
     match nowait {
@@ -128,7 +128,7 @@ impl Mount {
     }
 }
 
-/// The mounts that a driver has met, by device, and the paths at which opening may wait for a server.
+/// The mounts that a driver has met, by device, and the paths whose open may wait for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
@@ -138,23 +138,23 @@ pub(crate) struct Mounts {
     pub(crate) asks_first: Cell<bool>,
 }
 
-/// The last reading of the table of mounts. Looking a path up on a network or FUSE file system, and
-/// opening what was looked up, may wait for the server, cached or not.
+/// The last reading of the table of mounts. Looking a path up on a network or FUSE file system, and opening
+/// it, may wait for the server, cached or not.
 #[derive(Debug, Default)]
 struct RemotePaths {
     mounts: RemoteMounts,
-    /// The working directory then.
+    /// The working directory at that time.
     here: PathBuf,
-    /// Openings until the table of mounts is looked at again.
+    /// Opens until the table of mounts is read again.
     openings_left: u32,
 }
 
 impl Mounts {
-    /// Openings between two looks at the table of mounts.
+    /// Opens between two readings of the table of mounts.
     const OPENINGS: u32 = 4096;
 
     /// Returns whether opening this path may wait for a server. `look` reads the table of mounts: at first,
-    /// and again after many openings, or when a mount was met that is new.
+    /// and again after many opens, or after meeting a new mount.
     pub(crate) fn may_wait(
         &self,
         path: &[u8],
@@ -167,15 +167,15 @@ impl Mounts {
         }
         remote.openings_left -= 1;
         let RemotePaths { mounts, here, .. } = &*remote;
-        // By the letters of the path: a link that leads there is followed on this thread.
+        // By the text of the path: a link that leads there is followed on this thread.
         mounts.may_hold(Path::new(OsStr::from_bytes(path)), || Some(here.clone()))
     }
 
-    /// The mount with this device. When it is new, `file_system` tells its type.
+    /// Returns the mount with this device. If it is new, `file_system` returns its type.
     pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         let mut by_device = self.by_device.borrow_mut();
         let make = || {
-            // There may be others that are new.
+            // Other mounts may be new, too.
             self.remote.borrow_mut().openings_left = 0;
             Rc::new(Mount::new(device, &file_system()))
         };
@@ -242,7 +242,7 @@ mod tests {
         let root = || remote("/", "/");
         assert!(Mounts::default().may_wait(b"/a/b", root));
         assert!(Mounts::default().may_wait(b"/", root));
-        // The table is looked at again when a mount turns out to be new.
+        // The table is read again when a mount turns out to be new.
         let mounts = Mounts::default();
         assert!(!mounts.may_wait(b"/net/host/a", <_>::default));
         assert!(!mounts.may_wait(b"/net/host/a", look));

@@ -1,19 +1,19 @@
-//! Opening files, some of which make their openers wait, and `O_NONBLOCK`.
+//! Opens that may block, and `O_NONBLOCK`.
 //!
-//! What is going to be opened is not known beforehand, and a FIFO must not be opened to find out: an
-//! open with `O_NONBLOCK` lets the other side's open return. So [`Open::unless_it_waits`] goes these steps:
-//! 1. a file that cannot wait by its flags is opened as it is;
-//! 2. otherwise the path is asked for its type, within the bounds of an `openat2(2)`. A FIFO, a
-//!    character device, or no answer: it may wait;
-//! 3. a regular file, a directory or a block device, or nothing yet where one is to be created, is
-//!    opened with `O_NONBLOCK`, which means nothing to them, so that the thread cannot get stuck if
-//!    something else is there by now;
-//! 4. if indeed something else was opened it is closed, and may wait. This is the one case in
-//!    which a FIFO sees a visitor;
-//! 5. if a lease must be broken first (`EAGAIN`), that may take its time: the same;
-//! 6. else `O_NONBLOCK` is taken off again.
+//! The kind of the file is not known beforehand, and a FIFO must not be opened to find out: an open with
+//! `O_NONBLOCK` lets the other side's open return. So [`Open::unless_it_waits`] takes these steps:
+//! 1. an open whose flags exclude blocking is done unchanged;
+//! 2. otherwise the path's type is looked up, within the bounds of an `openat2(2)`. A FIFO, a character
+//!    device, or no answer: it may block;
+//! 3. a regular file, a directory or a block device, or a missing file that is to be created, is opened with
+//!    `O_NONBLOCK`, which has no effect on them, so that the thread cannot get stuck if another file is
+//!    there by now;
+//! 4. if another kind was opened after all, it is closed, and may block. This is the one case in which a
+//!    FIFO sees an extra open;
+//! 5. if a lease must be broken first (`EAGAIN`), which may take time: the same;
+//! 6. otherwise `O_NONBLOCK` is removed again.
 //!
-//! The ring's own inline attempt changes the meaning of a FIFO's open, so entries for it always have the
+//! The ring's own inline attempt changes the semantics of a FIFO's open, so its entries always have the
 //! flag; see [`open_flags`].
 //!
 //! Any thread may call these. Source: `open(2)`, `fifo(7)`, `fcntl(2)`.
@@ -30,13 +30,13 @@ use super::{OpenHow, borrow, retry};
 /// The arguments of `openat(2)`, or of `openat2(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Where the path begins, unless that is the root.
+    /// The directory in which the path begins, unless it is absolute.
     pub dir: i32,
-    /// The address of the path, which ends with a NUL.
+    /// The address of the NUL-terminated path.
     pub path: u64,
     /// `O_*`.
     pub flags: u64,
-    /// Permissions of a file that is made.
+    /// Mode of a created file.
     pub mode: u64,
     /// The `RESOLVE_*` bits of an `openat2(2)`.
     pub resolve: Option<u64>,
@@ -44,18 +44,18 @@ pub struct Open {
 
 impl Open {
     fn flags(self) -> OFlags {
-        // No flag that is looked at is beyond.
+        // The flags examined here are all within these bits.
         OFlags::from_bits_retain(self.flags as u32)
     }
 
-    /// Whether no file makes this wait for somebody else.
+    /// Returns whether no kind of file makes this open block.
     fn never_waits(self) -> bool {
         let flags = self.flags();
         flags.intersects(OFlags::PATH | OFlags::NONBLOCK | OFlags::DIRECTORY)
             || flags.contains(OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens a file, unless that may wait for ever: then there is none, and it is for a thread that may.
+    /// Opens a file, unless that may block for ever: then it returns `None`, and a thread has to do it.
     ///
     /// # Safety
     ///
@@ -70,7 +70,7 @@ impl Open {
             Ok(kind) if may_wait(kind) => return Ok(None),
             Ok(_) => {}
             Err(Errno::NOENT) if self.flags().contains(OFlags::CREATE) => {}
-            // The open itself says what is wrong: perhaps with more than the path.
+            // The open itself returns the error: perhaps also one not related to the path.
             Err(Errno::NOENT | Errno::XDEV | Errno::LOOP) if self.resolve.is_some() => {}
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => {
                 return Err(errno);
@@ -90,7 +90,7 @@ impl Open {
         Ok(Some(opened))
     }
 
-    /// Opens a file, however long that takes.
+    /// Opens a file, even if that blocks.
     ///
     /// # Safety
     ///
@@ -105,7 +105,7 @@ impl Open {
     /// - The path is lent.
     unsafe fn file_type(self) -> Result<FileType, Errno> {
         if let Some(resolve) = self.resolve {
-            // A descriptor of what the path names, which opens nothing, and within the same bounds.
+            // An `O_PATH` descriptor, which does not open the file, within the same bounds.
             let flags = OFlags::PATH | OFlags::CLOEXEC | self.flags() & OFlags::NOFOLLOW;
             let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve };
             // SAFETY: the caller's promise.
@@ -125,7 +125,7 @@ impl Open {
     unsafe fn any(self, flags: u64) -> Result<OwnedFd, Errno> {
         let Self { dir, path, mode, resolve, .. } = self;
         match resolve {
-            // SAFETY: the caller's promise. An `openat(2)` has no more flags and modes than that.
+            // SAFETY: the caller's promise. An `openat(2)` has no more bits of flags and mode.
             None => unsafe { super::openat(dir, path, flags as u32, mode as u32) },
             // SAFETY: the caller's promise.
             Some(resolve) => unsafe {
@@ -135,34 +135,34 @@ impl Open {
     }
 }
 
-/// Whether opening such a file may wait for ever. A link that is not followed, and a socket, are
+/// Returns whether opening such a file may block for ever. A link that is not followed, and a socket, are
 /// refused at once.
 fn may_wait(kind: FileType) -> bool {
     matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
 
-/// The flags with which a file is opened that must not wait, and whether `O_NONBLOCK` was added to the
-/// caller's. `O_CLOEXEC` always is.
+/// Returns the flags for a non-blocking open, and whether `O_NONBLOCK` was added to the caller's.
+/// `O_CLOEXEC` is always added.
 pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
     let given = OFlags::from_bits_retain(flags);
-    // With a path's descriptor the flag would be refused, and it never waits.
+    // With `O_PATH` the flag would be refused, and such an open never blocks.
     let is_nonblock_added = !given.intersects(OFlags::NONBLOCK | OFlags::PATH);
     let nonblock = if is_nonblock_added { OFlags::NONBLOCK } else { OFlags::empty() };
     ((given | OFlags::CLOEXEC | nonblock).bits(), is_nonblock_added)
 }
 
-/// Takes `O_NONBLOCK` off what was opened with it.
+/// Removes `O_NONBLOCK` from a file opened with it.
 pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK)
 }
 
-/// Waits until somebody has opened a FIFO to write that was opened to read with `O_NONBLOCK`; also when
-/// they have written or left meanwhile. That is when an open without that flag returns.
+/// Waits until a FIFO, opened for reading with `O_NONBLOCK`, has a writer; also returns if a writer has
+/// written or left meanwhile. At that point an open without that flag returns.
 ///
-/// Bytes, and a writer that has left, end a poll. A writer that is there and silent is only found by
-/// asking: a copy of what there is, none of it taken, fails with `EAGAIN` where more may come, and
-/// is empty where nobody is there.
+/// Bytes, and a writer that has left, end a poll. A silent writer is only found by a `tee(2)` of the
+/// available bytes, which takes none: it fails with `EAGAIN` if more may come, and returns 0 if there is no
+/// writer.
 ///
 /// # Safety
 ///
@@ -173,7 +173,7 @@ pub(crate) unsafe fn await_writer(raw: i32) -> Result<(), Errno> {
     let fifo = unsafe { borrow(raw) }?;
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     loop {
-        // First of all this tells what is no FIFO.
+        // First, this detects a file that is no FIFO.
         match tee(fifo, &writer, 1, SpliceFlags::NONBLOCK) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) | Err(Errno::AGAIN) => return Ok(()),
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A name that is now a file, now a FIFO, while it is opened.
+    /// A name alternates between a file and a FIFO while it is opened.
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_fifo_that_takes_the_place_of_a_file_is_not_opened_to_the_end() {
@@ -216,7 +216,7 @@ mod tests {
                     for other in [&fifo, &file] {
                         std::fs::hard_link(other, &new).unwrap();
                         std::fs::rename(&new, &name).unwrap();
-                        // Another name of the same file is left where it is.
+                        // Another name of the same file would stay.
                         std::fs::remove_file(&new).ok();
                     }
                 }
@@ -225,7 +225,7 @@ mod tests {
                 // SAFETY: the path outlives the call.
                 match unsafe { open.unless_it_waits() } {
                     Ok(Some(fd)) => fd,
-                    // As a FIFO is opened: elsewhere.
+                    // As a FIFO is opened: on another thread.
                     Ok(None) | Err(_) => std::fs::File::open(&file).unwrap().into(),
                 }
             });

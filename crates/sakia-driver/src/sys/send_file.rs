@@ -1,12 +1,14 @@
 //! `sendfile(2)` to a socket, without waiting for its peer.
 //!
-//! The call goes by the socket's mode, which belongs to all who share it:
-//! - In non-blocking mode it is made as it is.
+//! The call depends on the socket's mode, which belongs to all its users:
+//! - In non-blocking mode it is made unchanged.
 //! - A socket that the driver made is put into that mode. If it was never handed out it stays so, and the
-//!   next call does not ask; else for the call alone, which others who have the descriptor might see.
-//! - Any other in blocking mode is left as it is, and the call is refused with `EOPNOTSUPP`.
+//!   next call does not check again; otherwise for the call alone, which other users of the descriptor might
+//!   see.
+//! - Any other in blocking mode is left unchanged, and the call is refused with `EOPNOTSUPP`.
 //!
-//! The kernel sends a file by way of a pipe of its own. What is a pipe itself it refuses, and it is spliced.
+//! The kernel sends a file through an internal pipe. It refuses a pipe as the source, which is spliced
+//! instead.
 //!
 //! Source: `sendfile(2)`, `splice(2)`, `cachestat(2)`.
 
@@ -18,7 +20,7 @@ use rustix::io::Errno;
 use super::signals::without_sigpipe;
 use super::{abi, borrow, retry, syscall};
 
-/// The mode is only looked at.
+/// The mode is only read.
 pub(crate) const GIVEN: usize = 0;
 /// It may be changed for the call.
 pub(crate) const CHANGED: usize = 1;
@@ -28,11 +30,11 @@ pub(crate) const KEPT: usize = 2;
 pub(crate) const NON_BLOCKING: usize = 3;
 
 /// Sends bytes of a file to a socket, as many as it has room for. The arguments are those of `sendfile(2)`,
-/// and what may be done with the socket's mode, one of those below. After [`KEPT`] it is in non-blocking mode
+/// and one of the constants below for the socket's mode. After [`KEPT`] the socket is in non-blocking mode
 /// if the call has succeeded or failed with `EAGAIN`.
 ///
 /// # Errors
-/// - `EAGAIN`: there is no room, or nothing in the pipe that is sent.
+/// - `EAGAIN`: there is no room, or the source is an empty pipe.
 /// - `EOPNOTSUPP`: the socket is in blocking mode, and that may not be changed. Otherwise as `sendfile(2)`.
 ///
 /// # Safety
@@ -42,7 +44,7 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
     let [socket, file, offset, len, mode_use, _] = args;
     // SAFETY: the caller's promise.
     let fd = unsafe { borrow(socket as i32) }?;
-    // SAFETY: the call touches the offset and no other memory of ours, by the caller's promise.
+    // SAFETY: by the caller's promise the call accesses the offset and no other memory of the program.
     let send = || match unsafe { syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0]) } {
         Err(Errno::INVAL | Errno::SPIPE) => {
             let flags = abi::SPLICE_F_NONBLOCK as usize;
@@ -72,8 +74,8 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
     result
 }
 
-/// Returns whether the page cache has all bytes that such a call would read; `None` where the kernel does not
-/// tell: before Linux 6.5, and about files of others that the caller may not write to.
+/// Returns whether the page cache has all bytes that such a call would read; `None` if the kernel does not
+/// report it: before Linux 6.5, and for files of other users that the caller may not write.
 ///
 /// # Safety
 ///
@@ -84,10 +86,10 @@ pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
         return None; // the kernel answers in pages, whose size may be any
     }
     const PAGE_BYTES: u64 = 4096;
-    // SAFETY: the caller's promise: it is that of an offset, which no call is changing now.
+    // SAFETY: the caller's promise: it is the address of an offset, which no call is changing now.
     let offset = unsafe { ptr::with_exposed_provenance::<u64>(offset).read() };
     let end = offset.checked_add(len as u64).filter(|&end| i64::try_from(end).is_ok());
-    // Without any bytes, or where no file has any, the call ends at once.
+    // Without bytes to send, or beyond every file's end, the call ends at once.
     let Some(last) = end.filter(|_| len > 0).map(|end| (end - 1) / PAGE_BYTES) else {
         return Some(true);
     };
@@ -143,7 +145,7 @@ mod tests {
             let result = unsafe { send_file(args(&near, &file, &mut offset, 10)) };
             (result, sys::signals_pending().unwrap() & SIGPIPE)
         };
-        // On a thread of its own, whose mask it changes.
+        // On a new thread, whose mask it changes.
         assert_eq!(std::thread::spawn(send).join().unwrap(), (Err(Errno::PIPE), 0));
     }
 

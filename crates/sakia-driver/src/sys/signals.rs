@@ -1,17 +1,17 @@
-//! Keeping signals away: `SIGPIPE` from whoever writes to a pipe, all others from lane threads.
+//! Blocking signals: `SIGPIPE` during writes to pipes, all others on lane threads.
 //!
-//! The ring answers `EPIPE` and raises nothing, and so must this backend. A send to a socket says
-//! `MSG_NOSIGNAL`; for a pipe there is no such flag in the kernels that this is for, so the signal is
-//! blocked around the write and taken off the thread afterwards:
+//! The ring returns `EPIPE` and raises no signal, and so must this backend. A send to a socket has
+//! `MSG_NOSIGNAL`; for a pipe the supported kernels have no such flag, so the signal is blocked around the
+//! write and removed from the thread afterwards:
 //! 1. Block `SIGPIPE`. The mask is the thread's own.
-//! 2. If it was blocked before, note whether one is pending: that one is not ours to take. If it was
-//!    not blocked, none can be pending.
-//! 3. Write. With nobody reading, the kernel sends `SIGPIPE` to *this thread*, and fails with
-//!    `EPIPE`. A blocked signal is kept even where it is ignored.
+//! 2. If it was blocked before, check whether one is pending: that one must stay. If it was not blocked,
+//!    none can be pending.
+//! 3. Write. Without a reader, the kernel sends `SIGPIPE` to *this thread*, and fails with `EPIPE`. A
+//!    blocked signal stays pending even if it is ignored.
 //! 4. On `EPIPE` take the signal. The thread's own is taken before one sent to the whole process.
 //! 5. Restore the mask.
 //!
-//! Lane threads block nearly everything for good. What stays pending on them dies with them.
+//! Lane threads block nearly all signals permanently. Pending ones end with the thread.
 //!
 //! Source: `sigprocmask(2)`, `sigtimedwait(2)`, `signal(7)`.
 
@@ -25,13 +25,13 @@ const fn bit(signal: u32) -> SignalSet {
 
 const SIGPIPE: SignalSet = bit(13);
 
-/// What a lane thread does not see. Not among them: what an instruction of its own raises (ILL,
-/// TRAP, BUS, FPE, SEGV, SYS), which must not be blocked, and the three that C libraries send to all
-/// threads and wait for, when the process changes its user for one.
+/// The signals that a lane thread blocks. Not among them: those raised by its own instructions (ILL, TRAP,
+/// BUS, FPE, SEGV, SYS), which must not be blocked, and the three that C libraries send to all threads and
+/// wait for, for example when the process changes its user.
 const KEPT_OFF_LANES: SignalSet =
     !(bit(4) | bit(5) | bit(7) | bit(8) | bit(11) | bit(31) | bit(32) | bit(33) | bit(34));
 
-/// Calls `write`, which may write to a pipe that nobody reads, without a `SIGPIPE`.
+/// Calls `write`, which may write to a pipe without a reader, without a `SIGPIPE`.
 ///
 /// # Errors
 /// Those of `write`.
@@ -41,7 +41,7 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Re
     let was_pending = was_blocked && sys::signals_pending().is_ok_and(|set| set & SIGPIPE != 0);
     let result = write();
     if matches!(result, Err(Errno::PIPE)) && !was_pending {
-        // `EAGAIN` says that the file was not a pipe and raised nothing.
+        // `EAGAIN` means that the file was not a pipe and raised no signal.
         let _ = sys::retry(|| sys::take_signal(SIGPIPE));
     }
     if !was_blocked {
@@ -74,7 +74,7 @@ mod tests {
         sys::signal_mask(MaskChange::Block, 0).unwrap()
     }
 
-    /// Runs on a thread of its own, where the signal's default would end the process.
+    /// Runs on a new thread, where the signal's default would end the process.
     fn alone(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().unwrap();
     }

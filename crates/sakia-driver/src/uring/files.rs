@@ -1,13 +1,14 @@
-//! Files that are registered with the ring.
+//! Files registered with the ring.
 //!
-//! The kernel looks a descriptor up for each entry that names it, and counts a reference to the open file
-//! up and down again. It saves both for a file that is registered, which was measured to be worth 35 to
-//! 50 ns of an entry. Registering one and taking it back costs some 2 us. So a descriptor is registered
-//! once a number of transfers have gone through the ring on it.
+//! The kernel looks a descriptor up for each entry that names it, and increments and decrements the
+//! reference count of the open file. Both are saved for a registered file, measured as 35 to 50 ns per
+//! entry. Registering and unregistering a file costs about 2 us. So a descriptor is registered after a
+//! number of transfers through the ring.
 //!
-//! The ring refers to a registered file as the descriptor does: it stays open until it is taken back. That
-//! is done before the descriptor is closed or given away, when no operation uses it any more. An entry
-//! names a place of the table, and what is there must not change as long as the kernel may look: the same
+//! The ring holds a reference to a registered file as the descriptor does: the file stays open until it is
+//! unregistered. That is done before the descriptor is closed or given away, when no operation uses it any
+//! more. An entry names a place of the table, whose file must not change as long as the kernel may read it:
+//! it changes only at that moment.
 //! moment is the only one at which it does.
 
 use std::os::fd::BorrowedFd;
@@ -16,12 +17,12 @@ use sakia_ring::{Host, Opcode, Ring, Sqe, sqe_flags};
 
 /// Places of the table: as many as a word has bits.
 const PLACES: u32 = u64::BITS;
-/// Transfers after which a descriptor is worth a place.
+/// The number of transfers after which a descriptor gets a place.
 const TRANSFERS: i16 = 64;
-/// Numbers that are counted: a descriptor with a higher one is not registered.
+/// The limit of counted numbers: a descriptor with a higher one is not registered.
 const NUMBERS: usize = 4096;
 
-/// The operations that save something: those of which there are many on the same descriptor.
+/// The operations that benefit: those with many entries on the same descriptor.
 const TRANSFER_BITS: u64 = 1 << Opcode::READV.0
     | 1 << Opcode::WRITEV.0
     | 1 << Opcode::READ_FIXED.0
@@ -29,19 +30,19 @@ const TRANSFER_BITS: u64 = 1 << Opcode::READV.0
     | 1 << Opcode::READ.0
     | 1 << Opcode::WRITE.0;
 
-/// What is registered, and what will be.
+/// Registered files, and transfer counts of the others.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// For each descriptor number its place; below 0, how many transfers are left until it gets one.
+    /// By descriptor number: its place, or, if negative, the transfers left until it gets one.
     by_number: Vec<i16>,
-    /// A bit for each place that is free. `None` before the table is made.
+    /// A bit for each free place. `None` before the table is made.
     free: Option<u64>,
-    /// How many files were registered.
+    /// The number of registrations.
     pub(super) registered: u64,
 }
 
 impl Files {
-    /// Has an entry name the place of its file, if that has one.
+    /// Makes an entry name the place of its file, if that has one.
     #[inline(always)]
     pub(super) fn resolve<H: Host>(&mut self, ring: &mut Ring<H>, mut sqe: Sqe) -> Sqe {
         let code = sqe.opcode.0;
@@ -60,7 +61,7 @@ impl Files {
         sqe
     }
 
-    /// Begins to count a descriptor's transfers, or registers it after the last of them, for the next.
+    /// Begins to count a descriptor's transfers, or registers it after the last of them, for the next one.
     #[cold]
     #[inline(never)]
     fn count_slowly<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) {
@@ -72,13 +73,13 @@ impl Files {
             self.by_number.resize(number + 1, -TRANSFERS);
             return;
         }
-        // Without a place the count begins again: there may be one then.
+        // Without a place the count begins again: one may be free later.
         self.by_number[number] = self.register(ring, raw).unwrap_or(-TRANSFERS);
     }
 
     fn register<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) -> Option<i16> {
         let free = self.free.get_or_insert_with(|| {
-            // Fails before Linux 5.19 and in a ring that is restricted: then there are no places.
+            // Fails before Linux 5.19 and on a restricted ring: then there are no places.
             if ring.register_files_sparse(PLACES).is_ok() { u64::MAX } else { 0 }
         });
         let place = free.trailing_zeros();
@@ -98,8 +99,7 @@ impl Files {
     ///
     /// # Safety
     ///
-    /// - No entry that is not complete names the descriptor: the place that it was given may get another
-    ///   file.
+    /// - No unfinished entry names the descriptor: its place may get another file.
     pub(super) unsafe fn forget<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) {
         let Some(place) = self.by_number.get_mut(raw as usize) else { return };
         let place = std::mem::replace(place, -TRANSFERS);

@@ -1,4 +1,4 @@
-//! What can be changed in the functions of a file.
+//! The possible changes of the functions in a file.
 //!
 //! | operator | change |
 //! |---|---|
@@ -36,7 +36,7 @@ pub(super) struct Change {
     pub(super) wrong: String,
 }
 
-/// Methods that take and answer the same.
+/// Methods of the same signature.
 const METHODS: &[(&str, &str)] = &[
     ("min", "max"),
     ("first", "last"),
@@ -74,12 +74,12 @@ const LINKS: &[&str] = &[
     "wrapping_sub",
 ];
 
-/// Operators that may stand for each other.
+/// Operators that may replace each other.
 const COMPARISONS: &[(&str, &str)] = &[("<", "<="), (">", ">="), ("==", "!=")];
 const OPERATIONS: &[(&str, &str)] =
     &[("+", "-"), ("*", "/"), ("<<", ">>"), ("|", "&"), ("+=", "-="), ("|=", "&=")];
 
-/// The other one of a pair.
+/// Returns the other one of a pair.
 fn swapped(pairs: &[(&'static str, &'static str)], one: &str) -> Option<&'static str> {
     pairs.iter().find_map(|&(a, b)| match one {
         _ if one == a => Some(b),
@@ -88,7 +88,7 @@ fn swapped(pairs: &[(&'static str, &'static str)], one: &str) -> Option<&'static
     })
 }
 
-/// All changes of the functions in `text`.
+/// Returns all changes of the functions in `text`.
 ///
 /// # Errors
 /// It is not Rust.
@@ -116,12 +116,12 @@ struct Finder<'t> {
 }
 
 impl<'t> Finder<'t> {
-    /// Another text for a node, on whose first line it shows.
+    /// Adds a replacement of a node, shown on its first line.
     fn replace(&mut self, operator: &'static str, node: &impl Spanned, wrong: impl Into<String>) {
         self.replace_at(node, operator, node, wrong);
     }
 
-    /// The same, shown on the first line of `at`.
+    /// Adds a replacement of a node, shown on the first line of `at`.
     fn replace_at(
         &mut self,
         at: &impl Spanned,
@@ -134,7 +134,7 @@ impl<'t> Finder<'t> {
         self.changes.push(Change { line, operator, range, wrong });
     }
 
-    /// The text of a node.
+    /// Returns the text of a node.
     fn of(&self, node: &impl Spanned) -> &'t str {
         &self.text[node.span().byte_range()]
     }
@@ -149,7 +149,7 @@ impl<'t> Finder<'t> {
         self.visit_block(block);
     }
 
-    /// Another answer of a function than the expression at its end.
+    /// Adds another result of a function that ends with this expression.
     fn answer(&mut self, end: &Expr, output: &str) {
         let answers: &[&str] = match output {
             "bool" => &["true", "false"],
@@ -231,7 +231,7 @@ impl<'t> Finder<'t> {
     fn arms(&mut self, arms: &[syn::Arm]) {
         let takes_all = |arm: &syn::Arm| match &arm.pat {
             Pat::Wild(_) => true,
-            // A constant or a variant looks the same.
+            // A constant or a variant has the same syntax.
             Pat::Ident(name) => name.ident.to_string().starts_with(char::is_lowercase),
             _ => false,
         };
@@ -263,7 +263,7 @@ impl<'t> Finder<'t> {
     }
 }
 
-/// Whether the expression binds something, as in `a && let b = c`.
+/// Returns whether the expression binds a name, as in `a && let b = c`.
 fn has_let(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,
@@ -273,14 +273,14 @@ fn has_let(expression: &Expr) -> bool {
 }
 
 impl<'a> Visit<'a> for Finder<'_> {
-    // Functions inside of this one are visited themselves.
+    // Functions inside of this one are visited separately.
     fn visit_item_fn(&mut self, _: &'a syn::ItemFn) {}
     fn visit_item_impl(&mut self, _: &'a syn::ItemImpl) {}
     fn visit_item_trait(&mut self, _: &'a syn::ItemTrait) {}
     fn visit_item_mod(&mut self, _: &'a syn::ItemMod) {}
 
-    // What is assigned while the program is compiled cannot be switched on, and is not looked at: the
-    // bounds of arrays and the like. Nor are attributes and types.
+    // Values computed at compile time cannot be switched, so they are skipped: the bounds of arrays, for
+    // example, and attributes and types.
     fn visit_type(&mut self, _: &'a syn::Type) {}
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
 
@@ -342,7 +342,7 @@ impl<'a> Visit<'a> for Finder<'_> {
 mod tests {
     use super::*;
 
-    /// What can be done to the only line of a function: operator and the line then.
+    /// Returns the possible changes of the only line of a function: operator and new line.
     fn changed(line: &str, output: &str) -> Vec<(&'static str, String)> {
         let text = format!("fn f(){output} {{\n{line}\n}}\n");
         let apply = |change: Change| {

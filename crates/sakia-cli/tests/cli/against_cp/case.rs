@@ -1,4 +1,4 @@
-//! Cases: a tree, a command line, and who gives it.
+//! Test cases: a tree, a command line, and the user of the command.
 
 use std::fmt::{self, Display};
 
@@ -24,7 +24,7 @@ impl Random {
         (self.next() % end as u64) as usize
     }
 
-    /// True in so many of a hundred.
+    /// Returns true in `chance` percent of the calls.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
@@ -45,10 +45,10 @@ pub struct Case {
     pub mask: u32,
 }
 
-/// A user without privileges, and one whose files lie about.
+/// A user without privileges, and another owner of files.
 pub const USER: u32 = 65534;
 const OTHER: u32 = 1234;
-/// No user or group, in an entry of an access control list that needs none.
+/// No user or group, for an entry of an access control list that needs none.
 const NONE: u32 = u32::MAX;
 
 const NAMES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
@@ -58,7 +58,7 @@ const MODES: [u32; 14] = [
     0o277,
 ];
 
-/// What may be in the way of `n`, or be copied.
+/// Entries to copy, and entries in their way.
 struct Grown {
     /// Paths and their kinds, by the letters of `find`.
     entries: Vec<(String, char)>,
@@ -76,7 +76,7 @@ impl Grown {
         self.entries.iter().any(|(there, _)| there == path)
     }
 
-    /// A path of something that is there or might be.
+    /// Returns the path of an existing entry, or of one that might exist.
     fn some_path(&self, random: &mut Random) -> String {
         if random.percent(10) {
             return random.one_of(&["m0", "s0/m0", "d0/m0", "d0/n0/m0"]).to_owned();
@@ -84,7 +84,7 @@ impl Grown {
         random.one_of(&self.entries).0
     }
 
-    /// Text of a link at `path`.
+    /// Returns the text of a link at `path`.
     fn target(&self, random: &mut Random, path: &str) -> String {
         let to = self.some_path(random);
         if path.starts_with("O/") || to.starts_with("O/") || random.percent(20) {
@@ -146,7 +146,7 @@ impl Grown {
         }
     }
 
-    /// Puts something where a copy of each entry of one directory goes to in another one.
+    /// Puts an entry in the way of the copy of each entry.
     fn mirror(&mut self, random: &mut Random, from: &str, to: &str) {
         for (path, kind) in self.entries.clone() {
             let Some(rest) = path.strip_prefix(&format!("{from}/")) else { continue };
@@ -209,7 +209,7 @@ impl Grown {
                 self.steps.push(Step::Attribute(path, "system.posix_acl_default", acl(random)));
             }
         }
-        // What is in a directory changes its times.
+        // Creating entries in a directory changes its times.
         for (path, _) in self.entries.clone().into_iter().rev() {
             if random.percent(85) {
                 let seconds = random.one_of(&[0, -1, 1_000_000_000, 1_000_000_001]);
@@ -220,7 +220,7 @@ impl Grown {
     }
 }
 
-/// An access control list, as the kernel keeps it.
+/// Returns an access control list in the kernel's format.
 fn acl(random: &mut Random) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     let own = random.one_of(&[7, 6, 5]);
@@ -325,7 +325,7 @@ fn flags(random: &mut Random) -> (Vec<&'static str>, bool) {
     (flags, is_recursive)
 }
 
-/// The operands, and flags that go with them.
+/// Adds the operands, and the flags that go with them.
 fn operands(
     random: &mut Random,
     grown: &Grown,

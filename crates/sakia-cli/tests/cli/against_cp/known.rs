@@ -1,16 +1,16 @@
-//! Differences that are meant, each with its reason. The guide has those that matter to a user.
+//! Intended differences, each with its reason. The guide has those that matter to a user.
 
 use std::collections::HashSet;
 
 use super::tree::{Facts, Tree};
 use super::{Difference, Tried};
 
-/// Why a difference is meant, if it is.
+/// The reason of an intended difference, and its condition.
 pub type Known = (&'static str, fn(&Tried<'_>, &Difference) -> bool);
 
 pub const KNOWN: &[Known] = &[
     (
-        "what a link leads to has its own attributes; cp looks for those of a directory at the link",
+        "the target of a link has its own attributes; cp looks for those of a directory at the link",
         |tried, difference| {
             let has = |tree: &Tree| {
                 tree.get(&difference.path)
@@ -76,7 +76,7 @@ pub const KNOWN: &[Known] = &[
                 ["dangling symlink", "Too many levels of symbolic links", "cannot stat"];
             let is_told = ["success", "blame"].contains(&difference.of)
                 && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said));
-            // The link that was replaced may have been one of several names.
+            // The replaced link may have been one of several names.
             tried.case.has("-n")
                 && (is_told || difference.of == "names")
                 && tried.before.values().any(was_such)
@@ -86,7 +86,7 @@ pub const KNOWN: &[Known] = &[
         "a source that cp has written to, through a link to it, was copied afterwards",
         |tried, difference| {
             let (theirs, ours) = (&tried.theirs.tree, &tried.ours.tree);
-            // Who writes to a file changes its time, too, and may take its set-id bits.
+            // A program that writes to a file changes its time, too, and may clear its set-id bits.
             let is = |tree: &Tree, path: &str| {
                 tree.get(path).map(|is| (is.kind, is.contents.clone(), is.mode, is.modified))
             };
@@ -168,7 +168,7 @@ pub const KNOWN: &[Known] = &[
             && tried.ours.said.contains("sakia: open ")
     }),
     (
-        "what cannot be completed is removed, or marked if it has other names",
+        "a file that cannot be completed is removed, or marked if it has other names",
         |tried, difference| {
             let ours = tried.ours.tree.get(&difference.path);
             tried.theirs.said.contains("failed to clone")
@@ -186,8 +186,8 @@ pub const KNOWN: &[Known] = &[
     }),
 ];
 
-/// Those that few cases have, most since a file system's order of names decides: no number of cases is sure
-/// to have each of them.
+/// Rare differences, most depending on a file system's order of names: no number of cases is sure to have
+/// each of them.
 pub const KNOWN_RARE: &[Known] = &[
     (
         "with -n what is there stays without a look at the source, whose state then does not matter",
@@ -259,7 +259,7 @@ pub const KNOWN_RARE: &[Known] = &[
                     .iter()
                     .any(|tree| tree.get(path).is_some_and(names))
             };
-            // What is replaced changes the time of the directory.
+            // Replacing an entry changes the time of the directory.
             let is_above = |path: &str| above_all(path).last() == Some(&*difference.path);
             tried.case.has("-u")
                 && (has_names(&difference.path)
@@ -324,7 +324,7 @@ pub const KNOWN_RARE: &[Known] = &[
     ),
 ];
 
-/// Why it is meant, if it is.
+/// Returns the reason of an intended difference.
 pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str> {
     KNOWN
         .iter()
@@ -333,7 +333,7 @@ pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str
         .map(|(reason, _)| *reason)
 }
 
-/// Whether it is about a link that was replaced by what is not one, or about what that led to.
+/// Returns whether it is about a link that was replaced by another kind of entry, or about its target.
 fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
     let is_link =
         |tree: &Tree, path: &str| tree.get(path).is_some_and(|facts: &Facts| facts.kind == 'l');
@@ -348,7 +348,7 @@ fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
         .collect();
     let inodes: HashSet<_> =
         links.iter().flat_map(|(_, link)| [Some(link.inode), link.behind]).flatten().collect();
-    // What cp has written to may be another file of the copy, which was made before.
+    // cp may have written to another file of the copy, created earlier.
     let theirs = &tried.theirs.tree;
     let written: HashSet<_> =
         links.iter().filter_map(|(path, _)| theirs.get(*path)?.behind).collect();
@@ -359,7 +359,7 @@ fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
     let path = &*difference.path;
     match difference.of {
         "success" | "blame" | "told" => !links.is_empty(),
-        // What is made or removed changes the time of the directory.
+        // Creating or removing an entry changes the time of the directory.
         "time" => {
             let above =
                 |path: &str| path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
@@ -378,12 +378,12 @@ fn is_same(tree: &Tree, one: &str, other: &str) -> bool {
     inode(one).is_some() && inode(one) == inode(other)
 }
 
-/// The directories that a path lies in.
+/// Returns the parents of a path.
 fn above_all(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Whether an attribute is preserved; links are so by `-a` only.
+/// Returns whether an attribute is preserved; links are so by `-a` only.
 fn is_preserving(tried: &Tried<'_>, what: &str) -> bool {
     let flags = &tried.case.flags;
     tried.case.has("-a")

@@ -1,12 +1,12 @@
 //! `sakia cp` against GNU `cp` (coreutils 9.1): random trees, destinations, flags and users, on several file
 //! systems.
 //!
-//! Each case is made twice at the same place, once for each program, and what is there afterwards is
-//! compared: types, contents, modes, owners, times, attributes, names of the same file, holes; whether the
-//! program failed; and which entries it complained about. A difference that is meant is in [`known`], with
-//! its reason. Of a case that fails its commands are printed, after all that it does not need was left out.
+//! Each case is run twice at the same place, once for each program, and the results are compared: types,
+//! contents, modes, owners, times, attributes, hard links, holes; the program's success; and the entries it
+//! complained about. An intended difference is in [`known`], with its reason. The commands of a failing case
+//! are printed, after removing those that it does not need.
 //!
-//! `SAKIA_TEST_CP_CASES` says how many cases are tried, and `SAKIA_TEST_CP_SEED` which comes first.
+//! `SAKIA_TEST_CP_CASES` is the number of cases, and `SAKIA_TEST_CP_SEED` the first of them.
 
 mod case;
 mod known;
@@ -26,40 +26,41 @@ use self::case::Case;
 use self::tree::{Fifos, Roots, Tree};
 use crate::support::{TempDir, program_for_all};
 
-/// Cases of a run, unless the environment says otherwise.
+/// The default number of cases.
 const CASES: u64 = 300;
-/// In so many each difference that is meant is seen.
+/// In this many cases each intended difference occurs.
 const CASES_ALL: u64 = 20_000;
-/// Seconds until a program is taken to hang.
+/// Seconds after which a program counts as hanging.
 const PATIENCE: u32 = 20;
-/// Differences of a case that are shown.
+/// The number of differences shown per case.
 const SHOWN: usize = 8;
-/// Stack of a thread that tries cases: to remove what `cp` has copied into itself takes much of it.
+/// Stack of a thread that runs cases: removing a directory that `cp` has copied into itself takes much of
+/// it.
 const STACK_BYTES: usize = 256 << 20;
-/// Failures after which no more are looked for.
+/// The limit of failures.
 const FAILURES_MAX: usize = 10;
 
-/// Where cases are tried.
+/// The place of the cases.
 struct Place {
     name: &'static str,
     here: PathBuf,
     other: PathBuf,
 }
 
-/// What one program made of a case.
+/// The outcome of one program.
 struct Done {
     tree: Tree,
     succeeded: bool,
     /// It ran for [`PATIENCE`] seconds.
     is_timed_out: bool,
-    /// Names of entries that it complained about.
+    /// Names of entries in its complaints.
     blamed: BTreeSet<String>,
-    /// Copies that it told of.
+    /// Copies that it reported.
     told: BTreeSet<String>,
     said: String,
 }
 
-/// What is different, and where: the name of an entry, or nothing.
+/// A difference, and its place: the name of an entry, or empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Difference {
     path: String,
@@ -115,7 +116,7 @@ fn try_with(program: &Path, arguments: &[&str], case: &Case, roots: &Roots) -> (
     for step in &case.steps {
         step.apply(roots, case.user);
     }
-    // FIFOs without a reader would have both wait for ever.
+    // FIFOs without a reader would block both for ever.
     let nothing = HashSet::new();
     let before = tree::look(roots, &nothing);
     let inodes = before.values().map(|facts| facts.inode).collect();
@@ -140,7 +141,7 @@ fn try_with(program: &Path, arguments: &[&str], case: &Case, roots: &Roots) -> (
     (before, Done { tree: after, succeeded, is_timed_out, blamed: blamed(&said), told, said })
 }
 
-/// The last names of paths in messages: a letter and a digit each.
+/// Returns the last names of paths in messages: a letter and a digit each.
 fn blamed(said: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
     let words = said.split(|letter| !is_part(letter));
@@ -155,7 +156,7 @@ fn blamed(said: &str) -> BTreeSet<String> {
     words.map(last).filter(is_name).collect()
 }
 
-/// All that is different.
+/// Returns all differences.
 fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut note = |path: &str, of, theirs: String, ours: String| {
@@ -180,7 +181,7 @@ fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> 
         note(path, "mode", format!("{:04o}", is.mode), format!("{:04o}", other.mode));
         note(path, "owner", format!("{:?}", is.owner), format!("{:?}", other.owner));
         note(path, "time", format!("{:?}", is.modified), format!("{:?}", other.modified));
-        // The inode of what was removed may be that of what is new.
+        // A new file may have the inode of a removed one.
         if let (Some(is), Some(other)) = (is.accessed, other.accessed) {
             note(path, "access", format!("{is:?}"), format!("{other:?}"));
         }
@@ -204,7 +205,7 @@ fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> 
     {
         note("", "blame", blamed(theirs), blamed(ours));
     }
-    // cp tells of a copy before it makes it.
+    // cp reports a copy before it makes it.
     if is_verbose && theirs.succeeded && ours.succeeded {
         note("", "told", format!("{:?}", theirs.told), format!("{:?}", ours.told));
     }
@@ -216,14 +217,14 @@ fn shown(contents: &[u8]) -> String {
     format!("{} bytes {start:?}", contents.len())
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Default)]
 struct Verdict {
-    /// Why nothing can be said of it.
+    /// The reason why it says nothing.
     skipped: Option<&'static str>,
-    /// Why differences are meant.
+    /// The reasons of intended differences.
     reasons: Vec<&'static str>,
-    /// Differences that are not.
+    /// Differences without a reason.
     unknown: Vec<Difference>,
     said: String,
 }
@@ -234,7 +235,7 @@ impl Verdict {
     }
 }
 
-/// How often something was found.
+/// The number of times each was found.
 type Tally = Mutex<BTreeMap<&'static str, u64>>;
 
 fn add(tally: &Tally, found: impl IntoIterator<Item = &'static str>) {
@@ -248,7 +249,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Whether `cp` would read from a FIFO, and so wait for ever.
+    /// Returns whether `cp` would read from a FIFO, and so block for ever.
     fn waits(&self, case: &Case, place: &Roots) -> bool {
         use std::os::unix::fs::FileTypeExt;
         if case.is_recursive() {
@@ -281,7 +282,7 @@ impl Trial {
             rustix::fs::sync();
             return Verdict::skipped("the file system was full while the case was made");
         }
-        // The disk is full of a tree that was copied into itself: that is about the disk.
+        // The disk is full of a tree that was copied into itself: the case says nothing.
         let is_full = |done: &Done| done.said.contains("No space left");
         if is_full(&theirs) || is_full(&ours) {
             return Verdict::skipped("the file system is full");
@@ -299,7 +300,7 @@ impl Trial {
         verdict
     }
 
-    /// Leaves out what does not matter.
+    /// Removes the irrelevant parts of a case.
     fn shrink(&self, case: &Case, place: &Place, number: u64, of: &'static str) -> Case {
         let mut case = case.clone();
         let fails =
@@ -342,7 +343,7 @@ fn number(name: &str, usual: u64) -> u64 {
 
 const FILE_SYSTEMS: usize = 5;
 
-/// File systems that this machine can mount, beside the one for temporary files.
+/// Returns the file systems that this machine can mount, besides the one for temporary files.
 fn file_systems() -> Vec<(&'static str, SmallFs)> {
     let made: [_; FILE_SYSTEMS] = [
         ("ext4", SmallFs::ext4_in_memory(96 << 20, true)),
@@ -434,7 +435,7 @@ fn copies_are_those_of_cp() {
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} cases differ\n\n{}", failed.len(), failed.join("\n\n"));
     assert!(skipped.values().sum::<u64>() <= count / 20, "too many cases are skipped: {skipped:?}");
-    // A reason that nothing has excuses what comes next.
+    // An unused reason could excuse a later bug.
     let is_used = |reason| used.contains_key(reason) || count < CASES_ALL || !has_all;
     let unused: Vec<_> =
         known::KNOWN.iter().map(|(reason, _)| reason).filter(|reason| !is_used(**reason)).collect();

@@ -1,4 +1,4 @@
-//! Trees: how they are made, and what is in them.
+//! Trees: their creation, and their contents.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{self, Display};
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
-/// Times that are made lie before this, and what a copy sets by itself after it.
+/// Initial times are before this, and times that a copy sets by itself after it.
 const OLD: i64 = 1_500_000_000;
 /// Files that are shorter need not have holes.
 const HOLES_FROM: u64 = 512 << 10;
@@ -20,7 +20,7 @@ const HOLES_FROM: u64 = 512 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Directory(String),
-    /// A file of so many bytes, and which bytes.
+    /// A file of this size, filled with this byte's pattern.
     File(String, usize, u8),
     /// A file of this size that has one page of data.
     Sparse(String, u64),
@@ -36,8 +36,8 @@ pub enum Step {
     Time(String, i64, i64),
 }
 
-/// The directories that a case is about: all of it, and a place on another file system, whose paths begin
-/// with `O/`. In links `@/` stands for the first one.
+/// The directories of a case: the main one, and a place on another file system, whose paths begin with `O/`.
+/// In links `@/` stands for the first one.
 #[derive(Clone, Debug)]
 pub struct Roots {
     pub here: PathBuf,
@@ -58,7 +58,7 @@ impl Roots {
         for root in [&self.here, &self.other] {
             clear(root);
             if fs::create_dir_all(root).is_err() {
-                // Blocks of what was removed may come back late.
+                // Blocks of removed files may be freed late.
                 rustix::fs::sync();
                 fs::create_dir_all(root).unwrap();
             }
@@ -68,7 +68,7 @@ impl Roots {
     }
 }
 
-/// Whether the same entries are in both, as far as their kinds and lengths tell.
+/// Returns whether both have the same entries, of the same kinds and lengths.
 pub fn is_alike(one: &Tree, other: &Tree) -> bool {
     let shape = |facts: &Facts| (facts.kind, facts.contents.len(), facts.names.1);
     one.len() == other.len()
@@ -80,7 +80,7 @@ pub fn is_alike(one: &Tree, other: &Tree) -> bool {
 
 /// Removes a tree, whatever its modes.
 ///
-/// `cp` may have copied a directory into itself until no longer path was to be had: `std` has too few
+/// `cp` may have copied a directory into itself up to the longest possible path: `std` has too few
 /// descriptors to remove that.
 pub fn clear(root: &Path) {
     if fs::remove_dir_all(root).is_err() && fs::symlink_metadata(root).is_ok() {
@@ -107,7 +107,7 @@ impl Step {
         }
     }
 
-    /// Does it; what it makes belongs to `user`.
+    /// Does the step; new entries belong to `user`.
     pub fn apply(&self, roots: &Roots, user: u32) {
         let path = roots.path(self.path());
         if self.try_apply(roots, &path).is_ok() && !matches!(self, Self::Owner(..)) && user != 0 {
@@ -200,7 +200,7 @@ impl Display for Step {
     }
 }
 
-/// What is compared of an entry.
+/// The compared facts about an entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Facts {
     pub kind: char,
@@ -208,24 +208,24 @@ pub struct Facts {
     pub owner: (u32, u32),
     /// `None`: now.
     pub modified: Option<(i64, i64)>,
-    /// The same, of what is known to be new.
+    /// The same, for entries that are certainly new.
     pub accessed: Option<Option<(i64, i64)>>,
     pub device: u64,
-    /// Bytes of a file, the target of a link, what was written to a FIFO.
+    /// The bytes of a file, the target of a link, the bytes written to a FIFO.
     pub contents: Vec<u8>,
     pub has_holes: bool,
     pub attributes: BTreeMap<String, Vec<u8>>,
     /// The first of its names, and how many it has.
     pub names: (String, u64),
     pub inode: u64,
-    /// Of a link: the inode of what it leads to, if there is something.
+    /// For a link: the inode of its target, if it exists.
     pub behind: Option<u64>,
 }
 
-/// All that is in both places, by path.
+/// The entries in both places, by path.
 pub type Tree = BTreeMap<String, Facts>;
 
-/// FIFOs that are kept open, so that a program that writes to one does not wait for a reader.
+/// Open FIFOs, so that a program that writes to one does not wait for a reader.
 pub struct Fifos(HashMap<String, File>);
 
 impl Fifos {
@@ -239,7 +239,7 @@ impl Fifos {
         Self(fifos.filter_map(|(path, _)| Some((path.clone(), open(path)?))).collect())
     }
 
-    /// Puts what was written into the tree.
+    /// Adds the bytes written to them to the tree.
     pub fn drain(&self, tree: &mut Tree) {
         for (path, mut fifo) in &self.0 {
             let mut bytes = vec![0; 1 << 16];
@@ -252,7 +252,7 @@ impl Fifos {
     }
 }
 
-/// Looks at everything. `before`: the inodes that were there, whose times of access are not compared.
+/// Returns all entries. `before`: the inodes that existed before, whose times of access are not compared.
 pub fn look(roots: &Roots, before: &HashSet<u64>) -> Tree {
     let mut tree = Tree::new();
     for (root, prefix) in [(&roots.here, ""), (&roots.other, "O/")] {

@@ -23,11 +23,12 @@ pub struct Accept {
 impl Handle {
     /// Accepts a connection of a socket that [listens](Handle::listen), or waits for one.
     ///
-    /// Resolves to the connection and its peer's address. A connection that comes when the handle is gone
-    /// is closed, which its peer sees; one that was not accepted by then goes to the next accept.
+    /// Resolves to the connection and its peer's address. If the handle was dropped, a newly accepted
+    /// connection is closed, which its peer sees; one not accepted by then goes to the next accept.
     ///
     /// # Errors
-    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left; the connection waits on.
+    /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left; the connection stays in the
+    ///   queue.
     /// - `ECONNABORTED`: the connection ended meanwhile; others may wait.
     /// - `EINVAL`: the socket does not listen. `EOPNOTSUPP`: it takes no connections.
     /// - `ECANCELED`: canceled before there was any. Otherwise as `accept(2)`.
@@ -64,7 +65,7 @@ unsafe impl Operation for Accept {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let raw = completion.result()?;
-        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        // SAFETY: the kernel has just made it for this operation; it has no other owner.
         let connection = unsafe { Fd::socket(raw as i32, Rc::clone(self.fd.owner())) };
         Ok((connection, self.peer.address()))
     }

@@ -1,4 +1,4 @@
-//! Giving a socket an address, and letting it take connections.
+//! Binding a socket to an address, and listening.
 
 use sakia_ring::Sqe;
 
@@ -24,15 +24,15 @@ pub struct Listen {
 }
 
 impl Handle {
-    /// Gives the socket an address. With port 0 the kernel chooses one that is free; what it chose
-    /// [`local_address`](Handle::local_address) tells.
+    /// Binds the socket to an address. With port 0 the kernel chooses a free one, which
+    /// [`local_address`](Handle::local_address) returns.
     ///
-    /// A path is made, and stays when the socket is closed: then somebody has to remove it.
+    /// A path is created, and stays when the socket is closed: the program has to remove it.
     ///
     /// # Errors
-    /// - `EADDRINUSE`: somebody else has the address, or something is at the path.
+    /// - `EADDRINUSE`: another socket has the address, or the path exists.
     /// - `EADDRNOTAVAIL`: it is not this machine's. `EINVAL`: the socket has one.
-    /// - `EACCES`: not allowed to have that port. Otherwise as `bind(2)`.
+    /// - `EACCES`: the port is not permitted. Otherwise as `bind(2)`.
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
@@ -40,11 +40,11 @@ impl Handle {
         self.start(Bind { fd: self.held(fd), address: *address })
     }
 
-    /// Lets the socket take connections, to be [accepted](Handle::accept). About `backlog` of them may
-    /// wait for that, or as many as the system's limit allows; whoever connects beyond waits.
+    /// Makes the socket listen for connections, to be [accepted](Handle::accept). About `backlog` of them
+    /// may wait for that, up to the system's limit; further clients wait.
     ///
     /// # Errors
-    /// - `EADDRINUSE`: somebody else listens there. `EOPNOTSUPP`: the socket takes no connections.
+    /// - `EADDRINUSE`: another socket listens there. `EOPNOTSUPP`: the socket takes no connections.
     /// - `EDESTADDRREQ`, `EINVAL`: it has no address, or is connected. Otherwise as `listen(2)`.
     ///
     /// # Kernel
@@ -68,7 +68,7 @@ operation! {
     };
     route |rules| match it.address.path() {
         None => rules.of(OpKind::Socket).route_short_call(),
-        // It has to be looked up and made, on a device perhaps.
+        // A path has to be looked up and created, perhaps on a device.
         Some(_) => Route::Queue,
     };
 }

@@ -15,14 +15,14 @@ pub struct Connect {
 }
 
 impl Handle {
-    /// Connects the socket to `address`, and waits until that is done. A socket of datagrams gets a peer
-    /// by it, and is done at once.
+    /// Connects the socket to `address`, and waits for the result. For a datagram socket it sets the peer,
+    /// and is done at once.
     ///
-    /// After a failure, or when it was canceled, the state of the socket is not known: make another one.
+    /// After a failure or a cancellation the state of the socket is unknown: make another one.
     ///
     /// # Errors
-    /// - `ECONNREFUSED`: nobody listens there. `ENOENT`: nothing is at that path.
-    /// - `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`: nobody answered.
+    /// - `ECONNREFUSED`: no socket listens there. `ENOENT`: the path does not exist.
+    /// - `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`: no answer.
     /// - `EADDRNOTAVAIL`: no port left. `EISCONN`: the socket is connected.
     /// - `ECANCELED`: canceled before it was connected. Otherwise as `connect(2)`.
     ///

@@ -1,4 +1,4 @@
-//! Control messages: what a message carries besides its bytes.
+//! Control messages: data of a message besides its bytes.
 //!
 //! They lie one after the other: each has a header (length, level, type), its content, and padding.
 //! Descriptors travel as numbers in the content of type `SCM_RIGHTS`. That decides what is safe here:
@@ -7,10 +7,10 @@
 //!   find addresses there (`RDS_CMSG_RDMA_ARGS`).
 //! - To receive: the room is zeroed, and only the kernel writes to it, for one receive. So a message of type
 //!   `SCM_RIGHTS` in it names descriptors that the kernel has installed for that receive.
-//! - The headers alone tell where messages are, and the first that makes no sense ends them. The length that
-//!   the kernel reports is ignored: since 6.17 a ring's receive may leave messages of its earlier attempts in
-//!   front, which that length does not count (<https://github.com/axboe/liburing/issues/1509>). Descriptors
-//!   behind them would never be closed.
+//! - Only the headers determine the places of messages, and the first invalid one ends them. The length that
+//!   the kernel reports is ignored: since 6.17 a ring's receive may leave messages of its earlier attempts
+//!   in front, which that length does not count (<https://github.com/axboe/liburing/issues/1509>).
+//!   Descriptors behind them would never be closed.
 //!
 //! Sources: `cmsg(3)`, `unix(7)`, `ip(7)`, `ipv6(7)`, `udp(7)`, `linux/socket.h`.
 
@@ -52,7 +52,7 @@ impl ControlMessage<'_> {
         u32::from_ne_bytes(bytes).try_into().ok()
     }
 
-    /// Returns the interface and the addresses by which a packet came: of `IP_PKTINFO` and `IPV6_PKTINFO`.
+    /// Returns the interface and the addresses of a received packet: of `IP_PKTINFO` and `IPV6_PKTINFO`.
     pub fn packet_info(self) -> Option<PacketInfo> {
         match (self.level, self.kind) {
             (SOL_IP, IP_PKTINFO) => {
@@ -72,7 +72,7 @@ impl ControlMessage<'_> {
         }
     }
 
-    /// Returns the length of each of the datagrams that came as one, the last of which may be shorter: of
+    /// Returns the length of each of the datagrams received as one, the last of which may be shorter: of
     /// `UDP_GRO`.
     pub fn segment_bytes(self) -> Option<usize> {
         if (self.level, self.kind) != (SOL_UDP, UDP_GRO) {
@@ -81,8 +81,8 @@ impl ControlMessage<'_> {
         Some(u32::from_ne_bytes(self.bytes.try_into().ok()?) as usize)
     }
 
-    /// Whether the kernel reads the content of such a message as plain values, and never as descriptors or
-    /// addresses.
+    /// Returns whether the kernel reads the content of such a message as plain values, and never as
+    /// descriptors or addresses.
     fn is_plain(&self) -> bool {
         match self.level {
             SOL_IP | SOL_IPV6 | SOL_UDP | SOL_SCTP | SOL_TLS => true,
@@ -100,7 +100,7 @@ impl ControlMessage<'_> {
     }
 }
 
-/// The bytes of control messages. Those that usually go with a packet need no allocation.
+/// The bytes of control messages. The usual ones of a packet need no allocation.
 #[derive(Clone, Debug)]
 pub(super) enum ControlBytes {
     Few { bytes: [u8; FEW], len: usize },
@@ -160,15 +160,15 @@ impl Extend<u8> for ControlBytes {
     }
 }
 
-/// The way by which a packet came.
+/// The path of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacketInfo {
     /// The index of the network interface.
     pub interface: u32,
-    /// The machine's own address, from which to answer.
+    /// The machine's own address, for the answer.
     pub local: IpAddr,
-    /// The address that the packet was sent to, which may be that of a group.
+    /// The destination address of the packet, which may be that of a group.
     pub destination: IpAddr,
 }
 
@@ -178,7 +178,7 @@ pub struct PacketInfo {
 /// use sakia_driver::ControlMessages;
 ///
 /// let explicit_congestion = ControlMessages::new().ip_tos(2).segment_bytes(1200);
-/// // What the kernel would take for descriptors or addresses is refused.
+/// // Messages that the kernel would read as descriptors or addresses are refused.
 /// assert!(ControlMessages::new().plain(1, 1, &0_i32.to_ne_bytes()).is_err());
 /// # let _ = explicit_congestion;
 /// ```
@@ -191,13 +191,13 @@ pub struct ControlMessages {
 }
 
 impl ControlMessages {
-    /// No messages.
+    /// Returns an empty list of messages.
     pub const fn new() -> Self {
         Self { descriptors: Vec::new(), bytes: ControlBytes::NONE }
     }
 
-    /// Adds a descriptor, of which the receiver gets a copy if the sockets are within the machine; sockets of
-    /// the network ignore it. It stays open until the message was sent. A message carries at most 253.
+    /// Adds a descriptor, of which the receiver gets a copy if the sockets are within the machine; network
+    /// sockets ignore it. It stays open until the message was sent. A message carries at most 253.
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
         fd.share_mode();
@@ -205,32 +205,32 @@ impl ControlMessages {
         self
     }
 
-    /// Sets the traffic class of packets of version 4, whose two lowest bits are the ECN field.
+    /// Sets the traffic class of IPv4 packets, whose two lowest bits are the ECN field.
     #[doc(alias = "IP_TOS")]
     pub fn ip_tos(self, class: u8) -> Self {
         self.with(SOL_IP, IP_TOS, &[class])
     }
 
-    /// Sets the traffic class of packets of version 6, whose two lowest bits are the ECN field.
+    /// Sets the traffic class of IPv6 packets, whose two lowest bits are the ECN field.
     #[doc(alias = "IPV6_TCLASS")]
     pub fn ipv6_traffic_class(self, class: u8) -> Self {
         self.with(SOL_IPV6, IPV6_TCLASS, &u32::from(class).to_ne_bytes())
     }
 
-    /// Sets the TTL of packets of version 4; 0 is refused.
+    /// Sets the TTL of IPv4 packets; 0 is refused.
     #[doc(alias = "IP_TTL")]
     pub fn ip_ttl(self, hops: u8) -> Self {
         self.with(SOL_IP, IP_TTL, &u32::from(hops).to_ne_bytes())
     }
 
-    /// Sets the hop limit of packets of version 6.
+    /// Sets the hop limit of IPv6 packets.
     #[doc(alias = "IPV6_HOPLIMIT")]
     pub fn ipv6_hop_limit(self, hops: u8) -> Self {
         self.with(SOL_IPV6, IPV6_HOPLIMIT, &u32::from(hops).to_ne_bytes())
     }
 
-    /// Sets the address of this machine from which packets come, and the index of the interface by which they
-    /// leave, 0 for the usual one.
+    /// Sets the source address of packets, one of this machine's, and the index of the outgoing interface, 0
+    /// for the usual one.
     #[doc(alias = "IP_PKTINFO")]
     #[doc(alias = "IPV6_PKTINFO")]
     pub fn source(self, source: IpAddr, interface: u32) -> Self {
@@ -247,7 +247,7 @@ impl ControlMessages {
         }
     }
 
-    /// Has the kernel cut the message into datagrams of so many bytes each, the last of which may be shorter.
+    /// Makes the kernel split the message into datagrams of this size, the last of which may be shorter.
     /// Since Linux 4.18.
     #[doc(alias = "UDP_SEGMENT")]
     pub fn segment_bytes(self, bytes: u16) -> Self {
@@ -272,7 +272,7 @@ impl ControlMessages {
         self
     }
 
-    /// The descriptors in them.
+    /// Returns the descriptors in them.
     pub(super) fn descriptors(&self) -> &[Fd] {
         &self.descriptors
     }
@@ -295,20 +295,20 @@ impl ControlMessages {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ReceivedControl {
-    /// The descriptors, in the order of the sender. They belong to the driver, and programs that the process
-    /// starts do not inherit them.
+    /// The descriptors, in the order of the sender. They belong to the driver, and child programs do not
+    /// inherit them.
     pub descriptors: Vec<Fd>,
     /// A descriptor of the process that sent the message (`SCM_PIDFD`), if the socket has `SO_PASSPIDFD`.
     pub process: Option<Fd>,
-    /// There was too little room, or no number left for a descriptor. The rest is lost.
+    /// There was too little room, or no descriptor number left. The rest is lost.
     pub is_truncated: bool,
     /// The messages in the kernel's form, descriptors included.
     bytes: ControlBytes,
 }
 
 impl ReceivedControl {
-    /// Returns the other messages, in the order of the kernel, but for those of type `SCM_INQ`: since 6.17
-    /// some kernels add them to what a ring receives from a socket within the machine, unasked.
+    /// Returns the other messages, in the kernel's order, except those of type `SCM_INQ`: since 6.17 some
+    /// kernels add them, unrequested, to a ring's receives from a socket within the machine.
     pub fn messages(&self) -> impl Iterator<Item = ControlMessage<'_>> {
         ControlMessage::all(self.bytes.as_slice()).filter(|message| {
             let is_hidden = matches!(message.kind, SCM_RIGHTS | SCM_PIDFD | SCM_INQ);
@@ -316,25 +316,25 @@ impl ReceivedControl {
         })
     }
 
-    /// As [`of`](Self::of), of a copy of these bytes.
+    /// Does the same as [`of`](Self::of), with a copy of these bytes.
     ///
     /// # Safety
     ///
-    /// - The driver's kernel says that it has written all of them for one receive that ended well, and no
-    ///   other `ReceivedControl` was made of what it wrote.
+    /// - The driver's kernel reports that it has written all of them for one successful receive, and no
+    ///   other `ReceivedControl` was made of them.
     pub(crate) unsafe fn copied(bytes: &[u8], is_truncated: bool, owner: &Rc<dyn Owner>) -> Self {
         let mut copy = ControlBytes::NONE;
         copy.extend(bytes.iter().copied());
-        // SAFETY: the caller's promise: all is the kernel's.
+        // SAFETY: the caller's promise: the kernel has written all of them.
         unsafe { Self::of(copy, is_truncated, owner) }
     }
 
-    /// Takes what a receive has brought, and its descriptors for the driver.
+    /// Takes the control messages of a receive, and their descriptors for the driver.
     ///
     /// # Safety
     ///
-    /// - The bytes were zeros, or none is left of before. Only the driver's kernel has written to them, for
-    ///   one receive that ended well, and no other `ReceivedControl` was made of them.
+    /// - The bytes were zeros, or all of them were overwritten. Only the driver's kernel has written to
+    ///   them, for one successful receive, and no other `ReceivedControl` was made of them.
     pub(super) unsafe fn of(
         bytes: ControlBytes,
         is_truncated: bool,
@@ -344,11 +344,11 @@ impl ReceivedControl {
         for message in ControlMessage::all(bytes.as_slice()) {
             let is_process = (message.level, message.kind) == (SOL_SOCKET, SCM_PIDFD);
             let rights = if is_process { ControlMessage::rights(message.bytes) } else { message };
-            // In place of a descriptor of the process the kernel may say why there is none.
+            // In place of a pidfd the kernel may return an error number.
             for raw in rights.numbers().filter(|&raw| raw >= 0) {
                 // SAFETY: the kernel has written this message for the receive (the caller's promise). Its
-                // numbers are those of descriptors that the kernel has installed for it, so nobody else has
-                // them (the promise of `Backend`), and this loop meets each once.
+                // numbers are those of descriptors that the kernel has installed for it, so they have no
+                // other owner (the promise of `Backend`), and this loop meets each once.
                 let fd = unsafe { Fd::new(raw, Rc::clone(owner)) };
                 match is_process {
                     true => control.process = Some(fd),
@@ -491,14 +491,14 @@ mod tests {
         }
     }
 
-    /// Any bytes: nothing is read beyond them, and nothing is found that a header does not say.
+    /// For any bytes, nothing is read beyond them, and only messages with a header are found.
     #[test]
     fn any_bytes_are_read_within_their_bounds() {
         let mut random = Random(0x5eed);
         let rounds = if cfg!(miri) { 200 } else { 100_000 };
         let mut found = 0;
         for _ in 0..rounds {
-            // Messages of which some bytes are changed, then cut anywhere: most make some sense.
+            // Valid messages with some bytes changed, then cut anywhere.
             let mut bytes = Vec::new();
             for _ in 0..random.below(5) {
                 let content = vec![random.next() as u8; random.below(30)];

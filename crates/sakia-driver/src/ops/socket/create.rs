@@ -27,9 +27,9 @@ pub struct Socket {
 }
 
 impl Handle {
-    /// Makes a socket. `protocol` is one of the kernel's `IPPROTO_*`, 0 for the one that is usual.
+    /// Makes a socket. `protocol` is one of the kernel's `IPPROTO_*`, 0 for the usual one.
     ///
-    /// A descriptor that comes when the handle is gone is closed.
+    /// If the handle was dropped, a newly made descriptor is closed.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
@@ -61,7 +61,7 @@ unsafe impl Operation for Socket {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        // SAFETY: the kernel has just made it for this operation; it has no other owner.
         completion.result().map(|raw| unsafe { Fd::socket(raw as i32, self.owner) })
     }
 

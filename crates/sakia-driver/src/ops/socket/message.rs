@@ -1,4 +1,4 @@
-//! Messages: datagrams to and from an address, and what comes with control messages.
+//! Messages: datagrams to and from an address, and control messages.
 
 use std::ptr;
 
@@ -15,11 +15,11 @@ use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 use crate::sys::Message;
 
-/// `MSG_TRUNC`: the datagram was longer than the buffer. Asked for, it has its whole length told.
+/// `MSG_TRUNC`: the datagram was longer than the buffer. As a request: report its whole length.
 pub(crate) const TRUNCATED: u32 = rustix::net::ReturnFlags::TRUNC.bits();
 /// `MSG_CTRUNC`: there was no room for some control message.
 pub(crate) const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits();
-/// `MSG_CMSG_CLOEXEC`: descriptors that come are not inherited by programs that the process starts.
+/// `MSG_CMSG_CLOEXEC`: child programs do not inherit received descriptors.
 pub(crate) const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
 /// The flags of receives of messages.
 const MESSAGE_FLAGS: u32 = RECV_FLAGS | TRUNCATED;
@@ -58,7 +58,7 @@ pub struct SendMessage<T> {
     send: SendTo<T>,
     /// In the kernel's form.
     control: ControlBytes,
-    /// Those that the control messages name.
+    /// The descriptors that the control messages name.
     #[expect(dead_code, reason = "kept open")]
     descriptors: Vec<Fd>,
 }
@@ -74,30 +74,30 @@ pub struct RecvMessage<T> {
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// How many bytes of the buffer it fills.
+    /// The number of bytes filled in the buffer.
     pub len: usize,
-    /// Who sent it. On a stream the kernel need not tell: then it is
+    /// The sender. On a stream the kernel may not report it: then it is
     /// [unnamed](SocketAddress::is_unnamed).
     pub from: SocketAddress,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// It had control messages, descriptors for one, that this receive had no room for, and that are lost.
+    /// It had control messages, for example descriptors, without room in this receive; they are lost.
     pub is_control_truncated: bool,
-    /// How many bytes it had, if it was asked for with `MSG_TRUNC`; otherwise as `len`.
+    /// Its length, if requested with `MSG_TRUNC`; otherwise as `len`.
     pub datagram_len: usize,
 }
 
 impl Handle {
     /// Sends `buf.bytes_len()` bytes as one datagram to `address`, and waits until there is room for it.
-    /// `flags` as in [`send`](Handle::send), and what is said of `buf` there holds here.
+    /// `flags` and the ownership of `buf` are as in [`send`](Handle::send).
     ///
     /// Resolves to the number of bytes sent, and the buffer.
     ///
     /// # Errors
-    /// - `EMSGSIZE`: too long for a datagram. `EISCONN`, `EOPNOTSUPP`: a stream within the machine; one of
-    ///   the network sends to its peer whatever the address.
-    /// - `ECONNREFUSED`, `ENOENT`: nobody is there, as far as the machine knows.
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. Otherwise as [`send`](Handle::send).
+    /// - `EMSGSIZE`: too long for a datagram. `EISCONN`, `EOPNOTSUPP`: a stream within the machine; a
+    ///   network stream sends to its peer whatever the address.
+    /// - `ECONNREFUSED`, `ENOENT`: there is no receiver, as far as the machine knows.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no route. Otherwise as [`send`](Handle::send).
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -113,10 +113,10 @@ impl Handle {
         self.start_flagged(SendTo::new(self.held(fd), buf, *address, flags), flags, SEND_FLAGS)
     }
 
-    /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
-    /// there is one. `flags` as in [`recv`](Handle::recv), and what is said of `buf` there holds here. With
-    /// `MSG_TRUNC` besides, the length of the datagram is told, also where it is longer than `buf`, whose
-    /// capacity is zeroed before; on a stream bytes are thrown away then.
+    /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits
+    /// until there is one. `flags` and the ownership of `buf` are as in [`recv`](Handle::recv). With
+    /// `MSG_TRUNC` as well, it reports the length of the datagram even if it is longer than `buf`, whose
+    /// capacity is zeroed first; on a stream that discards bytes.
     ///
     /// # Errors
     /// As [`recv`](Handle::recv).
@@ -130,17 +130,17 @@ impl Handle {
     }
 
     /// Sends `buf.bytes_len()` bytes with control messages, and waits until there is room. They go to
-    /// `address`, or with [`SocketAddress::UNNAMED`] to whoever the socket is connected with. `flags` as in
-    /// [`send`](Handle::send), and what is said of `buf` there holds here.
+    /// `address`, or with [`SocketAddress::UNNAMED`] to the socket's peer. `flags` and the ownership of
+    /// `buf` are as in [`send`](Handle::send).
     ///
-    /// Descriptors in `control` stay open until the operation has ended, and closing one waits for that. On a
-    /// stream they go with the first of the bytes, so an empty message carries none.
+    /// Descriptors in `control` stay open until the operation has ended, and closing one waits for that. On
+    /// a stream they are sent with the first of the bytes, so an empty message carries none.
     ///
     /// Resolves to the number of bytes sent, and the buffer.
     ///
     /// # Errors
-    /// - `EINVAL`: a control message that the socket does not know, or more than 253 descriptors.
-    /// - `ETOOMANYREFS`: too many descriptors of this user are on their way. `ENOBUFS`: too many messages.
+    /// - `EINVAL`: a control message that the socket does not support, or more than 253 descriptors.
+    /// - `ETOOMANYREFS`: too many descriptors of this user are in transit. `ENOBUFS`: too many messages.
     /// - Otherwise as [`send_to`](Handle::send_to).
     ///
     /// # Panics
@@ -162,13 +162,13 @@ impl Handle {
         self.start_flagged(send, flags, SEND_FLAGS)
     }
 
-    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) and the control messages that
-    /// come with them, for which there are `control_bytes` bytes of room, at most 64 KiB; up to 128 bytes
-    /// need no allocation. [`ControlMessage::space`](crate::ControlMessage::space) tells how many to ask for.
-    /// `flags` as in [`recv_from`](Handle::recv_from), and what is said of `buf` there holds here.
+    /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) and their control messages, for
+    /// which there are `control_bytes` bytes of room, at most 64 KiB; up to 128 bytes need no allocation.
+    /// [`ControlMessage::space`](crate::ControlMessage::space) returns the room for a message. `flags` and
+    /// the ownership of `buf` are as in [`recv_from`](Handle::recv_from).
     ///
     /// Received descriptors belong to the driver. They are closed if the result or the handle is dropped. A
-    /// peek brings copies of them. On a stream a receive ends with the bytes that descriptors came with.
+    /// peek returns copies of them. On a stream a receive ends after the bytes sent with descriptors.
     ///
     /// # Errors
     /// As [`recv`](Handle::recv). Descriptors that do not fit are no error, see
@@ -195,7 +195,7 @@ impl<T: IoBuf> SendTo<T> {
         Self { fd, buf, address, flags, vector: IoVec::EMPTY, message: Message::EMPTY }
     }
 
-    /// Describes the message anew.
+    /// Describes the message for the current addresses.
     fn message(&mut self) -> *const Message {
         let base = self.buf.stable_ptr().cast_mut();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_len()) as usize };
@@ -209,14 +209,14 @@ impl<T: IoBuf> SendTo<T> {
 impl<T: IoBufMut> RecvFrom<T> {
     fn new(fd: Fd, mut buf: T, flags: u32) -> Self {
         if flags & TRUNCATED != 0 {
-            // On a stream of the network the kernel writes nothing then, and counts bytes all the same.
+            // On a network stream with `MSG_TRUNC` the kernel writes nothing, and counts bytes all the same.
             initialize(&mut buf);
         }
         let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
         Self { fd, buf, from, flags, vector, message }
     }
 
-    /// Describes anew what is to be filled.
+    /// Describes the buffer to fill for the current addresses.
     fn message(&mut self) -> *mut Message {
         let base = self.buf.stable_mut_ptr();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_room()) as usize };
@@ -226,9 +226,9 @@ impl<T: IoBufMut> RecvFrom<T> {
     }
 }
 
-// SAFETY: the entry names the message, which is part of the value. That names the address and the vector,
-// which are, too, and the vector the buffer's bytes, which the value owns and which stay put (the promise
-// of `IoBuf`). The descriptor the value keeps open.
+// SAFETY: the entry names the message, which is part of the value. The message names the address and the
+// vector, which are parts, too, and the vector names the buffer's bytes, which the value owns and which do
+// not move (the promise of `IoBuf`). The value keeps the descriptor open.
 unsafe impl<T: IoBuf> Operation for SendTo<T> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Send;
@@ -290,7 +290,7 @@ impl<T: IoBuf> SendMessage<T> {
         Self { send: SendTo::new(driver.held(fd), buf, address, flags), control, descriptors }
     }
 
-    /// Describes the message anew.
+    /// Describes the message for the current addresses.
     fn message(&mut self) -> *const Message {
         self.send.message();
         let message = &mut self.send.message;
@@ -315,7 +315,7 @@ impl<T: IoBufMut> RecvMessage<T> {
         Self { recv, control }
     }
 
-    /// Describes anew what is to be filled.
+    /// Describes the buffer to fill for the current addresses.
     fn message(&mut self) -> *mut Message {
         self.recv.message();
         let message = &mut self.recv.message;
@@ -328,8 +328,8 @@ impl<T: IoBufMut> RecvMessage<T> {
     }
 }
 
-// SAFETY: as for `SendTo`. The message names the control messages, too, which the value owns, as a part or on
-// the heap. The value keeps the descriptors open that these name by number.
+// SAFETY: as for `SendTo`. The message also names the control messages, which the value owns, as a part or
+// on the heap. The value keeps the descriptors open that these name by number.
 unsafe impl<T: IoBuf> Operation for SendMessage<T> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Send;
@@ -343,8 +343,8 @@ unsafe impl<T: IoBuf> Operation for SendMessage<T> {
     acts_on!(Waiting, send.fd);
 }
 
-// SAFETY: as for `RecvFrom`. The message names the room for control messages, too, which the value owns, as a
-// part or on the heap.
+// SAFETY: as for `RecvFrom`. The message also names the room for control messages, which the value owns, as
+// a part or on the heap.
 unsafe impl<T: IoBufMut> Operation for RecvMessage<T> {
     type Output = BufResult<(Received, ReceivedControl), T>;
     const KIND: OpKind = OpKind::Recv;
@@ -361,11 +361,11 @@ unsafe impl<T: IoBufMut> Operation for RecvMessage<T> {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { recv, control } = self;
-        // First of all: the buffer's own code may panic, and descriptors are closed then.
+        // First of all: the buffer's own code may panic, which closes the descriptors then.
         let control = if completion.res >= 0 {
             let is_truncated = recv.message.flags & CONTROL_TRUNCATED != 0;
-            // SAFETY: `recv_message` made the room of zeros. Only the entry or the call of this value names
-            // it, which has ended well, and `complete` takes the value.
+            // SAFETY: `recv_message` filled the room with zeros. Only the entry or the call of this value
+            // names it, which has succeeded, and `complete` takes the value.
             unsafe { ReceivedControl::of(control, is_truncated, recv.fd.owner()) }
         } else {
             ReceivedControl::default()

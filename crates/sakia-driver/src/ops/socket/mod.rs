@@ -1,7 +1,7 @@
-//! Operations on sockets, one at a time: each brings one connection or moves bytes once.
+//! Single operations on sockets: each accepts one connection or transfers bytes once.
 
-/// The entry and the call of an [`Operation`] with a method `message`, which describes to the kernel what it
-/// is to send or to fill: on this descriptor, with these `MSG_*` flags.
+/// Defines the entry and the call of an [`Operation`] with a method `message`, which describes the data to
+/// send or the room to fill, with this descriptor and these `MSG_*` flags.
 macro_rules! passes_message {
     ($entry:ident, $verb:ident, |$it:ident| $fd:expr, $flags:expr) => {
         fn entry(&mut self) -> Option<sakia_ring::Sqe> {
@@ -48,14 +48,14 @@ use crate::operation::Operation;
 pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
-/// The `MSG_*` flags of a send that mean the same on every backend.
+/// The `MSG_*` flags of a send with the same meaning on every backend.
 const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
 
-/// The `MSG_*` flags of a receive that mean the same on every backend.
+/// The `MSG_*` flags of a receive with the same meaning on every backend.
 const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
 
 impl Handle {
-    /// Starts an operation, or ends it with `EINVAL` if it has `flags` that are none of `known`.
+    /// Starts an operation, or ends it with `EINVAL` if it has `flags` other than `known`.
     fn start_flagged<O: Operation>(&self, operation: O, flags: u32, known: u32) -> Op<O> {
         if flags & !known == 0 {
             return self.start(operation);

@@ -9,7 +9,7 @@ use crate::fd::Fd;
 use crate::handle::Handle;
 
 impl Handle {
-    /// The socket's own address, by a plain call.
+    /// Returns the socket's own address, by a plain call.
     ///
     /// # Errors
     /// `ENOTSOCK`: not a socket. Otherwise as `getsockname(2)`.
@@ -20,7 +20,7 @@ impl Handle {
         unsafe { self.shared.descriptors.local_address(fd.raw()) }
     }
 
-    /// The address of the socket's peer, by a plain call.
+    /// Returns the address of the socket's peer, by a plain call.
     ///
     /// # Errors
     /// `ENOTCONN`: it is not connected. `ENOTSOCK`: not a socket. Otherwise as `getpeername(2)`.
@@ -31,7 +31,7 @@ impl Handle {
         unsafe { self.shared.descriptors.peer_address(fd.raw()) }
     }
 
-    /// Makes two sockets within the machine that are connected with each other, by a plain call.
+    /// Makes two connected sockets within the machine, by a plain call.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: no descriptor left. `ESOCKTNOSUPPORT`, `EINVAL`: no such sockets here. Otherwise
@@ -39,19 +39,19 @@ impl Handle {
     #[doc(alias = "socketpair")]
     pub fn socket_pair(&self, kind: SocketType) -> io::Result<(Fd, Fd)> {
         let raws = self.shared.descriptors.socket_pair(kind)?;
-        // SAFETY: the kernel has just made both for this call, and nobody else knows of them.
+        // SAFETY: the kernel has just made both for this call; they have no other owner.
         let [one, other] = raws.map(|raw| unsafe { Fd::socket(raw, self.owner()) });
         Ok((one, other))
     }
 
-    /// The credentials that the process of the socket's peer had when they were connected, by a plain call.
+    /// Returns the credentials of the peer's process at the time of the connect, by a plain call.
     ///
     /// # Errors
     /// `ENOTCONN`: it has no peer, or is not within the machine. `ENOTSOCK`: not a socket. Otherwise as
     /// `getsockopt(2)`.
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_credentials(&self, fd: &Fd) -> io::Result<Credentials> {
-        /// The kernel's answer where there is no peer has no user.
+        /// The user in the kernel's result if there is no peer.
         const NO_USER: u32 = u32::MAX;
         self.check(fd);
         // SAFETY: the clone keeps the descriptor open.

@@ -1,4 +1,4 @@
-//! Ending a connection, or one direction of it.
+//! Shutting down a connection, or one direction of it.
 
 use sakia_ring::Sqe;
 
@@ -15,10 +15,10 @@ pub struct Shutdown {
 }
 
 impl Handle {
-    /// Ends one or both directions of a connection, for all descriptors of the socket. Operations that
-    /// wait for it end. The descriptor stays open.
+    /// Shuts down one or both directions of a connection, for all descriptors of the socket. Operations that
+    /// wait for that direction end. The descriptor stays open.
     ///
-    /// A send that is not done yet may be overtaken, and fails then: wait for it first.
+    /// It may overtake a send that is not done yet, which then fails: wait for the send first.
     ///
     /// # Errors
     /// - `ENOTCONN`: the socket is not connected. `ENOTSOCK`: not a socket. Otherwise as `shutdown(2)`.

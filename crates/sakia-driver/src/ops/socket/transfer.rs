@@ -18,7 +18,7 @@ pub struct SocketRecv<T> {
     buf: T,
     /// `MSG_*`.
     flags: u32,
-    /// What is asked for in bytes.
+    /// The requested length in bytes.
     len: u32,
 }
 
@@ -33,24 +33,24 @@ pub struct SocketSend<T> {
 
 impl Handle {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity) on the socket `fd`, and waits
-    /// until there are some. `flags` are of the kernel's `MSG_*`: `MSG_PEEK`, which leaves what it brings to
-    /// the next receive, `MSG_DONTWAIT`, or none.
+    /// until there are some. `flags` are of the kernel's `MSG_*`: `MSG_PEEK`, which leaves the bytes to the
+    /// next receive, `MSG_DONTWAIT`, or none.
     ///
-    /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then,
-    /// and cancels a receive that waits. What it had received by then is lost; what it had not goes to
-    /// the next one.
+    /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then, and
+    /// cancels a waiting receive. Bytes received by then are lost; later ones go to the next receive.
     ///
-    /// Resolves to the number of bytes received and the buffer. On a stream 0 means that the peer sends no
-    /// more. A `Vec` that was empty has as many bytes as were received: clear it before the next receive, see
-    /// [`IoBufMut`]. Of a datagram the rest is lost that is longer than the buffer;
-    /// [`recv_from`](Handle::recv_from) tells.
+    /// Resolves to the number of bytes received and the buffer. On a stream 0 means that the peer has ended
+    /// its side. An initially empty `Vec` gets the length of the bytes received: clear it before the next
+    /// receive, see [`IoBufMut`]. The part of a datagram beyond the buffer is lost;
+    /// [`recv_from`](Handle::recv_from) reports that.
     ///
     /// # Errors
-    /// - `ECONNRESET`: the peer broke the connection off. `ETIMEDOUT`: it is no longer there.
-    /// - `ECONNREFUSED`: nobody is where a datagram was sent to.
-    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have waited. `EINVAL`: other flags, or a buffer without room.
+    /// - `ECONNRESET`: the peer reset the connection. `ETIMEDOUT`: the peer is gone.
+    /// - `ECONNREFUSED`: a datagram was sent to an address without a receiver.
+    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have blocked. `EINVAL`: other flags, or a buffer without
+    ///   room.
     /// - `ENOTCONN`: not connected. `ENOTSOCK`: not a socket.
-    /// - `ECANCELED`: canceled before there was anything. Otherwise as `recv(2)`.
+    /// - `ECANCELED`: canceled before any byte arrived. Otherwise as `recv(2)`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
@@ -65,12 +65,12 @@ impl Handle {
     /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then,
     /// and cancels a send that waits for room.
     ///
-    /// Resolves to the number of bytes sent, and the buffer. It may be fewer than asked, on a stream; the
-    /// rest was not sent. One send at a time: of two on one stream, none need be first.
+    /// Resolves to the number of bytes sent, and the buffer. On a stream it may be fewer than requested; the
+    /// rest was not sent. One send at a time: the order of two on one stream is undefined.
     ///
     /// # Errors
-    /// - `EPIPE`: the connection was shut down, here or there. `ECONNRESET`: the peer broke it off.
-    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have waited. `EMSGSIZE`: too long for a datagram.
+    /// - `EPIPE`: the connection was shut down, on either side. `ECONNRESET`: the peer reset it.
+    /// - `EAGAIN`: with `MSG_DONTWAIT` it would have blocked. `EMSGSIZE`: too long for a datagram.
     /// - `ENOTCONN`, `EDESTADDRREQ`: not connected. `ENOTSOCK`: not a socket. `EINVAL`: other flags.
     /// - `ECANCELED`: canceled before anything was sent. Otherwise as `send(2)`.
     ///
@@ -96,7 +96,7 @@ impl<T: IoBuf> SocketSend<T> {
     }
 }
 
-// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// SAFETY: the entry names the buffer's bytes, which the value owns and which do not move (the promise of
 // `IoBufMut`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
     type Output = BufResult<usize, T>;
@@ -130,7 +130,7 @@ unsafe impl<T: IoBufMut> Operation for SocketRecv<T> {
     acts_on!(Waiting, fd);
 }
 
-// SAFETY: the entry names the buffer's bytes, which the value owns and which stay put (the promise of
+// SAFETY: the entry names the buffer's bytes, which the value owns and which do not move (the promise of
 // `IoBuf`), and the descriptor, which the value keeps open.
 unsafe impl<T: IoBuf> Operation for SocketSend<T> {
     type Output = BufResult<usize, T>;
@@ -153,6 +153,6 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
-    // A peer that does not read makes it wait for ever.
+    // If its peer does not read, it waits for ever.
     acts_on!(Waiting, fd);
 }

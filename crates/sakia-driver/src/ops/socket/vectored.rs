@@ -11,7 +11,7 @@ use crate::operation::{Completion, Operation};
 use crate::ops::vectored::Parts;
 use crate::sys::Message;
 
-/// Several buffers with what describes them to the kernel.
+/// Several buffers with their description for the kernel.
 #[derive(Debug)]
 struct Vectored<T> {
     fd: Fd,
@@ -27,7 +27,7 @@ impl<T: IoBuf> Vectored<T> {
         Self { fd, parts: Parts::new(bufs), flags, message: Message::EMPTY }
     }
 
-    /// Describes the buffers, and returns where the message is.
+    /// Describes the buffers, and returns the address of the message.
     fn describe(&mut self, parts: impl FnOnce(&mut Parts<T>) -> &mut [IoVec]) -> *mut Message {
         self.message = Message::of_parts(parts(&mut self.parts));
         &raw mut self.message
@@ -43,7 +43,7 @@ pub struct SocketSendVectored<T>(Vectored<T>);
 pub struct SocketRecvVectored<T>(Vectored<T>);
 
 impl Handle {
-    /// As [`send`](Handle::send), taking one buffer after the other. At most the first 1024 are used.
+    /// Sends as [`send`](Handle::send), taking one buffer after the other. At most the first 1024 are used.
     ///
     /// # Errors
     /// As [`send`](Handle::send).
@@ -60,7 +60,7 @@ impl Handle {
         self.start_flagged(SocketSendVectored::new(self.held(fd), bufs, flags), flags, SEND_FLAGS)
     }
 
-    /// As [`recv`](Handle::recv), filling one buffer after the other, each `Vec` that is empty up to its
+    /// Receives as [`recv`](Handle::recv), filling one buffer after the other, each empty `Vec` up to its
     /// capacity. At most the first 1024 are used.
     ///
     /// # Errors
@@ -99,9 +99,9 @@ impl<T: IoBufMut> SocketRecvVectored<T> {
     }
 }
 
-// SAFETY: the entry names the message, which is part of the value. That names the vector, whose memory stays
-// put when the value moves, and the vector the buffers' bytes, which the value owns and which stay put, too
-// (the promise of `IoBuf`). The descriptor the value keeps open.
+// SAFETY: the entry names the message, which is part of the value. The message names the vector, whose
+// memory does not move with the value, and the vector names the buffers' bytes, which the value owns and
+// which do not move either (the promise of `IoBuf`). The value keeps the descriptor open.
 unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
     const KIND: OpKind = OpKind::Send;
