@@ -48,6 +48,11 @@ impl Open {
         OFlags::from_bits_retain(self.flags as u32)
     }
 
+    /// Whether it may make a file.
+    pub(crate) fn creates(self) -> bool {
+        self.flags().contains(OFlags::CREATE)
+    }
+
     /// Whether no file makes this wait for somebody else.
     fn never_waits(self) -> bool {
         let flags = self.flags();
