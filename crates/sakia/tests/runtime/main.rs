@@ -24,6 +24,7 @@ mod refused;
 mod rounds;
 mod shutdown;
 mod signals;
+mod small_files;
 mod structured;
 mod tasks;
 mod teardown;
