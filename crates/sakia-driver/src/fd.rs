@@ -148,6 +148,10 @@ pub(crate) trait Owner {
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
     /// Whether looking this path up, or opening what is there, may wait for a server.
     fn may_wait(&self, path: &[u8]) -> bool;
+    /// Whether it is worth a try to make a name as on a file system in memory.
+    fn tries_in_memory(&self) -> bool;
+    /// Takes note of whether it was on one.
+    fn note_in_memory(&self, is_in_memory: bool);
     /// Plain calls on descriptors.
     fn descriptors(&self) -> &dyn Descriptors;
     /// A descriptor could not be closed, and nobody waits for the result.

@@ -552,6 +552,14 @@ impl Owner for Shared {
         self.mounts.may_wait(path, || self.descriptors.remote_mounts())
     }
 
+    fn tries_in_memory(&self) -> bool {
+        self.descriptors.are_of_this_process() && self.mounts.tries_in_memory()
+    }
+
+    fn note_in_memory(&self, is_in_memory: bool) {
+        self.mounts.note_in_memory(is_in_memory);
+    }
+
     fn descriptors(&self) -> &dyn Descriptors {
         &*self.descriptors
     }

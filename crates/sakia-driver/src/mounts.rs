@@ -229,6 +229,11 @@ pub(crate) fn is_local(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Local
 }
 
+/// Whether a file system of this type has its files in memory, and no device to wait for.
+pub(crate) fn is_in_memory(file_system: &str) -> bool {
+    matches!(file_system, "ramfs" | "tmpfs")
+}
+
 /// Whether files of a file system of this type have no server to be told when they are closed: local ones,
 /// those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
 pub(crate) fn closes_at_once(file_system: &str) -> bool {

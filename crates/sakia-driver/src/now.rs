@@ -5,6 +5,8 @@
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
+mod in_memory;
+
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::fs::SeekFrom;
@@ -53,6 +55,17 @@ unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
             Call::Open(open) => self::open(open),
             Call::Close { raw } => done(rustix::io::try_close(raw)),
             Call::System(System { function: Function::Statx, args }) => statx(args),
+            Call::System(System { function: Function::Mkdirat, args })
+                if mode == CallMode::NonBlocking =>
+            {
+                in_memory::mkdir(args)
+            }
+            Call::CopyFileRange { from, from_offset, to, to_offset, len }
+                if mode == CallMode::Blocking =>
+            {
+                let copied = sys::copy_file_range(from, from_offset, to, to_offset, len as usize);
+                Attempt::Done(outcome(copied))
+            }
             Call::System(System { function: Function::Sendfile, args })
                 if mode == CallMode::NonBlocking =>
             {
@@ -161,7 +174,11 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
 /// - The path is lent.
 unsafe fn open(open: Open) -> Attempt {
     let Open { dir, path, flags, mode, resolve } = open;
-    // To create or to cut off is work on the device, for which there is no cache.
+    // To create or to cut off is work on the device, for which there is no cache, but in memory.
+    if flags & O_CREAT != 0 && flags & O_TMPFILE != O_TMPFILE && resolve.unwrap_or(0) == 0 {
+        // SAFETY: the caller says that the path can be read.
+        return unsafe { in_memory::create(open) };
+    }
     if flags & (O_CREAT | O_TRUNC) != 0 || flags & O_TMPFILE == O_TMPFILE {
         return Attempt::Unsupported;
     }

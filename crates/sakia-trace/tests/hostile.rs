@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use sakia_trace::{EventType, Name, Queued, Recording, Trace, TraceOptions, record};
+use sakia_trace::{
+    EventType, Name, Queued, Recording, Stretch, Summary, Trace, TraceOptions, plot, record,
+};
 
 /// A trace of 20 writes; a process has one recording at a time.
 static BYTES: LazyLock<Vec<u8>> = LazyLock::new(recorded);
@@ -27,12 +29,25 @@ fn recorded() -> Vec<u8> {
     bytes
 }
 
+/// What `sakia trace summary` and `plot` do with a file: an error that says so, or a text and a picture.
+fn use_file(bytes: &[u8]) {
+    match Trace::read(bytes) {
+        Ok(trace) => {
+            assert!(!Summary::of(&trace).to_string().is_empty());
+            assert!(plot(&trace, Stretch::default()).ends_with("</svg>\n"));
+            plot(&trace, Stretch { from: 1 << 40, to: Some(7) });
+        }
+        Err(error) => assert!(error.to_string().starts_with("this is no trace of Sakia: ")),
+    }
+}
+
 #[test]
 fn files_that_end_early_are_read_as_far_as_they_go() {
     let bytes = &*BYTES;
     let whole = Trace::read(bytes).expect("a trace");
     let slices = |trace: &Trace| trace.tracks.iter().map(|track| track.slices.len()).sum::<usize>();
     assert_eq!((slices(&whole), whole.is_truncated), (40, false));
+    use_file(bytes);
     let mut last = 0;
     let mut truncated = 0;
     for len in 0..bytes.len() {
@@ -52,17 +67,19 @@ proptest! {
     #[test]
     fn altered_files_end_in_an_error_or_are_read(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        len in any::<prop::sample::Index>(),
     ) {
         let mut bytes = BYTES.clone();
         for (index, byte) in changes {
             let index = index.index(bytes.len());
             bytes[index] = byte;
         }
-        let _ = Trace::read(&bytes);
+        use_file(&bytes[..len.index(bytes.len())]);
+        use_file(&bytes);
     }
 
     #[test]
     fn random_bytes_are_no_trace(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Trace::read(&bytes);
+        use_file(&bytes);
     }
 }

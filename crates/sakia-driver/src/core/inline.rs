@@ -276,6 +276,8 @@ impl Core {
             Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
             // It tells how many parts there are, and not how large they are.
             Call::Transfer(_) => false,
+            // A ring hands to a worker what may make a file.
+            Call::Open(open) => !open.creates(),
             _ => true,
         };
         is_small && self.backend.batches_well(operation.kind())

@@ -1,9 +1,15 @@
 //! Copying from file to file within the kernel.
 
+use std::io;
+use std::rc::Rc;
+
 use super::transfer_len;
 use crate::call::Call;
+use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
+use crate::operation::{Class, Completion, Operation};
+use crate::policy::{CallMode, Mount, Route, Rules};
 
 /// See [`Handle::copy_file_range`].
 #[derive(Debug)]
@@ -31,7 +37,8 @@ impl Handle {
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `copy_file_range(2)`.
     ///
     /// # Kernel
-    /// No ring has it: a plain call, on a thread of a lane. Source: `copy_file_range(2)`.
+    /// No ring has it: a plain call, on a thread of a lane. Up to 64 KiB on a file system in memory are copied
+    /// on the calling thread. Source: `copy_file_range(2)`.
     pub fn copy_file_range(
         &self,
         from: &Fd,
@@ -46,13 +53,40 @@ impl Handle {
     }
 }
 
-// SAFETY: the entry names no memory, and two descriptors that the value keeps open.
-operation! {
-    unsafe |it: CopyFileRange| Bounded, from; Copy;
-    call {
-        let &mut CopyFileRange { ref from, from_offset, ref to, to_offset, len } = it;
+// SAFETY: the call names no memory, and two descriptors that the value keeps open.
+unsafe impl Operation for CopyFileRange {
+    type Output = io::Result<usize>;
+    const KIND: OpKind = OpKind::Copy;
+
+    fn class(&self) -> Class {
+        Class::Bounded
+    }
+
+    fn call(&mut self) -> Call {
+        let &mut Self { ref from, from_offset, ref to, to_offset, len } = self;
         let (from, to, len) = (from.raw(), to.raw(), transfer_len(len));
         Call::CopyFileRange { from, from_offset, to, to_offset, len }
-    };
-    output usize, |completion| completion.count(it.len);
+    }
+
+    fn complete(self, completion: Completion) -> Self::Output {
+        completion.count(self.len)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        self.from.descriptor()
+    }
+
+    fn route(&self, rules: &Rules) -> Route {
+        let rule = rules.of(OpKind::Copy);
+        let is_in_memory = |fd: &Fd| fd.mount().is_some_and(|mount| mount.is_in_memory);
+        let is_short = rule.tries_now && self.len <= rule.bytes_max as usize;
+        if is_short && is_in_memory(&self.from) && is_in_memory(&self.to) {
+            return Route::Now(CallMode::Blocking);
+        }
+        Route::Queue
+    }
+
+    fn mount(&self) -> Option<&Rc<Mount>> {
+        self.to.mount()
+    }
 }

@@ -1,17 +1,20 @@
 //! Operations on names: creating directories, removing, renaming and linking, and reading links.
 
 use std::ffi::CString;
+use std::rc::Rc;
 
 use sakia_ring::Sqe;
 
 use super::at::At;
+use super::open::{note_name, only_in_memory, path_route};
 use super::transfer_len;
 use crate::buf::IoBufMut;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
-use crate::fd::Fd;
+use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::Operation;
+use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::register;
 
 /// See [`Handle::mkdir`].
@@ -19,6 +22,7 @@ use crate::sys::register;
 pub struct Mkdir {
     at: At,
     mode: u32,
+    owner: Rc<dyn Owner>,
 }
 
 /// See [`Handle::unlink`].
@@ -70,7 +74,7 @@ impl Handle {
     /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
     #[doc(alias = "mkdirat")]
     pub fn mkdir(&self, directory: Option<&Fd>, path: CString, mode: u32) -> Op<Mkdir> {
-        self.start(Mkdir { at: self.at(directory, path), mode })
+        self.start(Mkdir { at: self.at(directory, path), mode, owner: self.owner() })
     }
 
     /// Removes the name `path`, relative to `directory` or, with `None`, to the working directory. With the
@@ -168,10 +172,32 @@ impl Handle {
 
 // SAFETY: the entry names the path, whose bytes the value owns on the heap, and a directory that the
 // value keeps open.
-operation! {
-    unsafe |it: Mkdir| Bounded, at, local; Mkdir;
-    entry Sqe::mkdirat(it.at.raw(), it.at.path(), it.mode);
-    call System::on(Function::Mkdirat, it.at.raw(), [word(it.at.path()), it.mode as usize]);
+unsafe impl Operation for Mkdir {
+    const KIND: OpKind = OpKind::Mkdir;
+
+    fn entry(&mut self) -> Option<Sqe> {
+        Some(Sqe::mkdirat(self.at.raw(), self.at.path(), self.mode))
+    }
+
+    fn call(&mut self) -> Call {
+        let args = [word(self.at.path()), self.mode as usize];
+        System::on(Function::Mkdirat, self.at.raw(), args)
+    }
+
+    no_output!();
+    acts_on!(Bounded, at, local);
+
+    fn route(&self, rules: &Rules) -> Route {
+        // Where there is no try, rules decide nothing: rings have it.
+        match path_route(rules, OpKind::Mkdir, &self.at, &*self.owner) {
+            Route::Lane(_) => Route::Queue,
+            route => only_in_memory(route, &*self.owner),
+        }
+    }
+
+    fn classify(&self, _: CallMode, attempt: Attempt) -> Retry {
+        note_name(attempt, &*self.owner)
+    }
 }
 
 // SAFETY: as for `Mkdir`.

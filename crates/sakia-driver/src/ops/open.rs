@@ -12,7 +12,7 @@ use crate::counters::OpKind;
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::policy::{CallMode, Lane, Route, Rules};
+use crate::policy::{Attempt, CallMode, Lane, Retry, Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
 
@@ -183,7 +183,14 @@ unsafe impl Operation for Open {
         if self.waits {
             return Route::Lane(Lane::Elastic);
         }
-        path_route(rules, OpKind::Open, &self.at, &*self.owner)
+        open_route(rules, self.flags.into(), &self.at, &*self.owner)
+    }
+
+    fn classify(&self, _: CallMode, attempt: Attempt) -> Retry {
+        if creates(self.flags.into()) {
+            return note_name(attempt, &*self.owner);
+        }
+        queue_unless_done(attempt)
     }
 }
 
@@ -215,7 +222,49 @@ unsafe impl Operation for Openat2 {
     acts_on!(Bounded, at, local);
 
     fn route(&self, rules: &Rules) -> Route {
-        path_route(rules, OpKind::Open, &self.at, &*self.owner)
+        open_route(rules, self.how.flags, &self.at, &*self.owner)
+    }
+
+    fn classify(&self, _: CallMode, attempt: Attempt) -> Retry {
+        if creates(self.how.flags) {
+            return note_name(attempt, &*self.owner);
+        }
+        queue_unless_done(attempt)
+    }
+}
+
+/// Whether a name may be made with these flags.
+fn creates(flags: u64) -> bool {
+    flags & u64::from(abi::O_CREAT) != 0
+}
+
+/// The way of opening: a lookup in the cache, or of what may be made, a try in memory.
+fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
+    let route = path_route(rules, OpKind::Open, at, owner);
+    if creates(flags) && owner.descriptors().are_of_this_process() {
+        return only_in_memory(route, owner);
+    }
+    route
+}
+
+/// The way of what makes a name: at once in memory, which is found out by trying, or as others do it.
+pub(super) fn only_in_memory(route: Route, owner: &dyn Owner) -> Route {
+    match route {
+        Route::Now(_) if !owner.tries_in_memory() => Route::Queue,
+        other => other,
+    }
+}
+
+/// Takes note of whether a name was made in memory.
+pub(super) fn note_name(attempt: Attempt, owner: &dyn Owner) -> Retry {
+    owner.note_in_memory(matches!(attempt, Attempt::Done(_)));
+    queue_unless_done(attempt)
+}
+
+fn queue_unless_done(attempt: Attempt) -> Retry {
+    match attempt {
+        Attempt::Done(_) => Retry::No,
+        Attempt::WouldBlock | Attempt::Unsupported => Retry::InQueue,
     }
 }
 

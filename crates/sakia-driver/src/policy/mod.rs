@@ -83,6 +83,9 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::Open, Rule::NOW),
     // A ring always gives these to a worker.
     (OpKind::Statx, Rule::NOW),
+    // Nor does it do these at once. In memory they are short.
+    (OpKind::Mkdir, Rule::NOW),
+    (OpKind::Copy, Rule::SMALL),
     // The same work on the same thread either way.
     (OpKind::Close, Rule::NOW),
     // No ring has them.

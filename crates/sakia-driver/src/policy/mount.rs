@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Breaker, CallMode, Lane, Route};
-use crate::mounts::{RemoteMounts, closes_at_once, is_local, is_remote};
+use crate::mounts::{RemoteMounts, closes_at_once, is_in_memory, is_local, is_remote};
 use crate::sys::Direction;
 
 /// Support of `RWF_NOWAIT` by a file system.
@@ -83,6 +83,8 @@ pub struct Mount {
     pub(crate) is_local: bool,
     /// Closing a file involves the kernel only.
     pub(crate) closes_at_once: bool,
+    /// It has no device to wait for.
+    pub(crate) is_in_memory: bool,
     nowait: [Cell<Support>; 2],
     pub(crate) breaker: Breaker,
 }
@@ -95,6 +97,7 @@ impl Mount {
             is_remote: is_remote(file_system),
             is_local: is_local(file_system),
             closes_at_once: closes_at_once(file_system),
+            is_in_memory: is_in_memory(file_system),
             nowait: [const { Cell::new(Support::Unknown) }; 2],
             breaker: Breaker::new(),
         }
@@ -136,6 +139,16 @@ pub(crate) struct Mounts {
     /// The last small file that was read as a whole is on a mount without `RWF_NOWAIT`: it pays to ask for
     /// the mount of the next one before it is read.
     pub(crate) asks_first: Cell<bool>,
+    names_in_memory: NamesInMemory,
+}
+
+/// Whether names are lately made on file systems in memory. To try that where it is not so costs three calls.
+#[derive(Debug, Default)]
+struct NamesInMemory {
+    /// Names that are not tried before the next one that is.
+    skipped: Cell<u32>,
+    /// How many are skipped after the next miss.
+    pause: Cell<u32>,
 }
 
 /// The last reading of the table of mounts. Looking a path up on a network or FUSE file system, and opening
@@ -169,6 +182,24 @@ impl Mounts {
         let RemotePaths { mounts, here, .. } = &*remote;
         // By the text of the path: a link that leads there is followed on this thread.
         mounts.may_hold(Path::new(OsStr::from_bytes(path)), || Some(here.clone()))
+    }
+
+    /// Returns whether the next name is worth a try: it may be made in a directory in memory. Of names that
+    /// are made elsewhere, few are tried.
+    pub(crate) fn tries_in_memory(&self) -> bool {
+        let NamesInMemory { skipped, .. } = &self.names_in_memory;
+        let left = skipped.get();
+        skipped.set(left.saturating_sub(1));
+        left == 0
+    }
+
+    /// Takes note of a try.
+    pub(crate) fn note_in_memory(&self, is_in_memory: bool) {
+        const PAUSE_MAX: u32 = 64;
+        let NamesInMemory { skipped, pause } = &self.names_in_memory;
+        let next = if is_in_memory { 0 } else { (pause.get() * 2).clamp(1, PAUSE_MAX) };
+        pause.set(next);
+        skipped.set(next);
     }
 
     /// Returns the mount with this device. If it is new, `file_system` returns its type.
@@ -211,6 +242,21 @@ mod tests {
         for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
             assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));
         }
+    }
+
+    #[test]
+    fn names_on_disks_are_rarely_tried_in_memory() {
+        let mounts = Mounts::default();
+        let tries = |count| (0..count).filter(|_| mounts.tries_in_memory()).count();
+        assert_eq!(tries(10), 10);
+        mounts.note_in_memory(false);
+        assert_eq!(tries(2), 1);
+        for _ in 0..10 {
+            mounts.note_in_memory(false);
+        }
+        assert_eq!(tries(65), 1);
+        mounts.note_in_memory(true);
+        assert_eq!(tries(10), 10);
     }
 
     #[test]

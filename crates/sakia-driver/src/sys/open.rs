@@ -48,6 +48,11 @@ impl Open {
         OFlags::from_bits_retain(self.flags as u32)
     }
 
+    /// Returns whether it may make a file.
+    pub(crate) fn creates(self) -> bool {
+        self.flags().contains(OFlags::CREATE)
+    }
+
     /// Returns whether no kind of file makes this open block.
     fn never_waits(self) -> bool {
         let flags = self.flags();

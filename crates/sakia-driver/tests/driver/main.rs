@@ -35,6 +35,7 @@ mod interruptions;
 mod many_drivers;
 mod many_lenders;
 mod multishot;
+mod names_in_memory;
 mod opening;
 mod page_guard;
 mod polling;

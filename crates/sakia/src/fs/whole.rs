@@ -9,13 +9,14 @@ use std::pin::Pin;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{AlignedBuf, CURRENT_POSITION, Handle, IoBuf, WholeFile};
+use sakia_driver::{CURRENT_POSITION, Handle, IoBuf, WholeFile};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
 use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
 use crate::error::{Context, Result};
+use crate::io::blocks::{self, Held};
 use crate::io::transfer::write_all;
 
 /// Bytes that a file is thought to have when nothing is known.
@@ -24,8 +25,12 @@ const GUESS_BYTES: usize = 8 << 10;
 const GUESS_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are copied at once through this process.
 const COPY_BYTES: usize = 256 << 10;
+/// Bytes of the first of them.
+const COPY_FIRST_BYTES: usize = 16 << 10;
 /// Bytes that the kernel is asked to copy at once: enough to be rare, few enough to end.
 const RANGE_BYTES: usize = 64 << 20;
+/// The same of small files, and of the end of others.
+const SMALL_RANGE_BYTES: usize = 64 << 10;
 
 thread_local! {
     /// What the next file read as a whole is thought to have: the size of the last ones.
@@ -270,7 +275,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     if before.is_file() && before.len() > 0 {
         target.set_len(0).await.at("truncate", to)?;
     }
-    let count = copy_contents(&source, &target).await.between("copy", from, to)?;
+    let count = copy_contents(&source, &target, found.len()).await.between("copy", from, to)?;
     if before.is_file() && before.permissions() != found.permissions() {
         let permissions = Permissions::from_mode(found.mode());
         target.set_permissions(permissions).await.at("set permissions", to)?;
@@ -278,14 +283,17 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     Ok(count)
 }
 
-/// Copies from the beginning of one file to the beginning of another.
-async fn copy_contents(source: &File, target: &File) -> io::Result<u64> {
+/// Copies from the beginning of one file to the beginning of another. `size` is what the source seems to have.
+async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u64> {
     let mut done = 0;
     if !source.is_stream() && !target.is_stream() {
         loop {
             let copy = async || {
                 let (from, to) = (&source.fd, &target.fd);
-                target.driver.copy_file_range(from, done, to, done, RANGE_BYTES).await
+                // Little is copied at once where that waits for no device.
+                let left = usize::try_from(size.saturating_sub(done)).unwrap_or(usize::MAX);
+                let len = left.clamp(SMALL_RANGE_BYTES, RANGE_BYTES);
+                target.driver.copy_file_range(from, done, to, done, len).await
             };
             match uninterrupted(copy).await {
                 Ok(0) if done == 0 => break,
@@ -306,14 +314,17 @@ fn is_not_possible(error: &io::Error) -> bool {
     ERRORS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Copies from byte `done` on, through this process.
+/// Copies from byte `done` on, through this process. A small file takes a small buffer; one that fills it gets a
+/// larger one.
 async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Result<u64> {
-    let mut buf = AlignedBuf::zeroed(COPY_BYTES);
+    let mut held = Held::default();
+    *held = Some(blocks::take(COPY_FIRST_BYTES));
     loop {
+        let buf = held.take().expect("one buffer that always comes back");
         let at = |file: &File| if file.is_stream() { CURRENT_POSITION } else { done };
         let (from, to) = (at(source), at(target));
         let (result, back) = source.read_once(&source.fd, buf, from).await;
-        buf = back;
+        *held = Some(back);
         let count = result?;
         if count == 0 {
             return Ok(done);
@@ -322,9 +333,16 @@ async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Res
             let at = if to == CURRENT_POSITION { to } else { to + done as u64 };
             target.write_once(&target.fd, rest, at, 0)
         };
+        let buf = held.take().expect("it has come back");
         let (result, back) = write_all(buf.slice(..count), write).await;
-        buf = back.into_inner();
+        let buf = back.into_inner();
+        let len = buf.len();
+        *held = Some(buf);
         result?;
         done += count as u64;
+        if count == len && len < COPY_BYTES {
+            held.take().into_iter().for_each(blocks::give);
+            *held = Some(blocks::take(len * 4));
+        }
     }
 }

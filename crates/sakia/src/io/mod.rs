@@ -10,6 +10,7 @@
 //! All of it belongs to the runtime thread on which it was made. When that runtime has ended,
 //! operations end with `ECANCELED`.
 
+pub(crate) mod blocks;
 mod copy;
 pub(crate) mod file_range;
 mod offload;

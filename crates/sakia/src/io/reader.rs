@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 
+use super::blocks::Held;
 use super::file_range::FileRange;
 use super::offload::Offloaded;
 use super::source::{AsyncRead, AsyncReadAt, Block, Positional, Source, Streamed};
@@ -59,7 +60,7 @@ pub struct Reader<S: Source> {
     /// Those of `carry` from here on are not consumed.
     carry_at: usize,
     /// What was read last.
-    block: Option<Block>,
+    block: Held,
     /// The bytes of `block` that are not consumed, nor in `carry`.
     range: Range<usize>,
     /// Bytes consumed in all.
@@ -91,7 +92,9 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in
     /// flight. Blocks have a byte at least, and at most what one read brings: 2 GiB less a page.
     ///
-    /// There are `depth` buffers. While the caller works on one, the others are being read, so with a
+    /// There are `depth` buffers. A small file needs a small one: the first read asks for 16 KiB at most, and
+    /// the next ones for as much as makes four times what was read, up to a block; so with larger blocks the
+    /// first ones have less. Buffers of up to 64 KiB go to the thread's next readers and writers. While the caller works on one, the others are being read, so with a
     /// depth of 1 nothing is read before it is asked for. Where reads are done at once, since the bytes
     /// are in the page cache, reads ahead begin with the first that has to wait; until then one call
     /// brings as many as half of the blocks, if that is no more than 64 KiB, in a buffer of its own, and
@@ -197,7 +200,7 @@ enum Place {
 impl<S: Source> Reader<S> {
     fn from_source(source: S) -> Self {
         let carry = Vec::new();
-        Self { source, carry, carry_at: 0, block: None, range: 0..0, consumed: 0 }
+        Self { source, carry, carry_at: 0, block: Held::default(), range: 0..0, consumed: 0 }
     }
 
     /// Bytes that are here already, perhaps not all: those that [`fill`](Reader::fill) would give without
@@ -212,7 +215,7 @@ impl<S: Source> Reader<S> {
 
     /// The bytes of the block that are not consumed.
     fn block_bytes(&self) -> &[u8] {
-        match &self.block {
+        match &*self.block {
             Some(block) => &block[self.range.clone()],
             None => &[],
         }
@@ -254,7 +257,7 @@ impl<S: Source> Reader<S> {
         debug_assert!(self.range.is_empty(), "the block before is used up");
         let next = ready!(self.source.poll_block(cx, &mut self.block))?;
         let Some((block, range)) = next else { return Poll::Ready(Ok(false)) };
-        (self.block, self.range) = (Some(block), range);
+        (*self.block, self.range) = (Some(block), range);
         Poll::Ready(Ok(true))
     }
 

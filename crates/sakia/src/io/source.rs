@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 
+use super::blocks::{self, Blocks, Held};
 use super::file_range::FileRange;
 
 /// Memory that is read into, and written from.
@@ -279,7 +280,7 @@ pub(crate) mod private {
 pub struct Streamed<R> {
     block_bytes: usize,
     /// Not in use.
-    spare: Option<Block>,
+    spare: Held,
     link: Rc<Link>,
     /// Performs the reads that `link` asks for, one after the other. A future of its own, so that a read
     /// can borrow the object and still outlive the future of whoever wants the block.
@@ -308,7 +309,7 @@ impl<R: AsyncRead + 'static> Streamed<R> {
     pub(crate) fn new(source: R, block_bytes: usize) -> Self {
         let link = Rc::new(RefCell::new(Request::Idle));
         let pump = Box::pin(pump(source, Rc::clone(&link)));
-        Self { block_bytes: block_bytes.max(1), spare: None, link, pump }
+        Self { block_bytes: block_bytes.max(1), spare: Held::default(), link, pump }
     }
 }
 
@@ -355,12 +356,12 @@ impl<R> private::Blocks for Streamed<R> {
         spent: &mut Option<Block>,
     ) -> Poll<private::Next> {
         if let Some(block) = spent.take() {
-            self.spare = Some(block);
+            *self.spare = Some(block);
         }
         loop {
             if matches!(*self.link.borrow(), Request::Idle) {
                 let block = self.spare.take();
-                let block = block.unwrap_or_else(|| Block::zeroed(self.block_bytes));
+                let block = block.unwrap_or_else(|| blocks::take(self.block_bytes));
                 *self.link.borrow_mut() = Request::Wanted(block.slice(..));
             }
             let polled = self.pump.as_mut().poll(cx);
@@ -379,11 +380,11 @@ impl<R> private::Blocks for Streamed<R> {
                     return Poll::Ready(Ok(Some((block, 0..count.min(len)))));
                 }
                 Ok(_) => {
-                    self.spare = Some(block);
+                    *self.spare = Some(block);
                     return Poll::Ready(Ok(None));
                 }
                 Err(error) => {
-                    self.spare = Some(block);
+                    *self.spare = Some(block);
                     if error.kind() != io::ErrorKind::Interrupted {
                         return Poll::Ready(Err(error));
                     }
@@ -415,11 +416,13 @@ pub struct Positional<F: AsyncReadAt> {
     alignment: usize,
     depth: usize,
     /// Not in use. At most `depth`.
-    spare: Vec<Block>,
+    spare: Blocks,
     /// How many blocks a run has; 1 where there are none.
     run_blocks: usize,
     /// The memory of a run, while not in use.
-    run: Option<Block>,
+    run: Held,
+    /// The byte at which reading began: the first blocks after it are small ones.
+    begin: u64,
     /// A block was read since the last seek, and the end not found: there may be more.
     is_under_way: bool,
     /// In flight or done, in the order of delivery.
@@ -436,6 +439,11 @@ pub struct Positional<F: AsyncReadAt> {
 /// the more the less it brings: on 32 KiB a tenth, with what the caches lose meanwhile. More than this would
 /// no longer be done as a plain call, and leave the processor's nearer caches before it is used.
 const RUN_BYTES: usize = 64 << 10;
+
+/// The most bytes of the first read: few files of a tree have more, and a file that has costs two reads more.
+const FIRST_BYTES: usize = 16 << 10;
+/// How many times the bytes before it those up to the end of the next read are, until that is a block.
+const GROWTH: u64 = 4;
 
 /// A read ahead.
 struct Ahead<F: AsyncReadAt> {
@@ -463,9 +471,10 @@ impl<F: AsyncReadAt> Positional<F> {
             block_bytes,
             alignment,
             depth,
-            spare: Vec::with_capacity(depth),
+            spare: Blocks::default(),
             run_blocks: run_blocks.max(1),
-            run: None,
+            run: Held::default(),
+            begin: 0,
             is_under_way: false,
             queue: VecDeque::with_capacity(depth + 1),
             gap: None,
@@ -478,7 +487,7 @@ impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn seek(&mut self, offset: u64) {
         self.queue.clear();
         (self.gap, self.next, self.is_ended) = (None, offset, false);
-        self.is_under_way = false;
+        (self.begin, self.is_under_way) = (offset, false);
     }
 
     /// Begins the reads for which there is room, up to one that is done at once: what needs no waiting is
@@ -493,6 +502,7 @@ impl<F: AsyncReadAt> Positional<F> {
         let more = self.queue.front().map_or(0, |first| (first.end - 1) / self.block_bytes);
         while self.queue.len() + more < depth
             && self.queue.back().is_none_or(|last| last.output.is_none())
+            && (self.queue.is_empty() || self.may_read_ahead())
         {
             let mut ahead = self.start_next(1);
             // Nobody waits for this one yet: it is polled again when it is the first.
@@ -507,12 +517,33 @@ impl<F: AsyncReadAt> Positional<F> {
     /// Begins to read the blocks after all that were begun.
     #[inline]
     fn start_next(&mut self, blocks: usize) -> Ahead<F> {
-        let bytes = blocks * self.block_bytes;
+        let bytes = self.next_bytes(blocks);
         // No file is that long: there, 0 bytes tell the end.
         let end = self.block_begin(self.next).saturating_add(bytes as u64);
         let ahead = self.start(self.next..end);
         self.next = end;
         ahead
+    }
+
+    /// How many bytes the next read asks for: as many blocks, or less than one at the beginning of a file. The
+    /// ends of these first reads add up to a block, so that all blocks after it begin where they would
+    /// without them.
+    #[inline]
+    fn next_bytes(&self, blocks: usize) -> usize {
+        let read = self.next.saturating_sub(self.begin);
+        if read >= self.block_bytes as u64 || self.block_bytes <= FIRST_BYTES || self.alignment > 1
+        {
+            return blocks * self.block_bytes;
+        }
+        let end = (read * GROWTH).clamp(FIRST_BYTES as u64, self.block_bytes as u64);
+        (end - read) as usize
+    }
+
+    /// Returns whether another read may begin before the first has ended. A large one may be in vain as long as
+    /// only the beginning of the file was read.
+    fn may_read_ahead(&self) -> bool {
+        let bytes = self.next_bytes(1);
+        bytes <= RUN_BYTES || bytes == self.block_bytes
     }
 
     /// The first read's result.
@@ -561,10 +592,25 @@ impl<F: AsyncReadAt> Positional<F> {
     /// Keeps memory for another read.
     fn keep(&mut self, block: Block) {
         if block.len() > self.block_bytes {
-            self.run = Some(block);
-        } else {
+            *self.run = Some(block);
+        } else if self.spare.len() < self.depth {
             self.spare.push(block);
+        } else {
+            blocks::give(block);
         }
+    }
+
+    /// Memory for a read of so many bytes. Of what was used before it, blocks that are too small go to the
+    /// thread, which has other uses for them.
+    fn block(&mut self, len: usize) -> Block {
+        while let Some(block) = self.spare.pop() {
+            if block.len() >= len {
+                return block;
+            }
+            blocks::give(block);
+        }
+        // Few lengths, of which the thread has some.
+        blocks::take(len.next_multiple_of(FIRST_BYTES).min(self.block_bytes))
     }
 
     /// Begins to read bytes that are in one block, or in a run of them.
@@ -574,9 +620,9 @@ impl<F: AsyncReadAt> Positional<F> {
         let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
         let block = if end > self.block_bytes {
             let run = self.run.take();
-            run.unwrap_or_else(|| Block::zeroed(self.run_blocks * self.block_bytes))
+            run.unwrap_or_else(|| blocks::take(self.run_blocks * self.block_bytes))
         } else {
-            self.spare.pop().unwrap_or_else(|| Block::zeroed(self.block_bytes))
+            self.block(end)
         };
         let read = self.file.start_read_at(block.slice(..end), from);
         Ahead { read, output: None, offset: bytes.start, begin, end }

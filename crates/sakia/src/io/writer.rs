@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use sakia_driver::{BufResult, IoBuf, Slice, wake_all};
 
+use super::blocks::{self, Blocks};
 use super::file_range::FileRange;
 use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
 use crate::error::copy_error;
@@ -31,6 +32,10 @@ const BLOCK_BYTES: usize = 64 << 10;
 const BOUND_BYTES: usize = 4 * BLOCK_BYTES;
 /// The most bytes of a file that wait as one.
 const FILE_BYTES_MAX: usize = sakia_driver::SEND_FILE_BYTES_MAX;
+/// Bytes of a writer's first block, unless it begins with more.
+const FIRST_BYTES: usize = 4 << 10;
+/// How many times larger a block gets that is full and smaller than blocks are to be.
+const GROWTH: usize = 4;
 /// The most blocks in one operation.
 const BATCH: usize = 64;
 
@@ -96,7 +101,7 @@ struct State {
     /// Bytes to be written, oldest first. The last block may have room.
     queue: VecDeque<Part>,
     /// Blocks not in use.
-    spare: Vec<Block>,
+    spare: Blocks,
     /// Bytes in the queue and in flight.
     waiting: usize,
     /// Bytes put in, in all.
@@ -148,7 +153,12 @@ enum End {
 /// Bytes to be written.
 enum Part {
     /// Of a block.
-    Bytes { block: Block, range: Range<usize> },
+    Bytes {
+        block: Block,
+        range: Range<usize>,
+        /// The block is the writer's own: it is replaced by a larger one before a second is begun.
+        grows: bool,
+    },
     /// Of a file, which the sink sends.
     File(FileRange),
 }
@@ -187,15 +197,14 @@ impl State {
 
     /// A block with room, `len` bytes long, that nobody uses.
     fn block(&mut self, len: usize) -> Block {
-        match self.spare.iter().rposition(|block| block.len() == len) {
-            Some(at) => self.spare.swap_remove(at),
-            None => Block::zeroed(len),
-        }
+        self.spare.take(len)
     }
 
     fn recycle(&mut self, block: Block) {
         if self.spare.len() * block.len() < self.bound_bytes.saturating_add(block.len()) {
             self.spare.push(block);
+        } else {
+            blocks::give(block);
         }
     }
 
@@ -205,10 +214,9 @@ impl State {
         self.accepted += bytes.len() as u64;
         while !bytes.is_empty() {
             let (block, range) = match self.queue.back_mut() {
-                Some(Part::Bytes { block, range }) if range.end < block.len() => (block, range),
+                Some(Part::Bytes { block, range, .. }) if range.end < block.len() => (block, range),
                 _ => {
-                    let block = self.block(self.block_bytes);
-                    self.queue.push_back(Part::Bytes { block, range: 0..0 });
+                    self.make_room(bytes.len());
                     continue;
                 }
             };
@@ -220,6 +228,30 @@ impl State {
         }
     }
 
+    /// Makes room for the first of `count` bytes: at the end of the last block, by a larger one, or in another
+    /// block. So a few bytes take a small block, and many fill whole ones.
+    fn make_room(&mut self, count: usize) {
+        let block_bytes = self.block_bytes;
+        let len_for = |count: usize| match count.checked_next_power_of_two() {
+            Some(len) => len.clamp(FIRST_BYTES.min(block_bytes), block_bytes),
+            None => block_bytes,
+        };
+        match self.queue.back_mut() {
+            Some(Part::Bytes { block, range, grows: true }) if block.len() < block_bytes => {
+                let wanted =
+                    range.len().saturating_add(count).max(block.len().saturating_mul(GROWTH));
+                let mut larger = self.spare.take(len_for(wanted));
+                larger[..range.len()].copy_from_slice(&block[range.clone()]);
+                *range = 0..range.len();
+                blocks::give(std::mem::replace(block, larger));
+            }
+            _ => {
+                let block = self.block(len_for(count));
+                self.queue.push_back(Part::Bytes { block, range: 0..0, grows: true });
+            }
+        }
+    }
+
     /// Bytes for which there is room.
     fn room(&self) -> usize {
         self.bound_bytes.saturating_sub(self.waiting)
@@ -228,7 +260,9 @@ impl State {
     /// Whether the pump has something to write.
     fn is_writable(&self) -> bool {
         let is_whole = match self.queue.front() {
-            Some(Part::Bytes { block, range }) => range.end == block.len(),
+            Some(Part::Bytes { block, range, grows }) => {
+                range.end == block.len() && !(*grows && block.len() < self.block_bytes)
+            }
             Some(Part::File(_)) => true,
             None => return false,
         };
@@ -260,7 +294,7 @@ impl State {
         self.error.get_or_insert(Failure { error, is_told: false });
         self.waiting = 0;
         self.queue.clear();
-        self.spare.clear();
+        self.spare.give_all();
     }
 
     /// Counts an error that nobody was told, and will not be.
@@ -339,7 +373,7 @@ impl<W: 'static> Writer<W> {
             gathers,
             sends_files,
             queue: VecDeque::new(),
-            spare: Vec::new(),
+            spare: Blocks::default(),
             waiting: 0,
             accepted: 0,
             written: 0,
@@ -529,7 +563,7 @@ impl<W> Writer<W> {
 
     /// Puts in bytes of a block, without copying them. There must be [room](Self::poll_room).
     pub(crate) fn put_block(&mut self, block: Block, range: Range<usize>) {
-        self.put_part(range.len(), Part::Bytes { block, range });
+        self.put_part(range.len(), Part::Bytes { block, range, grows: false });
     }
 
     /// The most bytes of a file that can be put in; 0 if the sink does not send files.
@@ -743,7 +777,7 @@ async fn write_batch<S: AsyncWrite>(
 fn take_parts(queue: &mut VecDeque<Part>, batch: &mut Vec<Slice<Block>>) -> Option<FileRange> {
     while batch.len() < BATCH {
         match queue.pop_front()? {
-            Part::Bytes { block, range } => batch.push(block.slice(range)),
+            Part::Bytes { block, range, .. } => batch.push(block.slice(range)),
             Part::File(range) if batch.is_empty() => return Some(range),
             file @ Part::File(_) => {
                 queue.push_front(file);

@@ -25,6 +25,7 @@ mod refused;
 mod rounds;
 mod shutdown;
 mod signals;
+mod small_files;
 mod structured;
 mod tasks;
 mod teardown;

@@ -1,0 +1,248 @@
+//! What stands out in a trace, as sentences.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::show::{bytes, percent, time};
+use super::{Operation, Summary};
+use crate::read::{Slice, Trace};
+use crate::sample;
+
+impl Summary {
+    /// Finds them, the weightiest first.
+    pub(super) fn find(&mut self, trace: &Trace, operations: &[Vec<Operation<'_>>]) {
+        if self.lost > 0 {
+            self.findings.push(format!(
+                "{} events were lost: the buffers were full. Larger ones: {}=1000000.",
+                self.lost,
+                crate::EVENTS_VARIABLE
+            ));
+        }
+        self.find_large_buffers(operations);
+        self.find_page_faults(trace, operations);
+        self.find_one_in_flight(operations);
+        self.find_lanes(operations);
+        self.find_workers(trace);
+        self.find_delays();
+    }
+
+    /// Reads that ask for much more than there is.
+    fn find_large_buffers(&mut self, operations: &[Vec<Operation<'_>>]) {
+        let reads = operations.iter().flatten().filter(|operation| operation.whole.name == "read");
+        let got: Vec<(i64, i64)> = reads
+            .map(|read| (read.whole.number("bytes").unwrap_or(0), read.result()))
+            .filter(|(_, result)| *result > 0)
+            .collect();
+        let mut wasteful: Vec<_> =
+            got.iter().filter(|(asked, result)| *asked >= 65_536 && result * 8 <= *asked).collect();
+        if wasteful.len() < 16 || wasteful.len() * 2 < got.len() {
+            return;
+        }
+        wasteful.sort();
+        let (asked, result) = wasteful[wasteful.len() / 2];
+        self.findings.push(format!(
+            "Large buffers for small files: {} of {} reads asked for {} and got {}. Begin with a small buffer, \
+             or take one from a pool.",
+            wasteful.len(),
+            got.len(),
+            bytes(*asked as u64),
+            bytes(*result as u64),
+        ));
+    }
+
+    fn find_page_faults(&mut self, trace: &Trace, operations: &[Vec<Operation<'_>>]) {
+        let samples: Vec<&Slice> = samples(trace).collect();
+        let [first, .., last] = &samples[..] else { return };
+        let number = |sample: &Slice, name| sample.number(name).unwrap_or(0);
+        let faults = number(last, sample::FAULTS).saturating_sub(number(first, sample::FAULTS));
+        let moved = |it: &&Operation<'_>| it.is_transfer() && it.result() > 0;
+        let transfers = operations.iter().flatten().filter(moved).count() as i64;
+        if faults < 2000 || faults < 2 * transfers {
+            return;
+        }
+        let of_each = if transfers > 0 {
+            format!(", {:.1} per read or write", faults as f64 / transfers as f64)
+        } else {
+            String::new()
+        };
+        self.findings.push(format!(
+            "{faults} page faults{of_each}: memory is used for the first time again and again. Keep \
+             buffers and use them again instead of allocating one per file."
+        ));
+    }
+
+    /// Files that one task reads and writes by turns.
+    fn find_one_in_flight(&mut self, operations: &[Vec<Operation<'_>>]) {
+        let (mut files, mut serial, mut waited) = (0, 0, 0);
+        for its in operations {
+            for transfers in by_file(its) {
+                if transfers.len() < 2 {
+                    continue;
+                }
+                // Calls of the thread itself can only follow each other. That is a fault of the program where
+                // one task reads and writes by turns, which leaves nothing to overlap.
+                let is_plain = transfers.iter().all(|transfer| transfer.inner.is_none());
+                if is_plain && !alternates(&transfers) {
+                    continue;
+                }
+                files += 1;
+                if !has_overlap(&transfers) {
+                    serial += 1;
+                    waited += usize::from(!is_plain);
+                }
+            }
+        }
+        if files < 8 || serial * 10 < files * 8 {
+            return;
+        }
+        let end = if waited * 2 > serial {
+            let in_flight = self.threads.iter();
+            let waiting: u64 = in_flight.map(|it| it.in_flight.saturating_sub(it.overlap)).sum();
+            let share = percent(waiting, self.duration * self.threads.len().max(1) as u64);
+            format!(
+                "for {share} of the time the threads had operations in the kernel and computed nothing. Read \
+                 the next block while one is written, copy within the kernel (`fs::copy`, `io::copy`), or work \
+                 on more files at a time."
+            )
+        } else {
+            "the threads made the calls themselves, since nothing had to wait. Copy within the kernel \
+             (`fs::copy`), or by `io::copy`, which reads ahead where that helps, and use more threads."
+                .into()
+        };
+        self.findings.push(format!(
+            "One operation in flight per file: {serial} of {files} files never had two reads or writes in \
+             flight at a time, and {end}"
+        ));
+    }
+
+    fn find_lanes(&mut self, operations: &[Vec<Operation<'_>>]) {
+        for kind in &self.kinds {
+            if kind.lane < 16 || kind.lane * 10 < kind.count {
+                continue;
+            }
+            let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+            for operation in operations.iter().flatten().filter(|it| it.whole.name == kind.name) {
+                *reasons.entry(operation.reason.unwrap_or("epoll does no files")).or_default() +=
+                    u64::from(operation.whole.text("way") == Some(crate::encode::way::LANE));
+            }
+            let reason = reasons.into_iter().max_by_key(|(_, count)| *count);
+            self.findings.push(format!(
+                "{} of {} went to lane threads: {}.",
+                percent(kind.lane, kind.count),
+                plural(&kind.name),
+                reason.map_or("for an unknown reason", |(reason, _)| reason)
+            ));
+        }
+    }
+
+    fn find_workers(&mut self, trace: &Trace) {
+        let workers = samples(trace).filter_map(|sample| sample.number(sample::WORKERS)).max();
+        if let Some(workers) = workers.filter(|workers| *workers > 0) {
+            self.findings.push(format!(
+                "The ring's kernel had up to {workers} worker threads (inferred from threads named \
+                 `iou-wrk`): operations that could not be done at once were handed to them, which costs \
+                 two thread switches each."
+            ));
+        }
+    }
+
+    fn find_delays(&mut self) {
+        let mut findings = Vec::new();
+        for kind in self.kinds.iter().filter(|kind| kind.queue >= 16) {
+            if kind.scheduling > 2 * kind.kernel && kind.scheduling > 50_000 {
+                findings.push(format!(
+                    "Results of \"{}\" waited {} for their task (median), longer than the {} in the \
+                     kernel: the thread computes for long between two turns.",
+                    kind.name,
+                    time(kind.scheduling),
+                    time(kind.kernel)
+                ));
+            }
+            if kind.submit > 2 * kind.kernel && kind.submit > 50_000 {
+                findings.push(format!(
+                    "Operations \"{}\" waited {} before they were submitted (median), longer than the {} \
+                     in the kernel: the thread computes for long after it started them.",
+                    kind.name,
+                    time(kind.submit),
+                    time(kind.kernel)
+                ));
+            }
+        }
+        self.findings.append(&mut findings);
+    }
+}
+
+fn samples(trace: &Trace) -> impl Iterator<Item = &Slice> {
+    let moments = trace.tracks.iter().flat_map(|track| &track.instants);
+    moments.filter(|moment| moment.name == sample::NAME)
+}
+
+/// The transfers of each file that moved bytes, from its opening to its end: a descriptor's number is used again.
+/// Those of its copy are with them, if the same task writes it.
+fn by_file<'a>(operations: &'a [Operation<'a>]) -> Vec<Vec<&'a Operation<'a>>> {
+    let mut files: Vec<Vec<&Operation<'_>>> = Vec::new();
+    let mut open: HashMap<i64, usize> = HashMap::new();
+    // By task, the file that it read last.
+    let mut source_of: HashMap<Option<i64>, usize> = HashMap::new();
+    for operation in operations {
+        match operation.whole.name.as_str() {
+            "open" => {
+                open.remove(&operation.result());
+                source_of.remove(&operation.whole.number("task"));
+            }
+            "close" => {
+                open.remove(&operation.whole.number("descriptor").unwrap_or(-1));
+            }
+            _ if operation.is_transfer() => {
+                if operation.result() <= 0 {
+                    continue; // the look for the end
+                }
+                let task = operation.whole.number("task");
+                let fd = operation.whole.number("descriptor").unwrap_or(-1);
+                // What a task writes after it has read a file is of that file.
+                let source = source_of.get(&task).filter(|_| operation.whole.name == "write");
+                let index = match source {
+                    Some(index) => *index,
+                    None => *open.entry(fd).or_insert_with(|| {
+                        files.push(Vec::new());
+                        files.len() - 1
+                    }),
+                };
+                if operation.whole.name == "read" {
+                    source_of.insert(task, index);
+                }
+                files[index].push(operation);
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
+fn has_overlap(operations: &[&Operation<'_>]) -> bool {
+    let mut end = 0;
+    operations.iter().any(|operation| {
+        let overlaps = operation.whole.begin < end;
+        end = end.max(operation.whole.end.unwrap_or(u64::MAX));
+        overlaps
+    })
+}
+
+/// Returns whether both reads and writes are here, all of one task.
+fn alternates(operations: &[&Operation<'_>]) -> bool {
+    let task = |operation: &&Operation<'_>| operation.whole.number("task");
+    let has = |name| operations.iter().any(|operation| operation.whole.name == name);
+    has("read")
+        && has("write")
+        && operations.iter().all(|operation| task(operation) == task(&operations[0]))
+}
+
+/// Several operations of a kind, as a sentence has them.
+fn plural(kind: &str) -> String {
+    match kind {
+        "read" | "write" | "open" | "close" | "list" | "send" | "rename" | "link" => {
+            format!("{kind}s")
+        }
+        "copy" => "copies".into(),
+        _ => format!("the operations \"{kind}\""),
+    }
+}
