@@ -8,7 +8,7 @@ use crate::sim::random::Random;
 use crate::sim::{Fault, FaultKind, Sim, SimHandle, Target};
 use crate::{Driver, Fd, Op, Read, Wait, Write};
 
-/// What the file holds: the byte at each offset is the offset.
+/// The size of the file: the byte at each offset is the offset.
 const FILE_BYTES: u64 = 256;
 const READ_BYTES: u64 = 40;
 
@@ -126,7 +126,7 @@ fn run(seed: u64, stuck: bool) -> SimHandle {
         assert_eq!(drained.leaked, 0, "seed {seed}");
         assert_eq!(kernel.open_descriptors(), 0, "seed {seed}");
     }
-    // What the kernel still holds it may still write to: the memory must be there.
+    // The kernel may still write to the memory that it holds: it must exist.
     let had_memory = kernel.run_late();
     assert!(stuck || had_memory == 0, "seed {seed}");
     kernel
@@ -153,7 +153,7 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// Nobody asks a driver that ends for its tokens, and it sleeps all the same: no time passes otherwise.
+/// The tokens of an ending driver are not read, and it sleeps all the same: no time passes otherwise.
 #[test]
 fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
     let sim = Sim::new(0);
