@@ -17,17 +17,17 @@ use std::ops::Range;
 
 use super::random::Random;
 
-/// What the cache and the disk exchange.
+/// The unit of transfers between the cache and the disk.
 pub(super) const PAGE_BYTES: usize = 4096;
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 /// A regular file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// What readers see.
+    /// The bytes in the page cache, which readers see.
     cached: Vec<u8>,
-    /// What the disk has.
+    /// The bytes on the disk.
     stored: Vec<u8>,
     /// Pages that the disk may not have, each with the number of the truncation that has to be there before
     /// it; 0 for none.
@@ -39,12 +39,12 @@ pub(super) struct Content {
     pub(super) failures: Failures,
 }
 
-/// Failures to make durable, as the kernel's `errseq_t`: each is told once to each file that was open, and to
-/// the first that is opened later if nobody was told before.
+/// Write-back failures, as the kernel's `errseq_t`: each is reported once to each file that was open, and to
+/// the first one opened later if it was not reported before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
     count: u64,
-    /// Somebody was told of the last one.
+    /// The last failure was reported.
     is_told: bool,
 }
 
@@ -54,12 +54,12 @@ impl Failures {
         self.is_told = false;
     }
 
-    /// What a file that is opened now has been told.
+    /// Returns the last failure reported to a file that is opened now.
     pub(super) fn sample(&self) -> u64 {
         self.count - u64::from(self.count > 0 && !self.is_told)
     }
 
-    /// Whether there is a failure of which `told` does not know. It does then.
+    /// Returns whether there is a failure after `told`, and reports it.
     pub(super) fn tell(&mut self, told: &Cell<u64>) -> bool {
         let is_new = told.replace(self.count) != self.count;
         self.is_told |= is_new;
@@ -67,7 +67,7 @@ impl Failures {
     }
 }
 
-/// What a crash does to what was not synced of a file.
+/// The effect of a crash on unsynced data of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Lost,
@@ -85,7 +85,7 @@ impl Content {
         Self { stored: bytes.clone(), cached: bytes, allocated, ..Self::default() }
     }
 
-    /// What readers see.
+    /// Returns the bytes that readers see.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.cached
     }
@@ -190,7 +190,7 @@ impl Content {
         count - self.dirty.len()
     }
 
-    /// Whether there is a dirty page that the disk may get now: truncations come before.
+    /// Returns whether the disk may get a dirty page now: truncations come first.
     pub(super) fn may_write_back(&self) -> bool {
         !self.dirty.is_empty() && self.cuts.is_empty()
     }
@@ -230,7 +230,7 @@ impl Content {
         self.stored[begin..end].copy_from_slice(&self.cached[begin..end]);
     }
 
-    /// What is there after a crash, when the disk has got no more truncations.
+    /// Returns the content after a crash, when no more truncations reach the disk.
     pub(super) fn after_crash(self, random: &mut Random) -> Self {
         let fate = match random.below(4) {
             0 => Fate::Lost,
@@ -340,7 +340,7 @@ mod tests {
             self.versions = vec![self.content.bytes().to_vec()];
         }
 
-        /// What is there after a crash is made of sectors that were there before it.
+        /// Checks that the content after a crash consists of sectors from before.
         fn check(&self, random: &mut Random) -> Vec<u8> {
             let left = self.content.clone().after_crash(random).bytes().to_vec();
             let lens = self.versions.iter().map(Vec::len);
@@ -444,7 +444,7 @@ mod tests {
         let untold = Cell::new(failures.sample());
         assert!(failures.tell(&before) && !failures.tell(&before));
         let after = Cell::new(failures.sample());
-        assert!(failures.tell(&untold), "nobody had been told when it was opened");
+        assert!(failures.tell(&untold), "the failure was not reported when it was opened");
         assert!(!failures.tell(&after));
     }
 

@@ -1,9 +1,8 @@
-//! What is durable, and what a crash leaves.
+//! Durability, and the disk after a crash.
 //!
-//! What makes something durable, and what becomes of the rest when the power fails, is in the
-//! [module's](super#crashes) documentation. Inodes have two sides, the one that programs see and the one that
-//! the disk has; syncs and write-back copy from the first to the second. A crash lets chance copy some more,
-//! and then there is only the second.
+//! The [module's](super#crashes) documentation has the rules of durability, and of the fate of other data
+//! when the power fails. Inodes have two sides, that of programs and that of the disk; syncs and write-back
+//! copy from the first to the second. A crash copies some more, at random, and leaves only the second.
 //!
 //! Sources: `fsync(2)`, `open(2)`, `syncfs(2)`, and the kernel's `Documentation/filesystems/ext4`; "All File
 //! Systems Are Not Created Equal" (Pillai et al., OSDI 2014) and "Can Applications Recover from fsync
@@ -26,8 +25,8 @@ use super::tree::{InodeId, Last, Names, Node, Place, Tree};
 /// The most entries that the journal has: the oldest are stored when it is full.
 const JOURNAL_ENTRIES_MAX: usize = 1024;
 
-/// What a simulated machine finds on its disk when it starts: what another one has made durable, and what of
-/// the rest a crash has left.
+/// The disk that a simulated machine starts with: the durable data of another one, and the other data that
+/// survived its crash.
 ///
 /// From [`SimHandle::crash`](super::SimHandle::crash), for [`SimBuilder::disk`].
 #[derive(Clone)]
@@ -66,15 +65,15 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// What a sync makes durable of a file.
+/// The data that a sync of a file makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
-    /// What is needed to read its bytes.
+    /// The data needed to read its bytes.
     Data,
     All,
 }
 
-/// What an open file knows of making durable.
+/// The durability state of an open file.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// Every write is durable before it completes.
@@ -93,7 +92,7 @@ pub(super) struct Device {
     write_back: u16,
     /// See [`SimBuilder::disk_bytes_max`].
     bytes_max: u64,
-    /// Who has which file open, where room is limited: a file takes some as long as somebody has it.
+    /// The holders of open files, if space is limited: a file takes space as long as it is open.
     holders: Vec<(InodeId, Weak<OpenFile>)>,
     /// Of the whole file system.
     failures: Failures,
@@ -126,7 +125,7 @@ impl Device {
 impl Kernel {
     // Syncs.
 
-    /// What a file that is opened now knows of making durable.
+    /// Returns the durability state of a file that is opened now.
     pub(super) fn durability(&self, id: InodeId, syncs: Option<Level>) -> Durability {
         let of_file = match &self.tree.inode(id).node {
             Node::File(content) => content.failures.sample(),
@@ -139,10 +138,10 @@ impl Kernel {
         }
     }
 
-    /// `fsync(2)`, `fdatasync(2)`, and what a durable write does to the bytes in `range`.
+    /// Does `fsync(2)` or `fdatasync(2)`, or a durable write's sync of the bytes in `range`.
     ///
     /// # Errors
-    /// `EIO`: it was to fail, or somebody's has failed of which the open file was not told. `EINVAL`: not a
+    /// `EIO`: an injected failure, or an earlier one that was not reported to the open file. `EINVAL`: not a
     /// file.
     pub(super) fn sync(
         &mut self,
@@ -200,7 +199,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes something to the disk that nobody has asked for.
+    /// Writes something to the disk without a request.
     pub(super) fn write_back_some(&mut self) {
         if !self.device.random.chance(self.device.write_back) {
             return;
@@ -218,7 +217,7 @@ impl Kernel {
 
     // Room.
 
-    /// Somebody has opened a file.
+    /// Records that a file was opened.
     pub(super) fn hold(&mut self, id: InodeId, file: Weak<OpenFile>) {
         if self.device.is_limited() {
             self.device.holders.push((id, file));
@@ -253,7 +252,7 @@ impl Kernel {
 
     // Crashes.
 
-    /// What there is if the power fails now.
+    /// Returns the disk after a power failure now.
     pub(super) fn crash(&mut self) -> Disk {
         let mut tree = self.tree.clone();
         let all = tree.journal.len();
@@ -358,7 +357,7 @@ impl Tree {
                 }
                 Change::Attributes { id, attributes } => {
                     let inode = self.inode_mut(id);
-                    // What was synced is newer.
+                    // A synced version is newer.
                     if inode.stored_as_of < number {
                         inode.stored = attributes;
                     }
@@ -392,7 +391,7 @@ impl Tree {
         self.count_links();
         for inode in &mut self.inodes {
             match &mut inode.node {
-                // Nobody can come to it.
+                // It has no name left.
                 node if inode.links == 0 => *node = Node::File(Content::default()),
                 Node::File(content) => *content = std::mem::take(content).after_crash(random),
                 Node::Directory(_) | Node::Symlink(_) => {}

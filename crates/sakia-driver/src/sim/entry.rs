@@ -1,8 +1,8 @@
-//! What is asked of the kernel: by the entries of a ring, or by calls.
+//! Requests to the kernel: the entries of a ring, or calls.
 //!
-//! An entry is decoded when it is pushed: from there on it is the call that asks for the same. Checks here
-//! are those that a ring makes before it does anything; what is wrong with a descriptor, a path or an offset
-//! turns out when the operation is prepared or performed.
+//! An entry is decoded when it is pushed: from there on it is the equivalent call. Checks here are those
+//! that a ring makes before it starts an operation; errors of a descriptor, a path or an offset are found
+//! when the operation is prepared or performed.
 //!
 //! Source: `io_uring_enter(2)` and the manual page of each operation.
 
@@ -42,7 +42,7 @@ pub(crate) struct Asked {
     pub(crate) user_data: u64,
     /// It is to be done by a worker.
     pub(crate) is_async: bool,
-    /// What is asked for, or what it completes with at once.
+    /// The requested call, or its immediate result.
     pub(crate) call: Result<Call, Errno>,
 }
 
@@ -101,7 +101,7 @@ impl From<Call> for Form {
     }
 }
 
-/// What an operation is called: as the entry that asks for it, if there is such, else as the system call.
+/// The name of an operation: that of its entry, if there is one, otherwise that of the system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name(pub(crate) u16);
 
@@ -171,9 +171,9 @@ impl Name {
     }
 }
 
-/// What the log says of a call.
+/// Log entries of a call.
 impl Call {
-    /// What it names but addresses: first of all the descriptor.
+    /// Returns the numbers that it names, without addresses: first the descriptor.
     pub(super) fn numbers(&self) -> [i64; 4] {
         let rest = match *self {
             Self::Transfer(Transfer { buffers, offset, flags, .. }) => {
@@ -235,10 +235,10 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The call that asks for what an entry asks for.
+/// Returns the call equivalent to an entry.
 ///
 /// # Errors
-/// What the operation completes with at once.
+/// The immediate result of the operation.
 ///
 /// # Safety
 ///

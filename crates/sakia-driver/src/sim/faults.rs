@@ -1,7 +1,7 @@
-//! What goes wrong, by probability or by script.
+//! Injected faults, by probability or by script.
 //!
-//! A fault is decided on when an entry is consumed, or when an enter begins, and counted when it
-//! takes effect: a read of one byte that was to be short is not counted.
+//! A fault is chosen when an entry is consumed, or when an enter begins, and counted when it takes effect: a
+//! read of one byte that was to be short is not counted.
 
 use std::time::Duration;
 
@@ -90,18 +90,18 @@ kinds! {
 }
 
 impl FaultKind {
-    /// What a network does, and no kernel: connections are broken off, and datagrams do not arrive as they
-    /// were sent.
+    /// Faults of a network, not of a kernel: connections are reset, and datagrams are lost, duplicated or
+    /// reordered.
     pub const NETWORK: [Self; 4] =
         [Self::Reset, Self::DatagramLost, Self::DatagramDuplicated, Self::DatagramReordered];
-    /// What a server of files does, and no kernel by itself.
+    /// Faults of a file server, not of a kernel alone.
     pub const SERVER: [Self; 1] = [Self::ServerErrno];
 }
 
 /// The number of kinds.
 const KINDS: usize = FaultKind::ALL.len();
 
-/// What is to go wrong with one operation.
+/// The fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -148,7 +148,7 @@ pub enum Fault {
     MultishotEnded(u32),
 }
 
-/// What is to go wrong with one submit or enter.
+/// The fault of one submit or enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnterFault {
@@ -162,7 +162,7 @@ pub enum EnterFault {
     ShortCq(u32),
 }
 
-/// What is to go wrong with one plain call.
+/// The fault of one plain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlainFault {
@@ -234,7 +234,7 @@ pub(super) enum CancelRace {
     Already,
 }
 
-/// What was decided on for one operation.
+/// The chosen faults of one operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     /// The most bytes to move.
@@ -246,15 +246,15 @@ pub(super) struct Plan {
     pub(super) stale: bool,
     pub(super) held: bool,
     pub(super) stuck: bool,
-    /// What it is to make durable is lost.
+    /// The data that it is to make durable is lost.
     pub(super) loses_sync: bool,
     /// How long it takes in a worker.
     pub(super) delay: Option<Duration>,
     /// Its connection is broken off.
     pub(super) reset: bool,
-    /// What becomes of its datagram.
+    /// The fate of its datagram.
     pub(super) fate: Option<Fate>,
-    /// What a server answers when it has done what was asked.
+    /// The errno that a server returns after doing what was requested.
     pub(super) server_errno: Option<i32>,
     /// After how many completions it finds no buffers.
     pub(super) no_buffers_after: Option<u32>,
@@ -347,7 +347,7 @@ impl Faults {
         random.chance(self.per_65536[kind as usize])
     }
 
-    /// What goes wrong with an operation.
+    /// Chooses the faults of an operation.
     pub(super) fn for_op(&mut self, asked: &Asked, random: &mut Random) -> Plan {
         let mut plan = Plan::default();
         if let Some(fault) = take_due(&mut self.script, asked) {
@@ -363,7 +363,7 @@ impl Faults {
         plan
     }
 
-    /// What goes wrong with a call by probability.
+    /// Chooses the faults of a call by probability.
     fn roll_call(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
         self.roll_failure(call, random, plan);
         if let Call::Cancel { .. } = call
@@ -407,7 +407,7 @@ impl Faults {
         plan.loses_sync |= self.loses_sync(call, random);
     }
 
-    /// Whether what the operation is to make durable is lost; of writes that are not, it means nothing.
+    /// Returns whether the data that the operation is to make durable is lost; no effect on other writes.
     pub(super) fn loses_sync(&self, call: &Call, random: &mut Random) -> bool {
         let may_sync = match call {
             Call::Transfer(transfer) => transfer.direction == Direction::Write,
@@ -419,7 +419,7 @@ impl Faults {
         may_sync && self.rolls(FaultKind::FsyncFailed, random)
     }
 
-    /// What a network does by probability.
+    /// Chooses the faults of the network by probability.
     fn roll_network(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
         let (is_send, is_receive) = match call {
             Call::Transfer(Transfer { direction, buffers: Buffers::One { .. }, .. }) => {
@@ -461,7 +461,7 @@ impl Faults {
         }
     }
 
-    /// What goes wrong with a plain call.
+    /// Chooses the fault of a plain call.
     pub(super) fn for_plain(
         &mut self,
         call: &Call,
@@ -493,7 +493,7 @@ impl Faults {
         None
     }
 
-    /// What goes wrong with a submit or enter while `pending` entries wait and `free` places of the
+    /// Chooses the fault of a submit or enter while `pending` entries wait and `free` places of the
     /// completion queue are free.
     pub(super) fn for_enter(
         &mut self,
@@ -569,10 +569,11 @@ pub(super) fn enter_kind(errno: i32) -> FaultKind {
 /// The errnos that a server of files can send: the kernel takes no others for an answer.
 const SERVER_ERRNO_MAX: u64 = 511;
 
-/// An errno that a server answers: any there is, and often one to which somebody may give another meaning,
-/// above all `ECANCELED`.
+/// Returns an errno of a server: any, and often one with another meaning in the driver, above all
+/// `ECANCELED`.
 ///
-/// What tells nothing apart is left out: an operation on a name does not answer what the name explains, and
+/// Ambiguous ones are left out: an operation on a name does not return an error that the name explains, and
+/// `EBADF` is returned only for a descriptor that was closed.
 /// what was not closed by anybody is not a bad number.
 fn server_errno(call: &Call, random: &mut Random) -> i32 {
     const NOTABLE: [Errno; 10] = [
@@ -631,8 +632,8 @@ fn len(call: &Call) -> u64 {
     }
 }
 
-/// What an operation may fail with on a real machine however well it was asked for. None for those
-/// that a driver relies on: nop and cancel.
+/// Returns the possible errors of an operation on a real machine, however correct the request. None for
+/// those that a driver relies on: nop and cancel.
 fn errnos(call: &Call) -> &'static [Errno] {
     use Function as F;
     match call {

@@ -21,12 +21,12 @@ use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, System, address};
 
-/// What the name of an extended attribute may begin with.
+/// Valid prefixes of the name of an extended attribute.
 const XATTR_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 /// Bytes of a `struct linux_dirent64` before its name.
 const ENTRY_HEADER_BYTES: usize = offset_of!(linux_dirent64, d_name);
 
-/// What to do with an open file.
+/// An operation on an open file.
 #[derive(Debug)]
 pub(super) enum FileOp {
     Allocate {
@@ -75,10 +75,10 @@ pub(super) enum FileOp {
     },
 }
 
-/// Checks a call and takes hold of what it names.
+/// Checks a call and resolves its operands.
 ///
 /// # Errors
-/// What the operation completes with at once.
+/// The immediate result of the operation.
 ///
 /// # Safety
 ///
@@ -213,12 +213,12 @@ unsafe fn read_xattr_name(addr: u64) -> Result<Vec<u8>, Errno> {
 }
 
 impl FileOp {
-    /// Whether it may wait for ever.
+    /// Returns whether it may wait for ever.
     pub(super) fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { is_exclusive: Some(_), nowait: false })
     }
 
-    /// Whether it would not have to wait now.
+    /// Returns whether it would not have to wait now.
     pub(super) fn is_ready(&self, kernel: &Kernel, file: &Rc<OpenFile>) -> bool {
         match self {
             Self::Lock { is_exclusive: Some(is_exclusive), .. } => {
@@ -429,7 +429,8 @@ fn overlaps([a, b]: [u64; 2], len: usize) -> bool {
     a.abs_diff(b) < len as u64
 }
 
-/// `splice(2)` from the first to the second, which does not wait. Offsets are not written back: nobody looks.
+/// Does `splice(2)` from the first to the second, without waiting. Offsets are not written back, since
+/// callers do not read them.
 fn splice(
     kernel: &mut Kernel,
     ends: [(&OpenFile, Option<u64>); 2],
@@ -506,7 +507,7 @@ fn splice(
     Ok(count)
 }
 
-/// Where a splice begins in a file.
+/// Returns the offset at which a splice begins in a file.
 fn splice_begin(file: &OpenFile, offset: Option<u64>) -> Result<u64, Errno> {
     match (file.object, offset) {
         (_, None) => Ok(file.position.get()),

@@ -24,9 +24,9 @@ use crate::backend::{Descriptors, FileFacts, FileKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlightFacts {
-    /// What it does: the name of the entry that asks for it, such as `READ`, else of the system call.
+    /// The name of its entry, such as `READ`, otherwise of the system call.
     pub name: String,
-    /// What its completion is to be known by.
+    /// The `user_data` of its completion.
     pub user_data: u64,
     /// The descriptor that it names first, be it the directory that a path begins at.
     pub descriptor: Option<i32>,
@@ -36,10 +36,10 @@ pub struct FlightFacts {
     pub is_stuck: bool,
 }
 
-/// Looks at and acts on a simulated kernel from outside, while a driver has the backend and
-/// after it is gone. Clones are for the same kernel.
+/// Controls and observes a simulated kernel from outside, while a driver owns the backend and afterwards.
+/// Clones are for the same kernel.
 ///
-/// What the handle does takes no virtual time, and goes into the log like everything else.
+/// Actions of the handle take no virtual time, and are logged like everything else.
 #[derive(Clone)]
 pub struct SimHandle {
     machine: Rc<RefCell<Machine>>,
@@ -50,7 +50,7 @@ impl SimHandle {
         Self { machine }
     }
 
-    /// Nothing in the machine calls out, so it is never borrowed when somebody gets here.
+    /// Nothing in the machine calls out, so it is never borrowed at this point.
     fn machine(&self) -> Ref<'_, Machine> {
         self.machine.borrow()
     }
@@ -120,12 +120,11 @@ impl SimHandle {
         Ok(ends)
     }
 
-    /// Writes to a pipe as somebody at its other end, without waiting. Returns how many bytes it
-    /// took.
+    /// Writes to a pipe from outside the driver, without waiting. Returns the number of bytes written.
     ///
     /// # Errors
-    /// `EAGAIN` when it has no room for any, `EPIPE` when nobody can read them, `EBADF` when the
-    /// descriptor is not open or not that of a write end.
+    /// `EAGAIN` if it has no room, `EPIPE` if it has no reader, `EBADF` if the descriptor is not open or not
+    /// that of a write end.
     pub fn write_pipe(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
         let mut machine = self.machine_mut();
         let result = machine.write_pipe(raw, bytes);
@@ -140,12 +139,10 @@ impl SimHandle {
         self.machine_mut().at(delay, Event::WritePipe(raw, bytes.to_vec()));
     }
 
-    /// Takes up to `len_max` bytes out of a pipe as somebody at its other end, without waiting.
-    /// None at the end.
+    /// Reads up to `len_max` bytes from a pipe from outside the driver, without waiting. `None` at the end.
     ///
     /// # Errors
-    /// `EAGAIN` when it is empty, `EBADF` when the descriptor is not open or not that of a read
-    /// end.
+    /// `EAGAIN` if it is empty, `EBADF` if the descriptor is not open or not that of a read end.
     pub fn read_pipe(&self, raw: i32, len_max: usize) -> io::Result<Vec<u8>> {
         let mut machine = self.machine_mut();
         let Object::PipeReader(id) = machine.kernel.file(raw)?.object else {
@@ -173,11 +170,10 @@ impl SimHandle {
         (one, other)
     }
 
-    /// Connects a new stream to an address as somebody else would, without waiting. Returns its
-    /// descriptor.
+    /// Connects a new stream to an address from outside the driver, without waiting. Returns its descriptor.
     ///
     /// # Errors
-    /// As `connect(2)`; `EAGAIN` when too many wait to be accepted.
+    /// As `connect(2)`; `EAGAIN` if the queue of the listener is full.
     pub fn connect_peer(&self, address: &SocketAddress) -> io::Result<i32> {
         let mut machine = self.machine_mut();
         let result = machine.kernel.connect_to(*address);
@@ -230,20 +226,20 @@ impl SimHandle {
         unsafe { Descriptors::close(self, raw) }
     }
 
-    /// How often a number was closed that nothing was open under: once too often, by whoever did so.
+    /// Returns the number of closes of a descriptor that was not open: each is a double close.
     pub fn closes_in_vain(&self) -> u64 {
         self.machine().kernel.closes_in_vain
     }
 
-    /// Whether the descriptor is open.
+    /// Returns whether the descriptor is open.
     pub fn is_open(&self, raw: i32) -> bool {
         self.machine().kernel.file(raw).is_ok()
     }
 
     // Crashes.
 
-    /// What there would be on the disk if the power failed now: what is durable, and of the rest what chance
-    /// decides, anew with each call. The kernel goes on.
+    /// Returns the disk after a power failure now: the durable data, and a random part of the rest, chosen
+    /// anew by each call. The kernel continues.
     ///
     /// For [`SimBuilder::disk`](super::SimBuilder::disk), to start another kernel after the crash.
     pub fn crash(&self) -> Disk {
@@ -268,7 +264,7 @@ impl SimHandle {
         self.machine().in_flight()
     }
 
-    /// What these operations are, oldest first.
+    /// Returns the facts about operations in flight, oldest first.
     pub fn flights(&self) -> Vec<FlightFacts> {
         let facts = |flight: &Flight| FlightFacts {
             name: flight.name.to_string(),
@@ -366,8 +362,8 @@ impl SimHandle {
         self.machine().kernel.log.hash()
     }
 
-    /// What happened so far, a line per event with the time in nanoseconds. Empty unless the log
-    /// is [kept](super::SimBuilder::keep_log).
+    /// Returns the log so far, a line per event with the time in nanoseconds. Empty unless the log is
+    /// [kept](super::SimBuilder::keep_log).
     pub fn log_text(&self) -> String {
         self.machine().kernel.log.text().to_owned()
     }

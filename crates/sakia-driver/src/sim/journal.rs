@@ -1,7 +1,7 @@
-//! What becomes durable in order: changes of names and attributes, and truncations.
+//! Changes that become durable in order: of names and attributes, and truncations.
 //!
-//! An entry is one operation and survives a crash whole or not at all; those that survive are the oldest.
-//! That is what file systems with a journal do (ext4, XFS), and more than POSIX promises.
+//! An entry is one operation and survives a crash whole or not at all; the survivors are the oldest ones.
+//! File systems with a journal do this (ext4, XFS), and it is more than POSIX promises.
 
 use std::collections::VecDeque;
 

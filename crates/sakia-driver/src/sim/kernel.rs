@@ -53,9 +53,9 @@ pub(super) mod poll {
 pub(super) struct Kernel {
     /// All files, and the names that lead to them.
     pub(super) tree: Tree,
-    /// Whether the disk has all of them, and what becomes of them in a crash.
+    /// The disk: the durable side of the files, and their fate in a crash.
     pub(super) device: Device,
-    /// What is locked by `flock(2)`. A lock whose holder is gone is none.
+    /// Locks of `flock(2)`. A lock without a holder does not count.
     locks: Vec<Lock>,
     /// All pipes ever made.
     pipes: Vec<Pipe>,
@@ -122,12 +122,12 @@ impl Pipe {
 pub(super) struct Passed {
     /// The receiver.
     pub(super) to: SocketId,
-    /// What they came with, in the receiver's queue: bytes of a stream, or one datagram.
+    /// Their place in the receiver's queue: bytes of a stream, or one datagram.
     pub(super) place: Range<usize>,
     pub(super) files: Vec<Rc<OpenFile>>,
 }
 
-/// What an open file refers to.
+/// The object of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     File(InodeId),
@@ -145,8 +145,7 @@ pub(super) struct OpenFile {
     pub(super) is_writable: bool,
     /// Writes go to the end whatever their offset.
     pub(super) appends: bool,
-    /// Where a read or write without an offset begins; of a directory, the position of the entry that was
-    /// listed last.
+    /// The offset of a read or write without one; for a directory, the position of the last listed entry.
     pub(super) position: Cell<u64>,
     pub(super) durability: Durability,
 }
@@ -164,7 +163,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether operations on it may wait for ever: a pipe or a socket.
+    /// Returns whether operations on it may wait for ever: a pipe or a socket.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_))
     }
@@ -248,7 +247,7 @@ impl Kernel {
         self.now.into()
     }
 
-    /// What is at a path that begins at the working directory.
+    /// Returns the entry at a path that begins at the working directory.
     ///
     /// # Errors
     /// As [`Tree::lookup`].
@@ -315,7 +314,7 @@ impl Kernel {
 
     // Locks.
 
-    /// Whether somebody else's lock is in the way of one of `file`.
+    /// Returns whether another file's lock conflicts with one of `file`.
     pub(super) fn is_locked_out(&self, file: &Rc<OpenFile>, is_exclusive: bool) -> bool {
         self.locks.iter().any(|lock| {
             lock.object == file.object
@@ -324,7 +323,7 @@ impl Kernel {
         })
     }
 
-    /// Whether there may be locks that end with their holder.
+    /// Returns whether there may be locks that end with their holder.
     pub(super) fn has_locks(&self) -> bool {
         !self.locks.is_empty()
     }
@@ -385,7 +384,7 @@ impl Kernel {
         usize::try_from(raw.checked_sub(DESCRIPTOR_FIRST)?).ok()
     }
 
-    /// What the descriptor leads to.
+    /// Returns the open file of a descriptor.
     ///
     /// # Errors
     /// `EBADF`.
@@ -455,10 +454,10 @@ impl Kernel {
         Some(pipe.buffer.iter().copied().take(len_max).collect())
     }
 
-    /// How many of `len` bytes a write to the pipe would put in now. `None` when it has to wait.
+    /// Returns how many of `len` bytes a write to the pipe would take now. `None` if it has to wait.
     ///
     /// # Errors
-    /// `EPIPE` when nobody can read them.
+    /// `EPIPE` if it has no reader.
     pub(super) fn pipe_room(&self, id: PipeId, len: usize) -> Result<Option<usize>, Errno> {
         let pipe = &self.pipes[id.0];
         if len == 0 {
@@ -480,7 +479,7 @@ impl Kernel {
         self.has_changed |= !bytes.is_empty();
     }
 
-    /// What `poll(2)` reports for the file.
+    /// Returns the events that `poll(2)` reports for the file.
     pub(super) fn poll_events(&self, file: &OpenFile) -> u16 {
         let when = |condition: bool, events| if condition { events } else { 0 };
         match file.object {
@@ -568,7 +567,7 @@ mod tests {
         kernel.has_changed = false;
         assert!(!kernel.lock(&a, exclusive), "there is still another");
         assert!(kernel.has_changed, "the shared one was given up");
-        assert!(kernel.lock(&b, exclusive), "nobody else has one now");
+        assert!(kernel.lock(&b, exclusive), "no other file has one now");
         assert!(!kernel.lock(&a, shared) && kernel.is_locked_out(&a, false));
         kernel.close(raws[1]).unwrap();
         assert!(kernel.is_locked_out(&a, false), "still referred to");

@@ -1,9 +1,9 @@
-//! What happened, in order, folded into one number.
+//! A log of events in order, folded into one hash.
 //!
-//! An event is a template and the numbers in it. The hash is taken over both, with the time; text
-//! is made of them only where it is kept, since a run has many events and few readers. Two runs
-//! did the same if and only if, up to a collision of 64 bits, their hashes are equal. No address,
-//! no real time and nothing else that a rerun would change goes in.
+//! An event is a template and the numbers in it. The hash covers both, with the time; they are formatted as
+//! text only if it is kept, since a run has many events and few readers. Two runs did the same if and only
+//! if, up to a collision of 64 bits, their hashes are equal. Addresses, real times and other values that
+//! differ in a rerun are left out.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,18 +1,17 @@
-//! What is under way in the simulated kernel, and when it ends.
+//! Operations in flight in the simulated kernel, and the time of their ends.
 //!
 //! The life of an operation:
-//! 1. Its entry is consumed by a submit or an enter, checked, and becomes a [`Flight`]. What fails
-//!    the check completes at once.
+//! 1. A submit or an enter consumes its entry, which is checked, and becomes a [`Flight`]. If the check
+//!    fails, it completes at once.
 //! 2. It takes one of the routes that the real kernel has: it completes *inline*, before the call
 //!    returns; it is *deferred*, so ready, and finished by some enter; it goes to a *worker* and
 //!    becomes ready after a while; or, on a pipe that cannot go on, it is *armed* and becomes ready
 //!    when that changes.
-//! 3. It is performed: only now are buffers and files touched. If the pipe has changed its mind
-//!    in the meantime, it is armed again.
-//! 4. Its completion is posted. The flight, and with it the knowledge of its memory, is gone
-//!    before.
+//! 3. It is performed: only now are buffers and files accessed. If the pipe is no longer ready, it is armed
+//!    again.
+//! 4. Its completion is posted. The flight, which knows its memory, is removed before.
 //!
-//! One that goes on has a completion each time that it was performed, and is armed again.
+//! A multishot operation posts a completion each time that it was performed, and is armed again.
 //!
 //! Ready operations finish as on a ring with `DEFER_TASKRUN`: never in a submit, and at most
 //! `max(20, min_complete)` in one round of an enter.
@@ -56,9 +55,9 @@ pub(super) struct Machine {
     pub(super) flights: BTreeMap<u64, Flight>,
     /// Those of them that wait for a pipe.
     armed: BTreeSet<u64>,
-    /// What the next enters finish.
+    /// The work of the next enters.
     ready: Vec<Work>,
-    /// What happens later, by time and then by the order in which it was set up.
+    /// Later events, by time and then by the order of creation.
     timers: BTreeMap<(Duration, u64), Event>,
     /// When there are to be news though nothing else happens.
     alarms: Vec<Duration>,
@@ -93,7 +92,7 @@ pub(super) struct Flight {
     pub(super) shots: u32,
 }
 
-/// What an operation under way waits for.
+/// The event that an operation in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// To be performed right now.
@@ -130,7 +129,7 @@ pub(super) enum Event {
     Worker(u64),
     /// A completion that no operation asked for becomes ready.
     Ghost(Cqe),
-    /// Somebody at the other end of a pipe writes, by descriptor.
+    /// A write to a pipe from outside the driver, by descriptor.
     WritePipe(i32, Vec<u8>),
 }
 
@@ -159,7 +158,7 @@ impl Machine {
         }
     }
 
-    // What the backend calls.
+    // Calls of the backend.
 
     pub(super) fn submit(&mut self) -> io::Result<()> {
         let pending = self.queue.pending();
@@ -349,8 +348,8 @@ impl Machine {
         count
     }
 
-    /// Whether any of these bytes is lent to an operation under way or in a group, or was to one that never
-    /// ends.
+    /// Returns whether any of these bytes is lent to an operation in flight or in a group, or was to one
+    /// that never ends.
     pub(super) fn is_lent(&self, addr: u64, len: usize) -> bool {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
         lent.chain(&self.abandoned).any(|lent| lent.overlaps(addr, len))
@@ -520,7 +519,7 @@ impl Machine {
         let wanted = min_complete.min(self.queue.cq_entries());
         // A deadline too far away to be a time is none.
         let deadline = timeout.and_then(|timeout| self.kernel.now.checked_add(timeout));
-        // Whoever waits sees at least what it waits for, however short the queue pretends to be.
+        // An enter sees at least the completions that it waits for, however short the queue pretends to be.
         while self.queue.ready() < wanted {
             self.queue.places = self.queue.places.max(wanted);
             if self.queue.is_overflowing() {
@@ -639,7 +638,7 @@ impl Machine {
         }
     }
 
-    /// Whether a server of files is asked for this.
+    /// Returns whether a file server handles the request.
     fn is_served(&self, request: &Request) -> bool {
         let is_file = |file: &OpenFile| !file.is_stream();
         match &request.kind {
@@ -753,7 +752,7 @@ impl Machine {
         (!self.is_known(user_data)).then_some(user_data)
     }
 
-    /// Whether an operation under way, or an entry that is pending, has this `user_data`.
+    /// Returns whether an operation in flight, or a pending entry, has this `user_data`.
     fn is_known(&self, user_data: u64) -> bool {
         self.queue.pending.iter().any(|asked| asked.user_data == user_data)
             || self.flights.values().any(|flight| flight.user_data == user_data)

@@ -1,9 +1,9 @@
 //! Memory that the simulated kernel was lent.
 //!
-//! The only place of the simulation that reads or writes through addresses. Whoever pushes an entry
+//! The only place of the simulation that accesses memory through addresses. The caller that pushes an entry
 //! promises that its memory stays valid until the entry's last completion was reaped
-//! ([`Backend::push`](crate::Backend::push)). The machine keeps a [`Lent`] no longer than
-//! until it posts that completion, and does not touch it afterwards.
+//! ([`Backend::push`](crate::Backend::push)). The machine keeps a [`Lent`] only until it posts that
+//! completion, and does not access it afterwards.
 
 use std::ptr;
 
@@ -37,7 +37,7 @@ impl Segment {
     }
 }
 
-/// What an operation may do with the memory that it was lent.
+/// The access of an operation to its lent memory.
 #[derive(Debug, Default)]
 pub(super) enum Lent {
     /// It has none, or is done with it.
@@ -80,7 +80,7 @@ impl Lent {
         self.segments().iter().fold(0, |sum, segment| sum.saturating_add(segment.len))
     }
 
-    /// Whether any of the bytes at `addr` is among them.
+    /// Returns whether any of the bytes at `addr` is among them.
     pub(super) fn overlaps(&self, addr: u64, len: usize) -> bool {
         let end = addr.saturating_add(len as u64);
         self.segments().iter().any(|segment| {

@@ -1,11 +1,11 @@
 //! A kernel in memory, for tests: deterministic, adversarial, without a system call. With the feature `sim`.
 //!
 //! [`Sim`] is a [`Backend`] with two queues of any size and, behind them, files, pipes, a table of
-//! descriptors and a virtual clock. It does to a driver what a real kernel may do: completes
-//! operations inline, deferred or after a while, in any order; consumes fewer entries than there
-//! are; moves fewer bytes than were asked for; overflows; lets cancels come too late. It also does
-//! what a faulty kernel or a hostile host might: completes twice, or never, or what was not asked
-//! for. A [`SimHandle`] sets this up and looks at the outcome.
+//! descriptors and a virtual clock. It does to a driver everything that a real kernel may do: completes
+//! operations inline, deferred or after a while, in any order; consumes only a part of the entries; moves
+//! fewer bytes than requested; overflows; lets cancels come too late. It also behaves like a faulty kernel
+//! or a hostile host: completes twice, or never, or operations that were not requested. A [`SimHandle`]
+//! configures this and observes the outcome.
 //!
 //! # Determinism
 //!
@@ -15,23 +15,22 @@
 //!
 //! # Memory
 //!
-//! Paths and vectors are copied when an entry is consumed. Buffers are read and written when the
-//! operation is performed, which may be long after, and with
-//! [`late_writes`](SimBuilder::late_writes) at random moments before: whoever frees or reads a
-//! buffer too early is found out by Miri, by AddressSanitizer or by wrong bytes. Once its
-//! last completion is posted the memory of an operation is never touched. A provided buffer is lent as long
-//! as it is in its group. Dropping the backend ends
+//! Paths and vectors are copied when an entry is consumed. Buffers are read and written when the operation
+//! is performed, which may be long after, and with [`late_writes`](SimBuilder::late_writes) at random
+//! moments before: Miri, AddressSanitizer or wrong bytes reveal a buffer that was freed or read too early.
+//! Once its last completion is posted the memory of an operation is never accessed. A provided buffer is
+//! lent as long as it is in its group. Dropping the backend ends nothing; see [`SimHandle::run_late`].
 //! nothing; see [`SimHandle::run_late`].
 //!
 //! # Time
 //!
-//! Passes only when somebody waits, naps or asks for it, and a little with every submit and enter.
-//! An enter that waits without a timeout for what can never happen does not hang: it fails with
-//! [`Deadlock`](std::io::ErrorKind::Deadlock) and lists what is under way.
+//! Time passes only in waits and naps, and a little with every submit and enter. An enter that waits without
+//! a timeout for an impossible event does not hang: it fails with [`Deadlock`](std::io::ErrorKind::Deadlock)
+//! and lists the operations in flight.
 //!
 //! # Crashes
 //!
-//! What a program has written is in the page cache until a sync, or the kernel by itself
+//! Written data is in the page cache until a sync, or the kernel by itself
 //! ([`write_back`](SimBuilder::write_back)), brings it to the disk:
 //!
 //! | | makes durable |
@@ -43,14 +42,14 @@
 //! | either sync of a directory | its attributes and its entries; of names elsewhere those changed before |
 //! | `syncfs` | everything |
 //!
-//! When the power fails, of what is not durable
+//! When the power fails, of the data that is not durable
 //!
 //! - the last changes of names and attributes, and the last truncations, are lost, and those before them
 //!   kept. Each operation survives whole or not at all: a rename is there or not, and never halfway;
 //! - each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages know no order, also not
 //!   with names;
-//! - a file that has grown has its old length, the new one, or one between at the end of a page. What is then
-//!   missing of it reads as zeros;
+//! - a file that has grown has its old length, the new one, or one between at the end of a page. Missing
+//!   bytes read as zeros;
 //! - a file without a name is gone.
 //!
 //! File systems do each of this, and most of them less. ext4 and XFS make the name of a new file durable with
@@ -58,29 +57,29 @@
 //! ext4 writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and
 //! POSIX promises none. ext4 and XFS keep the order in which names change, and so does this.
 //!
-//! [`SimHandle::crash`] gives what is left, as often as wanted, and [`SimBuilder::disk`] starts a kernel with
-//! it.
+//! [`SimHandle::crash`] returns the disk after a crash, as often as wanted, and [`SimBuilder::disk`] starts
+//! a kernel with it.
 //!
-//! A sync that fails ([`FaultKind::FsyncFailed`]) says `EIO`, once to each file that was open. What it was to
-//! make durable is clean from then on: readers see it, later syncs succeed, and the disk gets it only if it
-//! is written again. Changes of names are not lost so.
+//! A failing sync ([`FaultKind::FsyncFailed`]) returns `EIO`, once to each file that was open. Its data is
+//! clean from then on: readers see it, later syncs succeed, and the disk gets it only if it is written
+//! again. Changes of names are not lost this way.
 //!
 //! # Limits
 //!
 //! One file system without permissions or special files; sockets within the machine, and on a loopback
-//! network without options. Reads never fail for what a disk has lost. Operations that are not there
-//! complete with `EINVAL`, as do links, drains, fixed files, and provided buffers for anything but a receive
-//! that goes on.
+//! network without options. Reads never fail for data that a disk has lost. Unsupported operations complete
+//! with `EINVAL`, as do links, drains, fixed files, and provided buffers for anything but a multishot
+//! receive.
 //!
 //! # Layout
 //!
-//! `machine` and `cancel` know what is under way and when it ends; `ops`, `names` and `files` what an
-//! operation does; `kernel`, `tree` and `sockets` the objects that it acts on; `faults`, `log`, `random`
-//! what their names say. `memory` alone touches what drivers lend.
+//! `machine` and `cancel` manage the operations in flight and their ends; `ops`, `names` and `files` perform
+//! operations; `kernel`, `tree` and `sockets` are the objects that they act on; `faults`, `log` and `random`
+//! have the subjects of their names. Only `memory` accesses lent memory.
 //!
-//! `content`, `journal` and `disk` know what of files is durable.
+//! `content`, `journal` and `disk` manage the durability of files.
 //!
-//! One thread.
+//! Single-threaded.
 
 mod buffer;
 mod cancel;
@@ -193,7 +192,7 @@ impl SimBuilder {
         self
     }
 
-    /// Whether an enter finishes ready operations in any order, or oldest first. Default true.
+    /// Sets whether an enter finishes ready operations in any order, or oldest first. Default true.
     pub fn reorders(mut self, reorders: bool) -> Self {
         self.reorders = reorders;
         self
@@ -220,7 +219,7 @@ impl SimBuilder {
         self
     }
 
-    /// Whether a submit or enter fails with `EBUSY` while completions overflow that it cannot move
+    /// Sets whether a submit or enter fails with `EBUSY` while completions overflow that it cannot move
     /// back, as older kernels did. Default false.
     pub fn busy_on_overflow(mut self, busy: bool) -> Self {
         self.busy_on_overflow = busy;
@@ -239,8 +238,8 @@ impl SimBuilder {
         self
     }
 
-    /// What a socket holds at most that was sent to it and not yet received: the buffers of both ends. A
-    /// datagram takes as many bytes as it has, and at least one. Default 128 KiB.
+    /// Sets the capacity of a socket's queue of bytes that were sent to it and not yet received: the buffers
+    /// of both ends. A datagram takes its length, and at least one byte. Default 128 KiB.
     pub fn socket_bytes(mut self, bytes: usize) -> Self {
         self.socket_bytes = bytes;
         self
@@ -265,14 +264,14 @@ impl SimBuilder {
         self
     }
 
-    /// Whether the kernel performs operations as plain calls, too; see [`Backend::try_now`]. Default
-    /// false: then it has none, and all goes through the queue.
+    /// Sets whether the kernel performs operations as plain calls, too; see [`Backend::try_now`]. Default
+    /// false: then everything goes through the queue.
     pub fn plain_calls(mut self, performs: bool) -> Self {
         self.plain_calls = performs;
         self
     }
 
-    /// Whether plain reads and writes can refuse to wait, or fail with `EOPNOTSUPP` when told to.
+    /// Sets whether plain reads and writes can be non-blocking; otherwise such calls fail with `EOPNOTSUPP`.
     /// Default true.
     pub fn refuses_to_wait(mut self, refuses: bool) -> Self {
         self.refuses_to_wait = refuses;
@@ -443,7 +442,7 @@ unsafe impl Backend for Sim {
         self.machine.borrow_mut().queue.push(Asked::by_call(request.call, request.user_data))
     }
 
-    /// What a thread would do the kernel in memory does by itself.
+    /// The kernel in memory does a thread's work by itself.
     unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.push_call(request) }.map(|_| ()).ok_or(Errno::AGAIN)

@@ -21,7 +21,7 @@ const KEEP: u32 = u32::MAX;
 const UTIME_NOW: i64 = abi::UTIME_NOW as i64;
 const UTIME_OMIT: i64 = abi::UTIME_OMIT as i64;
 
-/// What to do with names.
+/// An operation on names.
 #[derive(Debug)]
 pub(super) enum NameOp {
     Mkdir { place: Place, mode: u32 },
@@ -36,7 +36,7 @@ pub(super) enum NameOp {
     Utimens { target: Target, times: [[i64; 2]; 2] },
 }
 
-/// What an operation acts on.
+/// The object of an operation.
 #[derive(Debug)]
 pub(super) enum Target {
     Path(Place, Last),
@@ -76,7 +76,7 @@ pub(super) unsafe fn read_place(kernel: &Kernel, dir: i32, addr: u64) -> Result<
 pub(super) fn place(kernel: &Kernel, dir: i32, path: Vec<u8>) -> Result<Place, Errno> {
     let start = match path.first() {
         None => return Err(Errno::NOENT),
-        // Where it begins still counts for those that are confined.
+        // The begin of the path still matters for confined lookups.
         Some(b'/') => kernel.file(dir).map_or(InodeId::ROOT, beginning),
         Some(_) if dir == AT_FDCWD => InodeId::ROOT,
         Some(_) => match kernel.file(dir)?.object {
@@ -94,7 +94,7 @@ fn beginning(file: &Rc<OpenFile>) -> InodeId {
     }
 }
 
-/// Whether this is about names.
+/// Returns whether the function is about names.
 pub(super) const fn has(function: Function) -> bool {
     use Function as F;
     let is_change = matches!(function, F::Mkdirat | F::Unlinkat | F::Renameat | F::Linkat);
@@ -103,10 +103,10 @@ pub(super) const fn has(function: Function) -> bool {
         || matches!(function, F::Fchmodat | F::Fchmodat2 | F::Fchownat)
 }
 
-/// Checks a call about names and takes hold of what it names.
+/// Checks a call about names and resolves its operands.
 ///
 /// # Errors
-/// What the operation completes with at once.
+/// The immediate result of the operation.
 ///
 /// # Safety
 ///
@@ -179,7 +179,7 @@ pub(super) unsafe fn prepare(
     Ok(Request { kind: Kind::Name(op), lent, file: None })
 }
 
-/// What these flags say of the last part of a path, and whether the path may be empty.
+/// Returns the meaning of these flags for the last part of a path, and whether the path may be empty.
 fn last_of(flags: usize) -> Result<(Last, bool), Errno> {
     let flags = flags as u32;
     if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
@@ -189,7 +189,7 @@ fn last_of(flags: usize) -> Result<(Last, bool), Errno> {
     Ok((last, flags & AT_EMPTY_PATH != 0))
 }
 
-/// What a descriptor and a path lead to.
+/// Resolves a descriptor and a path.
 ///
 /// # Safety
 ///

@@ -1,11 +1,10 @@
-//! What each operation does.
+//! The operations.
 //!
-//! In two steps, as in the kernel. [`prepare`] runs when an operation is consumed: it checks the call,
-//! copies the path or the vector and takes hold of the open file. [`perform`] runs when the
-//! operation happens, at once or much later; only then are buffers read or written. A cancel
-//! is performed by the machine, which knows what is under way. What is about names is in
-//! [`names`](super::names), what is about open files beside reading and writing in
-//! [`files`](super::files).
+//! They take two steps, as in the kernel. [`prepare`] runs when an operation is consumed: it checks the
+//! call, copies the path or the vector and keeps the open file. [`perform`] runs when the operation happens,
+//! at once or much later; only then are buffers read or written. The machine performs cancels, since it has
+//! the operations in flight. Operations on names are in [`names`](super::names), those on open files other
+//! than reads and writes in [`files`](super::files).
 //!
 //! Sources: `io_uring_enter(2)`, `io_uring_prep_*(3)` and the manual page of each system call.
 
@@ -44,7 +43,7 @@ pub(super) struct Request {
     pub(super) file: Option<Rc<OpenFile>>,
 }
 
-/// What is asked for.
+/// The requested operation.
 #[derive(Debug)]
 pub(super) enum Kind {
     Nop,
@@ -91,7 +90,7 @@ pub(super) enum Victims {
     Any,
 }
 
-/// What became of an operation that was performed.
+/// The outcome of a performed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(i32),
@@ -139,7 +138,7 @@ impl Request {
         }
     }
 
-    /// Whether it may wait for ever, and so can be canceled while it does.
+    /// Returns whether it may wait for ever, and so can be canceled meanwhile.
     pub(super) fn may_wait(&self) -> bool {
         let is_stream = self.file.as_ref().is_some_and(|file| file.is_stream());
         match &self.kind {
@@ -159,7 +158,7 @@ impl Request {
         }
     }
 
-    /// Whether it moves bytes, and may move fewer than it is asked to.
+    /// Returns whether it moves bytes, and may move fewer than requested.
     pub(super) fn is_transfer(&self) -> bool {
         match &self.kind {
             Kind::Read { .. } | Kind::Write { .. } => true,
@@ -168,7 +167,7 @@ impl Request {
         }
     }
 
-    /// Whether it would not have to wait now.
+    /// Returns whether it would not have to wait now.
     pub(super) fn is_ready(&self, kernel: &Kernel) -> bool {
         let Some(file) = &self.file else { return true };
         let len = self.lent.len();
@@ -188,10 +187,10 @@ impl Request {
     }
 }
 
-/// Checks a call and takes hold of what it names.
+/// Checks a call and resolves its operands.
 ///
 /// # Errors
-/// What the operation completes with at once.
+/// The immediate result of the operation.
 ///
 /// # Safety
 ///
@@ -222,7 +221,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                 function if names::has(function) => names::prepare(kernel, function, args),
                 _ => files::prepare(kernel, call),
             },
-            // There are no FIFOs with names, so nobody waits for their writers.
+            // There are no FIFOs with names, so no operation waits for their writers.
             Call::AwaitWriter { .. } => Err(Errno::OPNOTSUPP),
         }
     }
@@ -245,7 +244,7 @@ unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<Request, Err
         }
     }
     let how = open_how(flags, mode, bounds)?;
-    // What is to be in memory already cannot be made, nor emptied.
+    // A lookup in the cache can neither create nor truncate.
     if bounds & resolve::CACHED != 0 && (creates || how.truncates) {
         return Err(Errno::AGAIN);
     }
@@ -490,7 +489,7 @@ unsafe fn read(
     Ok(bytes.len()).into()
 }
 
-/// Where a write goes.
+/// The target of a write.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     offset: u64,
@@ -562,7 +561,7 @@ impl Write {
     }
 }
 
-/// Where a read or write with this offset begins.
+/// Returns the offset at which a read or write with this offset begins.
 fn start(file: &OpenFile, offset: u64) -> u64 {
     if offset == CURRENT_POSITION { file.position.get() } else { offset }
 }

@@ -1,11 +1,11 @@
 //! The simulated file system: directories, files and symbolic links, and the names between them.
 //!
-//! One file system without permissions, as root sees it; the working directory is its root. Inodes stay
-//! for good, so that one that has lost its names can still be used by whoever has it open.
+//! One file system without permissions, as root sees it; the working directory is its root. Inodes stay for
+//! good, so that one without names can still be used through an open descriptor.
 //!
-//! Beside what programs see, inodes have what the disk has of them: the names in a directory, attributes,
-//! the [`Content`] of a file. Every change of names or attributes goes to the [`Journal`] as well; what makes
-//! it durable, and what a crash leaves, is in [`disk`](super::disk).
+//! Besides the side of programs, inodes have the side of the disk: the names in a directory, attributes, the
+//! [`Content`] of a file. Every change of names or attributes goes to the [`Journal`] as well;
+//! [`disk`](super::disk) has the rules of durability and of crashes.
 //!
 //! Sources: `path_resolution(7)`, `openat2(2)`, `rename(2)` and the manual page of each call.
 
@@ -83,7 +83,7 @@ pub(super) struct Inode {
     pub(super) stored_as_of: u64,
 }
 
-/// What is told of an inode beside its kind, its size and its names.
+/// The attributes of an inode besides its kind, its size and its names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attributes {
     /// Permission bits.
@@ -106,14 +106,14 @@ pub(super) enum Node {
     Symlink(Vec<u8>),
 }
 
-/// Where each name leads, and the entry's position.
+/// The target of each name, and the entry's position.
 pub(super) type Names = BTreeMap<Vec<u8>, (InodeId, u64)>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) names: Names,
-    /// The names by position, which is never used twice: whoever lists while others add and remove sees
-    /// what stays exactly once.
+    /// The names by position, which is never reused: a listing sees each name that stays exactly once,
+    /// despite concurrent changes.
     pub(super) positions: BTreeMap<u64, Vec<u8>>,
     pub(super) parent: InodeId,
     /// The position of the entry that was added last.
@@ -165,7 +165,7 @@ pub(super) struct Place {
     pub(super) path: Vec<u8>,
 }
 
-/// What a path's last part is taken for.
+/// The treatment of a path's last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last {
     /// A link there is followed.
@@ -176,14 +176,14 @@ pub(super) enum Last {
     Name,
 }
 
-/// Where a path leads.
+/// The result of walking a path.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     /// The directory that has, or would have, the last name.
     parent: InodeId,
     /// The last name; none when the path ends with `.` or `..`, or is the root.
     pub(super) name: Option<Vec<u8>>,
-    /// What has that name.
+    /// The inode of that name.
     pub(super) id: Option<InodeId>,
     /// A slash comes after the name.
     pub(super) has_slash: bool,
@@ -343,7 +343,7 @@ impl Tree {
         Ok(Found { parent: walk.current, name: None, id, has_slash: true, end })
     }
 
-    /// Where a symbolic link leads, if it is one that the walk, having come to it, follows.
+    /// Returns the target of a symbolic link, if the walk follows it.
     fn link_to_follow(&self, id: InodeId, last: Last, walk: &Walk) -> Option<&[u8]> {
         let Node::Symlink(target) = &self.inode(id).node else { return None };
         let is_followed = !walk.queue.is_empty()
@@ -352,18 +352,18 @@ impl Tree {
         is_followed.then_some(&target[..])
     }
 
-    /// What is at a path.
+    /// Returns the inode at a path.
     ///
     /// # Errors
-    /// As [`walk`](Tree::walk), and `ENOENT` when there is nothing.
+    /// As [`walk`](Tree::walk), and `ENOENT` if the name does not exist.
     pub(super) fn lookup(&self, place: &Place, last: Last) -> Result<InodeId, Errno> {
         self.existing(&self.walk(place, last, 0)?)
     }
 
-    /// What was found.
+    /// Returns the inode of a walk's result.
     ///
     /// # Errors
-    /// `ENOENT` when that is nothing, `ENOTDIR` when a slash comes after what is no directory.
+    /// `ENOENT` if there is none, `ENOTDIR` if a slash follows the name of a non-directory.
     pub(super) fn existing(&self, found: &Found) -> Result<InodeId, Errno> {
         let id = found.id.ok_or(Errno::NOENT)?;
         let is_right = !found.has_slash || self.is_directory(id);
@@ -631,7 +631,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether what is renamed to a name may replace what has it.
+    /// Checks that an entry may replace the existing one of its new name.
     fn check_replaced(&self, other: InodeId, is_directory: bool) -> Result<(), Errno> {
         match (is_directory, self.directory(other)) {
             (true, Err(errno)) => Err(errno),
@@ -641,7 +641,7 @@ impl Tree {
         }
     }
 
-    /// Whether a directory is `outer`, or somewhere in it.
+    /// Returns whether a directory is `outer`, or somewhere in it.
     fn is_within(&self, mut inner: InodeId, outer: InodeId) -> bool {
         while inner != outer {
             match self.directory(inner) {
@@ -668,7 +668,7 @@ impl Node {
 /// A path on its way.
 #[derive(Debug)]
 struct Walk {
-    /// Where the path began.
+    /// The begin of the path.
     scope: InodeId,
     /// `RESOLVE_*`.
     bounds: u64,

@@ -55,7 +55,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Whether another socket has an address, or so much of it that both could not be told apart.
+    /// Returns whether another socket has an address, or one that conflicts with it.
     fn is_taken(&self, id: SocketId, address: &SocketAddress) -> bool {
         let (domain, transport) = (self.get(id).domain, self.get(id).transport);
         let ids = (0..self.list.len()).map(SocketId);
@@ -121,7 +121,7 @@ impl Sockets {
         (0..self.list.len()).map(SocketId).find(is_it)
     }
 
-    /// What is wrong with an address within the machine at which nobody is.
+    /// Returns the error of an address within the machine without a socket.
     pub(super) fn missing(&self, address: &SocketAddress) -> Errno {
         let was_there = || self.list.iter().any(|its| its.is_reachable && its.local == *address);
         let is_missing = address.path().is_some() && !was_there();
@@ -155,7 +155,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Whether a connect would not wait.
+    /// Returns whether a connect would not wait.
     pub(super) fn takes_connection(&self, id: SocketId, address: &SocketAddress) -> bool {
         let socket = self.get(id);
         let target = self.find(socket.domain, Transport::Stream, address);
@@ -240,7 +240,7 @@ impl Sockets {
         }
     }
 
-    /// Whether an accept would not wait.
+    /// Returns whether an accept would not wait.
     pub(super) fn has_connection(&self, id: SocketId) -> bool {
         match &self.get(id).role {
             Role::Listening { waiting, .. } => !waiting.is_empty(),

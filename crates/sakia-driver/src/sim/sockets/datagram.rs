@@ -16,7 +16,7 @@ pub(super) struct Datagram {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a network may do to a datagram.
+/// The effect of the network on a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Fate {
     Lost,
@@ -41,12 +41,12 @@ pub(super) fn datagram_bytes(len: usize) -> usize {
     len.max(1)
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 enum Way {
     To(SocketId),
-    /// Nobody takes it, and nobody says so.
+    /// It is lost without an error.
     Nowhere,
-    /// Nobody takes it, which the sender is told with its next operation.
+    /// It is rejected, which the sender's next operation reports.
     Refused,
 }
 
@@ -86,7 +86,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// Whether a send of a datagram would not wait.
+    /// Returns whether a send of a datagram would not wait.
     pub(super) fn takes_datagram(
         &self,
         id: SocketId,
@@ -154,17 +154,17 @@ impl Sockets {
         self.fate = None;
     }
 
-    /// Whether receives were shut down, and nothing is left that came before.
+    /// Returns whether receives were shut down, and no earlier datagram is left.
     pub(super) fn has_no_more_datagrams(&self, id: SocketId) -> bool {
         let socket = self.get(id);
         let is_left = !socket.datagrams.is_empty() || socket.error.is_some();
         socket.transport == Transport::Datagram && socket.receives_ended && !is_left
     }
 
-    /// Takes the oldest datagram, or copies it. `None` when a receiver has to wait.
+    /// Takes the oldest datagram, or copies it. `None` if a receiver has to wait.
     ///
     /// # Errors
-    /// `ECONNREFUSED`: nobody took one that was sent before.
+    /// `ECONNREFUSED`: an earlier datagram was rejected.
     pub(super) fn datagram_receive(
         &mut self,
         id: SocketId,

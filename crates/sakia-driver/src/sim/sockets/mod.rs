@@ -1,16 +1,16 @@
 //! The simulated kernel's sockets: within the machine by path or name, and on a loopback network.
 //!
-//! A socket is there as long as a descriptor or an operation under way refers to it, or as long as the
-//! listener is there at which it waits to be accepted. What the end of one means to its peer (the end of
-//! the stream, or a reset) is not done to the peer then, but found out when somebody looks.
+//! A socket exists as long as a descriptor or an operation in flight refers to it, or as long as its
+//! listener exists while it waits to be accepted. The effect of its end on the peer (the end of the stream,
+//! or a reset) is not applied at that time, but computed at the peer's next operation.
 //!
-//! What is sent is at once in the peer's queue, so that of the buffers of both ends there is one, of
+//! Sent data is at once in the peer's queue, so the buffers of both ends are one, of
 //! [`socket_bytes`](super::SimBuilder::socket_bytes).
 //!
-//! Not there: options, `SO_REUSEADDR` among them, but for `SO_PEERCRED`; ports that stay taken for a while
-//! after their connections; addresses beyond the loopback network; packets in sequence; control messages
-//! other than descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system:
-//! one can be bound again once its socket is gone. A socket that is on its way to itself is never gone.
+//! Unsupported: options, `SO_REUSEADDR` among them, except `SO_PEERCRED`; ports that stay taken for a while
+//! after their connections; addresses beyond the loopback network; sequenced packets; control messages other
+//! than descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system: one
+//! can be bound again once its socket is gone. A socket in transit to itself is never gone.
 //!
 //! Sources: `socket(7)`, `unix(7)`, `tcp(7)`, `udp(7)`, and the system calls of these names.
 
@@ -41,11 +41,11 @@ pub(super) struct SocketId(usize);
 #[derive(Debug)]
 pub(super) struct Sockets {
     list: Vec<Socket>,
-    /// What is received and not yet taken, at most, by each.
+    /// The limit of received data that was not taken yet, for each.
     capacity: usize,
     /// The port to try next for who does not ask for one.
     next_port: u16,
-    /// What becomes of the next datagram on the network. Taken when it has become that.
+    /// The fate of the next datagram on the network. Taken by that datagram.
     pub(super) fate: Option<Fate>,
 }
 
@@ -80,7 +80,7 @@ enum Transport {
     Datagram,
 }
 
-/// What keeps a socket.
+/// The holder of a socket.
 #[derive(Debug)]
 enum Holder {
     File(Weak<OpenFile>),
@@ -94,7 +94,7 @@ enum Role {
     Idle,
     Listening {
         backlog: usize,
-        /// Connections that nobody has accepted yet, oldest first.
+        /// Connections that are not accepted yet, oldest first.
         waiting: VecDeque<SocketId>,
     },
     /// One end of a stream, or of a pair that exchanges datagrams.
@@ -163,7 +163,7 @@ impl Sockets {
         &mut self.list[id.0]
     }
 
-    /// Whether nobody has the socket any more.
+    /// Returns whether the socket has no holder any more.
     fn is_gone(&self, id: SocketId) -> bool {
         match &self.get(id).holder {
             Holder::File(file) => file.strong_count() == 0,
@@ -222,7 +222,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// What `poll(2)` reports.
+    /// Returns the events that `poll(2)` reports.
     pub(super) fn poll_events(&self, id: SocketId) -> u16 {
         let when = |condition: bool, events| if condition { events } else { 0 };
         let socket = self.get(id);
@@ -251,7 +251,7 @@ impl Sockets {
         }
     }
 
-    /// Whether so many more bytes find room in a queue of datagrams.
+    /// Returns whether this number of bytes fits into a queue of datagrams.
     fn has_room_for_datagram(&self, id: SocketId, len: usize) -> bool {
         let queue = &self.get(id).datagrams;
         let used: usize = queue.iter().map(|its| datagram_bytes(its.bytes.len())).sum();

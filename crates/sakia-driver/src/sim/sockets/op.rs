@@ -23,16 +23,16 @@ const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 /// `MSG_TRUNC`.
 const OF_ALL: u32 = RecvFlags::TRUNC.bits();
-/// Descriptors are inherited by nobody here.
+/// Descriptors are never inherited here.
 const CLOSE_ON_EXEC: u32 = RecvFlags::CMSG_CLOEXEC.bits();
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
 /// `SCM_MAX_FD`: the most descriptors of a message.
 const PASSED_MAX: usize = 253;
-/// What a send may ask for besides. That more is to come means nothing here, and there are no signals.
+/// Flags of a send without an effect here: `MSG_MORE`, and those about signals.
 const SEND_WITHOUT_EFFECT: u32 = SendFlags::MORE.bits() | SendFlags::NOSIGNAL.bits();
 
-/// What to do with a socket.
+/// An operation on a socket.
 #[derive(Debug)]
 pub(in super::super) enum SocketOp {
     Create {
@@ -76,7 +76,7 @@ pub(in super::super) enum SocketOp {
     },
 }
 
-/// What goes with the bytes of a send.
+/// The data that goes with the bytes of a send.
 #[derive(Debug, Default)]
 pub(in super::super) struct Extras {
     /// Open files for the receiver.
@@ -85,7 +85,7 @@ pub(in super::super) struct Extras {
     segment: Option<usize>,
 }
 
-/// Where a receive says more than bytes, in what it was lent: behind the buffers the address, its length,
+/// The places of a receive's other results in its lent memory: behind the buffers the address, its length,
 /// the flags, control messages, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tells {
@@ -96,10 +96,10 @@ pub(in super::super) struct Tells {
     of_all: bool,
 }
 
-/// Checks a call about sockets and takes hold of what it names.
+/// Checks a call about sockets and resolves its operands.
 ///
 /// # Errors
-/// What the operation completes with at once.
+/// The immediate result of the operation.
 ///
 /// # Safety
 ///
@@ -277,7 +277,7 @@ impl SocketOp {
         }
     }
 
-    /// Whether it may wait for ever.
+    /// Returns whether it may wait for ever.
     pub(in super::super) fn may_wait(&self) -> bool {
         match self {
             Self::Accept { .. } | Self::Connect { .. } => true,
@@ -287,12 +287,12 @@ impl SocketOp {
         }
     }
 
-    /// Whether it moves bytes of a stream or of a datagram.
+    /// Returns whether it moves bytes of a stream or of a datagram.
     pub(in super::super) fn is_transfer(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvMultishot { .. })
     }
 
-    /// Whether it would not have to wait now, with `len` bytes of memory.
+    /// Returns whether it would not have to wait now, with `len` bytes of memory.
     pub(in super::super) fn is_ready(&self, kernel: &Kernel, file: &OpenFile, len: usize) -> bool {
         let Object::Socket(id) = file.object else { return true };
         let sockets = &kernel.sockets;
@@ -463,7 +463,7 @@ unsafe fn send(
     Ok(Some(bytes.len()))
 }
 
-/// What was received.
+/// The result of a receive.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     from: SocketAddress,
@@ -474,7 +474,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// What a multishot receive puts into a provided buffer: the header, the address and the control messages
+    /// Writes a multishot receive into a provided buffer: the header, the address and the control messages
     /// in their rooms, and the bytes.
     pub(super) fn into_buffer(self, kernel: &mut Kernel, rooms: MessageRooms) -> Vec<u8> {
         let room = rooms.control as usize;
@@ -548,7 +548,7 @@ pub(super) fn receive(
     peeks: bool,
 ) -> Result<Option<Received>, Errno> {
     let sockets = &mut kernel.sockets;
-    // On a stream of the network nobody is told.
+    // On a network stream no address is reported.
     let peer = sockets.peer_address(id).ok().filter(|peer| peer.inet().is_none());
     let from = peer.unwrap_or(SocketAddress::UNNAMED);
     Ok(match sockets.get(id).transport {
@@ -732,7 +732,7 @@ impl Kernel {
 }
 
 impl super::Sockets {
-    /// Whether a send of so many bytes would not wait.
+    /// Returns whether a send of this number of bytes would not wait.
     pub(in super::super) fn can_send(
         &self,
         id: SocketId,
@@ -745,7 +745,7 @@ impl super::Sockets {
         }
     }
 
-    /// Whether a receive would not wait.
+    /// Returns whether a receive would not wait.
     pub(in super::super) fn can_receive(&self, id: SocketId) -> bool {
         let socket = self.get(id);
         match socket.transport {

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::{Holder, Role, SocketId, Sockets, Transport};
 use crate::address::Domain;
 
-/// What a stream has for somebody who sends.
+/// The state of a stream for a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     /// Nothing can be sent.
@@ -26,8 +26,8 @@ impl Sockets {
         }
     }
 
-    /// Whether the connection was broken off: the peer went with bytes that it had not read, or before it
-    /// was accepted, or by a fault.
+    /// Returns whether the connection was reset: the peer went with unread bytes, or before it was accepted,
+    /// or by a fault.
     pub(super) fn is_reset(&self, id: SocketId) -> bool {
         let is_left = |peer| {
             let its = self.get(peer);
@@ -37,23 +37,23 @@ impl Sockets {
         self.get(id).was_reset || self.peer(id).is_some_and(is_left)
     }
 
-    /// Whether the other end is gone.
+    /// Returns whether the other end is gone.
     pub(super) fn has_lost_peer(&self, id: SocketId) -> bool {
         self.peer(id).is_some_and(|peer| self.is_gone(peer))
     }
 
-    /// Whether nothing will be received that is not there.
+    /// Returns whether no more data will arrive.
     pub(super) fn has_input_ended(&self, id: SocketId) -> bool {
         let has_ended = |peer| self.is_gone(peer) || self.get(peer).sends_ended;
         self.get(id).receives_ended || self.peer(id).is_none_or(has_ended) || self.is_reset(id)
     }
 
-    /// Whether a receive would not wait.
+    /// Returns whether a receive would not wait.
     pub(super) fn has_input(&self, id: SocketId) -> bool {
         !self.get(id).bytes.is_empty() || self.has_input_ended(id)
     }
 
-    /// Whether a send would not wait.
+    /// Returns whether a send would not wait.
     pub(super) fn has_room(&self, id: SocketId) -> bool {
         self.room(id) != Room::Bytes(0)
     }

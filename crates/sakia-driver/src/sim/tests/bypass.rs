@@ -19,7 +19,7 @@ const WRITES: Target = Target::opcode(Opcode::WRITE);
 const STALL: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the file holds: byte `i` is `i`, modulo 256.
+/// Returns the content of the file: byte `i` is `i`, modulo 256.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|index| index as u8).collect()
 }
@@ -167,7 +167,7 @@ fn what_would_block_goes_into_the_queue_and_cold_files_are_tried_seldom() {
     assert!(warm.inline >= 25 && warm.would_block == 3, "{warm:?}");
 }
 
-/// What f2fs says to a buffered write that must not wait.
+/// The answer of f2fs to a non-blocking buffered write.
 #[test]
 fn writes_that_are_invalid_without_waiting_are_made_plainly() {
     let (driver, handle, fd) = plain();
@@ -177,7 +177,7 @@ fn writes_that_are_invalid_without_waiting_are_made_plainly() {
     handle.script_plain(WRITES, PlainFault::End);
     write(&driver, &fd);
     assert_eq!(ways(&driver, OpKind::Write).inline, 2);
-    // What is invalid in itself stays so, and says nothing of the file system.
+    // An invalid write stays invalid, and says nothing about the file system.
     let (driver, _handle, fd) = plain();
     let (result, _) = finish(&driver, &mut driver.write(&fd, vec![0; 4], i64::MAX as u64 + 9));
     assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
@@ -199,7 +199,7 @@ fn transfers_in_parts_are_judged_as_those_of_one() {
         let (result, _) = finish(driver, &mut driver.write_vectored(fd, bufs, 0));
         assert_eq!(result.unwrap(), 10);
     };
-    // What would have had to wait goes into the queue, and a cold file is tried seldom.
+    // Calls that would have blocked go into the queue, and a cold file is tried seldom.
     let (driver, handle, fd) = plain();
     handle.set_fault(FaultKind::PlainBlocks, u16::MAX);
     for _ in 0..40 {
@@ -219,7 +219,7 @@ fn transfers_in_parts_are_judged_as_those_of_one() {
     assert_eq!(facts(&driver).nowait_read, Support::Lies);
     let ways_of_read = ways(&driver, OpKind::Read);
     assert_eq!((ways_of_read.inline, ways_of_read.submitted), (4, 0));
-    // Where none can refuse they are made plainly, and timed.
+    // Without non-blocking calls they are made plainly, and timed.
     let (driver, handle, fd) = scene(Sim::builder(1).refuses_to_wait(false));
     assert_eq!(read(&driver, &fd, 0), content(100));
     write(&driver, &fd);
@@ -571,7 +571,7 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     (handle.log_hash(), counters.of(OpKind::Read).inline, injected)
 }
 
-/// Whether a read is still under way; one that is done brought what the file holds there.
+/// Checks that a read is still in flight, or has returned the file's bytes.
 fn check(offset: u64, output: Option<(std::io::Result<usize>, Vec<u8>)>) -> bool {
     let Some((result, buf)) = output else { return true };
     if let Ok(count) = result {

@@ -1,4 +1,4 @@
-//! What is durable, and what a crash leaves.
+//! Durability, and the disk after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -68,7 +68,7 @@ fn listing(disk: &Disk) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// What there may be after a crash now.
+/// Returns the possible states after a crash now.
 fn outcomes<T: Ord>(ring: &Loop, look: impl Fn(&Disk) -> T) -> BTreeSet<T> {
     (0..200).map(|_| look(&ring.handle.crash())).collect()
 }
@@ -275,7 +275,7 @@ fn a_failed_sync_says_so_once_and_has_lost_what_it_was_for() {
     assert_eq!(ring.run(Sqe::fsync(first, false)), 0, "told already");
     assert_eq!(ring.run(Sqe::fsync(second, true)), err(Errno::IO));
     assert_eq!(ring.run(Sqe::fsync(second, true)), 0);
-    assert_eq!(ring.run(Sqe::fsync(third, false)), 0, "opened after somebody was told");
+    assert_eq!(ring.run(Sqe::fsync(third, false)), 0, "opened after the failure was reported");
     assert_eq!(ring.run(calls::syncfs(second)), err(Errno::IO), "of the file system");
     assert_eq!(ring.run(calls::syncfs(second)), 0);
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 1);
@@ -349,7 +349,11 @@ fn a_full_disk_takes_what_it_can() {
     assert_eq!(ring.run(Sqe::ftruncate(b, 1 << 20)), 0, "a hole takes no room");
 
     unlink(&mut ring, "a");
-    assert_eq!(ring.run(write(b, &bytes, PAGE as u64)), err(Errno::NOSPC), "somebody has it open");
+    assert_eq!(
+        ring.run(write(b, &bytes, PAGE as u64)),
+        err(Errno::NOSPC),
+        "a descriptor has it open"
+    );
     assert_eq!(ring.run(Sqe::close(a)), 0);
     assert_eq!(ring.run(write(b, &bytes, PAGE as u64)), 2 * PAGE as i32);
     let punch = Sqe::fallocate(b, 0x1 | 0x2, 0, PAGE as u64);
@@ -523,7 +527,7 @@ fn names_are_those_of_some_moment_since_the_last_sync() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
         let mut kernel = Kernel::new(&Sim::builder(seed));
-        // What the names were at each moment, from the one on that must be there.
+        // The names at each moment, beginning with the durable one.
         let mut moments = vec![paths(&kernel.tree)];
         for _ in 0..40 {
             change_names(&mut kernel.tree, &mut random);
@@ -536,14 +540,14 @@ fn names_are_those_of_some_moment_since_the_last_sync() {
             let left = paths(&disk.tree());
             assert!(moments.contains(&left), "seed {seed}: {left:?}");
             differences += u32::from(left != *moments.last().unwrap());
-            // Whoever starts with it finds everything in order.
+            // A kernel that starts with it finds a consistent tree.
             assert_eq!(links_by_counting(&disk.tree()), links(&disk.tree()), "seed {seed}");
         }
     }
     assert!(differences > 1000, "{differences}");
 }
 
-/// What each path's inode says of its links.
+/// Returns the link counts in the inodes, by path.
 fn links(tree: &Tree) -> BTreeMap<u64, u32> {
     let ids = paths(tree).into_keys().map(|path| {
         let place = Place { start: InodeId::ROOT, path: path.into_bytes() };

@@ -11,7 +11,7 @@ use crate::{
     Overdue, Read, Stage, TaskOrigin, Wait, WatchLimits, Write,
 };
 
-/// What the file holds: the byte at each offset is the offset.
+/// The size of the file: the byte at each offset is the offset.
 const FILE_BYTES: u64 = 256;
 const READ_BYTES: u64 = 40;
 
@@ -275,7 +275,7 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// Nobody asks a driver that ends for its tokens, and it sleeps all the same: no time passes otherwise.
+/// The tokens of an ending driver are not read, and it sleeps all the same: no time passes otherwise.
 #[test]
 fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
     let sim = Sim::new(0);

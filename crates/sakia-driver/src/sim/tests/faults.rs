@@ -245,7 +245,7 @@ fn chance_brings_every_fault_and_loses_nothing() {
         let count = ring.handle.injected(kind);
         match kind {
             FaultKind::Stuck | FaultKind::EnterFailed => assert_eq!(count, 0),
-            // Nobody makes plain calls here.
+            // No plain calls are made here.
             FaultKind::PlainBlocks | FaultKind::PlainEnd | FaultKind::PlainStall => {
                 assert_eq!(count, 0);
             }

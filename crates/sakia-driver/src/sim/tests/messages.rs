@@ -16,7 +16,7 @@ struct Program {
     driver: Driver,
     random: Random,
     sockets: [Fd; 2],
-    /// What is passed on, and what came of it.
+    /// Descriptors passed on.
     passed: Vec<Fd>,
     sends: Vec<Op<SendMessage<Vec<u8>>>>,
     recvs: Vec<Op<RecvMessage<Vec<u8>>>>,

@@ -33,7 +33,7 @@ use crate::sim::entry::Form;
 /// How many seeds a test that looks for outcomes tries. Miri is slow.
 pub(super) const SEEDS: u64 = if cfg!(miri) { 12 } else { 40 };
 
-/// Memory to lend: reached through its address only, so that nobody else has a claim on it.
+/// Memory to lend: accessed through its address only, so that no reference to it exists.
 pub(super) struct Lendable {
     bytes: *mut [u8],
 }
@@ -55,7 +55,7 @@ impl Lendable {
         self.bytes.len() as u32
     }
 
-    /// What is there now.
+    /// Returns the current bytes.
     pub(super) fn copy(&self) -> Vec<u8> {
         // SAFETY: the bytes belong to `self`, and no call into the simulation is under way that
         // could write to them.

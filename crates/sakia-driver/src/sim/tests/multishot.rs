@@ -41,7 +41,7 @@ impl Pool {
         unsafe { ring.sim.provide(0, id, addr, self.1) };
     }
 
-    /// What is in a buffer now.
+    /// Returns the current bytes of a buffer.
     fn bytes(&self, id: u16, len: usize) -> Vec<u8> {
         let begin = usize::from(id) * self.1 as usize;
         self.0.copy()[begin..begin + len].to_vec()
@@ -227,8 +227,8 @@ fn faults_end_it_after_as_many_completions_as_the_script_says() {
     assert_eq!(ring.shots(2), [(1, false, Some(0))]);
 }
 
-/// Sends bytes while somebody receives and cancels and begins anew, with every fault. Returns the kernel, and
-/// how often an operation went on.
+/// Sends bytes while another task receives, cancels and begins again, with every fault. Returns the kernel,
+/// and the number of multishot completions with more to come.
 fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHandle, u32) {
     const BYTES: usize = if cfg!(miri) { 40 } else { 300 };
     let mut ring = Loop::new(builder);
@@ -391,7 +391,7 @@ fn a_buffer_that_is_freed_in_its_group_is_found_out() {
         assert_eq!(handle.freed_early(), 1);
         drop(ring);
         drop(last);
-        // Without the ring nobody will use it, but who is under way.
+        // After the ring's end only operations in flight use it.
         assert_eq!(handle.freed_early(), 1 + u64::from(uses));
     }
 }

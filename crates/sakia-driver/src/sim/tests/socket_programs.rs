@@ -19,7 +19,7 @@ type Send = Op<SocketSend<Vec<u8>>>;
 /// One end of a connection.
 struct End {
     fd: Fd,
-    /// What is sent counts up, beginning with 1.
+    /// The next byte to send; bytes count up from 1.
     sent: u8,
     /// The last number that was received.
     received: u8,
@@ -68,7 +68,7 @@ impl End {
             10 if random.below(8) == 0 => {
                 drop(driver.shutdown_socket(&self.fd, ShutdownHow::Sends));
             }
-            // How much of it was sent nobody knows then.
+            // The number of bytes sent is unknown then.
             11 if random.below(4) == 0 => return self.send.take().is_none(),
             _ => {}
         }
@@ -149,7 +149,7 @@ impl Program {
     }
 }
 
-/// What an operation brings, if it does not fail.
+/// Returns the result of an operation, unless it fails.
 fn eventually<O, T>(driver: &Driver, start: impl FnOnce() -> Op<O>) -> Option<T>
 where
     O: crate::Operation<Output = std::io::Result<T>>,

@@ -160,7 +160,7 @@ fn each_direction_ends_for_itself() {
         assert_eq!(ring.run(Sqe::shutdown(near, RECEIVES)), 0);
         assert_eq!(ring.run(recv(near, &buffer)), 4, "what came before");
         assert_eq!(ring.run(recv(near, &buffer)), 0);
-        // Within the machine the peer knows at once that nobody receives.
+        // Within the machine the peer knows at once that there is no receiver.
         let refused = if address.inet().is_none() { err(Errno::PIPE) } else { 4 };
         assert_eq!(ring.run(send(far, &buffer)), refused);
         assert_eq!(ring.run(Sqe::shutdown(near, 3)), err(Errno::INVAL));
@@ -216,7 +216,7 @@ fn connections_wait_at_the_listener_and_then_outside() {
         let completions = ring.enter(2);
         let [(2, first), (1, 0)] = completions[..] else { panic!("{completions:?}") };
         assert_eq!(ring.handle.receive_peer(first, 9).unwrap(), b"early");
-        // Who was not accepted when the listener went is turned away.
+        // A connection still in the queue when the listener is closed is rejected.
         ring.handle.close(listener).unwrap();
         let buffer = Lendable::zeroed(4);
         for raw in [peers[1], late] {
@@ -236,7 +236,7 @@ fn an_accept_tells_who_came_and_how_long_that_is() {
     let port = address.inet().unwrap().port();
     assert_eq!(port, 32_768, "the first that is free");
     let room = Box::into_raw(Box::new(AddressRoom::new()));
-    // SAFETY: nobody else uses the room before the operation has completed.
+    // SAFETY: the room has no other user before the operation has completed.
     let (bytes, len) = unsafe { (*room).pointers() };
     ring.push(1, Sqe::accept(listener, bytes, len, 0));
     assert_eq!(ring.turn(), []);
@@ -311,7 +311,7 @@ fn what_is_no_socket_and_what_it_cannot_do_is_refused() {
     }
     assert_eq!(ring.accept(datagrams), err(Errno::OPNOTSUPP));
     assert_eq!(ring.run(Sqe::listen(datagrams, 1)), err(Errno::OPNOTSUPP));
-    assert_eq!(ring.run(Sqe::listen(local, 1)), err(Errno::INVAL), "nobody would find it");
+    assert_eq!(ring.run(Sqe::listen(local, 1)), err(Errno::INVAL), "no client could find it");
     assert_eq!(ring.run(send(datagrams, &buffer)), err(Errno::DESTADDRREQ));
     assert_eq!(ring.run(Sqe::shutdown(stream, SENDS)), err(Errno::NOTCONN));
     let unknown = Sqe::recv(stream, buffer.ptr(), 4, 1 << 20);
@@ -370,7 +370,7 @@ impl Letter {
         Sqe::recvmsg(raw, self.message.ptr(), 0)
     }
 
-    /// Who sent it, and whether it was cut.
+    /// Returns the sender, and whether the datagram was cut.
     fn told(&self) -> (SocketAddress, bool) {
         assert_eq!(self.vector.len() as usize, size_of::<IoVec>());
         // SAFETY: a message was written there, and completed by now.
@@ -426,7 +426,7 @@ fn a_full_queue_is_waited_for_within_the_machine_and_overflows_beyond() {
     }
     assert_eq!(ring.handle.receive_peer(far, 9).unwrap(), b"abc");
     assert!(ring.handle.receive_peer(far, 9).is_err(), "the others found no room");
-    // Who is connected takes nothing from others.
+    // A connected socket takes nothing from others.
     assert_eq!(ring.connect(far, &internet(3)), 0);
     assert_eq!(ring.run(send(near, &three)), 3);
     assert_eq!(ring.run(send(near, &three)), err(Errno::CONNREFUSED));
@@ -438,7 +438,7 @@ fn datagrams_to_nobody_are_refused_as_far_as_that_is_known() {
     let three = Lendable::new(b"abc");
     let near = ring.socket(Domain::INET, SocketType::DATAGRAM);
     let letter = Letter::new(b"x", internet(9).as_bytes());
-    assert_eq!(ring.run(letter.send(near)), 1, "nobody tells");
+    assert_eq!(ring.run(letter.send(near)), 1, "no error is reported");
     assert_eq!(ring.connect(near, &internet(9)), 0);
     assert_eq!(ring.run(send(near, &three)), 3);
     assert_eq!(ring.events(near) & poll::ERR, poll::ERR);
