@@ -307,8 +307,8 @@ fn notes(place: &Place) -> Vec<String> {
          ahead. all: and writes always gathered."
             .into(),
         "send, receive: blocking calls of so many bytes. events: requests and replies of 64 bytes, by \
-         poll and non-blocking calls with 16 KiB of memory. threads: the same by a thread for each \
-         connection, whose reads ask for 64 bytes. udp: 32 datagrams under way. iperf: poll, then a \
+         a set and non-blocking calls with 16 KiB of memory. threads: the same by a thread for each \
+         connection, whose reads ask for 64 bytes. udp: 32 datagrams under way. iperf: select, then a \
          read of 128 KiB, or up to 10 writes of 128 KiB, of each connection that is ready."
             .into(),
         "Of processor time, 5 % more or less are a tie.".into(),
