@@ -1,5 +1,5 @@
-//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the least that
-//! a server of datagrams pays.
+//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the least
+//! that a server of datagrams pays.
 //!
 //! The batch owns its memory, and tells the kernel of it anew for each call.
 //!

@@ -77,8 +77,8 @@ named! {
         Blocking = "blocking",
         /// The least that a server pays whose calls do not wait: a thread with `sendfile(2)` and `poll(2)`.
         Floor = "floor",
-        /// The least with the promises of `send_file`: as `floor`, by calls that raise no `SIGPIPE` and wait for
-        /// no device.
+        /// The least with the promises of `send_file`: as `floor`, by calls that raise no `SIGPIPE` and wait
+        /// for no device.
         Careful = "careful",
         /// The same bytes from memory, by sends of a ring.
         Send = "send",

@@ -4,8 +4,8 @@
 //! which costs more than its share of a plain call for many. So datagrams that have come, and those that
 //! the socket has room for, are moved by one call. Waiting is left to operations.
 //!
-//! A single datagram is sent by a plain call, too: it takes no entry and no completion, and the turn's enter has
-//! less to do.
+//! A single datagram is sent by a plain call, too: it takes no entry and no completion, and the turn's enter
+//! has less to do.
 //!
 //! Source: `recvmmsg(2)`, `sendmmsg(2)`, `sendto(2)`.
 
@@ -153,9 +153,9 @@ impl Handle {
         }
     }
 
-    /// Sends one datagram to its address, or to the peer if that is unnamed, by a plain call. `None`: it was not
-    /// sent, as the socket has no room for it, or since rules, this turn's plain calls or the backend do not
-    /// allow that. An operation sends it, or tells why not.
+    /// Sends one datagram to its address, or to the peer if that is unnamed, by a plain call. `None`: it was
+    /// not sent, as the socket has no room for it, or since rules, this turn's plain calls or the backend do
+    /// not allow that. An operation sends it, or tells why not.
     ///
     /// # Errors
     /// As [`send_to`](Handle::send_to): the socket's error, which it tells once.

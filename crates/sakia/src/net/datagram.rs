@@ -1,9 +1,9 @@
 //! A socket for datagrams, of whatever family: what [`UdpSocket`](super::UdpSocket) and
 //! [`UnixDatagram`](super::UnixDatagram) have in common. They add the names of their addresses.
 //!
-//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. What
-//! it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to the
-//! next.
+//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended.
+//! What it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to
+//! the next.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -34,8 +34,8 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 /// Datagrams that the first batch asks for behind the one that it waits for.
 const AHEAD_FIRST: usize = 4;
-/// Of so many batches in which datagrams came one at a time, one looks for a second: at first, and after it was
-/// not there again and again.
+/// Of so many batches in which datagrams came one at a time, one looks for a second: at first, and after it
+/// was not there again and again.
 const LOOK_AGAIN_MIN: u8 = 8;
 const LOOK_AGAIN_MAX: u8 = 64;
 
@@ -78,8 +78,9 @@ macro_rules! receivers {
         ///
         /// From the first call on the kernel receives ahead: 256 KiB or 32 datagrams for a socket. Further
         /// ones stay in the socket's queue. The other methods that receive bring those first, in order, and
-        /// end that until the next call; while a task waits here, they wait for it. What was received
-        /// ahead and never taken is lost with the socket.
+        /// end that until the next call; while a task waits here, they wait for it. While a task waits in
+        /// one of them, nothing is received ahead. What was received ahead and never taken is lost with
+        /// the socket.
         ///
         /// [`set_datagram_room`](Self::set_datagram_room) says how long a datagram may be, and whether
         /// control messages come with it.

@@ -119,8 +119,8 @@ async fn thousands_of_receives_are_dropped() {
     assert_eq!(number(&buf[..len]), 8);
 }
 
-/// A receive that waits for a dropped one alone learns that it brought nothing, although another receive looked
-/// last.
+/// A receive that waits for a dropped one alone learns that it brought nothing, although another receive
+/// looked last.
 async fn all_that_wait_for_a_dropped_receive_go_on() {
     let (near, far) = UnixDatagram::pair().unwrap();
     let far = std::rc::Rc::new(far);
@@ -146,8 +146,8 @@ async fn all_that_wait_for_a_dropped_receive_go_on() {
     assert_eq!(received, [b"1", b"2"]);
 }
 
-/// One of those that wait looks whether a dropped receive has brought something. When it goes away another one
-/// does.
+/// One of those that wait looks whether a dropped receive has brought something. When it goes away another
+/// one does.
 async fn the_receive_that_looks_for_others_may_go() {
     let (near, far) = UnixDatagram::pair().unwrap();
     let far = std::rc::Rc::new(far);
