@@ -81,6 +81,8 @@ mod guide {
     mod files {}
     #[doc = include_str!("../../../docs/guide/network.md")]
     mod network {}
+    #[doc = include_str!("../../../docs/guide/slow.md")]
+    mod slow {}
     #[cfg(feature = "sim")]
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
