@@ -86,6 +86,8 @@ mod guide {
     mod network {}
     #[doc = include_str!("../../../docs/guide/inspecting.md")]
     mod inspecting {}
+    #[doc = include_str!("../../../docs/guide/slow.md")]
+    mod slow {}
     #[cfg(feature = "sim")]
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}

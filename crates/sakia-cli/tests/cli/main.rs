@@ -23,6 +23,7 @@ mod json;
 mod mktree;
 mod refused_ring;
 mod signals;
+mod slow;
 mod standard_input;
 mod sums;
 mod support;
