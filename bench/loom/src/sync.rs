@@ -64,7 +64,7 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 
     use Ordering::SeqCst;
-    use loom::sync::atomic::fence;
+    pub(crate) use loom::sync::atomic::{AtomicU64, fence};
 
     /// Mends two things that loom does not know:
     /// - Sequentially consistent accesses are no more than acquire and release to it; it knows the
