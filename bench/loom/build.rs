@@ -20,7 +20,10 @@ struct Source {
 const REMOTE: Source = Source {
     name: "remote",
     path: "../../crates/sakia/src/remote.rs",
-    replaced: &[("use std::sync::", "use crate::sync::")],
+    replaced: &[
+        ("use std::sync::", "use crate::sync::"),
+        ("use crate::mark::Runnable;", "use async_task::Runnable;"),
+    ],
     mutants: &[
         // The thread sleeps without checking its mail again.
         ("no_recheck", "if self.has_mail.load(Ordering::SeqCst) ||", "if"),
@@ -145,9 +148,31 @@ const LANES: Source = Source {
     ],
 };
 
+const RECORD: Source = Source {
+    name: "record",
+    path: "../../crates/sakia-driver/src/board/record.rs",
+    replaced: &[("use std::sync::", "use crate::sync::")],
+    mutants: &[
+        // The count says nothing of a write that is under way.
+        ("record_unmarked", "count.wrapping_add(1)", "count"),
+        // Whatever came between the two looks.
+        ("record_second_look_missing", "before == after && before", "before"),
+        // The words may come before the mark.
+        ("record_writer_unfenced", "fence(Ordering::Release);", ""),
+        // The second look may come before the words.
+        ("record_reader_unfenced", "fence(Ordering::Acquire);", ""),
+        // The words may be older than the count.
+        (
+            "record_first_look_relaxed",
+            "let before = self.count.load(Ordering::Acquire);",
+            "let before = self.count.load(Ordering::Relaxed);",
+        ),
+    ],
+};
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for source in [REMOTE, INBOX, POOL, LANES] {
+    for source in [REMOTE, INBOX, POOL, LANES, RECORD] {
         println!("cargo::rerun-if-changed={}", source.path);
         copy(&source);
     }

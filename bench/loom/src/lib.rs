@@ -7,6 +7,7 @@
 
 mod inbox;
 mod lanes;
+mod record;
 mod remote;
 mod sync;
 

@@ -64,7 +64,7 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 
     use Ordering::SeqCst;
-    use loom::sync::atomic::fence;
+    pub(crate) use loom::sync::atomic::{AtomicU64, fence};
 
     /// Corrects two gaps of loom's model:
     /// - Loom treats sequentially consistent accesses as acquire and release; it supports the stronger order

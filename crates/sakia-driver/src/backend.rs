@@ -326,7 +326,7 @@ pub unsafe trait Backend: Any {
     /// Makes that descriptor unreadable until something comes again.
     fn clear_readiness(&mut self) {}
 
-    /// What a lane of threads does and did; all zero where there is none.
+    /// Statistics of a lane of threads; all zero without one.
     fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
         let _ = lane;
         LaneStatistics::default()

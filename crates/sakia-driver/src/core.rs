@@ -12,8 +12,8 @@
 //!
 //! Each part has its own state: `inline` plain calls and the way to threads, `admit` who is pushed and who
 //! waits, `submit` turns and enters, `complete` results, `cancel` requests to cancel, `attention` whether a
-//! turn is wanted, `buffers` memory that the backend has for good, `end` what is left then. `trace` and `watch`
-//! tell others what happens, `ages` is a list of the latter.
+//! turn is wanted, `buffers` memory that the backend has for good, `end` what is left then. `trace` and
+//! `watch` tell others what happens, `ages` is a list of the latter.
 
 mod admit;
 mod ages;
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) in_flight: u32,
     pub(crate) counters: Counters,
     memory: Memory,
-    /// What is shown to others, once the driver is watched.
+    /// State for the board, once the driver is watched.
     watcher: Option<Box<Watcher>>,
     ways: Ways,
     pub(crate) inline: Inline,

@@ -417,8 +417,8 @@ impl Shared {
         kept
     }
 
-    /// Runs what the core left for users' code: wakes tasks, and disposes of results. A panic there leaves the
-    /// rest for the next call.
+    /// Runs what the core left for users' code: wakes tasks, and disposes of results. A panic there leaves
+    /// the rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();

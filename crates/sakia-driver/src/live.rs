@@ -38,7 +38,7 @@ pub struct LiveOperation {
     pub descriptor: Option<i32>,
     /// Nobody waits for it any more.
     pub is_orphan: bool,
-    /// What it is counted as.
+    /// The kind that counts it.
     pub op_kind: OpKind,
     /// It ends by itself and takes room for its completion. One that was given to a lane does not take any.
     pub is_bounded: bool,

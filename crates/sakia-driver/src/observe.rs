@@ -10,8 +10,8 @@ use crate::driver::Driver;
 /// Reads what a driver shows of itself, on any thread, also while the driver's own thread is stuck in users'
 /// code or in a system call. From [`Driver::watch`].
 ///
-/// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows what there was
-/// then.
+/// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows what there
+/// was then.
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -30,8 +30,8 @@ impl Observer {
         self.board.operations()
     }
 
-    /// What the thread does, and for how long it has, as far as its loop says so with
-    /// [`Driver::set_doing`]. `None` when that changes all the time.
+    /// Returns the thread's activity and its age, as its loop has set it by [`Driver::set_doing`]. `None` if
+    /// that changes during each attempt to read it.
     pub fn doing(&self) -> Option<(Doing, Duration)> {
         self.board.doing()
     }
@@ -41,12 +41,12 @@ impl Observer {
         self.board.status()
     }
 
-    /// Whether numbers of descriptors are those of this process; the simulated kernel has its own.
+    /// Returns whether descriptors are those of this process; the simulated kernel has its own numbers.
     pub fn descriptors_are_of_this_process(&self) -> bool {
         self.is_of_this_process
     }
 
-    /// Whether the driver has ended.
+    /// Returns whether the driver has ended.
     pub fn has_ended(&self) -> bool {
         self.board.has_ended()
     }
@@ -100,8 +100,8 @@ impl Driver {
         self.handle().shared.core.borrow_mut().publish();
     }
 
-    /// The driver's numbers as they are. [`turns_total`](DriverStatus::turns_total) is that of watched drivers
-    /// only.
+    /// The driver's numbers as they are. [`turns_total`](DriverStatus::turns_total) is that of watched
+    /// drivers only.
     pub fn status(&self) -> DriverStatus {
         self.handle().shared.core.borrow().status()
     }
@@ -112,8 +112,8 @@ impl Driver {
     }
 
     /// Adds the operations to `found` that have become overdue by the limits given to
-    /// [`watch`](Driver::watch), each once for each limit. Returns how long it takes until another may be, so
-    /// that a turn sleeps no longer than that; `None` while nothing is under way that could.
+    /// [`watch`](Driver::watch), each once for each limit. Returns how long it takes until another may be,
+    /// so that a turn sleeps no longer than that; `None` while nothing is under way that could.
     pub fn find_overdue(&self, found: &mut Vec<Overdue>) -> Option<Duration> {
         self.handle().shared.core.borrow_mut().find_overdue(found)
     }

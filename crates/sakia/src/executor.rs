@@ -68,9 +68,9 @@ pub(crate) struct Local {
     pub(crate) spin: Cell<Duration>,
     /// The inboxes of all threads of the runtime, this one's included.
     pub(crate) threads: Arc<[Arc<Remote>]>,
-    /// What the thread shows of itself, if it is inspected or warns. Set before it runs anything.
+    /// Bookkeeping for inspection and warnings, if either is on. Set before the first task runs.
     pub(crate) observed: OnceCell<Box<Observed>>,
-    /// What all threads of the runtime show.
+    /// The inspector's view of all threads of the runtime.
     pub(crate) shown: Arc<Shared>,
 }
 
@@ -291,7 +291,7 @@ impl Local {
         self.threads.iter().position(is_own).unwrap_or_default()
     }
 
-    /// What the thread shows of itself, if anything.
+    /// Returns the bookkeeping for inspection and warnings, if either is on.
     #[inline(always)]
     pub(crate) fn observed(&self) -> Option<&Observed> {
         self.observed.get().map(|observed| &**observed)

@@ -42,6 +42,7 @@ mod random;
 mod remote;
 mod round;
 mod runtime;
+mod settings;
 pub mod shutdown;
 pub mod signal;
 #[cfg(feature = "sim")]

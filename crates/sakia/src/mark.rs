@@ -1,4 +1,4 @@
-//! What a task carries for whoever looks at it from outside of its future.
+//! Metadata of a task, readable without its future.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub(crate) type Runnable = async_task::Runnable<Mark>;
 /// The number of the next task that is looked at.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Where a task was spawned, and its number once it was needed.
+/// The place that spawned a task, and the task's number once it was needed.
 #[derive(Debug)]
 pub(crate) struct Mark {
     spawned_at: &'static Location<'static>,

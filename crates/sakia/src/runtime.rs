@@ -22,6 +22,7 @@ use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
 use crate::mark::Mark;
 use crate::remote::Remote;
+use crate::settings::settings;
 #[cfg(feature = "sim")]
 use crate::sim::Watch;
 
@@ -39,7 +40,7 @@ pub struct Builder {
     given: Vec<&'static str>,
 }
 
-/// Who is to see what happens. `None` until a call or the environment has said so.
+/// Settings of inspection and warnings. `None` until a call or the environment has set one.
 #[derive(Clone, Debug, Default)]
 struct Watching {
     inspection: Option<bool>,
@@ -127,17 +128,17 @@ impl Builder {
         self.note("virtual_time")
     }
 
-    /// Whether the runtime's threads write down what they do, so that [`inspect`](Runtime::inspect) shows it;
-    /// see there. Without this call the environment variable `SAKIA_INSPECT` decides: `1` or `0`. It is on,
-    /// too, where there are [`warnings`](Builder::warnings).
+    /// Has the runtime's threads record their operations and activity for [`inspect`](Runtime::inspect).
+    /// Without this call the environment variable `SAKIA_INSPECT` decides: `1` or `0`.
+    /// [`warnings`](Builder::warnings) switch it on, too.
     #[must_use]
     pub fn inspection(mut self, inspection: bool) -> Self {
         self.watching.inspection = Some(inspection);
         self.note("inspection")
     }
 
-    /// What the runtime warns of, and who is told; see [`Warnings`]. Without this call the environment
-    /// variable `SAKIA_WARNINGS` decides.
+    /// Sets the limits of the runtime and the receiver of its warnings; see [`Warnings`]. Without this call
+    /// the environment variable `SAKIA_WARNINGS` decides.
     #[must_use]
     pub fn warnings(mut self, warnings: Warnings) -> Self {
         self.watching.warnings = Some(warnings);
@@ -149,7 +150,7 @@ impl Builder {
         self
     }
 
-    /// Where the setting of this name came from.
+    /// Returns the origin of the setting of this name.
     pub(crate) fn source_of(&self, name: &str) -> Source {
         let is_of_environment = self.watching.from_environment.contains(&name);
         match self.given.contains(&name) {
@@ -186,7 +187,7 @@ impl Builder {
         Ok(self)
     }
 
-    /// Whether threads write down what they do.
+    /// Returns whether threads record their operations and activity.
     pub(crate) fn is_inspected(&self) -> bool {
         let Watching { inspection, warnings, .. } = &self.watching;
         inspection.unwrap_or(false) || warnings.as_ref().is_some_and(|warnings| !warnings.is_off())
@@ -214,7 +215,7 @@ impl Builder {
 
     /// Has the thread show what it does, if it is to.
     fn show(&self, local: &Local, thread: usize, choice: &Choice) {
-        local.shown.configure(self, choice);
+        local.shown.configure(|| settings(self, choice));
         if !self.is_inspected() {
             return local.shown.add(thread, None);
         }
@@ -323,7 +324,7 @@ pub(crate) struct Started {
     pub(crate) threads: Vec<Thread>,
     /// Their inboxes.
     pub(crate) remotes: Arc<[Arc<Remote>]>,
-    /// What they show.
+    /// The inspector's view of them.
     pub(crate) shown: Arc<inspect::Shared>,
     /// Which backend they use.
     pub(crate) choice: Choice,
@@ -459,8 +460,8 @@ impl Runtime {
         self.local.driver.counters()
     }
 
-    /// What all threads of the runtime do now: each operation under way, queues, credits, buffers and lanes,
-    /// and the settings in force; see [`inspect`](crate::inspect).
+    /// Returns a snapshot of all threads: each operation under way, queues, credits, buffers and lanes, and
+    /// the settings in force; see [`inspect`](crate::inspect).
     ///
     /// # Examples
     /// ```
@@ -483,7 +484,7 @@ impl Runtime {
         self.local.shown.inspect(Some(&self.local))
     }
 
-    /// What does the same from any thread, also while the runtime's are stuck.
+    /// Returns a handle that takes such snapshots on any thread, also while the runtime's are stuck.
     pub fn inspector(&self) -> Inspector {
         Inspector { shared: Arc::clone(&self.local.shown) }
     }
@@ -613,8 +614,8 @@ impl Runtime {
         self.local.driver.pollable()
     }
 
-    /// How long until the next timer is due, or until there may be something to [warn](Builder::warnings) of;
-    /// `None` without timers.
+    /// How long until the next timer is due, or until there may be something to [warn](Builder::warnings)
+    /// of; `None` without timers.
     pub fn next_timer(&self) -> Option<Duration> {
         let observed = self.local.observed();
         let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));

@@ -1,5 +1,5 @@
-//! What one thread shows of its driver to others: a board, which they read while that thread is stuck, in
-//! users' code or in a system call, as well as while it runs.
+//! The board: a copy of a driver's state that other threads read while the driver's thread runs, and while it
+//! is stuck in users' code or in a system call.
 //!
 //! A driver has one once it is [watched](crate::Driver::watch). Its thread writes down each operation when it
 //! starts, goes on and ends, and what it does itself: nothing has to be asked of it. A snapshot that the
@@ -88,9 +88,9 @@ pub enum OperationState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObservedOperation {
-    /// What its entry has for `user_data`. No other operation of the driver has the same.
+    /// The `user_data` of its entry. No other operation of the driver has the same.
     pub user_data: u64,
-    /// What it does.
+    /// Its kind.
     pub kind: OpKind,
     /// How far it is.
     pub state: OperationState,
@@ -102,21 +102,21 @@ pub struct ObservedOperation {
     pub is_bounded: bool,
     /// It is to be canceled.
     pub is_cancel_asked: bool,
-    /// Nobody waits for it: its future was dropped, or it was started for its own sake.
+    /// No task waits for it: its future was dropped, or it was started detached.
     pub is_orphan: bool,
     /// The task that started it, as far as the loop around the driver says.
     pub task: Option<TaskOrigin>,
 }
 
-/// What a thread does.
+/// The activity of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Doing {
-    /// What is not the loop's: nothing was heard of it yet, or it came back to its caller.
+    /// Code outside of the loop: that has not begun, or has returned to its caller.
     Outside,
     /// It polls a task.
     Task(TaskOrigin),
-    /// What belongs to no task: timers, wakers, the driver's turn without a sleep.
+    /// Work of the loop itself: timers, wakers, a turn of the driver without a sleep.
     Loop,
     /// It sleeps until something completes.
     Asleep,
@@ -198,11 +198,11 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What others read of a driver.
+/// The records of one driver.
 #[derive(Debug)]
 pub(crate) struct Board {
     clock: Clock,
-    /// What the thread does, since when, and the task.
+    /// The thread's activity, its begin, and the task.
     doing: Record<4>,
     status: Record<{ status::NUMBERS }>,
     /// How many entries were pushed of which the kernel has been given all.
@@ -214,7 +214,7 @@ pub(crate) struct Board {
     has_ended: AtomicBool,
 }
 
-/// What tells readers the driver's time.
+/// The source of the driver's time for readers.
 #[derive(Debug)]
 enum Clock {
     /// The system, and this is when it was zero.
@@ -276,7 +276,7 @@ impl Board {
         self.status.write(status.words());
     }
 
-    /// What the thread does from `now` on.
+    /// Sets the thread's activity from `now` on.
     pub(crate) fn set_doing(&self, doing: Doing, now: Duration) {
         self.set_time(now);
         let (number, task) = match doing {
@@ -320,7 +320,7 @@ impl Board {
         self.segments[segment].get().map(|records| &records[offset])
     }
 
-    /// What the thread does, and for how long it has. `None` when that changes all the time.
+    /// Returns the thread's activity and its age. `None` if that changes during each attempt to read it.
     pub(crate) fn doing(&self) -> Option<(Doing, Duration)> {
         let [number, since, task, place] = read(&self.doing)?;
         let doing = match (number, TaskOrigin::of([task, place])) {

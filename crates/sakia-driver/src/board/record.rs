@@ -8,9 +8,10 @@
 //! 3. Otherwise it has nothing, and may try again. The writer never waits.
 //!
 //! Why a reader that has one word of a write sees its count: the writer's release fence lies between the odd
-//! count and the words, the reader's acquire fence between the words and its second look at the count. A word
-//! that was read from the write makes the two fences pair, and so the second look sees the odd count at least.
-//! The first look's acquire pairs with the release of the even count: older words than those are not seen.
+//! count and the words, the reader's acquire fence between the words and its second look at the count. A
+//! word that was read from the write makes the two fences pair, and so the second look sees the odd count at
+//! least. The first look's acquire pairs with the release of the even count: older words than those are not
+//! seen.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -50,7 +51,7 @@ impl<const N: usize> Record<N> {
         let values = self.copy();
         fence(Ordering::Acquire); // pairs with the fence in `write`
         let after = self.count.load(Ordering::Relaxed);
-        (before == after && before % 2 == 0).then_some(values)
+        (before == after && before.is_multiple_of(2)).then_some(values)
     }
 
     fn copy(&self) -> [u64; N] {

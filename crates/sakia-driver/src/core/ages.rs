@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_comes_first_whoever_leaves() {
+    fn the_oldest_comes_first_after_removals() {
         let mut ages = Ages::new();
         assert_eq!(ages.oldest(), None);
         for index in [3, 0, 7, 1] {

@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// An operation is over that nobody waits for, or whose end is shown. Answers whether it is disposed of.
+    /// Ends an operation that is an orphan or watched. Returns whether it is disposed of.
     #[cold]
     #[inline(never)]
     fn finish_specially(&mut self, slot: SlotRef) -> bool {

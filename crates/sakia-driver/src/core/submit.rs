@@ -69,13 +69,13 @@ impl Enters {
         self.until_flush = self.look_at;
     }
 
-    /// Whether the queue is flushed after so many pushes since the last enter.
+    /// Returns whether the queue is flushed after `pushes` pushes since the last enter.
     pub(super) fn is_to_flush(&self, pushes: u64) -> bool {
         pushes >= self.flush_at.into()
     }
 
-    /// An entry was pushed. Returns whether there are now as many as the queue is to hold, or it is to be told
-    /// each time.
+    /// An entry was pushed. Returns whether there are now as many as the queue is to hold, or it is to be
+    /// told each time.
     #[inline(always)]
     pub(super) fn note_pushed(&mut self, kind: OpKind) -> bool {
         self.sends += u32::from(kind == OpKind::Send);

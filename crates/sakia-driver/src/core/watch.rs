@@ -2,14 +2,14 @@
 //!
 //! A driver that is not watched executes nothing of this. Each point on the hot path shares a branch that is
 //! there anyway:
-//! - the start asks whether anything is special about the driver, such as a kernel that is not trusted to fill
-//!   memory;
+//! - the start asks whether anything is special about the driver, such as a kernel that is not trusted to
+//!   fill memory;
 //! - a push asks whether the queue is to be flushed: a watched driver says so each time, and counts then;
 //! - the end asks whether the operation is an orphan, or watched, which are flags of the same word.
 //!
-//! Other points are those of operations that are delayed, given to a thread, dropped or canceled; there a flag
-//! of the slot tells, which the start has set. So operations that were started before the driver was watched
-//! are not on its board.
+//! Other points are those of operations that are delayed, given to a thread, dropped or canceled; there a
+//! flag of the slot tells, which the start has set. So operations that were started before the driver was
+//! watched are not on its board.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct Overdue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlainCall {
-    /// What it did.
+    /// Its kind.
     pub kind: OpKind,
     /// The descriptor that it named.
     pub descriptor: Option<i32>,
@@ -65,7 +65,7 @@ pub struct PlainCall {
     pub took: Duration,
 }
 
-/// What the driver's thread keeps beside the board.
+/// The state of the driver's thread beside the board.
 #[derive(Debug)]
 pub(super) struct Watcher {
     board: Arc<Board>,
@@ -136,7 +136,7 @@ impl Core {
         board
     }
 
-    /// What is special about this driver happens at the start of an operation.
+    /// Records the start of an operation, if the driver is watched.
     #[cold]
     #[inline(never)]
     pub(super) fn watch_start(&mut self, slot: SlotRef, class: Class) {
@@ -312,7 +312,7 @@ impl Core {
         }
     }
 
-    /// The driver in numbers. Its turns are counted by whoever is watched only.
+    /// Returns the driver in numbers, without its turns, which only a watched driver counts.
     pub(crate) fn status(&self) -> DriverStatus {
         let backend = &self.backend;
         let (arena_blocks, arena_free) =
@@ -374,7 +374,7 @@ impl Core {
         [next, next_stuck].into_iter().flatten().min()
     }
 
-    /// What is on the board stays there: nobody is going to change it.
+    /// Marks the driver as ended. The board changes no more.
     pub(crate) fn end_watch(&mut self) {
         let lost = self.slab.slots().filter(|&slot| {
             let header = self.slab.header(slot);

@@ -96,7 +96,7 @@ pub struct Engine {
 struct Shared {
     /// The threads' inboxes.
     remotes: Arc<[Arc<Remote>]>,
-    /// What the threads show.
+    /// The inspector's view of the threads.
     shown: Arc<inspect::Shared>,
     /// Whose turn it is to get a request.
     next: AtomicUsize,
@@ -202,7 +202,7 @@ impl Engine {
         Statistics { live, ..self.shared.tally.totals() }
     }
 
-    /// What its threads do now, for any thread to see; see [`inspect`](crate::inspect).
+    /// Returns an inspector of its threads, for any thread; see [`inspect`].
     pub fn inspector(&self) -> Inspector {
         Inspector { shared: Arc::clone(&self.shared.shown) }
     }

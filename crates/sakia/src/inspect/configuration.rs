@@ -2,11 +2,7 @@
 
 use std::fmt;
 
-use sakia_driver::{Bypass, Choice};
-
-use crate::runtime::Builder;
-
-/// Where the value of a setting came from.
+/// The origin of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -32,69 +28,12 @@ impl fmt::Display for Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setting {
-    /// What it is called: the builder's method, or part of it.
+    /// Its name: the builder's method, or a part of it.
     pub name: &'static str,
-    /// What was asked for.
+    /// The requested value; empty for facts that cannot be requested.
     pub value: String,
-    /// By whom.
+    /// The origin of the value.
     pub source: Source,
-    /// What there is of it, where that is for the kernel to say.
+    /// The granted value, for settings that the kernel may refuse or reduce.
     pub granted: Option<String>,
-}
-
-/// All settings of a runtime, with what its first thread was granted.
-pub(super) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
-    let report = choice.report();
-    let set = |name, value: String, granted: Option<String>| {
-        let source = builder.source_of(name);
-        Setting { name, value, source, granted }
-    };
-    let (sq_entries, cq_entries) = builder.ring_builder().wanted_entries();
-    let asked = builder
-        .policy()
-        .map_or_else(|error| error.to_string(), |policy| format!("{policy:?}").to_lowercase());
-    let bypass = match builder.bypass_rules() {
-        Bypass::Never => "never",
-        Bypass::Rules(_) => "rules",
-    };
-    let mut settings = vec![
-        set("backend", asked, Some(choice.to_string())),
-        set("threads", builder.thread_count().to_string(), None),
-        set("bypass", bypass.to_owned(), None),
-        set("spin", format!("{:?}", builder.spin_time()), None),
-        set("virtual_time", builder.virtual_time.to_string(), None),
-        set("inspection", builder.is_inspected().to_string(), None),
-        set("warnings", builder.warnings_in_force().to_string(), None),
-    ];
-    let ring = |name, value: String, granted: Option<String>| {
-        let source = builder.source_of("ring");
-        Setting { name, value, source, granted }
-    };
-    let granted = |number: Option<u32>| number.map(|number| number.to_string());
-    settings.push(ring(
-        "ring.sq_entries",
-        sq_entries.to_string(),
-        granted(report.map(|report| report.sq_entries)),
-    ));
-    settings.push(ring(
-        "ring.cq_entries",
-        cq_entries.to_string(),
-        granted(report.map(|report| report.cq_entries)),
-    ));
-    if let Some(report) = report {
-        let extras = [
-            ("ring.registered_fd", report.registered_fd),
-            ("ring.registered_wait", report.registered_wait),
-        ];
-        for (name, is_granted) in extras {
-            let granted = if is_granted { "granted" } else { "refused, or not asked for" };
-            settings.push(ring(name, String::new(), Some(granted.to_owned())));
-        }
-        let flags = report.setup_flag_names().join(" ");
-        settings.push(ring("ring.flags", String::new(), Some(flags)));
-        for step in &report.steps {
-            settings.push(ring("ring.step", String::new(), Some(step.to_string())));
-        }
-    }
-    settings
 }

@@ -4,12 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use sakia_driver::{Choice, LiveOperation, ObservedOperation, Observer, OperationState, Stage};
+use sakia_driver::{LiveOperation, ObservedOperation, Observer, OperationState, Stage};
 
-use super::configuration::settings;
 use super::{Inspection, Operation, Setting, ThreadInspection};
 use crate::executor::{Local, current, with_current};
-use crate::runtime::Builder;
 
 /// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
 ///
@@ -39,12 +37,12 @@ pub fn inspector() -> Inspector {
 }
 
 impl Inspector {
-    /// What the runtime does now. Waits for nobody: it may be called from within a task, from the callback of
-    /// a [warning](super::Warnings::callback), while a thread of the runtime is stuck, and while the runtime
-    /// ends.
+    /// Returns a snapshot of the runtime. Never blocks: it may be called from within a task, from the
+    /// callback of a [warning](super::Warnings::callback), while a thread of the runtime is stuck, and while
+    /// the runtime ends.
     ///
-    /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. It does not touch what
-    /// that leads to.
+    /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. It does not touch
+    /// what that leads to.
     pub fn inspect(&self) -> Inspection {
         let own =
             with_current(|local| Arc::ptr_eq(&local.shown, &self.shared).then(|| local.clone()));
@@ -52,7 +50,7 @@ impl Inspector {
     }
 }
 
-/// What the threads of a runtime show.
+/// The inspector's view of a runtime.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// By number. Empty until the thread has a driver.
@@ -60,7 +58,7 @@ pub(crate) struct Shared {
     configuration: OnceLock<Vec<Setting>>,
 }
 
-/// What a thread shows.
+/// The inspector's view of one thread.
 #[derive(Debug)]
 struct Shown {
     thread_id: u32,
@@ -81,12 +79,12 @@ impl Shared {
         debug_assert!(is_first, "a runtime thread has one driver");
     }
 
-    /// The first thread has its backend.
-    pub(crate) fn configure(&self, builder: &Builder, choice: &Choice) {
-        self.configuration.get_or_init(|| settings(builder, choice));
+    /// Sets the configuration, once the first thread has its backend.
+    pub(crate) fn configure(&self, settings: impl FnOnce() -> Vec<Setting>) {
+        self.configuration.get_or_init(settings);
     }
 
-    /// What the threads do. `own` is the calling thread's, if it is one of them.
+    /// Returns a snapshot of all threads. `own` is the calling thread, if it is one of them.
     pub(crate) fn inspect(&self, own: Option<&Local>) -> Inspection {
         let threads = self.threads.iter().enumerate().map(|(number, shown)| {
             let own = own.filter(|local| local.number() == number);
@@ -143,7 +141,7 @@ pub(super) fn operation(observed: &ObservedOperation, has_paths: bool) -> Operat
     }
 }
 
-/// What the slots tell of an operation. `None` of one that is over.
+/// Describes an operation by its slot alone. `None` once it is over.
 fn unrecorded(live: &LiveOperation) -> Option<Operation> {
     let state = match live.stage {
         Stage::Parked => OperationState::Parked,

@@ -1,19 +1,19 @@
-//! What a runtime does at this moment, for people and programs: operations, queues, lanes and the settings in
-//! force; and warnings of what takes too long.
+//! Snapshots of a running runtime, for people and programs: operations, queues, lanes and the settings in
+//! force; and warnings about long turns and late operations.
 //!
 //! [`Runtime::inspect`](crate::Runtime::inspect) shows all threads of a runtime. An [`Inspector`] does the
-//! same from anywhere: from within a task, or from another thread, also while a thread of the runtime is stuck
-//! in a task that does not come back or in a system call. It waits for nobody.
+//! same from anywhere: from within a task, or from another thread, also while a thread of the runtime is
+//! stuck in a task that does not come back or in a system call. It never blocks.
 //!
 //! For that the threads have to write down what they do:
 //! [`Builder::inspection`](crate::Builder::inspection), or the environment variable `SAKIA_INSPECT=1`. It
-//! costs some tens of nanoseconds for each operation and each poll of a task. Without it nothing is paid, and
-//! there is less to see: the settings always, and of the thread that asks the operations without age,
+//! costs some tens of nanoseconds for each operation and each poll of a task. Without it nothing is paid,
+//! and there is less to see: the settings always, and of the thread that asks the operations without age,
 //! descriptor and task.
 //!
-//! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, tells of
-//! a turn in which tasks kept the thread for long, of an operation that should have ended by itself, and of
-//! one that occupies a thread of a lane. See [`Warnings`].
+//! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, tells
+//! of a turn in which tasks kept the thread for long, of an operation that should have ended by itself, and
+//! of one that occupies a thread of a lane. See [`Warnings`].
 //!
 //! # Examples
 //! ```
@@ -32,7 +32,7 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! What takes too long:
+//! A warning about a task that keeps its thread:
 //! ```
 //! use std::sync::mpsc;
 //! use std::time::Duration;
@@ -70,7 +70,8 @@ pub use self::inspector::{Inspector, inspector};
 pub(crate) use self::observed::Observed;
 pub use self::warnings::{Warning, Warnings};
 
-/// What a runtime or an [engine](crate::Engine) does at this moment. Its `Display` has a line for each thing.
+/// A snapshot of a runtime or an [engine](crate::Engine). Its `Display` has a line for each setting, thread
+/// and operation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -80,7 +81,7 @@ pub struct Inspection {
     pub configuration: Vec<Setting>,
 }
 
-/// What one thread does.
+/// A snapshot of one thread.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ThreadInspection {
@@ -88,10 +89,10 @@ pub struct ThreadInspection {
     pub number: usize,
     /// Its number in the system, as debuggers and `/proc/self/task` have it.
     pub thread_id: Option<u32>,
-    /// Whether it writes down what it does. If not, `doing` is unknown, and so are the operations of threads
-    /// other than the one that asked.
+    /// The thread records its operations and activity. Without, `doing` is unknown, and so are the
+    /// operations of all threads but the calling one.
     pub is_recorded: bool,
-    /// What it does; `None` if that is unknown.
+    /// Its activity; `None` if that is unknown.
     pub doing: Option<Doing>,
     /// For how long it has been doing that; `None` if that is unknown.
     pub doing_for: Option<Duration>,
@@ -107,17 +108,18 @@ pub struct ThreadInspection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// What it does.
+    /// Its kind.
     pub kind: OpKind,
-    /// What its entry has for `user_data`, and a [recording](crate::trace) for its number. No other operation
-    /// of the thread has the same.
+    /// The `user_data` of its entry, which is also its number in a [recording](crate::trace). No other
+    /// operation of the thread has the same.
     pub user_data: u64,
     /// How far it is.
     pub state: OperationState,
     /// The descriptor that it names: what it acts on, or the directory that its path begins at.
     pub descriptor: Option<i32>,
-    /// What that descriptor was open on *when it was asked*, which is after the operation began: the name of
-    /// a file that was renamed since is the new one. Where two threads close and open it may be another file.
+    /// The path of that descriptor *at the time of the snapshot*, which is after the operation began: a file
+    /// that was renamed since has its new name. If another thread closes and opens descriptors, it may be
+    /// another file.
     pub path_now: Option<PathBuf>,
     /// For how long it has been under way; `None` if that was not written down.
     pub age: Option<Duration>,
@@ -125,7 +127,7 @@ pub struct Operation {
     pub is_bounded: bool,
     /// It is to be canceled.
     pub is_cancel_asked: bool,
-    /// Nobody waits for it: its future was dropped, or it was started for its own sake.
+    /// No task waits for it: its future was dropped, or it was started detached.
     pub is_orphan: bool,
     /// The task that started it; `None` if that was not written down, or it was no task.
     pub task: Option<TaskOrigin>,

@@ -1,12 +1,12 @@
-//! What a runtime thread does for those who look at it, and for warnings: the loop's part.
+//! The loop's part of inspection and warnings.
 //!
 //! A thread that is neither inspected nor warns has nothing of this, and asks once for each round whether it
 //! has. Otherwise the loop tells the driver's board which task runs and when the thread sleeps, measures its
 //! turns, and asks for overdue operations before each turn; it sleeps no longer than until the next may be
 //! overdue. With nothing under way that ends by itself there is no such time, and an idle thread stays idle.
 //!
-//! Whoever is told of a warning may use the runtime: nothing is borrowed then. A warning that comes up
-//! meanwhile, in a loop within the callback, waits for its end.
+//! A callback may use the runtime: nothing is borrowed while it runs. A warning that comes up meanwhile, in a
+//! loop within the callback, waits for its end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,25 +19,25 @@ use super::inspector::operation;
 use super::{Warning, Warnings};
 use crate::executor::Local;
 
-/// What the loop keeps of a thread that is looked at.
+/// The state of a thread that is inspected or warns.
 pub(crate) struct Observed {
     /// The thread's number.
     thread: usize,
     warnings: Warnings,
-    /// Whether descriptors are those of the process.
+    /// Descriptors are those of the process.
     has_paths: bool,
-    /// What the thread does.
+    /// The thread's activity.
     doing: Cell<Doing>,
     turn: Cell<Turn>,
     /// When the next operation may be overdue, on the driver's clock.
     next: Cell<Option<Duration>>,
-    /// Those of which nobody was told yet, oldest first.
+    /// Warnings not delivered yet, oldest first.
     waiting: RefCell<VecDeque<Warning>>,
-    /// Somebody is being told.
+    /// A warning is being delivered.
     is_telling: Cell<bool>,
 }
 
-/// What happened since the driver's last turn.
+/// The polls since the driver's last turn.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     /// When that was over; `None` if the loop has just begun.
@@ -115,7 +115,7 @@ impl Observed {
         self.next.set(next.map(|next| begin.saturating_add(next)));
         self.note_overdue(found);
         self.tell();
-        // Whoever was told may have woken a task.
+        // The callback may have woken a task.
         let is_busy = is_busy || local.has_ready();
         let timeout = [timeout, next].into_iter().flatten().min();
         let before = self.doing.get();
@@ -177,7 +177,7 @@ impl Observed {
         }
     }
 
-    /// Tells whoever is to be told, with nothing borrowed.
+    /// Delivers the warnings, with nothing borrowed.
     fn tell(&self) {
         if self.is_telling.replace(true) {
             return;

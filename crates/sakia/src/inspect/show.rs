@@ -51,7 +51,7 @@ fn state(state: OperationState) -> &'static str {
     }
 }
 
-/// What it is and what it is on, without its state.
+/// An operation's kind, descriptor and path.
 struct Subject<'a>(&'a Operation);
 
 impl fmt::Display for Subject<'_> {

@@ -11,16 +11,17 @@ use sakia_driver::{Lane, PlainCall, TaskOrigin, WatchLimits};
 
 use super::Operation;
 
-/// What a runtime warns of, and who is told; for [`Builder::warnings`](crate::Builder::warnings).
+/// The limits of a runtime, and the receiver of its warnings; for
+/// [`Builder::warnings`](crate::Builder::warnings).
 ///
 /// There are three limits, each of which can be turned off by `None`:
-/// - [`turn`](Warnings::turn), 100 ms: tasks kept the thread for longer before it came back to its driver, or
-///   the driver took as long without a sleep. Told when it is over: a task that never comes back is seen by an
-///   [`Inspector`](super::Inspector).
-/// - [`operation`](Warnings::operation), 1 s: an operation that ends by itself, such as a read of a file, has
-///   not, on the ring or on a lane. Receives, accepts and so on are none of these.
-/// - [`lane`](Warnings::lane), 10 s: an operation has kept a thread of a lane busy, whether or not it ends by
-///   itself; the open of a FIFO without a peer, say.
+/// - [`turn`](Warnings::turn), 100 ms: tasks kept the thread for longer before it came back to its driver,
+///   or the driver took as long without a sleep. Told when it is over: a task that never comes back is seen
+///   by an [`Inspector`](super::Inspector).
+/// - [`operation`](Warnings::operation), 1 s: an operation that ends by itself, such as a read of a file,
+///   has not, on the ring or on a lane. Receives, accepts and so on are none of these.
+/// - [`lane`](Warnings::lane), 10 s: an operation has kept a thread of a lane busy, whether or not it ends
+///   by itself; the open of a FIFO without a peer, say.
 ///
 /// Each operation is told of once for each limit. On the simulated kernel the times are virtual.
 ///
@@ -33,7 +34,7 @@ pub struct Warnings {
     sink: Sink,
 }
 
-/// Who is told.
+/// The receiver of warnings.
 #[derive(Clone)]
 enum Sink {
     Off,
@@ -53,7 +54,7 @@ impl Warnings {
         Self { turn: Some(Duration::from_millis(100)), limits, sink }
     }
 
-    /// Nobody is told, and nothing is measured.
+    /// No warnings; nothing is measured.
     pub fn off() -> Self {
         Self::to(Sink::Off)
     }
@@ -64,8 +65,8 @@ impl Warnings {
     }
 
     /// Has `callback` called with each, on the runtime's thread that it concerns, between two turns. It may
-    /// use the runtime: spawn, inspect, wake. What becomes due while it runs waits for it. A panic in it ends
-    /// that call only.
+    /// use the runtime: spawn, inspect, wake. What becomes due while it runs waits for it. A panic in it
+    /// ends that call only.
     pub fn callback(callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         Self::to(Sink::Callback(Arc::new(callback)))
     }
@@ -91,7 +92,7 @@ impl Warnings {
         self
     }
 
-    /// What the environment variable `SAKIA_WARNINGS` asks for; [`off`](Warnings::off) when it is not set, or
+    /// Parses the environment variable `SAKIA_WARNINGS`; [`off`](Warnings::off) when it is not set, or
     /// empty.
     ///
     /// # Errors
@@ -138,19 +139,19 @@ impl Warnings {
         self.turn
     }
 
-    /// What the driver has to find.
+    /// Returns the limits for the driver.
     pub(crate) fn limits(&self) -> WatchLimits {
         if self.is_off() { WatchLimits::default() } else { self.limits }
     }
 
-    /// Tells whoever is to be told.
+    /// Delivers a warning.
     pub(super) fn tell(&self, warning: &Warning) {
         match &self.sink {
             Sink::Off => {}
             // Standard error may be closed, which is no reason to end the program.
             Sink::Log => drop(writeln!(io::stderr(), "sakia: {warning}")),
             Sink::Callback(callback) => {
-                // What the panic hook prints is all there is; the payload may panic when it is dropped.
+                // The panic hook has printed it. The payload may panic when it is dropped.
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(warning))) {
                     std::mem::forget(payload);
                 }

@@ -1,5 +1,5 @@
-//! What a runtime shows of itself, to its own tasks and to other threads, and what it warns of: on each
-//! backend, of threads that are stuck, at the end, and from callbacks that do what they like.
+//! Snapshots and warnings of a runtime on each backend: from its tasks and from other threads, of stuck
+//! threads, during teardown, and from hostile callbacks.
 
 use std::io::Read;
 use std::panic::Location;
@@ -208,15 +208,13 @@ fn an_open_on_the_elastic_lane_is_no_bounded_operation(policy: Policy) {
     runtime.block_on(async {
         let fifo = path.clone();
         let open = spawn(async move { File::open(fifo).await.map(drop) });
-        let warning = loop {
+        let operation = loop {
             turns().await;
-            match receiver.try_recv() {
-                Ok(warning @ Warning::Lane { .. }) => break warning,
-                // Of other operations, such as a look at the path.
-                Ok(_) | Err(_) => {}
+            // Others, such as a look at the path, are warned of as operations.
+            if let Ok(Warning::Lane { operation, .. }) = receiver.try_recv() {
+                break operation;
             }
         };
-        let Warning::Lane { operation, .. } = warning else { panic!("{warning}") };
         assert_eq!(operation.kind, OpKind::Open);
         assert!(!operation.is_bounded, "{operation}");
         drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
@@ -332,18 +330,21 @@ fn nothing_that_may_wait_sets_a_timer(policy: Policy) {
     let (runtime, list) = warned(policy, |warnings| {
         warnings.operation(Duration::from_millis(1)).turn(Duration::from_secs(60))
     });
-    let (reader, writer) = runtime.block_on(async {
+    let writer = runtime.block_on(async {
         let (reader, writer) = pipe().unwrap();
         spawn_reader(reader);
-        (turns().await, writer)
+        turns().await;
+        writer
     });
-    drop(reader);
     runtime.run_once(Duration::ZERO).unwrap();
     assert_eq!(runtime.next_timer(), None);
     let before = runtime.counters().waits;
     runtime.run_once(Duration::from_millis(30)).unwrap();
     assert_eq!(runtime.counters().waits - before, 1, "it was woken");
-    let is_read = |warning: &Warning| matches!(warning, Warning::Operation { operation, .. } if operation.kind == OpKind::Read);
+    let is_read = |warning: &Warning| match warning {
+        Warning::Operation { operation, .. } => operation.kind == OpKind::Read,
+        _ => false,
+    };
     assert!(!list.lock().unwrap().iter().any(is_read));
     drop(writer);
 }
@@ -393,7 +394,7 @@ fn a_callback_that_panics_ends_nothing(policy: Policy) {
     assert!(called.load(Ordering::Relaxed) >= 2, "it is told of later ones, too");
 }
 
-/// What inspects when it is dropped.
+/// Inspects when it is dropped.
 struct InspectsAtItsEnd(Arc<AtomicBool>);
 
 impl Drop for InspectsAtItsEnd {
@@ -529,7 +530,7 @@ pub fn scene_inspect_environment() -> Result<(), String> {
     assert!(seen.threads[0].is_recorded);
     assert_eq!(source(&seen, "inspection"), Source::Environment);
     assert_eq!(source(&seen, "backend"), Source::Environment);
-    // Who says what is wanted does not ask the environment.
+    // The builder overrides the environment.
     let seen = Runtime::builder().inspection(false).build().unwrap().inspect();
     assert!(!seen.threads[0].is_recorded);
     set("SAKIA_INSPECT", "0");
@@ -555,7 +556,7 @@ pub fn scene_warnings_log() -> Result<(), String> {
         turns().await;
     });
     drop(runtime);
-    // SAFETY: as above; nobody else writes to it.
+    // SAFETY: as above; nothing else writes to it.
     unsafe { libc::close(2) };
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();

@@ -1,4 +1,4 @@
-//! What a runtime on the simulated kernel shows and warns of: by the virtual time, and the same each time.
+//! Snapshots and warnings on the simulated kernel, which go by the virtual time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -156,7 +156,7 @@ fn random_programs_lose_nothing_and_leak_nothing() {
     }
 }
 
-/// What the board shows is what the slots have.
+/// Asserts that the board equals the slots.
 fn assert_shown(observer: &Observer, driver: &Driver) {
     let mut shown: Vec<_> = observer
         .operations()
