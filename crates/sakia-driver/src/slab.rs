@@ -12,6 +12,7 @@ use std::task::Waker;
 use sakia_ring::CqeFlags;
 
 use crate::key::{Key, SLOTS_MAX};
+use crate::metrics::Latencies;
 use crate::operation::{Cell, Class, Completion, Vtable};
 
 /// Slots allocated at a time.
@@ -39,23 +40,25 @@ pub(crate) enum State {
 /// Facts about a slot that go together with its state.
 pub(crate) mod flag {
     /// The future is gone; the result goes to the disposer.
-    pub(crate) const ORPHAN: u8 = 1;
+    pub(crate) const ORPHAN: u16 = 1;
     /// The entry was taken back before the kernel saw it: its completion means that the operation never
     /// began.
-    pub(crate) const REVOKED: u8 = 2;
+    pub(crate) const REVOKED: u16 = 2;
     /// On the list of operations to be canceled. Excludes [`CANCEL_SENT`].
-    pub(crate) const CANCEL_LISTED: u8 = 4;
+    pub(crate) const CANCEL_LISTED: u16 = 4;
     /// A request to cancel it was pushed.
-    pub(crate) const CANCEL_SENT: u8 = 8;
+    pub(crate) const CANCEL_SENT: u16 = 8;
     /// Waits for its descriptor to be released, on no list. Only with `Backlog`.
-    pub(crate) const PARKED: u8 = 16;
+    pub(crate) const PARKED: u16 = 16;
     /// Waits for the next turn's plain calls, on the list of those. Only with `Backlog`.
-    pub(crate) const DEFERRED: u8 = 32;
+    pub(crate) const DEFERRED: u16 = 32;
     /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
-    pub(crate) const LANE: u8 = 64;
+    pub(crate) const LANE: u16 = 64;
     /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by
     /// whoever ends it, and stays until the slot is freed.
-    pub(crate) const UNSTARTED: u8 = 128;
+    pub(crate) const UNSTARTED: u16 = 128;
+    /// Its end is an event of a recording, or its latency is measured. Set when it is started.
+    pub(crate) const WATCHED: u16 = 256;
 }
 
 /// How a finished operation is made known.
@@ -85,7 +88,7 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) state: State,
     /// [`flag`]s.
-    pub(crate) flags: u8,
+    pub(crate) flags: u16,
     pub(crate) class: Class,
     /// Place of the entry in the submission queue, while it may still be taken back.
     pub(crate) position: u32,
@@ -120,7 +123,7 @@ impl Header {
     }
 
     #[inline(always)]
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -170,11 +173,13 @@ pub(crate) struct Slab {
     free: Option<SlotRef>,
     /// Slots in use.
     live: u32,
+    /// When the operations in slots were started, and how long others took, if that is measured.
+    pub(crate) latencies: Option<Box<Latencies>>,
 }
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), free: None, live: 0 }
+        Self { chunks: Vec::new(), free: None, live: 0, latencies: None }
     }
 
     /// Slots in use.
@@ -252,8 +257,8 @@ impl Slab {
         let free = self.free;
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
-        header.state = State::Free;
-        header.flags = 0;
+        // With the class, which means nothing now, the three are one store.
+        (header.state, header.flags, header.class) = (State::Free, 0, Class::Bounded);
         header.next = free;
         self.free = Some(slot);
         self.live -= 1;

@@ -15,6 +15,7 @@ mod counted;
 mod files;
 mod foreign;
 mod macros;
+mod metrics;
 mod mocks;
 mod pipes;
 mod processes;

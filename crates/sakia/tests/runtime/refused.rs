@@ -324,6 +324,7 @@ pub mod children {
         ("no_locked_memory", super::scene_no_locked_memory),
         ("sysctl", super::scene_sysctl),
         ("unknown_driver", super::scene_unknown_driver),
+        ("latencies", crate::metrics::scene_latencies),
         ("fork_uring", crate::teardown::scene_fork_uring),
         ("fork_poll", crate::teardown::scene_fork_poll),
     ];
@@ -342,6 +343,7 @@ pub mod children {
         let output = Command::new(std::env::current_exe().unwrap())
             .env(SCENE, scene)
             .env_remove("SAKIA_DRIVER")
+            .env_remove("SAKIA_LATENCIES")
             .stdin(Stdio::null())
             .output()
             .unwrap();
