@@ -1,8 +1,9 @@
 //! How long operations take, by kind.
 //!
 //! Measured only where it is asked for: [`Handle::measure_latencies`](crate::Handle::measure_latencies). An
-//! operation's *latency* is the time from its start to the moment at which its completion is dispatched, on the
-//! driver's thread; for a plain call that is the call. The time until a task takes the result is not in it.
+//! operation's *latency* is the time from its start to the moment at which its completion is dispatched, on
+//! the driver's thread; for a plain call that is the call. The time until a task takes the result is not in
+//! it.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl Metrics {
         Self { counters, latencies }
     }
 
-    /// Returns the latencies of a kind of operation: from its start until its completion is dispatched. `None`
-    /// if they are not measured, or if no operation of the kind has ended since they are.
+    /// Returns the latencies of a kind of operation: from its start until its completion is dispatched.
+    /// `None` if they are not measured, or if no operation of the kind has ended since they are.
     ///
     /// Operations that were canceled do not count, nor do those that go on by themselves, such as multishot
     /// receives.

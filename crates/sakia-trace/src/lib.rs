@@ -1,11 +1,11 @@
-//! Records what the threads of a program do, and writes it as a trace that [Perfetto](https://ui.perfetto.dev)
-//! opens.
+//! Records what the threads of a program do, and writes it as a trace that
+//! [Perfetto](https://ui.perfetto.dev) opens.
 //!
-//! The driver, the runtime and the copy of trees have event points, which cost three instructions each at most while no
-//! recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the environment
-//! ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its events into a
-//! buffer of its own, of fixed size, without a lock; events that find it full are lost, and counted. A thread
-//! named `sakia-trace` writes them to the file.
+//! The driver, the runtime and the copy of trees have event points, which cost three instructions each at
+//! most while no recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the
+//! environment ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its
+//! events into a buffer of its own, of fixed size, without a lock; events that find it full are lost, and
+//! counted. A thread named `sakia-trace` writes them to the file.
 //!
 //! A program adds its own: [`span`] for a stretch of time, [`EventKind`] for moments with two values.
 //!

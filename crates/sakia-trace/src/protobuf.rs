@@ -15,6 +15,9 @@ impl Message {
     /// Not inlined, as nothing here: each program on Sakia has this code, and few use it.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
+        if value < 0x80 {
+            return self.0.push(value as u8);
+        }
         let mut bytes = [0; 10];
         let mut len = 0;
         while value >= 0x80 {

@@ -280,8 +280,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// How many entries are pushed until the queue is to be flushed; `stops` says before which of them the next
-    /// push is made to stop.
+    /// How many entries are pushed until the queue is to be flushed; `stops` says before which of them the
+    /// next push is made to stop.
     fn pushes(enters: &mut Enters, stops: impl Fn(u32) -> bool) -> u32 {
         enters.note_entered();
         let mut count = 0;

@@ -1,7 +1,7 @@
 //! Event points: what a recording is told of operations and turns, and what latencies are made of.
 //!
-//! Without either, the start of an operation and a turn test one byte each, and the end of an operation and its
-//! resumption a flag that the start sets. That it was pushed costs nothing then: see
+//! Without either, the start of an operation and a turn test one byte each, and the end of an operation and
+//! its resumption a flag that the start sets. That it was pushed costs nothing then: see
 //! [`stop_at_next`](super::submit::Enters::stop_at_next).
 
 use std::io;
