@@ -25,8 +25,8 @@ pub(crate) fn number(name: &str) -> u32 {
 /// Slots of [`BY_NAME`]: more than twice the calls, so that searches are short.
 const SLOTS: usize = 256;
 
-/// The places in [`CALLS`] by the hash of the name, or behind it where that is taken. A thread looks there for each
-/// call that it records.
+/// The places in [`CALLS`] by the hash of the name, or behind it where that is taken. A thread looks there
+/// for each call that it records.
 static BY_NAME: [u8; SLOTS] = {
     let mut table = [u8::MAX; SLOTS];
     let mut index = 0;
