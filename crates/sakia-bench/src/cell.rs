@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use crate::measure::{Meter, Section, peak_rss_bytes};
 use crate::named::Named;
-use crate::{copytree, echo, file_sum, net, sched, send_file, sockets, tcp_sum, threads, udp};
+use crate::{
+    baseline, copytree, costs, echo, file_sum, net, sched, send_file, sockets, tcp_sum, threads,
+    udp,
+};
 
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
@@ -89,6 +92,8 @@ pub(crate) struct Unavailable(pub(crate) String);
 pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
     match spec.experiment.as_str() {
+        baseline::NAME => baseline::run_cell(&spec),
+        costs::NAME => costs::run_cell(&spec),
         copytree::NAME => copytree::run_cell(&spec),
         echo::NAME => echo::run_cell(&spec),
         file_sum::NAME => file_sum::run_cell(&spec),

@@ -45,6 +45,10 @@ pub enum Focus {
     Threads,
     /// The time that files take.
     Files,
+    /// The time that one of each takes, in nanoseconds.
+    Costs,
+    /// The time that calls take, and how many bytes they move.
+    Device,
 }
 
 /// What an experiment is, as far as that is known before its first run.
@@ -97,6 +101,11 @@ impl About {
 pub trait Experiment {
     /// What it is.
     fn about(&self) -> &About;
+
+    /// Returns whether a variant is measured at a point.
+    fn has(&self, _point: usize, _variant: &str) -> bool {
+        true
+    }
 
     /// Makes the input of a point, and returns the result that every run must come to. Asks
     /// `is_stopped` now and then, and gives up early if so.

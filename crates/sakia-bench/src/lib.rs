@@ -13,9 +13,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 mod bytes;
 pub mod cell;
 pub mod copytree;
+pub mod costs;
 pub mod echo;
 mod engine;
 pub mod experiment;

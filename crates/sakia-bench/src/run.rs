@@ -134,7 +134,11 @@ pub fn run(
         reasons: Vec::new(),
         mismatches: Vec::new(),
     };
-    let (mut done, total) = (0, runs * results.about.variants.len() * results.about.points.len());
+    let (mut done, mut total) = (0, 0);
+    for point in 0..results.about.points.len() {
+        let variants = results.about.variants.iter();
+        total += runs * variants.filter(|&&variant| experiment.has(point, variant)).count();
+    }
     for point in 0..results.about.points.len() {
         let label = results.about.points[point].label.clone();
         observe(Event::Prepare { point: &label })?;
@@ -146,6 +150,9 @@ pub fn run(
             for variant in order(&results.about.variants, settings.seed, round) {
                 if is_stopped() {
                     return Ok(None);
+                }
+                if !experiment.has(point, variant) {
+                    continue;
                 }
                 done += 1;
                 if results.missing.iter().any(|missing| missing.variant == variant) {

@@ -82,6 +82,26 @@ pub(crate) fn columns(focus: Focus) -> [Column; 7] {
             Column("files/s", 8, |_, row| row.ops_per_s.to_string()),
             Column("MiB/s", 6, |_, row| format!("{:.0}", mib(row.bytes_per_s))),
         ],
+        Focus::Costs => [
+            Column("ns", 9, |results, row| ns_of_each(results, row)(row.wall_ns.median)),
+            Column("min to max", 20, |results, row| range(row.wall_ns, ns_of_each(results, row))),
+            Column("CPU ns", 9, |results, row| ns_of_each(results, row)(row.cpu_ns.median)),
+            Column("switches", 9, |results, row| {
+                format!("{:.3}", of_each(results, row, switches(row)))
+            }),
+            threads,
+            rss,
+            Column("M/s", 8, |_, row| format!("{:.3}", row.ops_per_s as f64 / 1e6)),
+        ],
+        Focus::Device => [
+            wall_ms(9),
+            wall_range,
+            cpu_ms(9),
+            Column("switches", 8, |_, row| switches(row).to_string()),
+            rss,
+            Column("calls/s", 8, |_, row| row.ops_per_s.to_string()),
+            Column("MiB/s", 8, |_, row| format!("{:.0}", mib(row.bytes_per_s))),
+        ],
         Focus::Threads => [
             Column("threads", 8, |results, row| most_or_none(results, row, "threads_extra")),
             Column("own", 8, |results, row| most_or_none(results, row, "threads_user")),
@@ -122,6 +142,10 @@ fn us_of_each(results: &Results, row: &Row) -> impl Fn(u64) -> String {
     |ns| format!("{:.2}", of_each(results, row, ns) / 1e3)
 }
 
+fn ns_of_each(results: &Results, row: &Row) -> impl Fn(u64) -> String {
+    |ns| format!("{:.1}", of_each(results, row, ns))
+}
+
 /// The columns that labels of points take.
 fn label_width(results: &Results) -> usize {
     let labels = results.about.points.iter().map(|point| point.label.chars().count());
@@ -142,7 +166,10 @@ fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
 fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result {
     let width = match results.about.focus {
         Focus::Time | Focus::TimeAndProcessor => 10,
-        _ => label_width(results),
+        _ => {
+            let names = results.about.variants.iter().map(|name| name.len());
+            names.fold(label_width(results), usize::max)
+        }
     };
     let columns = columns(results.about.focus);
     write!(f, "{:<width$}", results.about.points[point].label)?;
@@ -249,12 +276,15 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     rows.sort_by_key(|row| match results.about.focus {
         Focus::Requests => row.cpu_ns.median,
         Focus::Threads => threads(row),
-        Focus::Time | Focus::TimeAndProcessor | Focus::Files => row.wall_ns.median,
+        _ => row.wall_ns.median,
     });
     let Some(&first) = rows.first() else { return Vec::new() };
     let words = |row: &Row| {
         if results.about.focus == Focus::Threads {
             return format!("takes {}", counted(threads(row), "thread", "threads"));
+        }
+        if results.about.focus == Focus::Costs {
+            return format!("costs {} ns", ns_of_each(results, row)(row.wall_ns.median));
         }
         let Some(ratio) = results.compare(point, row.variant, first.variant) else {
             return "has no round in common with it".into();

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sakia_bench::baseline::{self, Baseline};
 use sakia_bench::copytree::{self, CopyTree};
+use sakia_bench::costs::{self, Costs};
 use sakia_bench::echo::{self, Echo};
 use sakia_bench::file_sum::{self, FileSum};
 use sakia_bench::run::AtHand;
@@ -40,6 +42,8 @@ pub struct Options {
     pub format: Format,
     /// The file for the page with the plots.
     pub report: Option<PathBuf>,
+    /// The file to which the results are added, as JSON Lines.
+    pub keep: Option<PathBuf>,
     /// Show the progress on standard error.
     pub progress: bool,
 }
@@ -56,6 +60,8 @@ pub enum Which {
     Threads(threads::Options),
     Sched(Box<sched::Options>),
     CopyTree(Box<copytree::Options>),
+    Costs(costs::Options),
+    Baseline(baseline::Options),
 }
 
 /// Runs an experiment, and prints the results. Files that could not be removed are named, also when a signal
@@ -93,12 +99,19 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),
+        Which::Costs(costs) => Box::new(Costs::new(costs)?),
+        Which::Baseline(baseline) => Box::new(Baseline::new(baseline)?),
     };
     // Before the work, so that a wrong path is known early.
     let mut page = None;
     if let Some(path) = &options.report {
         let file = File::create(path);
         page = Some((file.with_context(|| format!("cannot create {}", path.display()))?, path));
+    }
+    let mut kept = None;
+    if let Some(path) = &options.keep {
+        let file = File::options().create(true).append(true).open(path);
+        kept = Some((file.with_context(|| format!("cannot open {}", path.display()))?, path));
     }
     let at_hand = AtHand::default();
     let process = at_hand.clone();
@@ -129,6 +142,10 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     } else {
         print(Text(&results).to_string().trim_end())?;
     }
+    if let Some((file, path)) = kept {
+        let written = keep(file, &results);
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if let Some((mut file, path)) = page {
         let page = report::html(&results, &experiment.plots(&results))?;
         let written = file.write_all(page.as_bytes());
@@ -136,6 +153,19 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
     }
     report_failures(&results);
     Ok(if results.has_failed() { Exit::Failure } else { Exit::Success })
+}
+
+/// Adds a line about the machine, one for each run, and the results to a file, in one write: another
+/// experiment may add its own at the same time.
+fn keep(mut file: File, results: &Results) -> anyhow::Result<()> {
+    let about = &results.about;
+    let mut lines = vec![json::machine(about.name, &about.machine)?];
+    for run in &results.runs {
+        lines.push(json::run(about.name, &about.points, run)?);
+    }
+    lines.extend(json::results(results)?);
+    let text = lines.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+    Ok(file.write_all(text.as_bytes())?)
 }
 
 /// Does the run that `spec` describes, in this process, and prints the result.

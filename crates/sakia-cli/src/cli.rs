@@ -4,6 +4,7 @@
 
 mod copy;
 mod copytree;
+mod costs;
 mod experiments;
 mod mktree;
 mod notes;

@@ -18,6 +18,15 @@ macro_rules! counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// Adds what another one counted.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                $(
+                    let pairs = self.$rest.iter_mut().zip(&other.$rest);
+                    pairs.for_each(|(mine, its)| mine.add(its));
+                )?
+            }
         }
     };
 }

@@ -89,7 +89,7 @@ impl Driver {
     #[inline]
     pub fn turn(&self, wait: Wait) -> io::Result<u32> {
         let mut core = self.handle.shared.core.borrow_mut();
-        let result = core.turn(wait);
+        let result = core.take_turn(wait);
         let is_unsettled = core.is_unsettled();
         drop(core);
         if is_unsettled {
@@ -240,7 +240,7 @@ impl Driver {
             // Nobody asks for them any more, and with some the turn would not sleep.
             core.outbox.tokens.clear();
             let wait = Wait::For(left.min(ask_again - now));
-            let turn = catch_unwind(AssertUnwindSafe(|| core.turn(wait)));
+            let turn = catch_unwind(AssertUnwindSafe(|| core.take_turn(wait)));
             drop(core);
             settle();
             match turn {

@@ -21,6 +21,7 @@ use crate::counters::{Counters, OpKind};
 use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
+use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Completion, Erased, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
@@ -120,6 +121,23 @@ impl Handle {
     /// What the driver did so far.
     pub fn counters(&self) -> Counters {
         self.shared.core.borrow().counters()
+    }
+
+    /// Measures how long operations take from now on, for [`metrics`](Handle::metrics). It costs two readings
+    /// of the clock per operation, and 36 KiB of memory per kind of operation that ends. Asked once more it
+    /// changes nothing.
+    ///
+    /// In a program compiled with `--cfg sakia_no_trace` nothing is measured.
+    pub fn measure_latencies(&self) {
+        let latencies = &mut self.shared.core.borrow_mut().slab.latencies;
+        latencies.get_or_insert_with(|| Box::new(Latencies::new()));
+    }
+
+    /// Returns what the driver did so far: its counters and, once [measured](Handle::measure_latencies), the
+    /// latencies of its operations by kind.
+    pub fn metrics(&self) -> Metrics {
+        let core = self.shared.core.borrow();
+        Metrics::new(core.counters(), core.slab.latencies.as_deref())
     }
 
     /// Operations whose handle has not taken the result, or that are in flight for nobody.

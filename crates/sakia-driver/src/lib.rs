@@ -73,6 +73,7 @@ mod key;
 #[doc(hidden)] // for `sakia`, which has its threads for blocking code from here
 pub mod lanes;
 mod live;
+mod metrics;
 mod mounts;
 mod now;
 mod observe;
@@ -110,6 +111,7 @@ pub use fd::Fd;
 pub use handle::{Handle, Op};
 pub use key::Key;
 pub use live::{LiveOperation, Stage};
+pub use metrics::{Histogram, Metrics};
 pub use mounts::{MountEntry, MountTable, RemoteMounts};
 pub use observe::Observer;
 pub use operation::{Class, Completion, Delivered, Operation};

@@ -12,6 +12,7 @@ use std::task::Waker;
 use sakia_ring::CqeFlags;
 
 use crate::key::{Key, SLOTS_MAX};
+use crate::metrics::Latencies;
 use crate::operation::{Cell, Class, Completion, Vtable};
 
 /// Slots allocated at a time.
@@ -56,8 +57,10 @@ pub(crate) mod flag {
     /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by
     /// whoever ends it, and stays until the slot is freed.
     pub(crate) const UNSTARTED: u16 = 128;
-    /// Others are shown how the operation goes on; see [`watch`](crate::core). Set by the start.
+    /// Its end is an event of a recording, or its latency is measured. Set when it is started.
     pub(crate) const WATCHED: u16 = 256;
+    /// It is on the driver's board; see [`watch`](crate::core). Set when it is started.
+    pub(crate) const SHOWN: u16 = 512;
 }
 
 /// How a finished operation is made known.
@@ -172,11 +175,13 @@ pub(crate) struct Slab {
     free: Option<SlotRef>,
     /// Slots in use.
     live: u32,
+    /// When the operations in slots were started, and how long others took, if that is measured.
+    pub(crate) latencies: Option<Box<Latencies>>,
 }
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), free: None, live: 0 }
+        Self { chunks: Vec::new(), free: None, live: 0, latencies: None }
     }
 
     /// Slots in use.
@@ -254,8 +259,8 @@ impl Slab {
         let free = self.free;
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
-        header.state = State::Free;
-        header.flags = 0;
+        // With the class, which means nothing now, the three are one store.
+        (header.state, header.flags, header.class) = (State::Free, 0, Class::Bounded);
         header.next = free;
         self.free = Some(slot);
         self.live -= 1;

@@ -37,25 +37,35 @@ pub const PAGE_BYTES_MAX: usize = if cfg!(target_arch = "x86_64") { 4096 } else 
 #[inline(always)]
 pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
     if sakia_trace::is_on() {
+        let [a, b, c, d, e, f] = args;
         // SAFETY: the caller's duties are the same.
-        return unsafe { traced_call(number, args) };
+        return unsafe { traced_call(a, b, c, d, e, f, number) };
     }
     // SAFETY: the caller's duties are the same.
     unsafe { instruction(number, args) }
 }
 
-/// Makes a system call, and reports it to an active recording.
+/// Makes a system call, and reports it to an active recording. Takes the arguments one by one, in registers: an
+/// array would be put into memory by each caller before it knows whether to call this.
 ///
 /// # Safety
 ///
 /// - As for [`system_call`].
 #[cold]
 #[inline(never)]
-unsafe fn traced_call(number: u32, args: [usize; 6]) -> isize {
+unsafe fn traced_call(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    number: u32,
+) -> isize {
     let begin = sakia_trace::now();
     // SAFETY: the caller's duties are the same.
-    let result = unsafe { instruction(number, args) };
-    sakia_trace::record_call(begin, number, args[0], result);
+    let result = unsafe { instruction(number, [a, b, c, d, e, f]) };
+    sakia_trace::record_call(begin, number, a, result);
     result
 }
 

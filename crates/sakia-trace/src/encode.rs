@@ -4,7 +4,7 @@
 //! their own, as many as were ever in flight at a time: a slice from the start of an operation to the moment
 //! at which the program takes the result, and in it a slice for the time in the kernel or on a lane's thread.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use crate::event::Queued;
 use crate::name::Entry;
@@ -86,8 +86,10 @@ pub(crate) struct ThreadInfo {
 pub(crate) struct Encoder {
     out: Message,
     threads: Vec<Thread>,
-    /// Names that the file has already, by field of the interned data.
-    known: BTreeSet<(u32, u32)>,
+    /// Names that the file has already: a bit for each field of the interned data, by number.
+    known: Vec<u8>,
+    /// The names of system calls, by number.
+    calls: HashMap<u16, Name>,
     /// Those that the next packet brings.
     new: Vec<(u32, Name)>,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
@@ -157,8 +159,8 @@ impl Encoder {
     pub(crate) fn sample(&mut self, time: u64, values: &[(&'static str, u64)]) {
         let arguments =
             values.iter().map(|(name, value)| (Name::register(name), Argument::Uint(*value)));
-        let arguments = arguments.collect();
-        self.instant(SAMPLES_TRACK, time, Name::register(sample::NAME), &PROGRAM, arguments);
+        let arguments: Vec<_> = arguments.collect();
+        self.instant(SAMPLES_TRACK, time, Name::register(sample::NAME), &PROGRAM, &arguments);
     }
 
     /// Adds a thread. Returns its index.
@@ -201,12 +203,12 @@ impl Encoder {
             EventType::ToLane => {
                 self.set_way(thread, id, way::LANE);
                 let reason = Self::reason(a);
-                self.open_inner(thread, id, time, &ON_LANE, reason);
+                self.open_inner(thread, id, time, &ON_LANE, &reason);
             }
             EventType::Delayed => {
                 if let Some(track) = self.track_of(thread, id) {
                     let reason = Self::reason(a);
-                    self.instant(track, time, DELAYED.get(), &OPERATION, reason);
+                    self.instant(track, time, DELAYED.get(), &OPERATION, &reason);
                 }
             }
             EventType::Completed => self.completed(thread, id, time, a as i64),
@@ -214,7 +216,7 @@ impl Encoder {
             EventType::Dropped => {
                 if let Some(track) = self.track_of(thread, id) {
                     if a == 0 {
-                        self.instant(track, time, DROPPED.get(), &OPERATION, Vec::new());
+                        self.instant(track, time, DROPPED.get(), &OPERATION, &[]);
                     }
                     let operation = self.threads[thread].operations.get_mut(&id);
                     let is_over = operation.is_some_and(|operation| {
@@ -228,15 +230,15 @@ impl Encoder {
             }
             EventType::SystemCall => self.system_call(thread, it),
             EventType::TurnBegin => {
-                let arguments = vec![
+                let arguments = [
                     (TO_SUBMIT.get(), Argument::Uint(id)),
                     (IN_FLIGHT.get(), Argument::Uint(a)),
                     (MAY_SLEEP.get(), Argument::Uint(b)),
                 ];
-                self.begin_slice(on, time, TURN.get(), &TURN, arguments);
+                self.begin_slice(on, time, TURN.get(), &TURN, &arguments);
             }
             EventType::TurnEnd => {
-                self.end_slice(on, time, vec![(FINISHED.get(), Argument::Uint(id))]);
+                self.end_slice(on, time, &[(FINISHED.get(), Argument::Uint(id))]);
             }
             EventType::TaskSpawned => {
                 let mut arguments =
@@ -244,36 +246,36 @@ impl Encoder {
                 if let Some(place) = Name::of_number(b) {
                     arguments.push((PLACE.get(), Argument::Text(place.entry().text)));
                 }
-                self.instant(on, time, TASK_SPAWNED.get(), &TASK, arguments);
+                self.instant(on, time, TASK_SPAWNED.get(), &TASK, &arguments);
             }
             EventType::PollBegin => {
-                let arguments = vec![(TASK.get(), Argument::Uint(id))];
-                self.begin_slice(on, time, POLL.get(), &TASK, arguments);
+                let arguments = [(TASK.get(), Argument::Uint(id))];
+                self.begin_slice(on, time, POLL.get(), &TASK, &arguments);
             }
             EventType::PollEnd => {
-                self.end_slice(on, time, vec![(HAS_ENDED.get(), Argument::Uint(a))]);
+                self.end_slice(on, time, &[(HAS_ENDED.get(), Argument::Uint(a))]);
             }
             EventType::ScopeBegin | EventType::ScopeEnd => {
                 let arguments =
                     vec![(SCOPE.get(), Argument::Uint(id)), (TASK.get(), Argument::Uint(a))];
                 let name =
                     if it.kind == EventType::ScopeBegin { "scope begins" } else { "scope ends" };
-                self.instant(on, time, Name::register(name), &SCOPE, arguments);
+                self.instant(on, time, Name::register(name), &SCOPE, &arguments);
             }
             EventType::SpanBegin => {
                 if let Some(name) = Name::of_number(id) {
-                    self.begin_slice(on, time, name, &SPAN, Vec::new());
+                    self.begin_slice(on, time, name, &SPAN, &[]);
                 }
             }
-            EventType::SpanEnd => self.end_slice(on, time, Vec::new()),
+            EventType::SpanEnd => self.end_slice(on, time, &[]),
             EventType::Registered => {
                 if let Some(name) = Name::of_number(id) {
                     let Entry { values, .. } = name.entry();
-                    let arguments = vec![
+                    let arguments = [
                         (values[0].unwrap_or_else(|| FIRST.get()), Argument::Uint(a)),
                         (values[1].unwrap_or_else(|| SECOND.get()), Argument::Uint(b)),
                     ];
-                    self.instant(on, time, name, &PROGRAM, arguments);
+                    self.instant(on, time, name, &PROGRAM, &arguments);
                 }
             }
         }
@@ -286,7 +288,7 @@ impl Encoder {
         if more > 0 {
             its.lost = lost;
             let on = its.track;
-            self.instant(on, time, LOST.get(), &PROGRAM, vec![(COUNT.get(), Argument::Uint(more))]);
+            self.instant(on, time, LOST.get(), &PROGRAM, &[(COUNT.get(), Argument::Uint(more))]);
         }
         more
     }
@@ -336,13 +338,13 @@ impl Encoder {
         }
         let Queued { kind, fd, bytes } = Queued::unpack(it.a);
         let name = Name::of_number(kind.into()).unwrap_or_else(|| OPERATION.get());
-        let arguments = vec![
+        let arguments = [
             (OPERATION.get(), Argument::Uint(it.id)),
             (DESCRIPTOR.get(), Argument::Int(fd.into())),
             (BYTES.get(), Argument::Uint(bytes.into())),
             (TASK.get(), Argument::Uint(it.b)),
         ];
-        self.begin_slice(track, it.time, name, &OPERATION, arguments);
+        self.begin_slice(track, it.time, name, &OPERATION, &arguments);
     }
 
     fn completed(&mut self, thread: usize, id: u64, time: u64, result: i64) {
@@ -366,7 +368,7 @@ impl Encoder {
         let track = its.track + 1 + operation.slot as u64;
         let mut arguments = vec![(WAY.get(), Argument::Text(operation.way.into()))];
         arguments.extend(operation.result.map(|result| (RESULT.get(), Argument::Int(result))));
-        self.end_slice(track, time, arguments);
+        self.end_slice(track, time, &arguments);
     }
 
     fn system_call(&mut self, thread: usize, it: Event) {
@@ -374,20 +376,21 @@ impl Encoder {
         let begin = it.time.saturating_sub(duration);
         if u32::from(number) == system_calls::ENTER {
             for id in std::mem::take(&mut self.threads[thread].queued) {
-                self.open_inner(thread, id, begin, &IN_KERNEL, Vec::new());
+                self.open_inner(thread, id, begin, &IN_KERNEL, &[]);
             }
         }
         let on = self.threads[thread].track;
-        let name = match system_calls::name(number.into()) {
-            Some(name) => Name::register(name),
-            None => Name::register(&format!("system call {number}")),
-        };
-        let arguments = vec![
+        let name =
+            *self.calls.entry(number).or_insert_with(|| match system_calls::name(number.into()) {
+                Some(name) => Name::register(name),
+                None => Name::register(&format!("system call {number}")),
+            });
+        let arguments = [
             (DESCRIPTOR.get(), Argument::Int(it.a as i32 as i64)),
             (RESULT.get(), Argument::Int(it.b as i64)),
         ];
-        self.begin_slice(on, begin, name, &CALL, arguments);
-        self.end_slice(on, it.time, Vec::new());
+        self.begin_slice(on, begin, name, &CALL, &arguments);
+        self.end_slice(on, it.time, &[]);
     }
 
     fn track_of(&self, thread: usize, id: u64) -> Option<u64> {
@@ -407,7 +410,7 @@ impl Encoder {
         id: u64,
         time: u64,
         name: &StaticName,
-        arguments: Vec<(Name, Argument)>,
+        arguments: &[(Name, Argument)],
     ) {
         self.close_inner(thread, id, time);
         let Some(track) = self.track_of(thread, id) else { return };
@@ -422,7 +425,7 @@ impl Encoder {
         if operation.is_some_and(|operation| std::mem::take(&mut operation.is_inner_open))
             && let Some(track) = self.track_of(thread, id)
         {
-            self.end_slice(track, time, Vec::new());
+            self.end_slice(track, time, &[]);
         }
     }
 
@@ -432,12 +435,12 @@ impl Encoder {
         time: u64,
         name: Name,
         category: &StaticName,
-        arguments: Vec<(Name, Argument)>,
+        arguments: &[(Name, Argument)],
     ) {
         self.track_event(on, time, event::SLICE_BEGIN, Some((name, category)), arguments);
     }
 
-    fn end_slice(&mut self, on: u64, time: u64, arguments: Vec<(Name, Argument)>) {
+    fn end_slice(&mut self, on: u64, time: u64, arguments: &[(Name, Argument)]) {
         self.track_event(on, time, event::SLICE_END, None, arguments);
     }
 
@@ -447,7 +450,7 @@ impl Encoder {
         time: u64,
         name: Name,
         category: &StaticName,
-        arguments: Vec<(Name, Argument)>,
+        arguments: &[(Name, Argument)],
     ) {
         self.track_event(on, time, event::INSTANT, Some((name, category)), arguments);
     }
@@ -458,13 +461,13 @@ impl Encoder {
         time: u64,
         kind: u64,
         name: Option<(Name, &StaticName)>,
-        arguments: Vec<(Name, Argument)>,
+        arguments: &[(Name, Argument)],
     ) {
         if let Some((name, category)) = name {
             self.intern(interned::EVENT_NAMES, name);
             self.intern(interned::CATEGORIES, category.get());
         }
-        for (name, _) in &arguments {
+        for (name, _) in arguments {
             self.intern(interned::ANNOTATION_NAMES, *name);
         }
         self.packet(Some(time), packet::NEEDS_STATE, |message| {
@@ -477,11 +480,11 @@ impl Encoder {
                 }
                 for (name, value) in arguments {
                     message.nested(event::ANNOTATIONS, |message| {
-                        message.uint(event::ANNOTATION_NAME_IID, iid(name));
+                        message.uint(event::ANNOTATION_NAME_IID, iid(*name));
                         match value {
-                            Argument::Uint(value) => message.uint(event::ANNOTATION_UINT, value),
-                            Argument::Int(value) => message.int(event::ANNOTATION_INT, value),
-                            Argument::Text(text) => message.string(event::ANNOTATION_STRING, &text),
+                            Argument::Uint(value) => message.uint(event::ANNOTATION_UINT, *value),
+                            Argument::Int(value) => message.int(event::ANNOTATION_INT, *value),
+                            Argument::Text(text) => message.string(event::ANNOTATION_STRING, text),
                         }
                     });
                 }
@@ -490,7 +493,12 @@ impl Encoder {
     }
 
     fn intern(&mut self, field: u32, name: Name) {
-        if self.known.insert((field, name.number())) {
+        let number = name.number() as usize;
+        if number >= self.known.len() {
+            self.known.resize(number + 1, 0);
+        }
+        if self.known[number] & 1 << field == 0 {
+            self.known[number] |= 1 << field;
             self.new.push((field, name));
         }
     }

@@ -1,11 +1,11 @@
-//! Records what the threads of a program do, and writes it as a trace that [Perfetto](https://ui.perfetto.dev)
-//! opens.
+//! Records what the threads of a program do, and writes it as a trace that
+//! [Perfetto](https://ui.perfetto.dev) opens.
 //!
-//! The driver, the runtime and the copy of trees have event points, which cost two instructions each while no
-//! recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the environment
-//! ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its events into a
-//! buffer of its own, of fixed size, without a lock; events that find it full are lost, and counted. A thread
-//! named `sakia-trace` writes them to the file.
+//! The driver, the runtime and the copy of trees have event points, which cost three instructions each at
+//! most while no recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the
+//! environment ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its
+//! events into a buffer of its own, of fixed size, without a lock; events that find it full are lost, and
+//! counted. A thread named `sakia-trace` writes them to the file.
 //!
 //! A program adds its own: [`span`] for a stretch of time, [`EventKind`] for moments with two values.
 //!
@@ -53,7 +53,8 @@ pub use name::{Name, StaticName};
 pub use plot::{Stretch, plot};
 pub use read::{ReadError, Slice, Trace, Track, Value};
 pub use recorder::{
-    Recording, RecordingSummary, TraceOptions, flush, is_on, now, record, record_call, system_call,
+    Measuring, Recording, RecordingSummary, TraceOptions, flush, is_on, is_watched, measure, now,
+    record, record_call, system_call,
 };
 pub use span::{Span, in_span, span};
 pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary};

@@ -12,18 +12,29 @@ const FIXED32: u32 = 5;
 const LENGTH_BYTES: usize = 4;
 
 impl Message {
+    /// Not inlined, as nothing here: each program on Sakia has this code, and few use it.
+    #[inline(never)]
     fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
+        if value < 0x80 {
+            return self.0.push(value as u8);
         }
-        self.0.push(value as u8);
+        let mut bytes = [0; 10];
+        let mut len = 0;
+        while value >= 0x80 {
+            bytes[len] = value as u8 | 0x80;
+            value >>= 7;
+            len += 1;
+        }
+        bytes[len] = value as u8;
+        self.0.extend_from_slice(&bytes[..=len]);
     }
 
+    #[inline(never)]
     fn tag(&mut self, field: u32, wire_type: u32) {
         self.varint(u64::from(field << 3 | wire_type));
     }
 
+    #[inline(never)]
     pub(crate) fn uint(&mut self, field: u32, value: u64) {
         self.tag(field, VARINT);
         self.varint(value);
@@ -33,6 +44,7 @@ impl Message {
         self.uint(field, value as u64);
     }
 
+    #[inline(never)]
     pub(crate) fn string(&mut self, field: u32, value: &str) {
         self.tag(field, BYTES);
         self.varint(value.len() as u64);
@@ -41,10 +53,21 @@ impl Message {
 
     /// Adds a nested message, which `fill` fills.
     pub(crate) fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
+        let begin = self.begin(field);
+        fill(self);
+        self.end(begin);
+    }
+
+    #[inline(never)]
+    fn begin(&mut self, field: u32) -> usize {
         self.tag(field, BYTES);
         let begin = self.0.len();
         self.0.extend_from_slice(&[0; LENGTH_BYTES]);
-        fill(self);
+        begin
+    }
+
+    #[inline(never)]
+    fn end(&mut self, begin: usize) {
         let mut len = self.0.len() - begin - LENGTH_BYTES;
         for index in 0..LENGTH_BYTES {
             let more = if index + 1 < LENGTH_BYTES { 0x80 } else { 0 };

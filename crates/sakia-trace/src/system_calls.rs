@@ -12,7 +12,43 @@ pub(crate) fn name(number: u32) -> Option<&'static str> {
 
 /// Returns the number of a call by its name; that of no call if the name is unknown.
 pub(crate) fn number(name: &str) -> u32 {
-    CALLS.iter().find(|(_, known)| *known == name).map_or(u32::MAX, |(number, _)| *number)
+    let mut slot = hash(name.as_bytes());
+    while let Some((number, known)) = CALLS.get(usize::from(BY_NAME[slot])) {
+        if *known == name {
+            return *number;
+        }
+        slot = (slot + 1) % SLOTS;
+    }
+    u32::MAX
+}
+
+/// Slots of [`BY_NAME`]: more than twice the calls, so that searches are short.
+const SLOTS: usize = 256;
+
+/// The places in [`CALLS`] by the hash of the name, or behind it where that is taken. A thread looks there
+/// for each call that it records.
+static BY_NAME: [u8; SLOTS] = {
+    let mut table = [u8::MAX; SLOTS];
+    let mut index = 0;
+    while index < CALLS.len() {
+        let mut slot = hash(CALLS[index].1.as_bytes());
+        while table[slot] != u8::MAX {
+            slot = (slot + 1) % SLOTS;
+        }
+        table[slot] = index as u8;
+        index += 1;
+    }
+    table
+};
+
+/// FNV-1a.
+const fn hash(name: &[u8]) -> usize {
+    let (mut hash, mut index) = (0x811c_9dc5_u32, 0);
+    while index < name.len() {
+        hash = (hash ^ name[index] as u32).wrapping_mul(0x0100_0193);
+        index += 1;
+    }
+    (hash ^ hash >> 16) as usize % SLOTS
 }
 
 macro_rules! calls {
@@ -104,3 +140,19 @@ const CALLS: &[(u32, &str)] = calls! {
     __NR_write "write",
     __NR_writev "writev",
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_numbers_and_back() {
+        assert!(2 * CALLS.len() < SLOTS);
+        for (known, its_name) in CALLS {
+            assert_eq!((number(its_name), name(*known)), (*known, Some(*its_name)));
+        }
+        for unknown in ["", "fork", "opena", "openat3"] {
+            assert_eq!(number(unknown), u32::MAX, "{unknown}");
+        }
+    }
+}

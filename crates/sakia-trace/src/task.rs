@@ -1,5 +1,6 @@
 //! Tasks, as an executor tells of them.
 
+use std::num::NonZeroU64;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,15 +20,15 @@ pub fn task_spawned(place: &Location<'_>) -> u64 {
     number
 }
 
-/// A stretch in which a task runs on the calling thread, until this is dropped.
-#[derive(Debug)]
-pub struct TaskRun {
-    number: u64,
-    /// The task that runs on.
-    outer: u64,
-    /// The task has ended.
-    pub has_ended: bool,
-}
+/// A stretch in which a task runs on the calling thread, from [`task_runs`] to [`ends`](TaskRun::ends).
+///
+/// It has no destructor, so that an executor without a recording has one word to test after each poll.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the task runs on until `ends` is called"]
+pub struct TaskRun(
+    /// The task that runs on afterwards, and one.
+    NonZeroU64,
+);
 
 /// Records that a task runs. `number` is zero if the task was spawned before the recording began, and is set
 /// then. Operations that it starts are recorded as its own. Call it only if a recording [is
@@ -42,11 +43,14 @@ pub fn task_runs(number: &mut u64) -> TaskRun {
     }
     let outer = crate::recorder::current_task();
     record(EventType::PollBegin, *number, 0, 0);
-    TaskRun { number: *number, outer, has_ended: false }
+    TaskRun(NonZeroU64::MIN.saturating_add(outer))
 }
 
-impl Drop for TaskRun {
-    fn drop(&mut self) {
-        record(EventType::PollEnd, self.number, self.has_ended.into(), self.outer);
+impl TaskRun {
+    /// Records that the task `number` returned, and whether it has ended.
+    #[cold]
+    #[inline(never)]
+    pub fn ends(self, number: u64, has_ended: bool) {
+        record(EventType::PollEnd, number, has_ended.into(), self.0.get() - 1);
     }
 }

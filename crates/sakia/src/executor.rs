@@ -470,10 +470,11 @@ impl<F: Future> Future for Registering<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let mut run = is_on().then(|| task_runs(&mut this.guard.number));
+        // A panic of the task ends within `future`.
+        let run = is_on().then(|| task_runs(&mut this.guard.number));
         let poll = this.future.poll(cx);
-        if let Some(run) = &mut run {
-            run.has_ended = poll.is_ready();
+        if let Some(run) = run {
+            run.ends(this.guard.number, poll.is_ready());
         }
         if poll.is_pending()
             && let Place::Unlisted(spawned_at) = this.guard.place

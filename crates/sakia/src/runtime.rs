@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle as JoinThread;
 use std::time::Duration;
 
-use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Policy, Rules};
+use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules};
 use sakia_ring::Ring;
-use sakia_trace::{is_on, task_runs};
+use sakia_trace::{TaskRun, is_on, task_runs};
 
 use crate::environment::Machine;
-use crate::executor::{Entered, Local};
+use crate::executor::{Entered, Local, current};
 use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
 use crate::mark::Mark;
@@ -40,11 +40,12 @@ pub struct Builder {
     given: Vec<&'static str>,
 }
 
-/// Settings of inspection and warnings. `None` until a call or the environment has set one.
+/// Settings of inspection, warnings and latencies. `None` until a call or the environment has set one.
 #[derive(Clone, Debug, Default)]
 struct Watching {
     inspection: Option<bool>,
     warnings: Option<Warnings>,
+    latencies: Option<bool>,
     /// The settings that the environment made.
     from_environment: Vec<&'static str>,
 }
@@ -145,6 +146,16 @@ impl Builder {
         self.note("warnings")
     }
 
+    /// Measures how long operations take, by kind, for [`Runtime::metrics`]. Without this call the environment
+    /// variable `SAKIA_LATENCIES` decides: `1` or `0`.
+    ///
+    /// It costs two readings of the clock per operation, and for each thread 36 KiB per kind of operation.
+    #[must_use]
+    pub fn latencies(mut self, latencies: bool) -> Self {
+        self.watching.latencies = Some(latencies);
+        self.note("latencies")
+    }
+
     fn note(mut self, name: &'static str) -> Self {
         self.given.push(name);
         self
@@ -172,17 +183,14 @@ impl Builder {
             watching.warnings = Some(Warnings::from_environment(value.as_deref())?);
             watching.from_environment.extend(value.map(|_| "warnings"));
         }
-        if watching.inspection.is_none() {
-            let value = std::env::var_os("SAKIA_INSPECT").filter(|value| !value.is_empty());
-            watching.inspection = Some(match value.as_ref().map(|value| value.to_str()) {
-                None | Some(Some("0")) => false,
-                Some(Some("1")) => true,
-                Some(_) => {
-                    let message = "SAKIA_INSPECT is neither 0 nor 1";
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-                }
-            });
-            watching.from_environment.extend(value.map(|_| "inspection"));
+        let switches = [
+            ("inspection", "SAKIA_INSPECT", &mut watching.inspection),
+            ("latencies", "SAKIA_LATENCIES", &mut watching.latencies),
+        ];
+        for (name, variable, switch) in switches.into_iter().filter(|(.., switch)| switch.is_none())
+        {
+            *switch = switch_of_environment(variable)?;
+            watching.from_environment.extend(switch.map(|_| name));
         }
         Ok(self)
     }
@@ -191,6 +199,11 @@ impl Builder {
     pub(crate) fn is_inspected(&self) -> bool {
         let Watching { inspection, warnings, .. } = &self.watching;
         inspection.unwrap_or(false) || warnings.as_ref().is_some_and(|warnings| !warnings.is_off())
+    }
+
+    /// Returns whether latencies are measured.
+    pub(crate) fn measures_latencies(&self) -> bool {
+        self.watching.latencies.unwrap_or(false)
     }
 
     pub(crate) fn warnings_in_force(&self) -> Warnings {
@@ -213,8 +226,11 @@ impl Builder {
         self.spin
     }
 
-    /// Has the thread show what it does, if it is to.
+    /// Has the thread show its state and measure latencies, as far as that is asked for.
     fn show(&self, local: &Local, thread: usize, choice: &Choice) {
+        if self.measures_latencies() {
+            local.driver.measure_latencies();
+        }
         local.shown.configure(|| settings(self, choice));
         if !self.is_inspected() {
             return local.shown.add(thread, None);
@@ -262,8 +278,8 @@ impl Builder {
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
-    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS` or `SAKIA_INSPECT` is none of the known values; or
-    ///   time is to be virtual on more than one thread.
+    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of the
+    ///   known values; or time is to be virtual on more than one thread.
     /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     pub fn build(self) -> io::Result<Runtime> {
@@ -295,8 +311,8 @@ impl Builder {
     /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
     ///
     /// # Errors
-    /// The simulated kernel has no memory or descriptors left. `InvalidInput`: `SAKIA_WARNINGS` or
-    /// `SAKIA_INSPECT` is none of the known values.
+    /// The simulated kernel has no memory or descriptors left. `InvalidInput`: `SAKIA_WARNINGS`,
+    /// `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of the known values.
     #[cfg(feature = "sim")]
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
         let this = self.with_environment()?;
@@ -309,6 +325,20 @@ impl Builder {
         this.show(&local, 0, &choice);
         let watch = Some(Watch::new(kernel));
         Ok(Runtime { local, choice, threads: Vec::new(), watch })
+    }
+}
+
+/// Returns the value of an environment variable that is 1 or 0; `None` if it is unset or empty.
+fn switch_of_environment(variable: &str) -> io::Result<Option<bool>> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    match value.to_str() {
+        Some("") => Ok(None),
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{variable}={} is neither 0 nor 1", value.to_string_lossy()),
+        )),
     }
 }
 
@@ -388,6 +418,15 @@ impl Drop for Thread {
             join.join().ok();
         }
     }
+}
+
+/// Returns what the driver of the calling thread did so far; see [`Runtime::metrics`]. For tasks, on each
+/// thread of a runtime: `spawn_on(thread, || async { sakia::metrics() })`.
+///
+/// # Panics
+/// Outside of a runtime.
+pub fn metrics() -> Metrics {
+    current().driver.metrics()
 }
 
 /// The loop of a further thread.
@@ -489,6 +528,25 @@ impl Runtime {
         Inspector { shared: Arc::clone(&self.local.shown) }
     }
 
+    /// Returns what this thread's driver did so far: its [`counters`](Runtime::counters), and if the runtime
+    /// [measures](Builder::latencies) them the latencies of its operations by kind. Those of another thread
+    /// are had by a task there: see [`metrics`](crate::metrics()).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::OpKind;
+    ///
+    /// let runtime = sakia::Runtime::builder().latencies(true).build()?;
+    /// runtime.block_on(sakia::fs::read("/etc/hostname")).ok();
+    /// let metrics = runtime.metrics();
+    /// let opened = metrics.latency(OpKind::Open).expect("a file was opened");
+    /// assert!(opened.count() == 1 && opened.percentile(99.0) <= opened.max());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn metrics(&self) -> Metrics {
+        self.local.driver.metrics()
+    }
+
     /// Tasks that have not ended.
     pub fn live_tasks(&self) -> usize {
         self.local.live_tasks()
@@ -533,10 +591,10 @@ impl Runtime {
         let mut output = None;
         let mut task = 0;
         self.run_until(&mark, &mut |cx| {
-            let mut run = is_on().then(|| task_runs(&mut task));
+            let mut run = MainRun::new(&mut task);
             match future.as_mut().poll(cx) {
                 Poll::Ready(value) => {
-                    run.iter_mut().for_each(|run| run.has_ended = true);
+                    run.has_ended = true;
                     output = Some(value);
                     true
                 }
@@ -675,5 +733,27 @@ impl Wake for Main {
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Ordering::Release);
         self.remote.signal();
+    }
+}
+
+/// A poll of the future that `block_on` runs, as a recording has it; its end is recorded after a panic too.
+struct MainRun {
+    number: u64,
+    run: Option<TaskRun>,
+    has_ended: bool,
+}
+
+impl MainRun {
+    fn new(number: &mut u64) -> Self {
+        let run = is_on().then(|| task_runs(number));
+        Self { number: *number, run, has_ended: false }
+    }
+}
+
+impl Drop for MainRun {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            run.ends(self.number, self.has_ended);
+        }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
         set("spin", format!("{:?}", builder.spin_time()), None),
         set("virtual_time", builder.virtual_time.to_string(), None),
         set("inspection", builder.is_inspected().to_string(), None),
+        set("latencies", builder.measures_latencies().to_string(), None),
         set("warnings", builder.warnings_in_force().to_string(), None),
     ];
     let ring = |name, value: String, granted: Option<String>| {

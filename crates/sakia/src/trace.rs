@@ -3,7 +3,7 @@
 //! A recording begins by [`Recording::to_file`], or without a change of the program by the environment
 //! variable `SAKIA_TRACE`, which names the file. It has, for each thread, its turns, tasks and system calls,
 //! and each operation from its start to the moment at which a task takes its result. Without a recording an
-//! event point costs a test of one byte, an operation at most 12 instructions.
+//! event point costs a test of one byte, and an operation by the queue at most 12 instructions.
 //!
 //! # Examples
 //! ```

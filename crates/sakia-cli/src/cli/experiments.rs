@@ -14,7 +14,7 @@ use super::notes::{
     ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, SEND_FILE_NOTES, SOCKETS_NOTES,
     TCP_SUM_NOTES, THREADS_NOTES, UDP_NOTES, bench_json_help,
 };
-use super::{MEMORY_MAX, Surroundings, bytes, copytree};
+use super::{MEMORY_MAX, Surroundings, bytes, copytree, costs};
 use crate::bench;
 use crate::output::Format;
 
@@ -47,6 +47,8 @@ enum ExperimentArgs {
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
     Copytree(copytree::CopytreeArgs),
+    Costs(costs::CostsArgs),
+    Baseline(costs::BaselineArgs),
 }
 
 /// Options of all experiments.
@@ -72,6 +74,13 @@ pub(super) struct CommonArgs {
     /// Write a page of HTML with plots, readable without a network
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+
+    /// Add the results to a file, as JSON Lines
+    ///
+    /// The lines are those of --json, and come after what the file has: so the results of several experiments
+    /// and those of baseline are kept together.
+    #[arg(long, value_name = "FILE.jsonl")]
+    keep: Option<PathBuf>,
 }
 
 /// The sum of a file's bytes, read block by block
@@ -483,6 +492,8 @@ pub(super) fn resolve(
         Of::Threads(args) => &args.common,
         Of::Sched(args) => &args.common,
         Of::Copytree(args) => &args.common,
+        Of::Costs(args) => &args.common,
+        Of::Baseline(args) => &args.common,
     };
     let common = common.clone();
     let (name, experiment, runs) = match args.experiment {
@@ -497,12 +508,15 @@ pub(super) fn resolve(
         Of::Copytree(args) => {
             (sakia_bench::copytree::NAME, Which::CopyTree(Box::new(args.resolve())), 9)
         }
+        Of::Costs(args) => (sakia_bench::costs::NAME, Which::Costs(args.resolve()), 9),
+        Of::Baseline(args) => (sakia_bench::baseline::NAME, Which::Baseline(args.resolve()), 9),
     };
     let options = bench::Options {
         experiment,
         runs: common.runs.map_or(if common.quick { 3 } else { runs }, usize::from),
         format: if common.json { Format::Json } else { Format::Human },
         report: common.report,
+        keep: common.keep,
         progress: !common.json && surroundings.err_is_terminal,
     };
     (name, options)
@@ -655,7 +669,7 @@ pub(super) fn default_directory() -> PathBuf {
     below.filter(|path| fs::create_dir_all(path).is_ok()).unwrap_or_else(env::temp_dir)
 }
 
-fn parse_named<T: Named>(text: &str) -> Result<T, String> {
+pub(super) fn parse_named<T: Named>(text: &str) -> Result<T, String> {
     let names = || T::NAMES.iter().map(|&(name, _)| name).collect::<Vec<_>>();
     T::by_name(text).ok_or_else(|| expected(&names()))
 }

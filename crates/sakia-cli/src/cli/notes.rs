@@ -72,6 +72,12 @@ The params are place, reads and size_bytes; the counters say what the threads we
 pub(super) const SCHED_NOTES: &str = "\
 The params are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is \
 true of mix, direct, cold and sparse.";
+pub(super) const COSTS_NOTES: &str = "\
+The param is operations: times are those of so many. The counters of nop-64-recorded and event are events \
+and events_lost, those of nop-64-measured latency_ns_p50 and latency_ns_p99.";
+pub(super) const BASELINE_NOTES: &str = "\
+The params are part (sequential-read, sequential-write, random-read, random-write or copy), and size_bytes \
+and block_bytes, or files and directories.";
 pub(super) const COPYTREE_NOTES: &str = "\
 The params are tree, place, files, directories, bytes, cores, and what is true of cold, after_delete, \
 article and archive. The counters are what Sakia says of a copy, times in microseconds, and \

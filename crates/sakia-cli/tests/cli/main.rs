@@ -11,6 +11,7 @@
 mod against_cp;
 mod bench;
 mod bench_copytree;
+mod bench_machine;
 mod bench_threads;
 mod broken_pipe;
 mod copying;

@@ -7,6 +7,7 @@
 use std::mem::ManuallyDrop;
 
 use sakia_ring::Position;
+use sakia_trace::is_on;
 
 use super::trace::Delay;
 use super::{Core, Phase};
@@ -234,13 +235,27 @@ impl Core {
         let header = self.slab.header(slot);
         header.state = State::Pushed;
         header.position = position.to_raw();
-        self.trace_submitted(slot);
         self.admission.take(class);
         self.in_flight += 1;
         self.counters.kinds[kind as usize].submitted += 1;
         self.want_turn();
         if self.enters.note_pushed(kind) {
-            self.pushed_specially(slot);
+            self.pushed_at_stop(slot);
+        }
+    }
+
+    /// An entry was pushed at which to stop: it is recorded or shown, or is the last that the queue is to hold.
+    #[cold]
+    #[inline(never)]
+    fn pushed_at_stop(&mut self, slot: SlotRef) {
+        let is_recorded = self.trace_submitted(slot);
+        let is_shown = self.watch_pushed(slot);
+        if self.enters.go_on() {
+            self.flush();
+            self.tell_submitted();
+        }
+        if is_recorded || is_shown {
+            self.enters.stop_at_next();
         }
     }
 
@@ -291,6 +306,9 @@ impl Core {
     /// depend on what is left.
     #[inline(never)]
     pub(super) fn admit(&mut self) -> bool {
+        if is_on() {
+            self.enters.stop_at_next();
+        }
         if self.cancels.is_wanted() {
             self.push_cancels();
         }

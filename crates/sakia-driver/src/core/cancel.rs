@@ -175,7 +175,7 @@ impl Core {
             State::Backlog => {
                 header.set_completion(Completion::REVOKED);
                 header.state = State::Disposing;
-                if header.has(flag::WATCHED) {
+                if header.has(flag::SHOWN) {
                     self.watch_end(slot);
                 }
                 self.unlist(slot);

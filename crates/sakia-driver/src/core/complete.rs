@@ -117,24 +117,38 @@ impl Core {
         let completion = Completion::of(cqe.res, cqe.flags);
         let header = self.slab.header(slot);
         self.admission.give_back(header.class);
-        if header.has(flag::REVOKED | flag::CANCEL_LISTED) {
-            return self.finish_canceled(slot, completion);
+        if header.has(flag::REVOKED | flag::CANCEL_LISTED | flag::WATCHED) {
+            return self.finish_marked(slot, completion);
         }
-        if completion.is_canceled() && self.lacked_worker(slot) {
-            self.slab.rename(slot);
-            return self.push_lane(slot, Lane::Bounded);
+        if completion.is_canceled() && self.is_repeated(slot) {
+            return;
         }
-        self.finish(slot, completion);
+        self.finish_unwatched(slot, completion);
     }
 
-    /// The last completion of an operation that was taken back, or is to be canceled.
+    /// Has an operation for which the kernel lacked a worker done again by a thread. Returns false if that is
+    /// not what the completion means.
     #[cold]
     #[inline(never)]
-    fn finish_canceled(&mut self, slot: SlotRef, completion: Completion) {
+    fn is_repeated(&mut self, slot: SlotRef) -> bool {
+        let is_repeated = self.lacked_worker(slot);
+        if is_repeated {
+            self.slab.rename(slot);
+            self.push_lane(slot, Lane::Bounded);
+        }
+        is_repeated
+    }
+
+    /// The last completion of an operation that was taken back, or is to be canceled, or is watched.
+    #[cold]
+    #[inline(never)]
+    fn finish_marked(&mut self, slot: SlotRef, completion: Completion) {
         let header = self.slab.header(slot);
         let is_revoked = header.has(flag::REVOKED);
         if header.has(flag::CANCEL_LISTED) {
             self.cancels.remove(&mut self.slab, slot);
+        } else if !is_revoked && completion.is_canceled() && self.is_repeated(slot) {
+            return;
         }
         self.finish(slot, if is_revoked { Completion::REVOKED } else { completion });
     }
@@ -143,6 +157,7 @@ impl Core {
     #[inline(never)]
     fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
         self.counters.delivered += 1;
+        self.trace_delivered(slot);
         let vtable = self.slab.header(slot).vtable;
         let deliver = vtable.expect("a slot in flight holds an operation").deliver;
         let completion = Completion::of(cqe.res, cqe.flags);
@@ -179,11 +194,17 @@ impl Core {
     /// The operation is over, and its memory the driver's again: tells whoever waits.
     #[inline(always)]
     pub(super) fn finish(&mut self, slot: SlotRef, completion: Completion) {
-        self.counters.finished += 1;
         self.trace_completed(slot, completion);
+        self.finish_unwatched(slot, completion);
+    }
+
+    /// The same for an operation that is not watched, as is known.
+    #[inline(always)]
+    fn finish_unwatched(&mut self, slot: SlotRef, completion: Completion) {
+        self.counters.finished += 1;
         let header = self.slab.header(slot);
         header.set_completion(completion);
-        if header.has(flag::ORPHAN | flag::WATCHED) && self.finish_specially(slot) {
+        if header.has(flag::ORPHAN | flag::SHOWN) && self.finish_specially(slot) {
             return;
         }
         let header = self.slab.header(slot);
@@ -197,7 +218,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn finish_specially(&mut self, slot: SlotRef) -> bool {
-        if self.slab.header(slot).has(flag::WATCHED) {
+        if self.slab.header(slot).has(flag::SHOWN) {
             self.watch_end(slot);
         }
         let header = self.slab.header(slot);

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use sakia_trace::is_on;
 
 use super::{BATCH, Core, Phase, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
@@ -30,13 +31,12 @@ pub enum Wait {
 /// When the queue is flushed, whether that still works, and what the next enter is likely to bring.
 #[derive(Debug)]
 pub(super) struct Enters {
-    /// Entries that may yet be pushed before the queue is flushed without waiting for the turn, or before
-    /// this is looked at: in a driver that is watched after each.
-    until_flush: u32,
+    /// Entries that may yet be pushed before `Core::pushed_at_stop` is called: to flush the queue without
+    /// waiting for the turn, or to note that the entry was pushed, while a recording is on or the driver is
+    /// watched. So this costs pushes nothing otherwise.
+    stops: Stops,
     /// The same after an enter.
-    look_at: u32,
-    /// After how many pushes the queue is flushed.
-    flush_at: u32,
+    at_enter: Stops,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
     /// Sends pushed since the last enter of a turn.
@@ -45,42 +45,56 @@ pub(super) struct Enters {
     sends_doubted: u8,
 }
 
+/// Entries that may be pushed. Both numbers are copied at once.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+struct Stops {
+    /// Until the next stop.
+    until: u32,
+    /// After that, before the queue is to be flushed.
+    after: u32,
+}
+
+impl Stops {
+    /// The same, but with a stop at the next entry.
+    #[inline]
+    fn at_next(self) -> Self {
+        Self { until: 1, after: self.after + self.until - 1 }
+    }
+}
+
 impl Enters {
     pub(super) fn new(sq_entries: u32) -> Self {
         // Three quarters. Three times the number may be more than fits.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
-        Self {
-            until_flush: flush_at,
-            look_at: flush_at,
-            flush_at,
-            failure: None,
-            sends: 0,
-            sends_doubted: 0,
-        }
+        let at_enter = Stops { until: flush_at, after: 0 };
+        Self { stops: at_enter, at_enter, failure: None, sends: 0, sends_doubted: 0 }
     }
 
-    /// Has [`note_pushed`](Enters::note_pushed) answer true each time.
-    pub(super) fn tell_each_push(&mut self) {
-        (self.until_flush, self.look_at) = (1, 1);
+    /// Has the next push call `Core::pushed_at_stop`.
+    #[inline]
+    pub(super) fn stop_at_next(&mut self) {
+        self.stops = self.stops.at_next();
     }
 
-    /// The queue was looked at, and not flushed.
-    pub(super) fn look_again(&mut self) {
-        self.until_flush = self.look_at;
+    /// Has the first push after each enter do so.
+    pub(super) fn stop_after_enters(&mut self) {
+        self.at_enter = self.at_enter.at_next();
     }
 
-    /// Returns whether the queue is flushed after `pushes` pushes since the last enter.
-    pub(super) fn is_to_flush(&self, pushes: u64) -> bool {
-        pushes >= self.flush_at.into()
+    /// Goes on after a stop. Returns true if the queue is to be flushed.
+    #[inline]
+    pub(super) fn go_on(&mut self) -> bool {
+        self.stops = Stops { until: self.stops.after, after: 0 };
+        self.stops.until == 0
     }
 
-    /// An entry was pushed. Returns whether there are now as many as the queue is to hold, or it is to be
-    /// told each time.
+    /// An entry was pushed. Returns whether to stop for it.
     #[inline(always)]
     pub(super) fn note_pushed(&mut self, kind: OpKind) -> bool {
         self.sends += u32::from(kind == OpKind::Send);
-        self.until_flush -= 1;
-        self.until_flush == 0
+        self.stops.until -= 1;
+        self.stops.until == 0
     }
 
     /// How many completions the next enter is sure to find ready, unless a peer does not read; 0 if those are
@@ -99,15 +113,21 @@ impl Enters {
     /// when an entry finds no room.
     #[inline(always)]
     fn note_entered(&mut self) {
-        self.until_flush = self.look_at;
+        self.stops = self.at_enter;
     }
 }
 
 impl Core {
+    /// Takes a [turn](Core::turn), and records it if a recording is on.
+    #[inline]
+    pub(crate) fn take_turn(&mut self, wait: Wait) -> io::Result<u32> {
+        if is_on() { self.recorded_turn(wait) } else { self.turn(wait) }
+    }
+
     /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
     /// number of operations that finished, and of completions that were not their last.
     #[inline]
-    pub(crate) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
+    pub(super) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
         let (came_before, finished_before) = (self.came(), self.counters.finished);
         if self.phase == Phase::Stopped {
             return Ok(0);
@@ -116,7 +136,6 @@ impl Core {
             return Err(self.refuse());
         }
         let is_ready = self.backend.cq_ready() > 0;
-        self.trace_turn_begin(wait != Wait::Poll);
         self.begin_turn();
         if self.has_deferred() {
             self.run_deferred();
@@ -142,7 +161,6 @@ impl Core {
         };
         self.end_turn();
         let came = (self.came() - came_before) as u32;
-        self.trace_turn_end(came);
         match result {
             Err(error) if came == 0 => Err(error),
             _ => Ok(came),
@@ -267,6 +285,52 @@ impl Core {
                 Err(error) => error,
                 Ok(_) => Errno::OPNOTSUPP.into(),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many entries are pushed until the queue is to be flushed; `stops` says before which of them the
+    /// next push is made to stop.
+    fn pushes(enters: &mut Enters, stops: impl Fn(u32) -> bool) -> u32 {
+        enters.note_entered();
+        let mut count = 0;
+        loop {
+            if stops(count) {
+                enters.stop_at_next();
+            }
+            count += 1;
+            if enters.note_pushed(OpKind::Nop) && enters.go_on() {
+                return count;
+            }
+        }
+    }
+
+    #[test]
+    fn stops_do_not_change_when_the_queue_is_flushed() {
+        for (entries, expected) in [(1, 1), (2, 1), (4, 3), (8, 6), (256, 192)] {
+            let mut enters = Enters::new(entries);
+            assert_eq!(pushes(&mut enters, |_| false), expected);
+            assert_eq!(pushes(&mut enters, |_| true), expected);
+            for at in 0..expected {
+                assert_eq!(pushes(&mut enters, |count| count == at), expected, "{at} of {entries}");
+            }
+            enters.note_entered();
+            enters.stop_at_next(); // of which the next enter leaves nothing
+            assert_eq!(pushes(&mut enters, |_| false), expected);
+            // Each push after an enter, if whatever stops makes the next one stop.
+            enters.stop_after_enters();
+            enters.note_entered();
+            for count in 1..=expected {
+                assert!(enters.note_pushed(OpKind::Nop));
+                assert_eq!(enters.go_on(), count == expected);
+                if count < expected {
+                    enters.stop_at_next();
+                }
+            }
         }
     }
 }

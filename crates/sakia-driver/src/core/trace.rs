@@ -1,15 +1,20 @@
-//! Event points: what a recording is told of operations and turns.
+//! Event points: what a recording is told of operations and turns, and what latencies are made of.
 //!
-//! Without a recording each point tests one byte, and its arguments are not computed.
+//! Without either, the start of an operation and a turn test one byte each, and the end of an operation and
+//! its resumption a flag that the start sets. That it was pushed costs nothing then: see
+//! [`stop_at_next`](super::submit::Enters::stop_at_next).
 
-use sakia_trace::{EventType, Queued, StaticName, is_on, record};
+use std::io;
 
-use super::Core;
+use sakia_trace::{EventType, Queued, StaticName, is_on, is_watched, record};
+
+use super::{Core, Phase, Wait};
+use crate::backend::Backend;
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Completion, InPlace};
 use crate::policy::Lane;
-use crate::slab::SlotRef;
+use crate::slab::{SlotRef, flag};
 
 /// The names of the kinds, by number.
 static KINDS: [StaticName; OpKind::COUNT] = {
@@ -38,9 +43,10 @@ pub(super) enum Delay {
 }
 
 impl Core {
+    /// An operation was started.
     #[inline(always)]
     pub(super) fn trace_queued(&mut self, slot: SlotRef) {
-        if is_on() {
+        if is_watched() {
             self.record_queued(slot);
         }
     }
@@ -49,6 +55,18 @@ impl Core {
     #[inline(never)]
     fn record_queued(&mut self, slot: SlotRef) {
         let id = self.slab.key(slot).user_data();
+        let header = self.slab.header(slot);
+        let index = header.index;
+        if self.slab.latencies.is_some() {
+            let now = self.backend.now();
+            self.slab.header(slot).flags |= flag::WATCHED;
+            self.slab.latencies.iter_mut().for_each(|latencies| latencies.begin(index, now));
+        }
+        if !is_on() {
+            return;
+        }
+        self.slab.header(slot).flags |= flag::WATCHED;
+        self.enters.stop_at_next();
         let operation = self.in_cell(slot);
         let (kind, call) = (KINDS[operation.kind() as usize].get(), operation.call());
         let bytes = match call {
@@ -61,11 +79,13 @@ impl Core {
         record(EventType::Queued, id, start.pack(), 0);
     }
 
-    #[inline(always)]
-    pub(super) fn trace_submitted(&mut self, slot: SlotRef) {
-        if is_on() {
+    /// It was pushed. Returns true if a recording is on; only what stops at each push calls this.
+    pub(super) fn trace_submitted(&mut self, slot: SlotRef) -> bool {
+        let is_on = is_on();
+        if is_on {
             record(EventType::Submitted, self.slab.key(slot).user_data(), 0, 0);
         }
+        is_on
     }
 
     /// Only where it goes to a thread, which is a call by itself.
@@ -94,16 +114,58 @@ impl Core {
         }
     }
 
+    /// A completion came that is not its last: how long it takes is not its latency.
     #[inline(always)]
-    pub(super) fn trace_completed(&mut self, slot: SlotRef, completion: Completion) {
-        if is_on() {
-            let result = i64::from(completion.res);
-            record(EventType::Completed, self.slab.key(slot).user_data(), result as u64, 0);
+    pub(super) fn trace_delivered(&mut self, slot: SlotRef) {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            let index = self.slab.header(slot).index;
+            self.slab.latencies.iter_mut().for_each(|latencies| latencies.forget(index));
         }
     }
 
+    /// Its last completion came, or it ended without one.
+    #[inline(always)]
+    pub(super) fn trace_completed(&mut self, slot: SlotRef, completion: Completion) {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            self.record_completed(slot, completion);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_completed(&mut self, slot: SlotRef, completion: Completion) {
+        let id = self.slab.key(slot).user_data();
+        if self.slab.latencies.is_some() {
+            let (now, kind) = (self.backend.now(), self.in_cell(slot).kind());
+            let index = self.slab.header(slot).index;
+            let is_canceled = completion.is_canceled();
+            self.slab.latencies.iter_mut().for_each(|latencies| {
+                if is_canceled {
+                    latencies.forget(index);
+                } else {
+                    latencies.end(index, kind, now);
+                }
+            });
+        }
+        if is_on() {
+            record(EventType::Completed, id, i64::from(completion.res) as u64, 0);
+        } else {
+            // Nothing is to be done when the result is taken.
+            self.slab.header(slot).flags &= !flag::WATCHED;
+        }
+    }
+
+    /// The program takes the result.
     #[inline(always)]
     pub(super) fn trace_resumed(&mut self, slot: SlotRef) {
+        if self.slab.header(slot).has(flag::WATCHED) {
+            self.record_resumed(slot);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_resumed(&mut self, slot: SlotRef) {
         if is_on() {
             record(EventType::Resumed, self.slab.key(slot).user_data(), 0, 0);
         }
@@ -116,18 +178,20 @@ impl Core {
         }
     }
 
-    #[inline(always)]
-    pub(super) fn trace_turn_begin(&self, may_sleep: bool) {
-        if is_on() {
-            let pending = u64::from(crate::backend::Backend::sq_pending(&self.backend));
-            record(EventType::TurnBegin, pending, self.in_flight.into(), may_sleep.into());
+    /// A turn with its begin and end. A second copy of the turn's code, so that one without a recording has
+    /// one test and not two.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn recorded_turn(&mut self, wait: Wait) -> io::Result<u32> {
+        if self.phase == Phase::Stopped {
+            return Ok(0);
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn trace_turn_end(&self, finished: u32) {
-        if is_on() {
-            record(EventType::TurnEnd, finished.into(), 0, 0);
-        }
+        let pending = u64::from(self.backend.sq_pending());
+        let may_sleep = wait != Wait::Poll;
+        record(EventType::TurnBegin, pending, self.in_flight.into(), may_sleep.into());
+        let result = self.turn(wait);
+        let finished = result.as_ref().map_or(0, |&count| count);
+        record(EventType::TurnEnd, finished.into(), 0, 0);
+        result
     }
 }

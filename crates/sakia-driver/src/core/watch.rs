@@ -4,7 +4,7 @@
 //! there anyway:
 //! - the start asks whether anything is special about the driver, such as a kernel that is not trusted to
 //!   fill memory;
-//! - a push asks whether the queue is to be flushed: a watched driver says so each time, and counts then;
+//! - a push counts down to the next flush: a watched driver stops at each, and counts then;
 //! - the end asks whether the operation is an orphan, or watched, which are flags of the same word.
 //!
 //! Other points are those of operations that are delayed, given to a thread, dropped or canceled; there a
@@ -76,8 +76,6 @@ pub(super) struct Watcher {
     ages: Ages,
     /// How many entries were pushed.
     pushes: u64,
-    /// How many enters there had been when the last push came, and how many pushes before that enter.
-    entered: (u64, u64),
     turns: u64,
     /// The longest plain call since it was asked for.
     longest: Option<PlainCall>,
@@ -125,13 +123,13 @@ impl Core {
             task: [0; 2],
             ages: Ages::new(),
             pushes: 0,
-            entered: (0, 0),
             turns: 0,
             longest: None,
         };
         self.watcher = Some(Box::new(watcher));
         self.ways.is_special = true;
-        self.enters.tell_each_push();
+        self.enters.stop_after_enters();
+        self.enters.stop_at_next();
         self.publish();
         board
     }
@@ -145,7 +143,7 @@ impl Core {
         let (kind, descriptor) = (operation.kind(), operation.call().descriptor().unwrap_or(-1));
         let Some(watcher) = &mut self.watcher else { return };
         let header = self.slab.header(slot);
-        header.flags |= flag::WATCHED;
+        header.flags |= flag::SHOWN;
         let bounded = if class == Class::Bounded { mark::BOUNDED } else { 0 };
         let noted = Noted {
             user_data,
@@ -164,33 +162,22 @@ impl Core {
         }
     }
 
-    /// A pushed entry found the driver watched, or the queue as full as it is to get.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn pushed_specially(&mut self, slot: SlotRef) {
+    /// An entry was pushed. Returns true if the driver is watched; only what stops at each push calls this.
+    pub(super) fn watch_pushed(&mut self, slot: SlotRef) -> bool {
         let index = self.slab.header(slot).index;
-        let Some(watcher) = &mut self.watcher else { return self.flush() };
+        let Some(watcher) = &mut self.watcher else { return false };
         watcher.pushes += 1;
         let push = watcher.pushes;
         watcher.change(index, |noted| {
             (noted.state, noted.push) = (OperationState::Queued, push);
         });
-        if watcher.entered.0 != self.counters.enters {
-            watcher.entered = (self.counters.enters, push - 1);
-        }
-        // As often as without a watcher.
-        if self.enters.is_to_flush(push - watcher.entered.1) {
-            self.flush();
-            self.tell_submitted();
-        } else {
-            self.enters.look_again();
-        }
+        true
     }
 
     /// The operation is in another state than the queue's.
     #[inline]
     pub(super) fn watch_state(&mut self, slot: SlotRef, state: OperationState) {
-        if self.slab.header(slot).has(flag::WATCHED) {
+        if self.slab.header(slot).has(flag::SHOWN) {
             self.note_change(slot, |noted| noted.state = state);
         }
     }
@@ -198,7 +185,7 @@ impl Core {
     /// The operation was given to a thread of this lane.
     pub(super) fn watch_lane(&mut self, slot: SlotRef, lane: Lane) {
         let header = self.slab.header(slot);
-        if !header.has(flag::WATCHED) {
+        if !header.has(flag::SHOWN) {
             return;
         }
         let index = header.index;
@@ -220,7 +207,7 @@ impl Core {
     pub(super) fn watch_unparked(&mut self, slot: SlotRef) {
         let (class, index) = {
             let header = self.slab.header(slot);
-            if !header.has(flag::WATCHED) {
+            if !header.has(flag::SHOWN) {
                 return;
             }
             (header.class, header.index)
@@ -239,7 +226,7 @@ impl Core {
     /// The operation is an orphan, or to be canceled.
     #[inline]
     pub(super) fn watch_mark(&mut self, slot: SlotRef, mark: u8) {
-        if self.slab.header(slot).has(flag::WATCHED) {
+        if self.slab.header(slot).has(flag::SHOWN) {
             self.note_change(slot, |noted| noted.marks |= mark);
         }
     }
@@ -305,7 +292,7 @@ impl Core {
         }
     }
 
-    fn tell_submitted(&mut self) {
+    pub(super) fn tell_submitted(&mut self) {
         let pending = u64::from(self.backend.sq_pending());
         if let Some(watcher) = &self.watcher {
             watcher.board.set_submitted(watcher.pushes.saturating_sub(pending));
@@ -378,7 +365,7 @@ impl Core {
     pub(crate) fn end_watch(&mut self) {
         let lost = self.slab.slots().filter(|&slot| {
             let header = self.slab.header(slot);
-            header.state == crate::slab::State::Lost && header.has(flag::WATCHED)
+            header.state == crate::slab::State::Lost && header.has(flag::SHOWN)
         });
         let lost: Vec<SlotRef> = lost.collect();
         for slot in lost {

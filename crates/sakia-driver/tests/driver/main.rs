@@ -32,6 +32,7 @@ mod hostile_completions;
 mod hosts;
 mod injected_results;
 mod interruptions;
+mod latencies;
 mod many_drivers;
 mod many_lenders;
 mod multishot;

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use sakia_driver::{Choice, Counters};
+use sakia_driver::{Choice, Counters, Metrics};
 use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
@@ -222,6 +222,24 @@ impl Engine {
                 counters.extend(counted);
             }
             counters
+        })
+    }
+
+    /// Returns what the drivers of its threads did, together: their counters and, if the engine was built to
+    /// [measure](Builder::latencies) them, the latencies of its operations by kind. A request that needs no
+    /// wait is done on the caller's thread, and no operation.
+    ///
+    /// # Errors
+    /// `ECANCELED`: the engine was stopped.
+    pub fn metrics(&self) -> Request<Work<Metrics>> {
+        let remotes = Arc::clone(&self.shared.remotes);
+        self.run(move || async move {
+            let mut sum = Metrics::default();
+            for remote in &*remotes {
+                let metrics = spawn_to(remote, || async { current().driver.metrics() }).await;
+                metrics.iter().for_each(|metrics| sum.add(metrics));
+            }
+            sum
         })
     }
 

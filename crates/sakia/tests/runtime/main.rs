@@ -16,6 +16,7 @@ mod files;
 mod foreign;
 mod inspecting;
 mod macros;
+mod metrics;
 mod mocks;
 mod pipes;
 mod processes;

@@ -326,6 +326,7 @@ pub mod children {
         ("unknown_driver", super::scene_unknown_driver),
         ("inspect_environment", crate::inspecting::scene_inspect_environment),
         ("warnings_log", crate::inspecting::scene_warnings_log),
+        ("latencies", crate::metrics::scene_latencies),
         ("fork_uring", crate::teardown::scene_fork_uring),
         ("fork_poll", crate::teardown::scene_fork_poll),
     ];
@@ -346,6 +347,7 @@ pub mod children {
             .env_remove("SAKIA_DRIVER")
             .env_remove("SAKIA_INSPECT")
             .env_remove("SAKIA_WARNINGS")
+            .env_remove("SAKIA_LATENCIES")
             .stdin(Stdio::null())
             .output()
             .unwrap();
