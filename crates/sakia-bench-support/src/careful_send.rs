@@ -1,5 +1,5 @@
-//! `sendfile(2)` with the promises of the driver's `send_file`: it waits for no device, and raises no `SIGPIPE`.
-//! The least that such a send costs, to be compared with.
+//! `sendfile(2)` with the promises of the driver's `send_file`: it waits for no device, and raises no
+//! `SIGPIPE`. The least that such a send costs, to be compared with.
 //!
 //! Source: `sendfile(2)`, `cachestat(2)`, `pthread_sigmask(3)`.
 
