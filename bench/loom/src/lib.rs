@@ -9,6 +9,7 @@ mod inbox;
 mod lanes;
 mod remote;
 mod sync;
+mod task;
 
 /// Interleavings with more than three switches that no wait forces are left out: they add minutes.
 fn model(run: impl Fn() + Send + Sync + 'static) {

@@ -30,6 +30,7 @@ mod environment;
 mod error;
 mod executor;
 pub mod fs;
+mod gate;
 mod halves;
 pub mod io;
 mod join;
