@@ -22,7 +22,8 @@ const REMOTE: Source = Source {
     path: "../../crates/sakia/src/remote.rs",
     replaced: &[
         ("use std::sync::", "use crate::sync::"),
-        ("use crate::mark::Runnable;", "use async_task::Runnable;"),
+        ("use sakia_task::ThreadId;", "use super::ThreadId;"),
+        ("use crate::gate::Mail;", "use super::Mail;"),
     ],
     mutants: &[
         // The thread sleeps without checking its mail again.
@@ -170,9 +171,65 @@ const RECORD: Source = Source {
     ],
 };
 
+/// All files of the crate but those that only name others.
+const TASK: Source = Source {
+    name: "task",
+    path: "../../crates/sakia-task/src",
+    replaced: &[("crate::thread::", "crate::thread_id::"), ("crate::", "super::")],
+    mutants: &[
+        // What other threads have dropped is never known.
+        ("task_not_merged", "self.shared().count.merge();", ""),
+        // The last one does not see what others did before they dropped theirs.
+        (
+            "task_freed_blindly",
+            "// changes of those who dropped theirs.\n        let word = self.word.load(Ordering::Acquire);",
+            "let word = self.word.load(Ordering::Relaxed);",
+        ),
+        // A wake that finds a mail on its way leaves no sign in it.
+        (
+            "task_wake_not_seen",
+            "let before = header.count.set(MAILED | flags);",
+            "if header.count.flags() & MAILED != 0 { return; }
+            let before = header.count.set(MAILED | flags);",
+        ),
+        // A mail that was opened counts as being on its way.
+        (
+            "task_mail_kept",
+            "by the poll that follows.\n        let before = header.count.clear(MAILED | CLOSE | NEW);",
+            "\nlet before = header.count.flags();",
+        ),
+        // The handle's two steps have changed places.
+        (
+            "task_join_looks_first",
+            "header.count.set(JOIN)",
+            "{ let before = header.count.flags(); header.count.set(JOIN); before }",
+        ),
+        // The end of a task looks only for handles that wait at home.
+        (
+            "task_join_not_asked",
+            "header.count.settle(flags, JOIN | LEFT)",
+            "header.count.settle(flags, LEFT)",
+        ),
+        // The value of a handle that has left is left, too.
+        ("task_value_left", "if before & LEFT != 0 && flags & VALUE != 0 {", "if false {"),
+    ],
+};
+
+/// Its modules, and the files that they are in.
+const TASK_MODULES: [(&str, &str); 8] = [
+    ("cell", "cell"),
+    ("count", "count"),
+    ("handles", "handles"),
+    ("share", "share"),
+    ("start", "start"),
+    ("task", "task"),
+    ("thread_id", "thread"),
+    ("waker", "waker"),
+];
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for source in [REMOTE, INBOX, POOL, LANES, RECORD] {
+    for source in [REMOTE, INBOX, POOL, LANES, RECORD, TASK] {
         println!("cargo::rerun-if-changed={}", source.path);
         copy(&source);
     }
@@ -180,13 +237,14 @@ fn main() {
 
 /// Writes the faithful copy and the mutants.
 fn copy(source: &Source) {
-    let text = fs::read_to_string(source.path).expect("the code under test is where it was");
-    // Its own tests and their comments are left out.
-    let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
-    let text = text.trim_end().trim_end_matches("#[cfg(not(miri))]");
-    // An included file cannot begin with module documentation.
-    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
-    let mut code = lines.join("\n");
+    let mut code = if source.path.ends_with(".rs") {
+        file(source.path)
+    } else {
+        let module = |(name, path)| {
+            format!("mod {name} {{\n{}\n}}\n", file(&format!("{}/{path}.rs", source.path)))
+        };
+        TASK_MODULES.map(module).concat()
+    };
     for (from, to) in source.replaced {
         code = replaced(source, &code, from, to, 1..=usize::MAX);
     }
@@ -194,6 +252,17 @@ fn copy(source: &Source) {
     for (name, from, to) in source.mutants {
         write(name, &replaced(source, &code, from, to, 1..=1));
     }
+}
+
+/// The code of a file.
+fn file(path: &str) -> String {
+    let text = fs::read_to_string(path).expect("the code under test is where it was");
+    // Its own tests stay behind, and what is said of them.
+    let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
+    let text = text.trim_end().trim_end_matches("#[cfg(not(miri))]");
+    // A file that is included cannot begin with the documentation of its module.
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
+    lines.join("\n")
 }
 
 fn replaced(

@@ -63,7 +63,9 @@ pub(crate) enum Suite {
     RuntimeOnPoll,
     /// The unit tests there.
     RuntimeUnits,
-    /// `tests/net` there, whose tests choose the backend themselves.
+    /// The unit tests of `sakia-task`.
+    TaskUnits,
+    /// `tests/net` of `sakia`, whose tests choose the backend themselves.
     Net,
     /// `tests/engine` there, likewise.
     Engine,
@@ -112,6 +114,7 @@ impl Suite {
             Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
+            Self::TaskUnits => ("sakia-task", "sakia_task", None),
             Self::Net => ("sakia", "net", None),
             Self::Engine => ("sakia", "engine", None),
             Self::Simulated => ("sakia", "simulated", None),

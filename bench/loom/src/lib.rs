@@ -10,6 +10,7 @@ mod lanes;
 mod record;
 mod remote;
 mod sync;
+mod task;
 
 /// Limits a run to three preemptions, since more take minutes.
 fn model(run: impl Fn() + Send + Sync + 'static) {

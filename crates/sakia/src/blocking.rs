@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,14 +27,14 @@ use async_lock::{Semaphore, SemaphoreGuardArc};
 use sakia_driver::lanes;
 
 use crate::executor::try_current;
-use crate::join::{JoinError, JoinHandle, Outcome};
-use crate::mark::{Mark, Runnable};
+use crate::gate::{Gate, Work};
+use crate::join::{JoinError, JoinHandle};
 
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
 ///
-/// A panic in `f` is contained, and is what the handle resolves to; one in the destructor of a result
-/// that nobody takes ends the process. Dropping the handle lets `f` go on.
+/// A panic in `f` is contained, and is what the handle resolves to; so is one in the destructor of a result
+/// that is never taken, which nothing is told of. Dropping the handle lets `f` go on.
 /// Code that has begun cannot be ended from outside; the process does not wait for it at its end.
 ///
 /// See the [module](self) for what happens when the queue is full.
@@ -168,7 +168,7 @@ struct Queue {
 
 /// A piece of work.
 struct Job {
-    runnable: Runnable,
+    work: Work,
     /// Its place in the queue; none if it went in beyond the bound.
     room: Option<SemaphoreGuardArc>,
 }
@@ -185,14 +185,14 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (runnable, join) = prepare(&self.threads, f);
+        let (work, join) = prepare(&self.threads, f);
         let mut handle = BlockingHandle::from(join);
         match self.room.try_acquire_arc() {
-            Some(room) => push(&self.threads, Job { runnable, room: Some(room) }),
+            Some(room) => push(&self.threads, Job { work, room: Some(room) }),
             None => {
                 let threads = self.threads.clone();
                 let room = Box::pin(self.room.acquire_arc());
-                *handle.held_mut() = Some(Held { threads, room, runnable });
+                *handle.held_mut() = Some(Held { threads, room, work });
             }
         }
         handle
@@ -217,8 +217,8 @@ impl Pool {
         T: Send + 'static,
     {
         let Some(room) = self.room.try_acquire_arc() else { return Err(f) };
-        let (runnable, join) = prepare(&self.threads, f);
-        push(&self.threads, Job { runnable, room: Some(room) });
+        let (work, join) = prepare(&self.threads, f);
+        push(&self.threads, Job { work, room: Some(room) });
         Ok(join.into())
     }
 
@@ -253,26 +253,24 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Makes a task of `f` that is done when first run.
+/// Makes work of `f`, and what awaits it.
 #[track_caller]
-fn prepare<F, T>(threads: &Threads, f: F) -> (Runnable, JoinHandle<T>)
+fn prepare<F, T>(threads: &Threads, f: F) -> (Work, JoinHandle<T>)
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
     let threads = threads.clone();
-    let future = async move {
+    let call = move || {
         // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
-        let outcome: Outcome<T> = catch_unwind(AssertUnwindSafe(f));
+        let outcome = catch_unwind(AssertUnwindSafe(f));
         let Worker { completed, panicked } = threads.worker();
         completed.fetch_add(1, Ordering::Relaxed);
         panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
-        outcome
+        outcome.unwrap_or_else(|payload| resume_unwind(payload))
     };
-    // Scheduled by `push`, and otherwise only to be dropped after an abort: at once, wherever that is.
-    let mark = Mark::new(Location::caller());
-    let (runnable, task) = async_task::Builder::new().metadata(mark).spawn(|_| future, drop);
-    (runnable, JoinHandle::new(task))
+    let (work, task) = sakia_task::work(call, Gate::none(Location::caller()));
+    (work, JoinHandle::new(task))
 }
 
 /// Puts work in the queue.
@@ -304,9 +302,9 @@ impl lanes::Worker for Worker {
     }
 
     /// A panic is one of a waker.
-    fn perform(_: &Threads, _: usize, Job { runnable, room }: Job) {
+    fn perform(_: &Threads, _: usize, Job { work, room }: Job) {
         drop(room); // may wake whoever waits for it
-        runnable.run();
+        work.run();
     }
 
     /// The handle resolves to `is_canceled`.
@@ -327,7 +325,7 @@ pub struct BlockingHandle<T> {
 struct Held {
     threads: Threads,
     room: Pin<Box<AcquireArc>>,
-    runnable: Runnable,
+    work: Work,
 }
 
 impl<T> From<JoinHandle<T>> for BlockingHandle<T> {
@@ -372,8 +370,8 @@ impl<T> Future for BlockingHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(held) = self.held_mut() {
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
-            if let Some(Held { threads, runnable, .. }) = self.held_mut().take() {
-                push(&threads, Job { runnable, room: Some(room) });
+            if let Some(Held { threads, work, .. }) = self.held_mut().take() {
+                push(&threads, Job { work, room: Some(room) });
             }
         }
         Pin::new(&mut self.join).poll(cx)
@@ -382,8 +380,8 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { threads, runnable, .. }) = self.held_mut().take() {
-            push(&threads, Job { runnable, room: None });
+        if let Some(Held { threads, work, .. }) = self.held_mut().take() {
+            push(&threads, Job { work, room: None });
         }
     }
 }

@@ -15,26 +15,24 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
-use sakia_trace::{is_on, task_runs, task_spawned};
+use sakia_task::{Root, Schedule, ThreadId};
+use sakia_trace::{is_on, task_spawned};
 use send_wrapper::SendWrapper;
 use slab::Slab;
 
 use crate::environment::Environment;
+use crate::gate::{Gate, Mail, Runnable};
 use crate::inspect::{Observed, Shared};
-use crate::join::{Contain, JoinHandle, Outcome};
-use crate::mark::{Mark, Runnable};
+use crate::join::JoinHandle;
 use crate::random;
 use crate::remote::Remote;
 use crate::round::Round;
 use crate::time::Timers;
-
-/// How long the end of a thread's tasks waits for those that other threads are about to send.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::trace::PollRun;
 
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
@@ -55,6 +53,10 @@ pub(crate) struct Local {
     /// Tasks that have not ended.
     live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
+    /// The same, for its tasks.
+    gate: Root<Arc<Remote>>,
+    /// Room for mail, reused.
+    mail: RefCell<VecDeque<Mail>>,
     pub(crate) driver: Driver,
     /// What there is around the driver.
     pub(crate) environment: Box<dyn Environment>,
@@ -87,7 +89,13 @@ struct Listed {
 /// # Panics
 /// Outside of one.
 pub(crate) fn current() -> Rc<Local> {
-    try_current().expect("this needs a runtime: call it within `sakia::block_on` or a task")
+    try_current().unwrap_or_else(|| outside())
+}
+
+#[cold]
+#[track_caller]
+fn outside() -> ! {
+    panic!("this needs a runtime: call it within `sakia::block_on` or a task")
 }
 
 /// Calls `f` with the runtime that the calling code runs in. `None` outside of one.
@@ -124,31 +132,40 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
     ManuallyDrop::into_inner(CURRENT.replace(ManuallyDrop::new(local)))
 }
 
-/// Puts a task that was woken where its thread will find it. Called on any thread. Compiled here, once for
-/// all types of tasks.
-#[inline(never)]
-fn schedule(remote: &Arc<Remote>, runnable: Runnable) {
-    // Not dropped if this panics: it would be dropped on the wrong thread, or while it runs.
-    let mut runnable = Some(ManuallyDrop::new(runnable));
-    CURRENT.with(|current| {
-        if let Some(local) = &**current.borrow()
-            && Arc::ptr_eq(&local.remote, remote)
-            && let Some(runnable) = runnable.take()
-        {
-            local.queue.borrow_mut().push_back(ManuallyDrop::into_inner(runnable));
+impl Schedule for Gate {
+    /// Compiled here, once for all types of tasks.
+    #[inline(never)]
+    fn here(task: Runnable) {
+        if let Err(task) = push(task) {
+            // The thread is not in the task's runtime just now.
+            if let Some(mail) = task.into_mail() {
+                Self::elsewhere(mail);
+            }
         }
-    });
-    if let Some(runnable) = runnable {
-        send_to_its_thread(remote, ManuallyDrop::into_inner(runnable));
+    }
+
+    #[cold]
+    fn elsewhere(mail: Mail) {
+        if let Some(remote) = mail.scheduler().remote().cloned() {
+            // Refused by a runtime that has ended, as the task has, or does now.
+            drop(remote.send(mail, false));
+        }
     }
 }
 
-#[cold]
-fn send_to_its_thread(remote: &Arc<Remote>, runnable: Runnable) {
-    if let Err(runnable) = remote.send(runnable, false) {
-        // The runtime is gone, and with it the only thread on which the task's future may be dropped.
-        std::mem::forget(runnable);
-    }
+/// Puts a task that was woken on the queue of its runtime.
+///
+/// # Errors
+/// The calling code does not run in that: the task.
+#[inline(always)]
+fn push(task: Runnable) -> Result<(), Runnable> {
+    CURRENT.with(|current| match &**current.borrow() {
+        Some(local) if task.scheduler().is_to(&local.remote) => {
+            local.queue.borrow_mut().push_back(task);
+            Ok(())
+        }
+        _ => Err(task),
+    })
 }
 
 /// Whether this is the inbox of the runtime that the calling code runs in.
@@ -169,7 +186,11 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    current().spawn(future)
+    let spawned_at = Location::caller();
+    CURRENT.with(|current| match &**current.borrow() {
+        Some(local) => local.spawn_at(future, spawned_at),
+        None => outside(),
+    })
 }
 
 /// Starts a task on thread number `thread` of the calling thread's runtime, `0..threads`. The future is
@@ -214,15 +235,13 @@ where
         let guard = Registered::new(&current(), spawned_at);
         SendWrapper::new(Registering { future: start(), guard }).await
     };
-    let to = Arc::clone(remote);
-    let schedule = move |runnable| schedule(&to, runnable);
-    let builder = async_task::Builder::new().metadata(Mark::new(spawned_at));
-    let (runnable, task) = builder.spawn(move |_| Contain::new(future), schedule);
+    let gate = Gate::far(Arc::clone(remote), spawned_at);
+    let (mail, task) = sakia_task::spawn_to(remote.thread(), future, gate);
     if is_current(remote) {
-        with_current(|local| local.queue.borrow_mut().push_back(runnable));
+        with_current(|local| local.open(mail));
     } else {
         // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
-        drop(remote.send(runnable, true));
+        drop(remote.send(mail, true));
     }
     JoinHandle::new(task)
 }
@@ -237,6 +256,7 @@ impl Local {
         shown: Arc<Shared>,
     ) -> io::Result<Rc<Self>> {
         let remote = Arc::clone(&threads[thread]);
+        remote.set_thread(ThreadId::current());
         match driver.remote_wake() {
             Ok(wake) => remote.set_wake(wake),
             // The simulated kernel has no other threads.
@@ -252,6 +272,8 @@ impl Local {
             queue: RefCell::new(VecDeque::new()),
             tasks: RefCell::new(Slab::new()),
             live: Cell::new(0),
+            gate: Root::new(Arc::clone(&remote)),
+            mail: RefCell::default(),
             remote,
             timers: Rc::new(Timers::new(&driver, environment.has_clock())),
             tells_news: driver.tells_news(),
@@ -273,14 +295,22 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        let spawned_at = Location::caller();
+        self.spawn_at(future, Location::caller())
+    }
+
+    #[inline]
+    fn spawn_at<F>(
+        self: &Rc<Self>,
+        future: F,
+        spawned_at: &'static Location<'static>,
+    ) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
         let guard = Registered::new(self, spawned_at);
-        let future = Registering { future: Contain::new(future), guard };
-        let remote = Arc::clone(&self.remote);
-        let schedule = move |runnable| schedule(&remote, runnable);
-        let builder = async_task::Builder::new().metadata(Mark::new(spawned_at));
-        let (runnable, task): (Runnable, async_task::Task<Outcome<F::Output>, Mark>) =
-            builder.spawn_local(move |_| future, schedule);
+        let future = Registering { future, guard };
+        let (runnable, task) = sakia_task::spawn(future, Gate::near(self.gate.share(), spawned_at));
         self.queue.borrow_mut().push_back(runnable);
         JoinHandle::new(task)
     }
@@ -317,7 +347,7 @@ impl Local {
     #[inline(never)]
     fn run_batch_observed(&self, observed: &Observed) -> bool {
         self.run_batch_by(|runnable| {
-            observed.poll(&self.driver, runnable.metadata().origin(), || runnable.run());
+            observed.poll(&self.driver, runnable.scheduler().mark.origin(), || runnable.run());
         })
     }
 
@@ -337,7 +367,26 @@ impl Local {
     /// Puts tasks that other threads woke on the queue.
     #[inline]
     pub(crate) fn take_mail(&self) {
-        self.remote.take(&mut self.queue.borrow_mut());
+        if self.remote.may_have_mail() {
+            self.take_mail_slowly();
+        }
+    }
+
+    #[cold]
+    fn take_mail_slowly(&self) {
+        let mut mail = self.mail.take();
+        self.remote.take(&mut mail);
+        mail.drain(..).for_each(|mail| self.open(mail));
+        self.mail.replace(mail);
+    }
+
+    /// Puts the task of a mail on the queue, unless it is there.
+    fn open(&self, mail: Mail) {
+        // What this drops may be of users, so the queue is not borrowed.
+        let opened = mail.open().expect("it is in the inbox of its own thread");
+        if let Some(task) = opened {
+            self.queue.borrow_mut().push_back(task);
+        }
     }
 
     #[inline(always)]
@@ -416,31 +465,24 @@ impl Local {
         }
     }
 
-    /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's.
+    /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's, entered.
     ///
-    /// A task that another thread wakes at this moment may be marked as woken and not be sent yet: nobody
-    /// else can get at it, and it is waited for, for a while.
+    /// Mail that is on its way to tasks that have ended finds nothing to do.
     pub(crate) fn end_tasks(&self) {
-        let left = self.remote.close();
-        self.queue.borrow_mut().extend(left);
-        let begin = Instant::now();
+        let mut mail = self.remote.close();
         loop {
             // Each waker puts its task on the queue; dropping what is there drops the futures, which may
             // wake and even start others.
             let wakers: Vec<Waker> =
                 self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
             wake_all(wakers);
-            let mut queue = std::mem::take(&mut *self.queue.borrow_mut());
-            queue.append(&mut self.remote.drain(false));
+            mail.drain(..).for_each(|mail| self.open(mail));
+            let queue = self.queue.take();
             if queue.is_empty() {
-                let is_patient = begin.elapsed() < PATIENCE;
-                if self.live.get() > 0 && is_patient {
-                    thread::yield_now();
-                    continue;
-                }
                 break;
             }
             drop(queue);
+            mail = self.remote.drain(false);
         }
         drop(self.remote.drain(true));
     }
@@ -470,12 +512,9 @@ impl<F: Future> Future for Registering<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        // A panic of the task ends within `future`.
-        let run = is_on().then(|| task_runs(&mut this.guard.number));
+        let run = PollRun::new(&mut this.guard.number);
         let poll = this.future.poll(cx);
-        if let Some(run) = run {
-            run.ends(this.guard.number, poll.is_ready());
-        }
+        run.returned(poll.is_ready());
         if poll.is_pending()
             && let Place::Unlisted(spawned_at) = this.guard.place
         {

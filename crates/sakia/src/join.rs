@@ -5,61 +5,46 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
+use sakia_task::Task;
 
-use crate::mark::Mark;
-
-/// What a task ends with: its value, or the panic that ended it.
-pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
-
-type FallibleTask<T> = async_task::FallibleTask<T, Mark>;
+pub(crate) use sakia_task::Outcome;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
 pub struct JoinHandle<T> {
-    /// `None` once the task was aborted. The lock is there to abort through a shared reference, and never
-    /// waited for but by others that do just that.
-    task: Mutex<Option<FallibleTask<Outcome<T>>>>,
+    task: Task<T>,
 }
 
 impl<T> JoinHandle<T> {
-    pub(crate) fn new(task: async_task::Task<Outcome<T>, Mark>) -> Self {
-        Self { task: Mutex::new(Some(task.fallible())) }
+    #[inline(always)]
+    pub(crate) fn new(task: Task<T>) -> Self {
+        Self { task }
     }
 
     /// Lets the task go on by itself, as dropping the handle does.
     pub fn detach(self) {}
-
-    fn lock(&self) -> MutexGuard<'_, Option<FallibleTask<Outcome<T>>>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[inline]
-    fn task_mut(&mut self) -> &mut Option<FallibleTask<Outcome<T>>> {
-        self.task.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
 
     /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
     /// The handle resolves to [`JoinError::is_canceled`] from now on, and counts as
     /// [finished](Self::is_finished), though the future may exist for a while: to wait for its end, call
     /// [`cancel`](Self::cancel) instead.
     pub fn abort(&self) {
-        let task = self.lock().take();
-        drop(task); // outside the lock: a value that nobody awaits ends with it
+        self.task.abort();
     }
 
     /// Ends the task and waits until its future is dropped. `Some` if it was done already. After
     /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
-    pub async fn cancel(mut self) -> Option<Result<T, JoinError>> {
-        let task = self.task_mut().take()?;
-        task.cancel().await.map(|outcome| outcome.map_err(JoinError::panicked))
+    pub async fn cancel(self) -> Option<Result<T, JoinError>> {
+        self.task.close();
+        self.task.await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
     /// Whether the task has ended or was [aborted](Self::abort).
     pub fn is_finished(&self) -> bool {
-        self.lock().as_ref().is_none_or(FallibleTask::is_finished)
+        self.task.is_finished()
     }
 }
 
@@ -68,22 +53,11 @@ impl<T> Future for JoinHandle<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(task) = self.task_mut() else {
-            return Poll::Ready(Err(JoinError::canceled()));
-        };
-        Pin::new(task).poll(cx).map(|outcome| match outcome {
+        Pin::new(&mut self.task).poll(cx).map(|outcome| match outcome {
             Some(Ok(value)) => Ok(value),
             Some(Err(payload)) => Err(JoinError::panicked(payload)),
             None => Err(JoinError::canceled()),
         })
-    }
-}
-
-impl<T> Drop for JoinHandle<T> {
-    fn drop(&mut self) {
-        if let Some(task) = self.task_mut().take() {
-            task.detach();
-        }
     }
 }
 
@@ -156,7 +130,8 @@ impl fmt::Display for JoinError {
 impl std::error::Error for JoinError {}
 
 pin_project! {
-    /// Keeps a panic of the future within its task, one of its destructor too.
+    /// Keeps a panic of the future, one of its destructor too, where futures are polled without tasks of
+    /// their own.
     pub(crate) struct Contain<F> {
         // `None` only while this is dropped.
         #[pin]

@@ -31,6 +31,7 @@ mod environment;
 mod error;
 mod executor;
 pub mod fs;
+mod gate;
 mod halves;
 pub mod inspect;
 pub mod io;

@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sakia_driver::TaskOrigin;
 
-/// A task that is to run.
-pub(crate) type Runnable = async_task::Runnable<Mark>;
-
 /// The number of the next task that is looked at.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 

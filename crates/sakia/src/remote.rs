@@ -1,8 +1,8 @@
 //! The way into a runtime's thread from other threads.
 //!
-//! Each runtime thread has one [`Remote`]. Other threads push woken tasks; the thread takes them
-//! between its own, and is woken only if it sleeps. The protocol, whose two sides must not both look
-//! away:
+//! Each runtime thread has one [`Remote`]. Other threads push the mail of tasks that they have woken; the
+//! thread takes it between its own tasks, and is woken only if it sleeps. The protocol, whose two sides
+//! must not both look away:
 //! 1. A sender pushes its task and sets `has_mail`, then (sequentially consistent) reads `parked`. If
 //!    it is set, the sender clears it and wakes the thread through the driver; one sender does, since
 //!    it swaps.
@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sakia_driver::RemoteWake;
+use sakia_task::ThreadId;
 
-use crate::mark::Runnable;
+use crate::gate::Mail;
 
 /// The inbox of one runtime thread.
 #[derive(Default)]
@@ -32,12 +33,14 @@ pub(crate) struct Remote {
     wake: OnceLock<Arc<dyn RemoteWake>>,
     /// The thread is to end.
     is_stopping: AtomicBool,
+    /// The thread; set before it takes tasks.
+    thread: OnceLock<ThreadId>,
 }
 
 #[derive(Default)]
 struct Inbox {
-    /// Tasks that were woken elsewhere, oldest first.
-    tasks: VecDeque<Runnable>,
+    /// Of tasks that were started, woken or told to end elsewhere, oldest first.
+    tasks: VecDeque<Mail>,
     /// The thread takes no more tasks.
     is_closed: bool,
     /// It still takes those that it has, from threads that wake them: they are to end with it.
@@ -51,13 +54,24 @@ impl Remote {
         debug_assert!(is_first, "a runtime thread has one driver");
     }
 
+    /// Says which thread it is. Once.
+    pub(crate) fn set_thread(&self, thread: ThreadId) {
+        let is_first = self.thread.set(thread).is_ok();
+        debug_assert!(is_first, "an inbox has one thread");
+    }
+
+    /// The thread; none if there is none yet.
+    pub(crate) fn thread(&self) -> ThreadId {
+        self.thread.get().copied().unwrap_or(ThreadId::NONE)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a task to run, which is `new` to the thread or was woken; gives it back when the thread takes no
     /// more.
-    pub(crate) fn send(&self, task: Runnable, is_new: bool) -> Result<(), Runnable> {
+    pub(crate) fn send(&self, task: Mail, is_new: bool) -> Result<(), Mail> {
         {
             let mut inbox = self.lock();
             if inbox.is_closed && (is_new || !inbox.is_draining) {
@@ -79,16 +93,22 @@ impl Remote {
         }
     }
 
+    /// Whether something may be there to take, without an order between what else threads see.
+    #[inline(always)]
+    pub(crate) fn may_have_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Relaxed)
+    }
+
     /// Moves what was sent to the end of `queue`, oldest first.
     #[inline(always)]
-    pub(crate) fn take(&self, queue: &mut VecDeque<Runnable>) {
+    pub(crate) fn take(&self, queue: &mut VecDeque<Mail>) {
         if self.has_mail.load(Ordering::Acquire) {
             self.take_slowly(queue);
         }
     }
 
     #[cold]
-    fn take_slowly(&self, queue: &mut VecDeque<Runnable>) {
+    fn take_slowly(&self, queue: &mut VecDeque<Mail>) {
         let mut inbox = self.lock();
         // A swap, so that what was done before the signals that it ends is seen afterwards: a stop, and
         // what else is announced without the lock.
@@ -120,7 +140,7 @@ impl Remote {
     }
 
     /// Takes what is left, and lets no new tasks in any more.
-    pub(crate) fn close(&self) -> VecDeque<Runnable> {
+    pub(crate) fn close(&self) -> VecDeque<Mail> {
         let mut inbox = self.lock();
         inbox.is_closed = true;
         inbox.is_draining = true;
@@ -128,7 +148,7 @@ impl Remote {
     }
 
     /// Takes what was woken since the inbox was closed. The `last` time, lets nothing in any more.
-    pub(crate) fn drain(&self, last: bool) -> VecDeque<Runnable> {
+    pub(crate) fn drain(&self, last: bool) -> VecDeque<Mail> {
         let mut inbox = self.lock();
         inbox.is_draining = !last;
         std::mem::take(&mut inbox.tasks)

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules};
 use sakia_ring::Ring;
-use sakia_trace::{TaskRun, is_on, task_runs};
+use sakia_trace::is_on;
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local, current};
@@ -25,6 +25,7 @@ use crate::remote::Remote;
 use crate::settings::settings;
 #[cfg(feature = "sim")]
 use crate::sim::Watch;
+use crate::trace::PollRun;
 
 /// How a runtime is to be built.
 #[derive(Clone, Debug)]
@@ -591,10 +592,11 @@ impl Runtime {
         let mut output = None;
         let mut task = 0;
         self.run_until(&mark, &mut |cx| {
-            let mut run = MainRun::new(&mut task);
-            match future.as_mut().poll(cx) {
+            let run = PollRun::new(&mut task);
+            let poll = future.as_mut().poll(cx);
+            run.returned(poll.is_ready());
+            match poll {
                 Poll::Ready(value) => {
-                    run.has_ended = true;
                     output = Some(value);
                     true
                 }
@@ -733,27 +735,5 @@ impl Wake for Main {
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Ordering::Release);
         self.remote.signal();
-    }
-}
-
-/// A poll of the future that `block_on` runs, as a recording has it; its end is recorded after a panic too.
-struct MainRun {
-    number: u64,
-    run: Option<TaskRun>,
-    has_ended: bool,
-}
-
-impl MainRun {
-    fn new(number: &mut u64) -> Self {
-        let run = is_on().then(|| task_runs(number));
-        Self { number: *number, run, has_ended: false }
-    }
-}
-
-impl Drop for MainRun {
-    fn drop(&mut self) {
-        if let Some(run) = self.run {
-            run.ends(self.number, self.has_ended);
-        }
     }
 }

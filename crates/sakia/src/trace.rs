@@ -21,8 +21,44 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+use std::mem::ManuallyDrop;
+
+use sakia_trace::{TaskRun, task_runs};
+
 pub use sakia_trace::{
     EVENTS_VARIABLE, EventKind, FILE_VARIABLE, Name, ReadError, Recording, RecordingSummary, Slice,
     Span, StaticName, Stretch, Summary, Trace, TraceOptions, Track, Value, flush, in_span, is_on,
     plot, span, system_call,
 };
+
+/// A poll of a task in a recording, if one is on. A panic ends the task.
+pub(crate) struct PollRun<'a> {
+    number: &'a mut u64,
+    run: Option<TaskRun>,
+}
+
+impl<'a> PollRun<'a> {
+    /// The task `number` is polled; its number is set if it is zero.
+    #[inline(always)]
+    pub(crate) fn new(number: &'a mut u64) -> Self {
+        let run = sakia_trace::is_on().then(|| task_runs(number));
+        Self { number, run }
+    }
+
+    /// The poll returned, and the task `has_ended` or not.
+    #[inline(always)]
+    pub(crate) fn returned(self, has_ended: bool) {
+        let this = ManuallyDrop::new(self);
+        if let Some(run) = this.run {
+            run.ends(*this.number, has_ended);
+        }
+    }
+}
+
+impl Drop for PollRun<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run {
+            run.ends(*self.number, true);
+        }
+    }
+}

@@ -7,6 +7,7 @@ use super::{Finding, Tree};
 const UNSAFE_ALLOWED: &[&str] = &[
     "sakia-ring",
     "sakia-driver",
+    "sakia-task",
     "sakia-socket",
     "sakia-preload",
     "sakia-bench-support",

@@ -139,7 +139,7 @@ impl Watch {
             match local.observed() {
                 None => runnable.run(),
                 Some(observed) => {
-                    let origin = runnable.metadata().origin();
+                    let origin = runnable.scheduler().mark.origin();
                     observed.poll(&local.driver, origin, || runnable.run())
                 }
             };

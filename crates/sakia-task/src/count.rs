@@ -1,0 +1,215 @@
+//! Counts of references, which one thread changes without atomic operations.
+//!
+//! References are counted in two places. The *home* thread counts what it makes and drops in `local`, which
+//! no other thread touches. Other threads count in `word`, atomically. Only the sum says how many there are:
+//! a reference that was made here and dropped there is +1 in one and -1 in the other, so each of the two
+//! may be negative. The story of a count:
+//! 1. It begins *biased*, with the references that its home made; or [shared](Count::shared), and then
+//!    `local` is never used.
+//! 2. Home drops a reference: if `local` and `word` add up to nothing, it was the last. What home reads of
+//!    `word` may be old, but nothing is missed. All changes that home has seen are a prefix of all changes to
+//!    `word`. Each change was made by the owner of a reference; that reference was made by home, or by a
+//!    change to `word` that comes earlier. So if no reference is left after the prefix, nothing follows it.
+//! 3. Another thread drops a reference while the count is biased: whether it was the last cannot be known,
+//!    and it is taken not to be. So home has to *merge* at some time, while it has a reference: it adds
+//!    `local` to `word`, once, and sets [`MERGED`].
+//! 4. From then on all threads, home as well, use `word` alone, and who brings that to nothing has the last.
+//!
+//! Harmless: a merge while other threads change `word`, since each change is one atomic step. A count that is
+//! never merged may keep its object for ever.
+//!
+//! The lowest bits of `word` are flags, which the object's own protocol uses in the same atomic steps.
+
+use std::cell::Cell;
+
+use crate::sync::{AtomicU64, HomeCell, Ordering};
+use crate::thread::ThreadId;
+
+/// One reference, in `word`.
+pub(crate) const ONE: u64 = 1 << 8;
+/// The bits below the count.
+const FLAGS: u64 = ONE - 1;
+/// `word` has all references. Set once, by home or at the start; from then on `local` is not used.
+pub(crate) const MERGED: u64 = 1;
+/// More references than a process can have without having forgotten them for a year.
+const REFERENCES_MAX: i64 = 1 << 53;
+
+/// References to an object that has a home thread.
+pub(crate) struct Count {
+    /// Never changed. In a cell like all else here, so that no reference to a count promises that it stays:
+    /// another thread may free it while a call of `release` returns.
+    home: Cell<ThreadId>,
+    /// What home has made, less what it has dropped. Touched by home only, while [`MERGED`] is not set.
+    local: HomeCell<i64>,
+    /// What the others have made, less what they have dropped, above the flags. Changed by read-modify-write
+    /// only, so that each change sees what was before all changes that it follows.
+    word: AtomicU64,
+}
+
+// SAFETY: `home` is only read, and `word` is atomic. `local` is touched by `retain`, `release`, `revive`,
+// `settle` and `merge` only, each of which has found before that it runs on the home thread; there is one
+// such thread.
+unsafe impl Sync for Count {}
+
+/// How [`Count::settle`] went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// There was one reference, the caller's: nothing else can reach the object.
+    Last,
+    /// The flags are set, all references are in the word, and the caller's is dropped.
+    Done,
+    /// Nothing was changed: the word was merged already, had one of the flags in the way, or changed just
+    /// then.
+    Not,
+}
+
+/// The references in a word.
+#[inline(always)]
+fn references(word: u64) -> i64 {
+    word.cast_signed() >> 8
+}
+
+impl Count {
+    /// A count with `references` of the calling thread, which is home.
+    #[inline(always)]
+    pub(crate) fn biased(references: i64) -> Self {
+        let (local, word) = (HomeCell::new(references), AtomicU64::new(0));
+        Self { home: Cell::new(ThreadId::current()), local, word }
+    }
+
+    /// A merged count with `references`, whichever thread is home.
+    #[inline]
+    pub(crate) fn shared(home: ThreadId, references: u64, flags: u64) -> Self {
+        let word = AtomicU64::new((references * ONE) | flags | MERGED);
+        Self { home: Cell::new(home), local: HomeCell::new(0), word }
+    }
+
+    /// Whether the calling thread is home.
+    #[inline(always)]
+    pub(crate) fn is_home(&self) -> bool {
+        self.home.get().is_current()
+    }
+
+    /// The flags, and with them all that happened before they were set.
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Sets flags; returns those from before.
+    pub(crate) fn set(&self, flags: u64) -> u64 {
+        self.word.fetch_or(flags, Ordering::AcqRel)
+    }
+
+    /// Clears flags; returns those from before.
+    pub(crate) fn clear(&self, flags: u64) -> u64 {
+        self.word.fetch_and(!flags, Ordering::AcqRel)
+    }
+
+    /// Counts one more reference; the caller has one.
+    #[inline(always)]
+    pub(crate) fn retain(&self) {
+        // `MERGED` is set by home, or before the object was shared: home needs no order to see it.
+        if self.is_home() && self.word.load(Ordering::Relaxed) & MERGED == 0 {
+            self.local.set(self.local.get() + 1);
+        } else {
+            self.retain_shared();
+        }
+    }
+
+    #[inline(never)]
+    fn retain_shared(&self) {
+        // Whoever has the reference from which this one is made keeps the object.
+        let before = self.word.fetch_add(ONE, Ordering::Relaxed);
+        if references(before) > REFERENCES_MAX {
+            std::process::abort();
+        }
+    }
+
+    /// Drops one reference. Returns true if it was the last: then the caller has the object for itself, and
+    /// sees all that others did with it. The count says nothing any more, unless it is
+    /// [revived](Self::revive).
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn release(&self) -> bool {
+        if self.is_home() {
+            // Pairs with the changes of others: what they did before they dropped theirs is seen.
+            let word = self.word.load(Ordering::Acquire);
+            if word & MERGED == 0 {
+                let local = self.local.get() - 1;
+                self.local.set(local);
+                return local + references(word) == 0;
+            }
+        }
+        self.release_shared()
+    }
+
+    /// The same for a count that is merged.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn release_merged(&self) -> bool {
+        // As in `release_shared`, which this saves a call if the reference is the only one.
+        references(self.word.load(Ordering::Acquire)) == 1 || self.release_shared()
+    }
+
+    #[inline(never)]
+    fn release_shared(&self) -> bool {
+        // The last reference can be made into more by its owner only, who is here. The load pairs with the
+        // changes of those who dropped theirs.
+        let word = self.word.load(Ordering::Acquire);
+        if word & MERGED != 0 && references(word) == 1 {
+            return true;
+        }
+        // Release: whoever drops the last one sees what was done before. Acquire: if that is the caller.
+        let before = self.word.fetch_sub(ONE, Ordering::AcqRel);
+        before & MERGED != 0 && references(before) == 1
+    }
+
+    /// Counts one reference again, after the last one was dropped: the caller has the object for itself, at
+    /// home or with a merged count.
+    pub(crate) fn revive(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & MERGED != 0 {
+            self.word.store((word & FLAGS) | ONE, Ordering::Relaxed);
+        } else if self.is_home() {
+            self.local.set(1 - references(word));
+        }
+    }
+
+    /// Merges, sets `flags` and drops the caller's reference, in one step, unless a flag of `but` is set.
+    /// To be called at home.
+    #[inline(always)]
+    pub(crate) fn settle(&self, flags: u64, but: u64) -> Settled {
+        let word = self.word.load(Ordering::Acquire); // as in `release`
+        if !self.is_home() || word & (MERGED | but) != 0 {
+            return Settled::Not;
+        }
+        let left = self.local.get() + references(word) - 1;
+        if left == 0 {
+            return Settled::Last;
+        }
+        let new = (checked(left) << 8) | (word & FLAGS) | flags | MERGED;
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        match self.word.compare_exchange(word, new, order.0, order.1) {
+            Ok(_) => Settled::Done,
+            Err(_) => Settled::Not,
+        }
+    }
+
+    /// Merges, if that was not done before. To be called at home, with a reference.
+    pub(crate) fn merge(&self) {
+        if self.is_home() && self.word.load(Ordering::Relaxed) & MERGED == 0 {
+            let local = checked(self.local.get());
+            self.word.fetch_add((local << 8).wrapping_add(MERGED), Ordering::AcqRel);
+        }
+    }
+}
+
+/// References as they are added to a word, where they must have room.
+#[inline(always)]
+fn checked(references: i64) -> u64 {
+    if references.unsigned_abs() > REFERENCES_MAX.unsigned_abs() {
+        std::process::abort();
+    }
+    references.cast_unsigned()
+}
