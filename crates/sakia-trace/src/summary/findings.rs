@@ -97,7 +97,8 @@ impl Summary {
         let end = if waited * 2 > serial {
             let in_flight = self.threads.iter();
             let waiting: u64 = in_flight.map(|it| it.in_flight.saturating_sub(it.overlap)).sum();
-            let share = percent(waiting, self.duration * self.threads.len().max(1) as u64);
+            let share =
+                percent(waiting, self.duration.saturating_mul(self.threads.len().max(1) as u64));
             format!(
                 "for {share} of the time the threads had operations in the kernel and computed nothing. Read \
                  the next block while one is written, copy within the kernel (`fs::copy`, `io::copy`), or \
