@@ -1,9 +1,9 @@
 //! Copies a tree as a first attempt would, and as it should be done: the program of the guide's chapter
 //! "Why is it slow?".
 //!
-//! `--way read-write` reads a block of a file, waits, writes it, waits, and so on, with a buffer for each file.
-//! `--way fs-copy` and `--way io-copy` leave that to Sakia. Directories are in a queue, from which `--tasks`
-//! tasks on `--threads` threads take them.
+//! `--way read-write` reads a block of a file, waits, writes it, waits, and so on, with a buffer for each
+//! file. `--way fs-copy` and `--way io-copy` leave that to Sakia. Directories are in a queue, from which
+//! `--tasks` tasks on `--threads` threads take them.
 //!
 //! Run it with `cargo run --release -p sakia --example copy_tree_slowly -- SOURCE TARGET`. It prints
 //! how long the copy took, and how many page faults.
@@ -170,8 +170,8 @@ fn below(tree: &Path, directory: &Path) -> PathBuf {
     tree.components().chain(directory.components()).collect()
 }
 
-/// Reads a block, writes it, and so on: of each file one operation is in flight at a time, and each file has a
-/// buffer of its own.
+/// Reads a block, writes it, and so on: of each file one operation is in flight at a time, and each file
+/// has a buffer of its own.
 async fn read_write(source: &Path, target: &Path, block_bytes: usize) -> io::Result<u64> {
     let source = File::open(source).await?;
     let target = File::create_new(target).await?;

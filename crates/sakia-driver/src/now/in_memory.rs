@@ -1,8 +1,8 @@
 //! Names that are made in directories in memory, which waits for no device.
 //!
-//! The directory is looked up in the cache, and is asked for its file system; the name is made relative to it,
-//! and leads through no link and to no other file system. Whatever is not so is [`Attempt::Unsupported`], and
-//! nothing was made.
+//! The directory is looked up in the cache, and is asked for its file system; the name is made relative
+//! to it, and leads through no link and to no other file system. Whatever is not so is
+//! [`Attempt::Unsupported`], and nothing was made.
 //!
 //! Source: `openat2(2)`, `fstatfs(2)`.
 
@@ -77,8 +77,8 @@ unsafe fn parent<'p>(dir: i32, path: u64) -> Option<(OwnedFd, &'p CStr)> {
     if path == 0 {
         return None;
     }
-    // SAFETY: the bytes end with a NUL and stay where they are until the call is over, by the caller's promise;
-    // the result is not kept beyond that.
+    // SAFETY: the bytes end with a NUL and stay where they are until the call is over, by the caller's
+    // promise; the result is not kept beyond that.
     let path = unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(path as usize)) };
     let bytes = path.to_bytes_with_nul();
     let name_at = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);

@@ -37,8 +37,8 @@ impl Handle {
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `copy_file_range(2)`.
     ///
     /// # Kernel
-    /// No ring has it: a plain call, on a thread of a lane. Up to 64 KiB on a file system in memory are copied
-    /// on the calling thread. Source: `copy_file_range(2)`.
+    /// No ring has it: a plain call, on a thread of a lane. Up to 64 KiB on a file system in memory are
+    /// copied on the calling thread. Source: `copy_file_range(2)`.
     pub fn copy_file_range(
         &self,
         from: &Fd,

@@ -40,8 +40,8 @@ impl Summary {
         wasteful.sort();
         let (asked, result) = wasteful[wasteful.len() / 2];
         self.findings.push(format!(
-            "Large buffers for small files: {} of {} reads asked for {} and got {}. Begin with a small buffer, \
-             or take one from a pool.",
+            "Large buffers for small files: {} of {} reads asked for {} and got {}. Begin with a small \
+             buffer, or take one from a pool.",
             wasteful.len(),
             got.len(),
             bytes(*asked as u64),
@@ -97,11 +97,12 @@ impl Summary {
         let end = if waited * 2 > serial {
             let in_flight = self.threads.iter();
             let waiting: u64 = in_flight.map(|it| it.in_flight.saturating_sub(it.overlap)).sum();
-            let share = percent(waiting, self.duration * self.threads.len().max(1) as u64);
+            let share =
+                percent(waiting, self.duration.saturating_mul(self.threads.len().max(1) as u64));
             format!(
                 "for {share} of the time the threads had operations in the kernel and computed nothing. Read \
-                 the next block while one is written, copy within the kernel (`fs::copy`, `io::copy`), or work \
-                 on more files at a time."
+                 the next block while one is written, copy within the kernel (`fs::copy`, `io::copy`), or \
+                 work on more files at a time."
             )
         } else {
             "the threads made the calls themselves, since nothing had to wait. Copy within the kernel \
@@ -176,8 +177,8 @@ fn samples(trace: &Trace) -> impl Iterator<Item = &Slice> {
     moments.filter(|moment| moment.name == sample::NAME)
 }
 
-/// The transfers of each file that moved bytes, from its opening to its end: a descriptor's number is used again.
-/// Those of its copy are with them, if the same task writes it.
+/// The transfers of each file that moved bytes, from its opening to its end: a descriptor's number is
+/// used again. Those of its copy are with them, if the same task writes it.
 fn by_file<'a>(operations: &'a [Operation<'a>]) -> Vec<Vec<&'a Operation<'a>>> {
     let mut files: Vec<Vec<&Operation<'_>>> = Vec::new();
     let mut open: HashMap<i64, usize> = HashMap::new();

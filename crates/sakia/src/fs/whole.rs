@@ -283,7 +283,8 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     Ok(count)
 }
 
-/// Copies from the beginning of one file to the beginning of another. `size` is what the source seems to have.
+/// Copies from the beginning of one file to the beginning of another. `size` is what the source seems to
+/// have.
 async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u64> {
     let mut done = 0;
     if !source.is_stream() && !target.is_stream() {
@@ -314,8 +315,8 @@ fn is_not_possible(error: &io::Error) -> bool {
     ERRORS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Copies from byte `done` on, through this process. A small file takes a small buffer; one that fills it gets a
-/// larger one.
+/// Copies from byte `done` on, through this process. A small file takes a small buffer; one that fills it
+/// gets a larger one.
 async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Result<u64> {
     let mut held = Held::default();
     *held = Some(blocks::take(COPY_FIRST_BYTES));

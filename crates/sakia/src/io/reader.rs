@@ -92,14 +92,14 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in
     /// flight. Blocks have a byte at least, and at most what one read brings: 2 GiB less a page.
     ///
-    /// There are `depth` buffers. A small file needs a small one: the first read asks for 16 KiB at most, and the
-    /// next ones for as much as makes four times what was read, up to a block; so with larger blocks the first
-    /// ones have less. Buffers of up to 64 KiB go to the thread's next readers and writers. While the caller
-    /// works on one, the others are being read, so with a depth of 1 nothing is read before it is asked for.
-    /// Where reads are done at once, since the bytes are in the page cache, reads ahead begin with the first that
-    /// has to wait; until then one call brings as many as half of the blocks, if that is no more than 64 KiB, in
-    /// a buffer of its own, and [`fill`](Reader::fill) gives all of them. Blocks are delivered in order. A file
-    /// that shrinks meanwhile ends early.
+    /// There are `depth` buffers. A small file needs a small one: the first read asks for 16 KiB at most,
+    /// and the next ones for as much as makes four times what was read, up to a block; so with larger
+    /// blocks the first ones have less. Buffers of up to 64 KiB go to the thread's next readers and
+    /// writers. While the caller works on one, the others are being read, so with a depth of 1 nothing is
+    /// read before it is asked for. Where reads are done at once, since the bytes are in the page cache,
+    /// reads ahead begin with the first that has to wait; until then one call brings as many as half of
+    /// the blocks, if that is no more than 64 KiB, in a buffer of its own, and [`fill`](Reader::fill)
+    /// gives all of them. Blocks are delivered in order. A file that shrinks meanwhile ends early.
     ///
     /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
     ///

@@ -525,9 +525,9 @@ impl<F: AsyncReadAt> Positional<F> {
         ahead
     }
 
-    /// How many bytes the next read asks for: as many blocks, or less than one at the beginning of a file. The
-    /// ends of these first reads add up to a block, so that all blocks after it begin where they would
-    /// without them.
+    /// How many bytes the next read asks for: as many blocks, or less than one at the beginning of a
+    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where
+    /// they would without them.
     #[inline]
     fn next_bytes(&self, blocks: usize) -> usize {
         let read = self.next.saturating_sub(self.begin);
@@ -539,8 +539,8 @@ impl<F: AsyncReadAt> Positional<F> {
         (end - read) as usize
     }
 
-    /// Returns whether another read may begin before the first has ended. A large one may be in vain as long as
-    /// only the beginning of the file was read.
+    /// Returns whether another read may begin before the first has ended. A large one may be in vain as
+    /// long as only the beginning of the file was read.
     fn may_read_ahead(&self) -> bool {
         let bytes = self.next_bytes(1);
         bytes <= RUN_BYTES || bytes == self.block_bytes

@@ -228,8 +228,8 @@ impl State {
         }
     }
 
-    /// Makes room for the first of `count` bytes: at the end of the last block, by a larger one, or in another
-    /// block. So a few bytes take a small block, and many fill whole ones.
+    /// Makes room for the first of `count` bytes: at the end of the last block, by a larger one, or in
+    /// another block. So a few bytes take a small block, and many fill whole ones.
     fn make_room(&mut self, count: usize) {
         let block_bytes = self.block_bytes;
         let len_for = |count: usize| match count.checked_next_power_of_two() {
