@@ -45,8 +45,8 @@ pub unsafe fn system_call(number: u32, args: [usize; 6]) -> isize {
     unsafe { instruction(number, args) }
 }
 
-/// Makes a system call, and reports it to an active recording. Takes the arguments one by one, in registers: an
-/// array would be put into memory by each caller before it knows whether to call this.
+/// Makes a system call, and reports it to an active recording. Takes the arguments one by one, in registers:
+/// each caller would write an array to memory before it knows whether to call this.
 ///
 /// # Safety
 ///

@@ -147,8 +147,8 @@ impl Builder {
         self.note("warnings")
     }
 
-    /// Measures how long operations take, by kind, for [`Runtime::metrics`]. Without this call the environment
-    /// variable `SAKIA_LATENCIES` decides: `1` or `0`.
+    /// Measures how long operations take, by kind, for [`Runtime::metrics`]. Without this call the
+    /// environment variable `SAKIA_LATENCIES` decides: `1` or `0`.
     ///
     /// It costs two readings of the clock per operation, and for each thread 36 KiB per kind of operation.
     #[must_use]
@@ -279,8 +279,8 @@ impl Builder {
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
-    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of the
-    ///   known values; or time is to be virtual on more than one thread.
+    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of
+    ///   the known values; or time is to be virtual on more than one thread.
     /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     pub fn build(self) -> io::Result<Runtime> {

@@ -244,7 +244,8 @@ impl Core {
         }
     }
 
-    /// An entry was pushed at which to stop: it is recorded or shown, or is the last that the queue is to hold.
+    /// An entry was pushed at which to stop: it is recorded or shown, or is the last that the queue is to
+    /// hold.
     #[cold]
     #[inline(never)]
     fn pushed_at_stop(&mut self, slot: SlotRef) {
