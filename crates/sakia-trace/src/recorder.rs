@@ -248,7 +248,7 @@ fn register() -> Option<(u64, Arc<Buffer>)> {
     if !is_on() {
         return None;
     }
-    let buffer = Arc::new(Buffer::new(state.events));
+    let buffer = Arc::new(sample::as_own_work(|| Buffer::new(state.events)));
     let thread = thread::current();
     let tid = gettid().as_raw_nonzero().get() as u32;
     let name = thread.name().map_or_else(|| format!("thread {tid}"), String::from);
@@ -409,6 +409,10 @@ impl Output {
         if self.pid != std::process::id() {
             return;
         }
+        sample::as_own_work(|| self.drain_threads());
+    }
+
+    fn drain_threads(&mut self) {
         let mut threads = mem::take(&mut state().threads);
         threads.retain_mut(|thread| {
             let is_over = thread.buffer.is_over();

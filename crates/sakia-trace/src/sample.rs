@@ -1,10 +1,14 @@
 //! Samples of the whole process, which its threads cannot tell: page faults, processor time, kernel workers.
 
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Page faults of the recording itself, for its buffers: they are not the program's.
+static OWN_FAULTS: AtomicU64 = AtomicU64::new(0);
 
 /// The name of the moment.
 pub(crate) const NAME: &str = "process";
-/// Minor page faults ever.
+/// Minor page faults of the program ever.
 pub(crate) const FAULTS: &str = "page faults";
 /// Threads of the ring's kernel that exist now.
 pub(crate) const WORKERS: &str = "kernel workers";
@@ -25,7 +29,29 @@ pub(crate) fn take() -> Vec<(&'static str, u64)> {
         };
         threads.flatten().filter(is_worker).count()
     });
-    parse(&stat).into_iter().chain([(WORKERS, workers as u64)]).collect()
+    let own = OWN_FAULTS.load(Ordering::Relaxed);
+    let mut values = parse(&stat);
+    for (name, value) in &mut values {
+        if *name == FAULTS {
+            *value = value.saturating_sub(own);
+        }
+    }
+    values.push((WORKERS, workers as u64));
+    values
+}
+
+/// Does a part of the recording's own work. Its page faults are not counted as the program's.
+pub(crate) fn as_own_work<T>(work: impl FnOnce() -> T) -> T {
+    let before = faults_of_this_thread();
+    let result = work();
+    let faults = faults_of_this_thread().saturating_sub(before);
+    OWN_FAULTS.fetch_add(faults, Ordering::Relaxed);
+    result
+}
+
+fn faults_of_this_thread() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    parse(&stat).iter().find(|(name, _)| *name == FAULTS).map_or(0, |(_, value)| *value)
 }
 
 /// The text of `/proc/self/stat`, see `proc_pid_stat(5)`; the name in parentheses may contain anything.
@@ -50,6 +76,16 @@ mod tests {
         assert_eq!(parse(stat), [(FAULTS, 700), (USER, 11), (SYSTEM, 12)]);
         assert_eq!(parse("17 (a"), []);
         assert_eq!(parse(""), []);
+    }
+
+    #[cfg_attr(miri, ignore = "it reads /proc")]
+    #[test]
+    fn faults_of_the_recording_are_apart() {
+        let before = OWN_FAULTS.load(Ordering::Relaxed);
+        let memory = as_own_work(|| vec![1_u8; 8 << 20]);
+        let own = OWN_FAULTS.load(Ordering::Relaxed) - before;
+        // Huge pages make it few.
+        assert!(own > 0, "{own} faults of {} bytes", memory.len());
     }
 
     #[test]

@@ -531,14 +531,15 @@ impl Runtime {
 
     /// Returns what this thread's driver did so far: its [`counters`](Runtime::counters), and if the runtime
     /// [measures](Builder::latencies) them the latencies of its operations by kind. Those of another thread
-    /// are had by a task there: see [`metrics`](crate::metrics()).
+    /// are had by a task there: see [`metrics`](crate::metrics()). A small file that [`fs::read`](crate::fs::read)
+    /// reads as a whole by plain calls has counters and no latency.
     ///
     /// # Examples
     /// ```
     /// use sakia_driver::OpKind;
     ///
     /// let runtime = sakia::Runtime::builder().latencies(true).build()?;
-    /// runtime.block_on(sakia::fs::read("/etc/hostname")).ok();
+    /// runtime.block_on(sakia::fs::File::open("/etc/hostname")).ok();
     /// let metrics = runtime.metrics();
     /// let opened = metrics.latency(OpKind::Open).expect("a file was opened");
     /// assert!(opened.count() == 1 && opened.percentile(99.0) <= opened.max());
