@@ -35,7 +35,7 @@ struct Header {
     len: u32,
 }
 
-/// What the kernel is told of a batch, kept for the next one, since it is large.
+/// The arguments of the kernel for one batch, kept for the next batch because they are large.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// The bytes of each datagram.

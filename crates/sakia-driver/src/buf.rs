@@ -134,7 +134,7 @@ pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 ///   dropped or reached through a `&mut`.
 /// - Neither method calls into a driver.
 pub unsafe trait IoBuf: 'static {
-    /// Where the bytes begin.
+    /// Returns a pointer to the first byte.
     fn stable_ptr(&self) -> *const u8;
     /// How many bytes there are.
     fn bytes_len(&self) -> usize;
@@ -224,7 +224,7 @@ pub unsafe trait IoBuf: 'static {
 ///   moves no bytes, and what was room before may still be written to.
 /// - No method calls into a driver.
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes begin.
+    /// Returns a pointer to the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
     /// How many bytes a read may fill: those that are initialized, unless the type has others. 0 is a buffer
@@ -350,8 +350,8 @@ fn capacity(buf: &Vec<u8>) -> usize {
 
 macro_rules! shared_bytes {
     ($($type:ty;)*) => {$(
-        // SAFETY: the bytes do not move with the value, live as long as it, and nobody may write to
-        // them while it lives.
+        // SAFETY: the bytes do not move with the value, live as long as it, and cannot be written to while it
+        // lives.
         unsafe impl IoBuf for $type {
             bytes_of_slice!();
         }

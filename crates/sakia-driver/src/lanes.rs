@@ -32,7 +32,7 @@
 //! break the invariant:
 //! - A push, and a thread that leaves jobs in the queue: both have a thread come.
 //! - A thread becomes idle, or ends: only if no job waits, in the step in which it has seen that.
-//! - The mark *coming* is set by whoever is going to wake or start a thread, and taken away by the next
+//! - The mark *coming* is set by the thread about to wake or start another, and taken away by the next
 //!   thread that comes out of its wait or its start, which then looks at the queue. There is such a
 //!   thread. A start brings one, or fails. For a wake there was an idle thread in that step under the lock.
 //!   At the time of the wake it waits, and so the wake ends its wait or that of another; or its wait has
@@ -63,7 +63,7 @@ use std::time::Duration;
 /// The jobs of a lane that wait for a thread, and what has to change in step with them. Under the pool's
 /// lock.
 pub trait Jobs: Default + Send + 'static {
-    /// What a thread performs.
+    /// A unit of work for one thread.
     type Job;
 
     /// Takes the job that is to be performed next.
@@ -73,7 +73,7 @@ pub trait Jobs: Default + Send + 'static {
     fn is_empty(&self) -> bool;
 }
 
-/// What the threads of a pool do.
+/// The work of a pool's threads.
 pub trait Worker: Sized + Send + Sync + 'static {
     /// The queue of a lane.
     type Jobs: Jobs;
@@ -127,7 +127,7 @@ struct Shared<W: Worker> {
     idle: Duration,
 }
 
-/// What is under the lock of a pool.
+/// The state under the lock of a pool.
 pub struct State<J> {
     lanes: Box<[Lane<J>]>,
     /// Threads end when they find no job. Set once, by [`Pool::close`].
@@ -138,8 +138,8 @@ pub struct State<J> {
 struct Lane<J> {
     jobs: J,
     threads: Threads,
-    /// A thread was woken or is being started, and has not looked at the queue since. Set by whoever does
-    /// that; see the module.
+    /// A thread was woken or is being started, and has not looked at the queue since. Set by the thread that
+    /// wakes or starts it; see the module.
     is_coming: bool,
     /// Numbers of threads that have ended.
     free_numbers: Vec<u32>,

@@ -19,7 +19,7 @@ const DIGITS: u8 = 2;
 /// The start of a slot whose operation is not measured.
 const UNKNOWN: Duration = Duration::MAX;
 
-/// What a driver did so far, in numbers.
+/// The counters and durations of a driver's activity so far.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {

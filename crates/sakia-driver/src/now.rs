@@ -29,8 +29,8 @@ const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 ///
 /// # Safety
 ///
-/// - The memory and the descriptors that `call` names are valid, and nobody else accesses the memory
-///   where the operation writes.
+/// - The memory and the descriptors that `call` names are valid, and no other code accesses the memory
+///   into which the operation writes.
 /// - A descriptor that it closes is the caller's to close.
 #[inline(always)]
 pub(crate) unsafe fn try_now(call: Call, mode: CallMode) -> Attempt {

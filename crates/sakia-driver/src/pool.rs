@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size(u8);
 
-/// What there is of one size.
+/// The facts about one size.
 struct SizeFacts {
     /// Bytes of each buffer.
     bytes: u32,
@@ -70,7 +70,7 @@ impl Size {
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    /// Whether buffers are free that the kernel could have.
+    /// Set if there are free buffers that the kernel could have.
     has_free: Cell<bool>,
 }
 
@@ -83,7 +83,7 @@ struct Group {
     free: RefCell<Vec<u16>>,
     /// How many the kernel has.
     provided: Cell<u32>,
-    /// Whether the backend has such a group; unknown until asked.
+    /// Set if the backend has such a group; unknown until asked.
     is_registered: Cell<Option<bool>>,
 }
 
@@ -112,7 +112,7 @@ impl Pool {
         })
     }
 
-    /// Whether the backend has a group of this size; `None` when it was not asked yet.
+    /// Returns whether the backend has a group of this size; `None` when it was not asked yet.
     pub(crate) fn is_registered(&self, size: Size) -> Option<bool> {
         self.group(size).is_registered.get()
     }
@@ -122,12 +122,12 @@ impl Pool {
         self.group(size).is_registered.set(Some(is_registered));
     }
 
-    /// Whether the kernel has buffers of this size.
+    /// Returns whether the kernel has buffers of this size.
     pub(crate) fn is_provided(&self, size: Size) -> bool {
         self.group(size).provided.get() > 0
     }
 
-    /// Whether there may be buffers that the kernel could have.
+    /// Returns whether there may be buffers that the kernel could have.
     #[inline(always)]
     pub(crate) fn has_free(&self) -> bool {
         self.has_free.get()
@@ -174,7 +174,7 @@ impl Pool {
         })
     }
 
-    /// The buffer is free: whoever took it uses it no more.
+    /// Frees the buffer: its user has finished with it.
     pub(crate) fn give_back(&self, size: Size, id: u16) {
         self.group(size).free.borrow_mut().push(id);
         self.has_free.set(true);

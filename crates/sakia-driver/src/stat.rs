@@ -1,4 +1,4 @@
-//! What `statx(2)` tells, in the kernel's form.
+//! The result of `statx(2)`, in the kernel's form.
 
 /// A point in time, as `struct statx_timestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,8 +18,8 @@ impl StatxTime {
     }
 }
 
-/// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
-/// `mask`; see `statx(2)`.
+/// The kernel's facts about a file: field by field `struct statx`. The bits of `mask` tell which fields are
+/// filled; see `statx(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
@@ -81,12 +81,12 @@ impl StatxResult {
     /// The type bits of `mode`.
     const TYPE_MASK: u16 = 0o170_000;
 
-    /// Whether this is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & Self::TYPE_MASK == 0o100_000
     }
 
-    /// Whether this is a directory.
+    /// Returns whether this is a directory.
     pub fn is_directory(&self) -> bool {
         self.mode & Self::TYPE_MASK == 0o040_000
     }

@@ -43,8 +43,8 @@ pub(crate) use self::abi::open_how as OpenHow;
 
 /// `MSG_DONTWAIT`: `EAGAIN` instead of waiting, for sends and receives.
 pub(crate) const DONT_WAIT: u32 = SendFlags::DONTWAIT.bits();
-/// `MSG_NOSIGNAL`: a send that nobody can receive any more fails, and raises no `SIGPIPE`. A receive takes it
-/// and does nothing with it.
+/// `MSG_NOSIGNAL`: a send without a receiver left fails, and raises no `SIGPIPE`. A receive accepts the flag
+/// and ignores it.
 pub(crate) const NO_SIGNAL: u32 = SendFlags::NOSIGNAL.bits();
 
 /// Issues a system call by its number, one of `linux_raw_sys`' `__NR_*`.
@@ -85,8 +85,8 @@ pub(crate) fn register(raw: i32) -> usize {
 ///
 /// # Safety
 ///
-/// - The number is one that an entry names, and whoever pushed that keeps the descriptor open as long as the
-///   borrow is used. If it is not open all the same the kernel says so.
+/// - The number is one that an entry names, and the code that pushed that keeps the descriptor open as long
+///   as the borrow is used. If it is not open all the same the kernel says so.
 pub(crate) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
     if raw < 0 {
         return Err(Errno::BADF);
@@ -112,7 +112,7 @@ pub enum Direction {
 ///
 /// # Safety
 ///
-/// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and nobody
+/// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and no thread
 ///   changes when writing.
 #[inline(always)]
 pub(crate) unsafe fn transfer(
@@ -139,7 +139,7 @@ pub(crate) unsafe fn transfer(
 ///
 /// # Safety
 ///
-/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and nobody changes
+/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and no thread changes
 ///   when writing.
 #[inline(always)]
 pub(crate) unsafe fn transfer_one(
@@ -190,7 +190,7 @@ impl Message {
         Self { name, name_len, vector: part, vector_len: 1, ..Self::EMPTY }
     }
 
-    /// A message of several parts, to whoever the socket is connected with.
+    /// Returns a message of several parts, to the peer with which the socket is connected.
     pub(crate) const fn of_parts(parts: &mut [IoVec]) -> Self {
         Self { vector: parts.as_mut_ptr(), vector_len: parts.len(), ..Self::EMPTY }
     }
@@ -302,7 +302,7 @@ pub(crate) unsafe fn transfer_socket(
 ///
 /// # Safety
 ///
-/// - `address` has room for as many bytes as there are at `len`, and nobody else uses either.
+/// - `address` has room for as many bytes as `len` says, and no other code uses either.
 pub(crate) unsafe fn socket_address(
     call: u32,
     raw: i32,

@@ -1,4 +1,4 @@
-//! What was received and not taken yet.
+//! Bytes that were received and not taken yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use super::multishot::Multishot;
 use crate::ops::ReceivedControl;
 use crate::pool::Size;
 
-/// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
+/// The number of bytes that may lie here, while the program does not receive, before the peer has to wait.
 pub(super) const BYTES_MAX: usize = 256 << 10;
 /// Buffers that may.
 pub(super) const BUFS_MAX: usize = 32;
@@ -24,9 +24,9 @@ pub(super) struct Inbox {
     bufs: RefCell<VecDeque<RecvBuf>>,
     /// Bytes of all of them.
     bytes: Cell<usize>,
-    /// What came with the first of them, for a dropped receive.
+    /// Control messages that came with the first bytes, for a dropped receive.
     control: Cell<Option<Box<ReceivedControl>>>,
-    /// Whether there is such.
+    /// Set if `control` holds any.
     has_control: Cell<bool>,
     /// How the stream ended, to be told once.
     end: RefCell<Option<io::Result<()>>>,
@@ -87,7 +87,7 @@ impl Inbox {
         self.end.take()
     }
 
-    /// Whether the peer is to wait now.
+    /// Returns whether the peer should wait now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.get() >= BYTES_MAX || self.bufs.borrow().len() >= BUFS_MAX
     }
@@ -144,8 +144,8 @@ impl Inbox {
         self.size.get()
     }
 
-    /// Whether the last bytes here filled a buffer of the size in use: what comes now, before anyone took
-    /// these, came together with them.
+    /// Returns whether the last bytes here filled a buffer of the size in use: then bytes that come before
+    /// these are taken arrived together with them.
     pub(super) fn ends_full(&self) -> bool {
         let full = self.size.get().bytes() as usize;
         self.bufs.borrow().back().is_some_and(|buf| buf.len() >= full)

@@ -19,7 +19,7 @@ pub(super) struct Multishot {
     is_paused: Cell<bool>,
     /// The kernel does one at a time only.
     is_single: Cell<bool>,
-    /// Who waits for something to come.
+    /// The waker of the task that waits for data.
     waiter: Cell<Option<Waker>>,
 }
 

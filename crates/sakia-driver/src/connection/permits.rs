@@ -155,7 +155,7 @@ where
 
     fn dispose(self, completion: Completion) {
         let Self { operation, permit, keep } = self;
-        // Nobody waits for news while the permit is taken.
+        // No task waits for readiness while the permit is taken.
         keep(&permit.of, operation.complete(completion));
     }
 

@@ -148,7 +148,7 @@ impl Connection {
         self.receive_alone(buf, flags, permit).await
     }
 
-    /// Receives once, of what the kernel has. Bytes that come for nobody stay here.
+    /// Receives once the data that the kernel has. Bytes that come for a dropped future stay here.
     async fn receive_alone<T: IoBufMut>(
         &self,
         buf: T,
@@ -177,7 +177,7 @@ impl Connection {
     ) -> Result<Permit<Inner>, io::Result<usize>> {
         let inbox = &self.inner().inbox;
         let permit = self.receive_permit().await;
-        // What is in flight for `recv` comes before whatever the kernel has.
+        // Bytes of the `recv` in flight come before those that the kernel still has.
         poll_fn(|cx| inbox.poll_ready(cx)).await;
         match take(inbox) {
             0 => {}
@@ -294,7 +294,7 @@ impl Connection {
     fn arm(&self) -> bool {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
-        // Where no more of the best size can be had, a smaller one is still better than none.
+        // If there are no more buffers of the best size, a smaller one is still better than none.
         let mut sizes =
             std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
         let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
@@ -308,7 +308,7 @@ impl Connection {
 }
 
 impl Inner {
-    /// Keeps bytes that were received for nobody.
+    /// Keeps bytes that were received for a dropped future.
     fn keep(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.inbox.push(RecvBuf::owned(bytes.to_vec()));

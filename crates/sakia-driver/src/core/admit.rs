@@ -33,8 +33,8 @@ pub(super) struct Admission {
     credits: u32,
     /// How many those are when none is in flight.
     credits_max: u32,
-    /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there
-    /// is a credit.
+    /// Set for a class whose operations need not wait: the driver runs, no operation of the class waits, and
+    /// there is a credit.
     is_open: [bool; 2],
     is_running: bool,
 }
@@ -54,7 +54,7 @@ impl Admission {
         }
     }
 
-    /// Whether an operation of this class need not wait for others.
+    /// Returns whether an operation of this class need not wait for others.
     #[inline(always)]
     pub(super) fn may_push(&self, class: Class) -> bool {
         self.is_open[class as usize]
@@ -76,7 +76,7 @@ impl Admission {
         class == Class::Waiting || self.credits > 0
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no operation waits.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.listed == 0
@@ -294,7 +294,7 @@ impl Core {
         self.slab.header(slot).flags &= !flag::DEFERRED;
     }
 
-    /// Whether [`admit`](Core::admit) has something to do.
+    /// Returns whether [`admit`](Core::admit) has something to do.
     #[inline]
     pub(super) fn is_anything_listed(&self) -> bool {
         !self.admission.is_empty() || self.cancels.is_wanted()
@@ -334,7 +334,7 @@ impl Core {
         if self.is_full() { None } else { self.admission.next() }
     }
 
-    /// Whether the queue has no room.
+    /// Returns whether the queue has no room.
     fn is_full(&self) -> bool {
         self.backend.sq_pending() >= self.backend.sq_entries()
     }

@@ -1,4 +1,4 @@
-//! Cancellation: requests that are never lost, and operations that nobody waits for any more.
+//! Cancellation: requests that are never lost, and operations whose result is no longer wanted.
 //!
 //! Invariants:
 //! - Requests to cancel in flight never exceed the reserve.
@@ -29,7 +29,7 @@ pub(super) struct Cancels {
     reserve: u32,
     /// Requests that went to lanes whose answers come through the queue, and have not come.
     on_lanes: u32,
-    /// Whether everything in flight is to be canceled with the next push.
+    /// Set if the next push cancels everything in flight.
     all: bool,
 }
 
@@ -43,13 +43,13 @@ impl Cancels {
         (self.credits.into(), self.reserve.into())
     }
 
-    /// Whether a request is to be pushed.
+    /// Returns whether a request is to be pushed.
     #[inline(always)]
     pub(super) fn is_wanted(&self) -> bool {
         !self.list.is_empty() || self.all
     }
 
-    /// Whether an answer from a lane has not come yet.
+    /// Returns whether an answer from a lane is outstanding.
     pub(super) fn awaits_lanes(&self) -> bool {
         self.on_lanes > 0
     }
@@ -252,8 +252,8 @@ impl Core {
             let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
             may_cancel_all &= header.state != State::Pushed || is_cancelable;
         }
-        // One request for all would hit a close that is with a worker, of which nobody could tell then
-        // whether it was begun.
+        // One request for all would hit a close that is with a worker, and then it could not be told whether
+        // that had begun.
         if may_cancel_all {
             self.cancels.all = self.in_flight > 0;
             for slot in self.slab.slots() {

@@ -36,7 +36,7 @@ impl Keeper {
     }
 }
 
-/// What a driver stands on once it has stopped: takes nothing, and has nothing.
+/// The backend of a driver that has stopped: takes nothing, and has nothing.
 pub(crate) struct Stopped;
 
 // SAFETY: no entry is ever pushed.
@@ -126,7 +126,7 @@ impl Core {
         self.cancel_everything();
     }
 
-    /// Whether something is left to drain.
+    /// Returns whether something is left to drain.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0
             || self.cancels.awaits_lanes()
@@ -160,8 +160,8 @@ impl Core {
         lost
     }
 
-    /// Ends the closes that wait for their descriptor: its last user may be an operation that was
-    /// given up. If it is another, that closes the descriptor yet, and nobody is told.
+    /// Ends the closes that wait for their descriptor: its last user may be an operation that was given up.
+    /// If it is another, that one closes the descriptor later, and the result is not reported.
     fn finish_all_parked(&mut self) {
         for slot in self.slab.slots() {
             let key = self.slab.key(slot);
@@ -178,7 +178,7 @@ impl Core {
         }
     }
 
-    /// What keeps this memory, once the driver has ended and the last slot was freed.
+    /// Returns the value that keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
     pub(crate) fn last_kept(&mut self) -> Option<KeepAlive> {
         if self.slab.live() == 0 { self.keeper.kept.take() } else { None }

@@ -147,7 +147,7 @@ impl Core {
         if is_ready {
             self.reap();
         }
-        // A completion that nobody waits for, with more to come, is no reason to stay awake.
+        // A multishot completion without a waiter is no reason to stay awake.
         let idle = self.counters.finished == finished_before
             && !self.has_deferred()
             && !is_held_up
@@ -172,7 +172,7 @@ impl Core {
         self.counters.finished + self.counters.delivered
     }
 
-    /// Whether users' code is to be run for what has happened already.
+    /// Returns whether users' code has yet to run for earlier completions.
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
         !self.outbox.is_empty()
@@ -270,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Whether there can be another turn.
+    /// Returns an error if there can be no further turn.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         if self.enters.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
     }

@@ -21,7 +21,7 @@ impl Handle {
     /// Lock by a descriptor that is used for nothing else.
     ///
     /// # Errors
-    /// - `EAGAIN`: with `LOCK_NB`, somebody else holds it. `EINVAL`: no such operation.
+    /// - `EAGAIN`: with `LOCK_NB`, another owner holds it. `EINVAL`: no such operation.
     /// - `ECANCELED`: canceled before it began.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `flock(2)`.
     ///

@@ -233,7 +233,7 @@ unsafe impl Operation for Openat2 {
     }
 }
 
-/// Whether a name may be made with these flags.
+/// Returns whether these flags may create a name.
 fn creates(flags: u64) -> bool {
     flags & u64::from(abi::O_CREAT) != 0
 }

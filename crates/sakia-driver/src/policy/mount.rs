@@ -142,7 +142,7 @@ pub(crate) struct Mounts {
     names_in_memory: NamesInMemory,
 }
 
-/// Whether names are lately made on file systems in memory. To try that where it is not so costs three calls.
+/// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
 struct NamesInMemory {
     /// Names that are not tried before the next one that is.
