@@ -85,7 +85,8 @@ impl Not for Events {
     }
 }
 
-/// What memory adds to the kernel's answer about a socket, and what it withholds.
+/// The changes that data in memory makes to the kernel's answer about a socket: events added, and events
+/// withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InMemory {
     /// The events that the kernel does not see.

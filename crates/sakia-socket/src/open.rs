@@ -21,7 +21,7 @@ thread_local! {
 /// The first numbers of threads.
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
-/// What all sockets of a layer share.
+/// The state that all sockets of a layer share.
 #[derive(Debug)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: Arc<H>,

@@ -6,9 +6,9 @@
 //! Any thread may start work, inside a runtime or not.
 //!
 //! The queue is bounded. Work that finds it full is held by its handle, and enters the queue when there
-//! is room, in the order of asking, while the handle is awaited. So whoever awaits what they start is
-//! slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work
-//! that is still held puts it in the queue beyond the bound: detached work runs, always.
+//! is room, in the order of asking, while the handle is awaited. So a task that awaits the work it starts is
+//! slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work that is
+//! still held puts it in the queue beyond the bound: detached work runs, always.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// What the process's shared pool does.
+/// Returns the state and the counters of the process's shared pool.
 pub fn statistics() -> Statistics {
     shared_pool().statistics()
 }
@@ -128,7 +128,7 @@ pub struct Pool {
     room: Arc<Semaphore>,
 }
 
-/// What a pool does, and did so far.
+/// The state of a pool, and counters of its work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -150,7 +150,8 @@ pub struct Statistics {
 
 type Threads = lanes::Pool<Worker>;
 
-/// What the threads do, and count without the lock, which others want just then. As in the statistics.
+/// The threads' own state and counters, kept without the lock, which others need at that moment. As in the
+/// statistics.
 #[derive(Default)]
 struct Worker {
     completed: AtomicU64,
@@ -222,7 +223,7 @@ impl Pool {
         Ok(join.into())
     }
 
-    /// What the pool does.
+    /// Returns the state and the counters of the pool.
     pub fn statistics(&self) -> Statistics {
         let Worker { completed, panicked } = self.threads.worker();
         self.threads.update(|state| {
@@ -262,7 +263,7 @@ where
 {
     let threads = threads.clone();
     let call = move || {
-        // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
+        // `f` is gone after a panic, so no code sees the state that it left half-changed.
         let outcome = catch_unwind(AssertUnwindSafe(f));
         let Worker { completed, panicked } = threads.worker();
         completed.fetch_add(1, Ordering::Relaxed);
@@ -303,7 +304,7 @@ impl lanes::Worker for Worker {
 
     /// A panic is one of a waker.
     fn perform(_: &Threads, _: usize, Job { work, room }: Job) {
-        drop(room); // may wake whoever waits for it
+        drop(room); // may wake the task that waits for it
         work.run();
     }
 
@@ -354,7 +355,7 @@ impl<T> BlockingHandle<T> {
         drop(held); // outside the lock: it is the user's
     }
 
-    /// Whether the work has ended.
+    /// Returns whether the work has ended.
     pub fn is_finished(&self) -> bool {
         self.join.is_finished()
     }

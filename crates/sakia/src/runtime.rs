@@ -69,7 +69,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What [`Runtime::new`] builds.
+    /// Returns the options of [`Runtime::new`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -98,8 +98,8 @@ impl Builder {
         self.note("ring")
     }
 
-    /// Whether operations are done as plain system calls where that is the cheaper way, and by which
-    /// rules. Without this call by the default ones.
+    /// Sets whether operations are done as plain system calls if that is cheaper, and by which rules. Without
+    /// this call the default ones hold.
     #[must_use]
     pub fn bypass(mut self, bypass: Bypass) -> Self {
         self.bypass = bypass;
@@ -118,10 +118,10 @@ impl Builder {
         self.note("spin")
     }
 
-    /// Whether time stands still while tasks run, and jumps to the next deadline when all of them wait
-    /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in
-    /// flight, one that waits for a peer included, no time passes. Other threads, which may be about to
-    /// wake a task, are not waited for.
+    /// Sets whether time stands still while tasks run, and jumps to the next deadline when all of them wait
+    /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in flight,
+    /// one that waits for a peer included, no time passes. Other threads, which may be about to wake a task,
+    /// are not waited for.
     ///
     /// The simulated kernel has a virtual time of its own, which this does not change.
     #[must_use]
@@ -243,7 +243,7 @@ impl Builder {
         local.shown.add(thread, Some(observer));
     }
 
-    /// What was asked for, here or by the environment.
+    /// Returns the policy that was asked for, here or by the environment.
     pub(crate) fn policy(&self) -> io::Result<Policy> {
         match self.policy {
             Some(policy) => Ok(policy),
@@ -256,7 +256,7 @@ impl Builder {
         (0..self.threads).map(|_| Arc::default()).collect()
     }
 
-    /// What thread number `thread` has of the runtime or engine, with a backend of its own.
+    /// Builds the state that thread number `thread` of the runtime or engine has, with a backend of its own.
     fn local(
         &self,
         policy: Policy,
@@ -395,7 +395,7 @@ impl Thread {
         let join = std::thread::Builder::new().name(name).spawn(move || {
             match builder.local(policy, number, remotes, shown) {
                 Ok((local, choice)) => {
-                    // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
+                    // There is no receiver if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(choice)).ok();
                     run_until_stopped(&local);
                 }
@@ -461,7 +461,7 @@ pub struct Runtime {
     pub(crate) local: Rc<Local>,
     choice: Choice,
     threads: Vec<Thread>,
-    /// Who waits for what; on the simulated kernel only.
+    /// The waits of each task; on the simulated kernel only.
     #[cfg(feature = "sim")]
     pub(crate) watch: Option<Watch>,
 }
@@ -495,7 +495,7 @@ impl Runtime {
         &self.choice
     }
 
-    /// What the driver did so far.
+    /// Returns the counters of the driver's work so far.
     pub fn counters(&self) -> Counters {
         self.local.driver.counters()
     }
@@ -553,7 +553,8 @@ impl Runtime {
         self.local.live_tasks()
     }
 
-    /// Operations of this thread's driver whose result was not taken, or that are in flight for nobody.
+    /// Returns the number of operations of this thread's driver whose result was not taken, or whose future
+    /// is gone.
     pub fn live_operations(&self) -> u32 {
         self.local.driver.live_operations()
     }
@@ -660,13 +661,14 @@ impl Runtime {
         // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
         self.local.drive_by(observed, true, None)?;
         let is_busy = self.local.has_ready();
-        // From here on, whoever wakes a task makes the descriptor readable.
+        // From here on, a wake of a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
 
-    /// A descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do, for
-    /// a foreign loop to poll. It is the caller's own, and a new one at each call: whatever is done with it,
-    /// but polling, concerns nobody else. Only `run_once` makes it unreadable again.
+    /// Returns a descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do,
+    /// for a foreign loop to poll. Each call returns a new descriptor, which is the caller's own: any use of
+    /// it other than polling disturbs no other caller's descriptor. Only `run_once` makes it unreadable
+    /// again.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.
@@ -714,13 +716,14 @@ impl Main {
         Arc::new(Self { is_woken: AtomicBool::new(true), remote })
     }
 
-    /// Whether the future was woken since this was last asked.
+    /// Returns whether the future was woken since the last call.
     #[inline]
     pub(crate) fn take_wake(&self) -> bool {
         self.is_woken.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher price.
+    /// Returns whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher
+    /// price.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
         self.is_woken.load(Ordering::Acquire)

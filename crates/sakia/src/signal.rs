@@ -49,7 +49,7 @@ impl SignalKind {
     /// The terminal has another size.
     #[doc(alias = "SIGWINCH")]
     pub const WINDOW_CHANGE: Self = Self(consts::SIGWINCH);
-    /// Written to a pipe or socket that nobody reads.
+    /// A write to a pipe or socket without a reader.
     #[doc(alias = "SIGPIPE")]
     pub const PIPE: Self = Self(consts::SIGPIPE);
     /// A timer set with `alarm(2)` ran out.
@@ -73,7 +73,7 @@ impl SignalKind {
 #[derive(Debug)]
 pub struct Signal {
     receiver: Async<UnixStream>,
-    /// What to unregister.
+    /// The registration to remove.
     registered: Registered,
 }
 

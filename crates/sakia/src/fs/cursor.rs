@@ -159,7 +159,7 @@ impl File {
         self.seek(SeekFrom::Current(0)).await
     }
 
-    /// Where the file ends.
+    /// Returns the offset of the end of the file.
     async fn end(&self) -> io::Result<u64> {
         let metadata = self.metadata().await?;
         if metadata.file_type().is_block_device() {

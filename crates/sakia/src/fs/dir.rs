@@ -20,7 +20,7 @@ use super::paths::read_link_at;
 use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// How often a lookup is tried that somebody's renaming disturbs.
+/// How many times a lookup is tried when renames by others disturb it.
 const TRIES: u32 = 64;
 
 /// An open directory. Paths given to it are confined to it: what lies outside cannot be reached.
@@ -71,8 +71,8 @@ impl Dir {
         Ok(Self { fd, driver, path: path.to_owned() })
     }
 
-    /// Uses a directory that somebody else has open, and that other threads may use meanwhile. Its owner is
-    /// kept while operations use it, and closed by nobody here. `path` is for messages.
+    /// Uses a directory of another owner, which other threads may use meanwhile. The owner is kept while
+    /// operations use it, and the directory is never closed here. `path` is for messages.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -210,7 +210,7 @@ impl Dir {
         made.await.between("symlink", original, &self.path.join(link))
     }
 
-    /// Where the symbolic link at `path` beneath this directory points to.
+    /// Returns the target of the symbolic link at `path` beneath this directory.
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`read_link`](super::read_link).
@@ -223,8 +223,8 @@ impl Dir {
         read.await.at("read link", &self.path.join(path))
     }
 
-    /// What the file system tells of what is at `path` beneath this directory, links followed as far as
-    /// they stay within; `.` is the directory itself.
+    /// Returns the metadata of the file at `path` beneath this directory, links followed as far as they stay
+    /// within; `.` is the directory itself.
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`metadata`](super::metadata).

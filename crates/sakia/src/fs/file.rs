@@ -65,7 +65,7 @@ pub struct File {
     pub(super) direct: Option<Box<Direct>>,
 }
 
-/// Where the next read or write goes that names no offset. Shared by the clones of a file.
+/// The offset of the next read or write that names none. Shared by the clones of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
     own: Cell<u64>,
@@ -218,7 +218,7 @@ impl File {
         self.driver.close(self.fd).await
     }
 
-    /// Whether the file has no offsets: a FIFO, a terminal, a device.
+    /// Returns whether the file has no offsets: a FIFO, a terminal, a device.
     pub(super) fn is_stream(&self) -> bool {
         self.fd.kind() == FileKind::Waiting
     }
@@ -308,7 +308,7 @@ impl File {
     #[doc(alias = "pread")]
     pub async fn read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
         buf_try!(check_offset(offset), buf);
-        // What ends well is in one piece here, and the rest boxed: this is what programs do most.
+        // The common, successful path is in one piece here, and the rest boxed.
         let (result, buf) = self.driver.read(&self.fd, buf, offset).await;
         match result {
             Ok(count) => (Ok(count), buf),
@@ -617,7 +617,7 @@ impl File {
         (result, written)
     }
 
-    /// What the file system tells of the file.
+    /// Returns the file's metadata.
     ///
     /// # Errors
     /// As `fstat(2)`.

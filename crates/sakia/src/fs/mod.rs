@@ -68,7 +68,7 @@ pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
 }
 
-/// What starts operations on the calling thread's runtime.
+/// Returns the handle for operations on the calling thread's runtime.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -1,4 +1,4 @@
-//! What is done to names: directories, links, renaming, removing, asking.
+//! Operations on names: directories, links, renaming, removing, asking.
 
 use std::ffi::CString;
 use std::io;
@@ -75,7 +75,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// Takes `error` for none if there is a directory, which somebody else may have made just now.
+/// Ignores `error` if there is a directory, which another process may have made just now.
 async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
     match metadata(path).await {
         Ok(found) if found.is_dir() => Ok(()),
@@ -83,7 +83,7 @@ async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
     }
 }
 
-/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once nobody has it
+/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once no process has it
 /// open.
 ///
 /// # Errors
@@ -171,7 +171,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Resu
     made.await.between("symlink", original, link)
 }
 
-/// Where a symbolic link points to.
+/// Returns the target of a symbolic link.
 ///
 /// # Errors
 /// `EINVAL`: not a symbolic link. Otherwise as `readlink(2)`.
@@ -188,7 +188,7 @@ pub async fn read_link(path: impl AsRef<Path>) -> Result<PathBuf> {
     read.await.at("read link", path)
 }
 
-/// Where a path leads when its last part is a symbolic link, one that leads nowhere included.
+/// Returns the path to which a final symbolic link leads, also if that file does not exist.
 pub(super) async fn follow_links(path: &Path) -> io::Result<PathBuf> {
     let mut target = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -226,7 +226,7 @@ pub(super) async fn read_link_at(
     }
 }
 
-/// What the file system tells of what is at `path`, links followed.
+/// Returns the metadata of the file at `path`, links followed.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES`, `ELOOP`. Otherwise as `stat(2)`.
@@ -261,7 +261,8 @@ async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
     uninterrupted(stat).await.map(Metadata::new)
 }
 
-/// Whether there is something at `path`, links followed. The same as [`try_exists`]: both names are in use.
+/// Returns whether there is a file at `path`, links followed. The same as [`try_exists`]: both names are in
+/// use.
 ///
 /// # Errors
 /// It cannot be told: `EACCES`, `ELOOP`.
@@ -272,7 +273,7 @@ pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
     try_exists(path).await
 }
 
-/// Whether there is something at `path`, links followed.
+/// Returns whether there is a file at `path`, links followed.
 ///
 /// # Errors
 /// It cannot be told: `EACCES`, `ELOOP`.
@@ -290,7 +291,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
 /// Sets who may do what with what is at `path`, links followed.
 ///
 /// # Errors
-/// `EPERM`: somebody else's file. `EROFS`. Otherwise as `chmod(2)`.
+/// `EPERM`: the file of another user. `EROFS`. Otherwise as `chmod(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -307,7 +308,7 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
 /// Sets the times of what is at `path`, links followed.
 ///
 /// # Errors
-/// `EPERM`, `EACCES`: somebody else's file. Otherwise as `utimensat(2)`.
+/// `EPERM`, `EACCES`: the file of another user. Otherwise as `utimensat(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -33,7 +33,7 @@ const RANGE_BYTES: usize = 64 << 20;
 const SMALL_RANGE_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// What the next file read as a whole is thought to have: the size of the last ones.
+    /// The expected size of the next file that is read as a whole: the size of the last ones.
     static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
 }
 
@@ -308,7 +308,7 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
     copy_by_reading(source, target, done).await
 }
 
-/// Whether the kernel does not copy between such files, though reading and writing may do.
+/// Returns whether the kernel does not copy between such files, though reading and writing may do.
 fn is_not_possible(error: &io::Error) -> bool {
     const ERRORS: [Errno; 6] =
         [Errno::XDEV, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::BADF];

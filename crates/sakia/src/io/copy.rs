@@ -4,8 +4,8 @@
 //! the bytes are not copied within the process. What fills less than half a block is copied: it would
 //! keep more memory than it has bytes.
 //!
-//! Where a file is read and the kernel can send it, to a stream, its bytes do not come to the process at all:
-//! the writer gets ranges of it.
+//! If a file is read and the kernel can send it to a stream, its bytes never come to the process: the writer
+//! gets ranges of the file.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,8 +28,8 @@ use super::writer::Writer;
 /// [counts](Writer::accepted); another copy goes on from there.
 ///
 /// # Errors
-/// What reading or writing fails with. After an error of reading, what was read before it has been given to
-/// the writer.
+/// As for reading or writing. After an error of reading, the bytes read before it have been given to the
+/// writer.
 ///
 /// # Examples
 /// ```

@@ -59,7 +59,7 @@ pub struct Reader<S: Source> {
     carry: Vec<u8>,
     /// Those of `carry` from here on are not consumed.
     carry_at: usize,
-    /// What was read last.
+    /// The block that was read last.
     block: Held,
     /// The bytes of `block` that are not consumed, nor in `carry`.
     range: Range<usize>,
@@ -191,7 +191,7 @@ impl Reader<Offloaded> {
     }
 }
 
-/// Where in a reader some bytes are.
+/// The place of some bytes in a reader.
 enum Place {
     Carry(Range<usize>),
     Block(Range<usize>),
@@ -234,7 +234,7 @@ impl<S: Source> Reader<S> {
     /// The next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
     ///
     /// # Errors
-    /// What reading fails with, once all bytes before it are consumed; never `EINTR`. The next call tries
+    /// As for reading, once all bytes before the error are consumed; never `EINTR`. The next call tries
     /// again.
     pub async fn fill(&mut self) -> io::Result<&[u8]> {
         poll_fn(|cx| self.poll_fill(cx)).await?;
@@ -563,7 +563,7 @@ impl<S: Source> Reader<S> {
         self.consumed += range.len();
     }
 
-    /// Whether the next bytes are a block, or a large part of one.
+    /// Returns whether the next bytes are a block, or a large part of one.
     pub(crate) fn has_block(&self) -> bool {
         self.carried() == 0 && self.range.len() * 2 > self.size_of_block()
     }

@@ -19,7 +19,7 @@ use super::stream::Stream;
 ///
 /// The `*_with` methods try first and wait when that would block, so the descriptor should be
 /// non-blocking (`O_NONBLOCK`): a call that blocks holds up its whole thread. `new` does not change
-/// that flag, which belongs to the open file and is shared with whoever else has it.
+/// that flag, which belongs to the open file and is shared with its other users.
 ///
 /// The driver polls a duplicate of the descriptor. It is closed soon after the `Async` is dropped or
 /// taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
@@ -100,7 +100,7 @@ impl<T> Async<T> {
     /// between. `Interrupted` is tried again at once. Resolves to what `f` answered last.
     ///
     /// # Errors
-    /// What `f` fails with, and as for [`readable`](Async::readable).
+    /// As the last call of `f`, and as for [`readable`](Async::readable).
     pub async fn read_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::READABLE, f).await
     }
@@ -108,7 +108,7 @@ impl<T> Async<T> {
     /// As [`read_with`](Async::read_with), waiting for room to write.
     ///
     /// # Errors
-    /// What `f` fails with, and as for [`readable`](Async::readable).
+    /// As the last call of `f`, and as for [`readable`](Async::readable).
     pub async fn write_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::WRITABLE, f).await
     }

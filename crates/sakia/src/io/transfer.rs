@@ -1,7 +1,7 @@
-//! What all transfers have in common: trying again, and going on until all is done.
+//! The common part of all transfers: trying again, and going on until all is done.
 //!
-//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that somebody made
-//! non-blocking, such as a shared terminal: then readiness is awaited before the next try.
+//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that other code made non-blocking, such
+//! as a shared terminal: then readiness is awaited before the next try.
 
 use std::future::Future;
 use std::io;

@@ -59,9 +59,9 @@ pub fn unreported_write_errors() -> u64 {
 /// each call after that repeats it; [`written`](Writer::written) says how many bytes the sink had taken by
 /// then.
 ///
-/// Dropping a writer does not lose what was written: it still leaves, in the background, as long as the
-/// runtime lives. How that ends nobody is told; what is lost is counted, see [`unreported_write_errors`].
-/// [`close`](Writer::close) waits, and tells.
+/// Dropping a writer does not lose written bytes: they still leave, in the background, as long as the runtime
+/// lives. The outcome is not reported; lost bytes are counted, see [`unreported_write_errors`].
+/// [`close`](Writer::close) waits, and returns the outcome.
 ///
 /// # Examples
 /// ```
@@ -91,7 +91,7 @@ pub struct Writer<W> {
 
 type Shared = RefCell<State>;
 
-/// What a writer and its pump share.
+/// The state that a writer and its pump share.
 struct State {
     block_bytes: usize,
     bound_bytes: usize,
@@ -115,7 +115,7 @@ struct State {
     sync_to: u64,
     /// The same of what was synced, and reached `level`.
     synced: u64,
-    /// What syncing reaches.
+    /// The level of durability that syncing reaches.
     level: Level,
     end: End,
     /// The sink's first error.
@@ -144,7 +144,7 @@ enum End {
     No,
     /// By closing the sink.
     Close,
-    /// By closing the sink; nobody waits.
+    /// By closing the sink, without a caller that waits.
     Dropped,
     /// By giving the sink back.
     Give,
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// A block with room, `len` bytes long, that nobody uses.
+    /// Returns an unused block with room, `len` bytes long.
     fn block(&mut self, len: usize) -> Block {
         self.spare.take(len)
     }
@@ -257,7 +257,7 @@ impl State {
         self.bound_bytes.saturating_sub(self.waiting)
     }
 
-    /// Whether the pump has something to write.
+    /// Returns whether the pump has something to write.
     fn is_writable(&self) -> bool {
         let is_whole = match self.queue.front() {
             Some(Part::Bytes { block, range, grows }) => {
@@ -297,7 +297,7 @@ impl State {
         self.spare.give_all();
     }
 
-    /// Counts an error that nobody was told, and will not be.
+    /// Counts an error that was not reported, and will not be.
     fn count_loss(&mut self) {
         let untold = self.error.as_mut().filter(|failure| !failure.is_told);
         if let Some(failure) = untold {
@@ -328,7 +328,7 @@ impl State {
     }
 }
 
-/// What the pump is to do.
+/// The next task of the pump.
 enum Work {
     Write,
     Sync(u64),
@@ -512,7 +512,7 @@ impl<W> Writer<W> {
         Poll::Ready(self.shared.borrow_mut().check())
     }
 
-    /// Whether it was asked to close.
+    /// Returns whether it was asked to close.
     #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
     pub(crate) fn is_closing(&self) -> bool {
         self.shared.borrow().end == End::Close
@@ -542,7 +542,7 @@ impl<W> Writer<W> {
         if is_ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// A block that nobody uses, of `len` bytes.
+    /// Returns an unused block of `len` bytes.
     pub(crate) fn spare_block(&mut self, len: usize) -> Block {
         self.shared.borrow_mut().block(len)
     }

@@ -56,7 +56,7 @@ impl Activation {
         self.sockets.len()
     }
 
-    /// What the manager calls socket number `index`.
+    /// Returns the manager's name for socket number `index`.
     pub fn name(&self, index: usize) -> Option<&str> {
         self.names.get(index).map(String::as_str)
     }

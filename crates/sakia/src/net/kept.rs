@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::io::Errno;
 use sakia_driver::{self as driver, BufResult, IoBuf, IoBufMut, Op, Operation, ReceivedControl};
 
-/// What a receive tells besides the bytes. Some tell of control messages.
+/// The facts that a receive returns besides the bytes. Some types include control messages.
 pub(super) trait Shape: Sized + 'static {
     fn new(received: driver::Received, control: ReceivedControl) -> Self;
     fn into_parts(self) -> (driver::Received, ReceivedControl);
@@ -310,7 +310,7 @@ pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape
     op: Option<Op<O>>,
     kept: Option<&'a Kept>,
     place: Option<Place>,
-    /// What it took, until its operation has ended.
+    /// The result that it took, until its operation has ended.
     taken: Option<io::Result<Datagram>>,
 }
 
@@ -319,7 +319,7 @@ impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receivin
         Self { op: Some(op), kept, place: None, taken: None }
     }
 
-    /// What comes of the result of the operation.
+    /// Returns the result of the receive, given that of the operation.
     fn finish(&mut self, output: O::Output) -> O::Output {
         let Some(kept) = self.kept else { return output };
         let output = match (self.taken.take(), output) {

@@ -25,9 +25,9 @@
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
 //!
 //! On the [simulated kernel](crate::sim) there is a loopback network, without options: setting one that
-//! changes how fast bytes go, or when somebody notices that nobody is there (`nodelay`, `reuse_addr`,
-//! `keepalive`, `ttl`, sizes of buffers and the like), does nothing there. Setting any other, or asking for
-//! one, fails with `EOPNOTSUPP`.
+//! changes how fast bytes go, or when an absent peer is noticed (`nodelay`, `reuse_addr`, `keepalive`, `ttl`,
+//! sizes of buffers and the like), does nothing there. Setting any other, or asking for one, fails with
+//! `EOPNOTSUPP`.
 
 mod activation;
 mod datagram;

@@ -1,4 +1,4 @@
-//! What a receive of datagrams tells.
+//! The results of receiving datagrams.
 
 use std::io;
 

@@ -69,8 +69,8 @@ impl<E, A> ServeOptions<E, A> {
         self
     }
 
-    /// Whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at once,
-    /// instead of waiting. Without this call they wait.
+    /// Sets whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at
+    /// once, instead of waiting. Without this call they wait.
     #[must_use]
     pub fn refuse_excess(mut self, refuse: bool) -> Self {
         self.is_excess_refused = refuse;
@@ -121,7 +121,7 @@ impl<E, A> fmt::Debug for ServeOptions<E, A> {
     }
 }
 
-/// What [`serve`] did.
+/// The counts of [`serve`]'s work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
@@ -141,7 +141,7 @@ pub struct Served {
     pub accept_errors: u64,
 }
 
-/// What went wrong while serving.
+/// An error of serving.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError<E, A = SocketAddr> {
@@ -198,7 +198,7 @@ impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
 pub struct ServeFailed {
     /// Why.
     pub error: Error,
-    /// What was done until then.
+    /// The counts of the work done until then.
     pub served: Served,
 }
 
@@ -311,7 +311,7 @@ struct Server<E, S: Stream> {
     served: Served,
 }
 
-/// What happens while it accepts.
+/// An event while it accepts.
 enum Event<E, S: Stream> {
     Stopped,
     Ended(Result<End<E, S::Address>, JoinError>),
@@ -322,7 +322,7 @@ enum Event<E, S: Stream> {
     Accepted(Result<Accepted<S>>),
 }
 
-/// What is waited for before the next accept.
+/// The conditions to wait for before the next accept.
 struct Waits {
     /// After a failure: when to try again.
     pause: Option<Sleep>,
@@ -349,7 +349,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
         let mut next_pause = PAUSE_MIN;
         let Self { options: ServeOptions { connections_max, budget, .. }, .. } = self;
         let is_bounded = *connections_max < usize::MAX || budget.is_some();
-        // What is accepted ahead of its time would be beyond the bound.
+        // A connection accepted ahead of its time would be beyond the bound.
         let ahead = !is_bounded || self.options.is_excess_refused;
         loop {
             let is_full = self.tasks.len() >= self.options.connections_max;
@@ -497,7 +497,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
     }
 }
 
-/// Whether a listener that fails so will go on failing.
+/// Returns whether a listener with this error will go on failing.
 fn is_final(error: &Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw_os_error),

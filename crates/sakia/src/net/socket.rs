@@ -1,4 +1,4 @@
-//! What connections of all families have in common.
+//! The common part of connections of all families.
 //!
 //! `EINTR` starts a transfer again. `EAGAIN` comes from sockets that another owner made non-blocking: then
 //! readiness is awaited before the next try.
@@ -30,7 +30,7 @@ pub trait Stream: private::Connected + fmt::Debug + 'static {
 pub(super) mod private {
     use super::{Socket, SocketAddress, fmt, io};
 
-    /// What is behind a [`Stream`](super::Stream).
+    /// The private part of a [`Stream`](super::Stream).
     pub trait Connected: Sized {
         /// Makes a connection of its socket.
         fn of(socket: Socket) -> Self;
@@ -156,7 +156,7 @@ impl Socket {
         uninterrupted(async || self.connection.shutdown(how).await).await
     }
 
-    /// Whether to try again after `error`, having waited if need be.
+    /// Returns whether to try again after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
         may_retry(self.connection.driver(), self.connection.fd(), error, events).await
     }

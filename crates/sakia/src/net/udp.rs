@@ -277,7 +277,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_socket_broadcast(fd, broadcast))
     }
 
-    /// Whether datagrams may be sent to addresses of everybody.
+    /// Returns whether datagrams may be sent to broadcast addresses.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -331,7 +331,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ip_multicast_loop(fd, on))
     }
 
-    /// Whether sockets of this machine get what is sent to groups.
+    /// Returns whether sockets of this machine get datagrams that it sends to groups.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -348,7 +348,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_multicast_loop(fd, on))
     }
 
-    /// Whether sockets of this machine get what is sent to groups of version 6.
+    /// Returns whether sockets of this machine get datagrams that it sends to groups of version 6.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -458,7 +458,7 @@ impl UdpSocket {
         options::set_gro(self.inner.fd(), on)
     }
 
-    /// Whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
+    /// Returns whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
     ///
     /// # Errors
     /// As `getsockopt(2)`.

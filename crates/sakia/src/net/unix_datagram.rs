@@ -92,7 +92,7 @@ impl UnixDatagram {
         Ok(socket)
     }
 
-    /// Makes a socket without an address, to which nobody can send but its [peer](UnixDatagram::connect).
+    /// Makes a socket without an address: only its [peer](UnixDatagram::connect) can send to it.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. As `socket(2)`.
@@ -299,8 +299,8 @@ impl UnixDatagram {
         option(self.inner.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
     }
 
-    /// Whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of the
-    /// sender.
+    /// Returns whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group
+    /// of the sender.
     ///
     /// # Errors
     /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -318,8 +318,8 @@ impl UnixDatagram {
     }
 
     /// Ends one or both directions, for all descriptors of the socket. After the receives were ended, one
-    /// brings what came before, then 0 bytes from an unnamed sender, and so do those that wait; whoever sends
-    /// to this socket gets `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
+    /// brings earlier datagrams, then 0 bytes from an unnamed sender, and so do waiting receives; later sends
+    /// to this socket get `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
     /// nothing.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ impl Command {
         self
     }
 
-    /// Whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
+    /// Sets whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
     /// call it goes on.
     pub fn kill_on_drop(&mut self, kill_on_drop: bool) -> &mut Self {
         self.kill_on_drop = kill_on_drop;
@@ -230,7 +230,7 @@ pub struct Child {
 enum Watch {
     /// Its pidfd is readable then.
     Pidfd(Stream),
-    /// A thread waits, from the first time somebody does.
+    /// A thread waits, from the first time a caller does.
     Thread(Option<BlockingHandle<()>>),
 }
 
@@ -257,9 +257,9 @@ impl Watch {
     }
 }
 
-/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing
-/// to wait for any more, which whoever asks for the status finds out. If the child was reaped meanwhile
-/// and its number given to another child of ours, this waits for that one: for nobody, and harmlessly.
+/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing to
+/// wait for any more, which a later request for the status finds out. If the child was reaped meanwhile and
+/// its number given to another child of ours, this waits for that one, in vain and harmlessly.
 fn block_on(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
@@ -287,7 +287,7 @@ impl Child {
     /// How the child ended, if it has.
     ///
     /// # Errors
-    /// - `ECHILD`: somebody else has reaped it.
+    /// - `ECHILD`: other code has reaped it.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.inner().try_wait()?;
@@ -300,7 +300,7 @@ impl Child {
     /// Dropping the future gives up the wait; another one may follow, and later ones tell the same.
     ///
     /// # Errors
-    /// - `ECHILD`: somebody else has reaped it. `ECANCELED`: the runtime has ended.
+    /// - `ECHILD`: other code has reaped it. `ECANCELED`: the runtime has ended.
     ///
     /// # Kernel
     /// 5.3, else a thread waits. Source: `pidfd_open(2)`.

@@ -35,7 +35,7 @@ pub enum Cause {
     Diverged(String),
 }
 
-/// What a run left behind.
+/// The resources that a run left behind.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Leaks {

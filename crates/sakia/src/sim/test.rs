@@ -138,14 +138,13 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// What is done to the kernel before each run: files made, faults scripted. Calls add up.
+    /// Prepares the kernel before each run: makes files, scripts faults. Calls add up.
     pub fn before(mut self, act: impl Fn(&SimHandle) + 'a) -> Self {
         self.before.push(Box::new(act));
         self
     }
 
-    /// What is checked after each run, when the runtime has ended: the contents of files, say. Calls add
-    /// up.
+    /// Checks the result of each run, when the runtime has ended: the contents of files, say. Calls add up.
     pub fn after(mut self, check: impl Fn(&SimHandle) + 'a) -> Self {
         self.after.push(Box::new(check));
         self
@@ -252,7 +251,7 @@ impl<'a> Test<'a> {
         R: Outcome,
     {
         let handle = kernel.handle();
-        // Whoever sees what a panic has left half-changed is a test that fails because of it.
+        // State that a panic left half-changed is seen only by a test that fails because of that panic.
         let run = AssertUnwindSafe(|| {
             self.before.iter().for_each(|act| act(&handle));
             self.run_body(kernel, body)?;
@@ -302,7 +301,7 @@ impl fmt::Debug for Test<'_> {
     }
 }
 
-/// What happened in all runs of a test together.
+/// The counts of all runs of a test together.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     runs: u64,
@@ -329,7 +328,7 @@ impl Summary {
     }
 }
 
-/// What `SAKIA_SIM_SEED` asks for.
+/// The request in `SAKIA_SIM_SEED`.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     One(u64),
@@ -349,7 +348,7 @@ fn parse_seeds(text: &str) -> Asked {
     })
 }
 
-/// Whether two runs looked the same to their kernels; if not, where they part.
+/// Returns an error if two runs looked different to their kernels, which says where they part.
 fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     if first.log_hash() == second.log_hash() {
         return Ok(());
@@ -368,8 +367,8 @@ fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     Err(Cause::Diverged(place))
 }
 
-/// Operations that hold something of the driver's. A request to cancel does not; it may be left where a
-/// completion that nobody asked for passed for its answer.
+/// Operations that hold something of the driver's. A request to cancel does not; it may be left where an
+/// unrequested completion passed for its answer.
 fn in_flight(kernel: &SimHandle) -> usize {
     kernel.flights().iter().filter(|flight| flight.name != "ASYNC_CANCEL").count()
 }
@@ -379,7 +378,7 @@ fn open_descriptors(kernel: &SimHandle) -> Vec<i32> {
     (0..).filter(|&raw| kernel.is_open(raw)).take(kernel.open_descriptors()).collect()
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());

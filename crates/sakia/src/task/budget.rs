@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::process::{Resource as Rlimit, getrlimit};
 use sakia_driver::wake_all;
 
-/// What a budget has shares of.
+/// A resource that a budget divides into shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open files, sockets, and all else with a descriptor.
@@ -59,7 +59,7 @@ impl Limits {
         Self::default()
     }
 
-    /// What the process may still use, now: see [`Budget::from_limits`].
+    /// Returns the amounts that the process may still use, now: see [`Budget::from_limits`].
     pub fn of_process() -> Self {
         Self {
             descriptors: free_descriptors(),
@@ -127,7 +127,7 @@ struct Pool {
 }
 
 struct State {
-    /// What neither a permit nor a granted request holds.
+    /// The amount that neither a permit nor a granted request holds.
     free: u64,
     /// The next request's ticket.
     next: u64,
@@ -163,7 +163,7 @@ impl Pool {
 }
 
 impl State {
-    /// Takes `amount` if it is free and nobody came before.
+    /// Takes `amount` if it is free and no earlier request waits.
     fn try_take(&mut self, amount: u64) -> bool {
         let is_first = self.waiting.is_empty();
         let is_free = is_first && amount <= self.free;
@@ -202,8 +202,7 @@ impl Budget {
     /// - bytes: a quarter of the memory that the machine has available;
     /// - operations: no limit, since each thread's engine admits its own.
     ///
-    /// Where `/proc` is missing it assumes that half of the descriptors are open, and does not limit
-    /// bytes.
+    /// Without `/proc` it assumes that half of the descriptors are open, and does not limit bytes.
     pub fn from_limits() -> Self {
         Self::new(Limits::of_process())
     }
@@ -213,7 +212,7 @@ impl Budget {
         self.pool(resource).total
     }
 
-    /// What nobody holds at the moment.
+    /// Returns the amount that no permit holds at the moment.
     pub fn available(&self, resource: Resource) -> u64 {
         self.pool(resource).lock().free
     }
@@ -222,7 +221,7 @@ impl Budget {
         &self.pools[resource as usize]
     }
 
-    /// What a request for `amount` gets.
+    /// Returns the amount that a request for `amount` gets.
     fn clamp(&self, resource: Resource, amount: u64) -> u64 {
         amount.min(self.pool(resource).total)
     }
@@ -236,7 +235,7 @@ impl Budget {
         Acquire { budget: self.clone(), resource, amount, ticket: None }
     }
 
-    /// Takes `amount` of a resource if it is free and nobody waits; as [`acquire`](Self::acquire)
+    /// Takes `amount` of a resource if it is free and no request waits; as [`acquire`](Self::acquire)
     /// otherwise.
     pub fn try_acquire(&self, resource: Resource, amount: u64) -> Option<Permit> {
         let amount = self.clamp(resource, amount);
@@ -337,7 +336,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// What it is a share of.
+    /// Returns the resource of which it is a share.
     pub fn resource(&self) -> Resource {
         self.resource
     }

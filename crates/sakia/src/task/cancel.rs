@@ -126,7 +126,7 @@ impl CancellationToken {
         }
     }
 
-    /// Whether it was canceled.
+    /// Returns whether it was canceled.
     #[inline]
     pub fn is_canceled(&self) -> bool {
         self.node.is_canceled.load(Ordering::Acquire)

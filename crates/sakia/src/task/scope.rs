@@ -189,7 +189,7 @@ pub struct ScopedHandle<T> {
 }
 
 impl<T> ScopedHandle<T> {
-    /// Whether the child's value is there.
+    /// Returns whether the child's value is there.
     pub fn is_finished(&self) -> bool {
         self.cell.borrow().value.is_some()
     }
@@ -214,7 +214,7 @@ impl<T> fmt::Debug for ScopedHandle<T> {
     }
 }
 
-/// Where a child leaves its value.
+/// The place in which a child leaves its value.
 struct Cell<T> {
     value: Option<T>,
     /// Of who awaits the handle.

@@ -206,7 +206,7 @@ impl<E> ScopeError<E> {
         Self { error: Ok(error) }
     }
 
-    /// Whether a child panicked.
+    /// Returns whether a child panicked.
     pub fn is_panic(&self) -> bool {
         self.error.as_ref().is_err_and(JoinError::is_panic)
     }
