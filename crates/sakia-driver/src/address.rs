@@ -67,7 +67,7 @@ pub struct Credentials {
     pub group: u32,
 }
 
-/// Which directions of a connection end: the kernel's `SHUT_*`.
+/// The directions of a connection to end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
     /// Nothing more is received: receives that wait bring 0.

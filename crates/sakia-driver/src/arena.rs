@@ -45,7 +45,7 @@ impl Arena {
         Ok(Self { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) })
     }
 
-    /// How many blocks there are, and how many are free.
+    /// Returns the number of blocks, and that of free ones.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         let blocks = self.memory.len / self.memory.block_bytes;
         (blocks as u64, self.memory.free.borrow().len() as u64)

@@ -21,7 +21,7 @@ use crate::policy::{Attempt, CallMode, Lane};
 use crate::sim::Sim;
 use crate::uring::Uring;
 
-/// Which backend to use.
+/// The backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
@@ -54,7 +54,7 @@ impl Policy {
     }
 }
 
-/// Which backend was chosen, and why.
+/// The chosen backend, and the reason.
 #[derive(Debug)]
 pub struct Choice {
     name: &'static str,

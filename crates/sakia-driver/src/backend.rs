@@ -124,7 +124,7 @@ pub unsafe trait Backend: Any {
         false
     }
 
-    /// How many files were registered with the queue.
+    /// Returns the number of files registered with the queue.
     fn registered_files(&self) -> u64 {
         0
     }
@@ -289,7 +289,7 @@ pub unsafe trait Backend: Any {
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// How often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
+    /// Returns how often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
     fn waits(&self) -> u64 {
         0
     }
@@ -297,7 +297,7 @@ pub unsafe trait Backend: Any {
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
 
-    /// Which ways operations of one kind took within the backend, as far as it tells: all but
+    /// Returns the ways that operations of one kind took within the backend, as far as it tells: all but
     /// `submitted`, which the driver counts.
     fn ways(&self, kind: OpKind) -> KindCounters {
         KindCounters::default()
@@ -364,7 +364,7 @@ pub enum FileKind {
 /// The kind of file that a descriptor refers to, and its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// How operations on it behave.
+    /// The class of operations on it.
     pub kind: FileKind,
     /// The device of its file system, as `st_dev`.
     pub device: Option<u64>,
@@ -398,7 +398,7 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's, who gives it up: nothing uses the number afterwards.
+    /// - The descriptor is the caller's own, and the caller gives it up: nothing uses the number afterwards.
     ///
     /// # Errors
     /// As `close(2)`. The number is free afterwards in any case.
@@ -412,7 +412,7 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's to close, who does not use its number again.
+    /// - The descriptor is the caller's to close, and the caller does not use its number again.
     #[doc(hidden)]
     unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
         // SAFETY: the caller's duties are the same.

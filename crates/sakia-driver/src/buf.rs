@@ -136,7 +136,7 @@ pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 pub unsafe trait IoBuf: 'static {
     /// Returns a pointer to the first byte.
     fn stable_ptr(&self) -> *const u8;
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn bytes_len(&self) -> usize;
 
     /// The bytes, for code that is not the kernel.
@@ -227,8 +227,8 @@ pub unsafe trait IoBufMut: IoBuf {
     /// Returns a pointer to the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes a read may fill: those that are initialized, unless the type has others. 0 is a buffer
-    /// without room.
+    /// Returns the number of bytes that a read may fill: those that are initialized, unless the type has
+    /// others. 0 is a buffer without room.
     #[inline(always)]
     fn bytes_room(&self) -> usize {
         self.bytes_len()
@@ -274,8 +274,8 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-/// Has `fill` write to the room of a buffer. It answers how many bytes from the front on it has filled,
-/// which is the answer here.
+/// Has `fill` write to the room of a buffer, and returns its result: the number of bytes that it filled, from
+/// the front on.
 ///
 /// # Safety
 ///

@@ -84,7 +84,7 @@ pub enum Call {
     },
     /// A request to cancel others.
     Cancel {
-        /// Which.
+        /// The operations to cancel.
         victims: Victims,
         /// All of them, and the answer is their number; otherwise the oldest.
         all: bool,
@@ -112,7 +112,7 @@ pub struct Request {
 pub struct Transfer {
     /// The descriptor.
     pub raw: i32,
-    /// Which way the bytes go.
+    /// The direction of the bytes.
     pub direction: Direction,
     /// The memory.
     pub buffers: Buffers,
@@ -136,7 +136,7 @@ pub enum Buffers {
     Many {
         /// The address of as many [`IoVec`].
         vector: u64,
-        /// How many.
+        /// The number of parts.
         count: u32,
     },
 }
@@ -232,7 +232,7 @@ impl MessageRooms {
     }
 }
 
-/// Which operations a request to cancel is for.
+/// The operations that a request to cancel is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
     /// Those with this `user_data`.

@@ -60,7 +60,7 @@ const BATCH: usize = 256;
 /// Completions handled in one turn before the caller gets to run.
 const TURN_COMPLETIONS_MAX: u32 = 1024;
 
-/// How far the driver is from its end.
+/// The phase of a driver's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Running,

@@ -92,7 +92,7 @@ impl Counters {
 }
 
 counters! {
-    /// Which way operations of one kind took. An operation may be counted in several fields: one that
+    /// The ways that operations of one kind took. An operation may be counted in several fields: one that
     /// would have blocked, and then went to a lane, in both.
     KindCounters;
     /// Given to the backend.

@@ -38,7 +38,7 @@ pub struct Driver {
     thread: PhantomData<*mut ()>,
 }
 
-/// How a driver ended.
+/// The outcome of a driver's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Drained {
@@ -127,8 +127,8 @@ impl Driver {
         self.handle.shared.core.borrow().look_again();
     }
 
-    /// How many plain calls were made since the last turn; one that copies more counts as several. When no
-    /// more are made, all that a turn may have.
+    /// Returns the number of plain calls made since the last turn; one that copies more counts as several.
+    /// When no more are made, all that a turn may have.
     pub fn plain_calls(&self) -> u32 {
         self.handle.shared.core.borrow().plain_calls()
     }
@@ -295,7 +295,7 @@ impl Driver {
     /// On the simulated kernel, to which a descriptor of the process means nothing.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         self.assert_is_of_this_process(&fd);
-        // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+        // SAFETY: the descriptor is open, and its owner gives it up.
         unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 

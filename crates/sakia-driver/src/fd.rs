@@ -28,7 +28,7 @@ pub(crate) enum CloseWay {
     Now,
     /// By way of the queue.
     Queue,
-    /// By a thread: a server may have to be told first, who may never answer.
+    /// By a thread: a server may have to be told first, and may never answer.
     Lane,
 }
 
@@ -67,7 +67,7 @@ struct Inner {
     lender: Option<Lender>,
 }
 
-/// Whose a socket's mode is, and which it is.
+/// The owner of a socket's mode, and the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketMode {
     /// No socket that the driver has made.
@@ -483,7 +483,7 @@ impl Fd {
         self.mount().is_some_and(|mount| mount.is_local)
     }
 
-    /// Which way it is to be closed.
+    /// Returns the way in which it is to be closed.
     pub(crate) fn close_way(&self) -> CloseWay {
         self.inner.close_way()
     }

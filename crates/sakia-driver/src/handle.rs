@@ -381,7 +381,7 @@ impl Shared {
         drop(previous); // a waker: users' code
     }
 
-    /// Answers true when the operation is done; else has `waker` woken when it is.
+    /// Returns true when the operation is done; else has `waker` woken when it is.
     pub(crate) fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
         let mut fresh = None;
         loop {

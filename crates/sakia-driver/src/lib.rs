@@ -1,4 +1,4 @@
-//! Operations on a ring, and who owns their memory.
+//! Operations on a ring, and the ownership of their memory.
 //!
 //! A [`Driver`] performs operations for one thread: reads, writes, opens and so on, each started through a
 //! [`Handle`] and awaited as an [`Op`]. It needs no executor: an [`Op`] is a future, and a loop without an

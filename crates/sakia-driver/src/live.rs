@@ -7,7 +7,7 @@ use crate::counters::OpKind;
 use crate::operation::{Class, InPlace};
 use crate::slab::{SlotRef, State, flag};
 
-/// How far an operation is.
+/// The stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -31,7 +31,7 @@ pub struct LiveOperation {
     pub kind: &'static str,
     /// The `user_data` of its entry. No other operation of the driver has the same.
     pub user_data: u64,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: Stage,
     /// The descriptor that its entry names, while the kernel does not have it. Then the memory which
     /// tells is the kernel's, too.

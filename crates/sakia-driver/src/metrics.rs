@@ -1,4 +1,4 @@
-//! How long operations take, by kind.
+//! Durations of operations, by kind.
 //!
 //! Measured only where it is asked for: [`Handle::measure_latencies`](crate::Handle::measure_latencies). An
 //! operation's *latency* is the time from its start to the moment at which its completion is dispatched, on

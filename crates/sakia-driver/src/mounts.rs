@@ -107,7 +107,7 @@ impl MountTable {
     }
 }
 
-/// The mounts that other machines or processes serve, who may never answer; of others those within them.
+/// The mounts that other machines or processes serve, and that may never answer; of others those within them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMounts(MountTable);
 

@@ -30,7 +30,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 
-/// How an operation is admitted.
+/// The class by which an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
@@ -51,7 +51,7 @@ impl From<FileKind> for Class {
     }
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// As the kernel gave it: a count or a descriptor, or an errno with its sign turned.
@@ -135,7 +135,7 @@ pub unsafe trait Operation: 'static {
     /// The kind of operation under which it is counted.
     const KIND: OpKind;
 
-    /// How the operation is admitted. Always the same for one value.
+    /// Returns the class by which the operation is admitted. Always the same for one value.
     fn class(&self) -> Class;
 
     /// The request as a ring takes it; `None` where rings have no such operation. Called once the value has
@@ -194,7 +194,7 @@ pub unsafe trait Operation: 'static {
         None
     }
 
-    /// Which way the operation shall take now, by these rules.
+    /// Returns the way that the operation shall take now, by these rules.
     fn route(&self, rules: &Rules) -> Route {
         let _ = rules;
         Route::Queue

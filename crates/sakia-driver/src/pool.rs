@@ -20,9 +20,9 @@ pub(crate) struct Size(u8);
 struct SizeFacts {
     /// Bytes of each buffer.
     bytes: u32,
-    /// How many there are at first.
+    /// The number of buffers at first.
     first: u16,
-    /// How many there may be; a power of two.
+    /// The most buffers there may be; a power of two.
     most: u16,
 }
 
@@ -46,7 +46,7 @@ impl Size {
         self.facts().bytes
     }
 
-    /// How many buffers a group of them holds.
+    /// Returns the number of buffers that a group of them holds.
     pub(crate) fn most(self) -> u16 {
         self.facts().most
     }
@@ -81,7 +81,7 @@ struct Group {
     bufs: RefCell<Vec<Buf>>,
     /// Those that are free.
     free: RefCell<Vec<u16>>,
-    /// How many the kernel has.
+    /// The number that the kernel has.
     provided: Cell<u32>,
     /// Set if the backend has such a group; unknown until asked.
     is_registered: Cell<Option<bool>>,
@@ -103,7 +103,7 @@ impl Pool {
         &self.groups[usize::from(size.0)]
     }
 
-    /// How many buffers of all sizes there are, how many the kernel has, and how many are free.
+    /// Returns the number of buffers of all sizes, of those that the kernel has, and of those that are free.
     pub(crate) fn numbers(&self) -> [u64; 3] {
         self.groups.iter().fold([0; 3], |[all, provided, free], group| {
             let (bufs, unused) = (group.bufs.borrow().len(), group.free.borrow().len());

@@ -2,7 +2,7 @@
 //!
 //! A slot's memory, its *cell*, holds the operation and with it every byte and descriptor reference
 //! that the kernel may see. It is allocated in chunks that are never moved nor given back while the
-//! driver lives. The header beside it says who owns the cell; see [`State`].
+//! driver lives. The header beside it names the owner of the cell; see [`State`].
 //!
 //! Only the driver's thread uses a slab. Nothing here runs users' code.
 
@@ -63,7 +63,7 @@ pub(crate) mod flag {
     pub(crate) const SHOWN: u16 = 512;
 }
 
-/// How a finished operation is made known.
+/// The way in which a finished operation is made known.
 #[derive(Debug)]
 pub(crate) enum Notify {
     /// No request yet (`NONE`), or the number that a hand-written loop asked for.

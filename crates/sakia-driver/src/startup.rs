@@ -1,4 +1,4 @@
-//! Which standard streams were closed when the process began, which `std` hides before `main`.
+//! The standard streams that were closed when the process began, which `std` hides before `main`.
 //!
 //! `std` opens `/dev/null` in place of a standard stream that is closed, so that no file gets its number. A
 //! program that reads its standard input would then find nothing in it, and one that writes to its standard

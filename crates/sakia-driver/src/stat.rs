@@ -45,7 +45,7 @@ pub struct StatxResult {
     pub size: u64,
     /// Blocks of 512 bytes that are allocated.
     pub blocks: u64,
-    /// Which bits of `attributes` mean something.
+    /// The bits of `attributes` that mean something.
     pub attributes_mask: u64,
     /// Last access.
     pub accessed: StatxTime,

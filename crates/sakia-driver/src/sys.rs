@@ -95,7 +95,7 @@ pub(crate) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
     Ok(unsafe { BorrowedFd::borrow_raw(raw) })
 }
 
-/// Which way bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To memory.
@@ -453,7 +453,7 @@ pub(crate) fn nap(duration: Duration) {
     let _ = rustix::thread::nanosleep(&timespec(duration));
 }
 
-/// How often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
+/// Returns how often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<abi::rusage>::zeroed();
     let args = [abi::RUSAGE_THREAD as usize, usage.as_mut_ptr() as usize, 0, 0, 0, 0];
@@ -467,7 +467,7 @@ pub(crate) fn voluntary_switches() -> u64 {
 /// The kernel's set of 64 signals: signal n is bit n - 1.
 pub(crate) type SignalSet = u64;
 
-/// How a thread's signal mask changes.
+/// The change of a thread's signal mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MaskChange {
     /// Adds signals: `SIG_BLOCK`.
@@ -476,7 +476,7 @@ pub(crate) enum MaskChange {
     Set = abi::SIG_SETMASK as isize,
 }
 
-/// `rt_sigprocmask(2)` for the calling thread. Answers the mask there was.
+/// `rt_sigprocmask(2)` for the calling thread. Returns the previous mask.
 pub(crate) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet, Errno> {
     let mut old: SignalSet = 0;
     let (set, old_set) = (&raw const set as usize, &raw mut old as usize);

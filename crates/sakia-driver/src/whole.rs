@@ -26,7 +26,7 @@ use crate::sys::Direction;
 use crate::sys::abi::O_NONBLOCK;
 use crate::sys::open::open_flags;
 
-/// How far a file was read without waiting.
+/// The part of a file that was read without waiting.
 #[derive(Debug)]
 pub enum WholeFile {
     /// To its end.

@@ -72,12 +72,13 @@ macro_rules! options {
 }
 
 options! {
-    /// How long a receive waits at most; then it is `EAGAIN`, or returns the bytes that came.
+    /// The longest wait of a receive; then it is `EAGAIN`, or returns the bytes that came.
     SO_RCVTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_RCVTIMEO);
-    /// How long a send or `connect(2)` waits at most; then it is `EAGAIN`, or returns the number of bytes
-    /// that were taken, which stay so.
+    /// The longest wait of a send or `connect(2)`; then it is `EAGAIN`, or returns the number of bytes that
+    /// were taken, which stay taken.
     SO_SNDTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_SNDTIMEO);
-    /// How long closing waits for sent bytes to arrive, in whole seconds; none at all resets the connection.
+    /// The time that closing waits for sent bytes to arrive, in whole seconds; none at all resets the
+    /// connection.
     SO_LINGER: Option<Duration> = (SOL_SOCKET, raw::SO_LINGER);
     /// The size of the kernel's memory for received bytes; it doubles the value.
     SO_RCVBUF: i32 = (SOL_SOCKET, raw::SO_RCVBUF);

@@ -71,7 +71,7 @@ pub(crate) fn shared_pool() -> &'static Pool {
     POOL.get_or_init(|| Pool::builder().build())
 }
 
-/// How a [`Pool`] is to be built.
+/// Options of a [`Pool`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     threads: usize,
@@ -80,21 +80,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many threads there may be, at least 1. Without this call 64.
+    /// Sets the most threads there may be, at least 1. Without this call 64.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How much work may wait for a thread, at least 1. Without this call 1024.
+    /// Sets how much work may wait for a thread, at least 1. Without this call 1024.
     #[must_use]
     pub fn queue(mut self, count: usize) -> Self {
         self.queue = count.max(1);
         self
     }
 
-    /// How long a thread without work stays. Without this call 10 seconds.
+    /// Sets how long a thread without work stays. Without this call 10 seconds.
     #[must_use]
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;

@@ -211,7 +211,7 @@ where
     spawn_to(&local.threads[thread], start)
 }
 
-/// How many threads the calling thread's runtime has: those that [`spawn_on`] takes.
+/// Returns the number of threads of the calling thread's runtime: those that [`spawn_on`] takes.
 ///
 /// # Panics
 /// Outside of a runtime.

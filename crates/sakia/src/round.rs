@@ -65,7 +65,7 @@ pub(crate) struct Round {
     stride: Cell<u32>,
 }
 
-/// How far a round has come.
+/// The progress of a round.
 pub(crate) struct Progress {
     /// Tasks polled.
     polls: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Progress {
     next_look: u32,
     /// When it was read last on a backend that tells nothing, and after how many polls.
     looked: (Duration, u32),
-    /// How often it was read for the sake of timers.
+    /// The number of times it was read for the sake of timers.
     looks: u32,
 }
 
@@ -100,7 +100,7 @@ impl Local {
         Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
     }
 
-    /// A task was polled. Answers whether the round is over.
+    /// Notes that a task was polled. Returns whether the round is over.
     #[inline(always)]
     pub(crate) fn is_round_over(&self, progress: &mut Progress) -> bool {
         progress.polls += 1;

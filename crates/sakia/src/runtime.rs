@@ -27,7 +27,7 @@ use crate::settings::settings;
 use crate::sim::Watch;
 use crate::trace::PollRun;
 
-/// How a runtime is to be built.
+/// Options of a runtime.
 #[derive(Clone, Debug)]
 pub struct Builder {
     policy: Option<Policy>,
@@ -74,15 +74,15 @@ impl Builder {
         Self::default()
     }
 
-    /// Which backend to use. Without this call the environment variable `SAKIA_DRIVER` decides, and
-    /// without that [`Policy::Auto`].
+    /// Chooses the backend. Without this call the environment variable `SAKIA_DRIVER` decides, and without
+    /// that [`Policy::Auto`].
     #[must_use]
     pub fn backend(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
         self.note("backend")
     }
 
-    /// How many threads the runtime has, the one that builds it included; at least 1. Each has a
+    /// Sets the number of the runtime's threads, the one that builds it included; at least 1. Each has a
     /// driver of its own. Tasks stay on the thread on which they were started; see
     /// [`spawn_on`](crate::spawn_on).
     #[must_use]
@@ -91,7 +91,7 @@ impl Builder {
         self.note("threads")
     }
 
-    /// How each thread's ring is set up, sizes for one.
+    /// Sets the options of each thread's ring, sizes for one.
     #[must_use]
     pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
         self.ring = ring;
@@ -106,7 +106,8 @@ impl Builder {
         self.note("bypass")
     }
 
-    /// How long a thread with nothing to do looks for work before it sleeps; not at all without this call.
+    /// Sets how long a thread with nothing to do looks for work before it sleeps; not at all without this
+    /// call.
     ///
     /// Waking a thread that sleeps takes longer than the trip of a message within a machine, so where an
     /// answer is likely to come soon this makes it come sooner. It costs a processor: the thread's own, all
@@ -357,7 +358,7 @@ pub(crate) struct Started {
     pub(crate) remotes: Arc<[Arc<Remote>]>,
     /// The inspector's view of them.
     pub(crate) shown: Arc<inspect::Shared>,
-    /// Which backend they use.
+    /// The backend that they use.
     pub(crate) choice: Choice,
 }
 
@@ -490,7 +491,7 @@ impl Runtime {
         Builder::new()
     }
 
-    /// Which backend the runtime uses, and why.
+    /// Returns the backend that the runtime uses, and the reason.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
@@ -676,8 +677,8 @@ impl Runtime {
         self.local.driver.pollable()
     }
 
-    /// How long until the next timer is due, or until there may be something to [warn](Builder::warnings)
-    /// of; `None` without timers.
+    /// Returns the time until the next timer is due, or until there may be something to
+    /// [warn](Builder::warnings) of; `None` without timers.
     pub fn next_timer(&self) -> Option<Duration> {
         let observed = self.local.observed();
         let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));

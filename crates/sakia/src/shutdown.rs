@@ -222,7 +222,7 @@ impl Drop for Guard {
 /// Work went on after the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRunning {
-    /// How many pieces.
+    /// The number of pieces.
     pub count: usize,
 }
 

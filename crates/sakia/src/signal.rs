@@ -20,7 +20,7 @@ use signal_hook::low_level;
 
 use crate::io::Async;
 
-/// Which signal.
+/// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalKind(i32);
 

@@ -28,7 +28,7 @@ pub(super) struct Inbox {
     control: Cell<Option<Box<ReceivedControl>>>,
     /// Set if `control` holds any.
     has_control: Cell<bool>,
-    /// How the stream ended, to be told once.
+    /// The end of the stream, to be reported once.
     end: RefCell<Option<io::Result<()>>>,
     /// The receive that brings more and more.
     pub(super) multishot: Multishot,
@@ -82,7 +82,7 @@ impl Inbox {
         Some(buf)
     }
 
-    /// How the stream ended, if it did and that was not told.
+    /// Takes the end of the stream, if it ended and that was not reported.
     pub(super) fn take_end(&self) -> Option<io::Result<()>> {
         self.end.take()
     }

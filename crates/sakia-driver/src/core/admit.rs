@@ -1,4 +1,4 @@
-//! Admission: who is pushed now, and who waits for room.
+//! Admission: which operations are pushed now, and which wait for room.
 //!
 //! Invariants:
 //! - Bounded operations in flight never exceed the credits, so their completions always find room.
@@ -25,13 +25,13 @@ use crate::slab::{List, Slab, SlotRef, State, flag};
 pub(super) struct Admission {
     /// Operations without an entry, by class, in the order in which they came.
     backlog: [List; 2],
-    /// How many they are.
+    /// The number of operations in `backlog`.
     listed: u32,
-    /// Which class's turn it is when both wait for room.
+    /// The class that is next when both wait for room.
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
-    /// How many those are when none is in flight.
+    /// The value of `credits` when none is in flight.
     credits_max: u32,
     /// Set for a class whose operations need not wait: the driver runs, no operation of the class waits, and
     /// there is a credit.
@@ -96,17 +96,18 @@ impl Admission {
         self.look(class);
     }
 
-    /// How many wait.
+    /// Returns the number of operations that wait.
     pub(super) fn listed(&self) -> u32 {
         self.listed
     }
 
-    /// How many bounded operations may still be pushed, and how many if none is in flight.
+    /// Returns the number of bounded operations that may still be pushed, and that number if none is in
+    /// flight.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.credits_max.into())
     }
 
-    /// Anybody who waits.
+    /// Returns one of the operations that wait.
     pub(super) fn first(&self) -> Option<SlotRef> {
         self.backlog.iter().find_map(List::first)
     }

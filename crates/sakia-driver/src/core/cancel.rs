@@ -25,7 +25,7 @@ pub(super) struct Cancels {
     list: List,
     /// Requests that may still be pushed.
     credits: u32,
-    /// How many those are when none is in flight.
+    /// The value of `credits` when none is in flight.
     reserve: u32,
     /// Requests that went to lanes whose answers come through the queue, and have not come.
     on_lanes: u32,
@@ -38,7 +38,7 @@ impl Cancels {
         Self { list: List::new(), credits: reserve, reserve, on_lanes: 0, all: false }
     }
 
-    /// How many requests may still be pushed, and how many if none is under way.
+    /// Returns the number of requests that may still be pushed, and that number if none is under way.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.reserve.into())
     }
@@ -155,8 +155,8 @@ impl Core {
         }
     }
 
-    /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
-    /// is to be disposed of right away.
+    /// The slot's handle was dropped. Returns true when the operation is over already, and its slot is to be
+    /// disposed of right away.
     pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
         self.trace_dropped(slot, false);
         let header = self.slab.header(slot);

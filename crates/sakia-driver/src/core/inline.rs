@@ -19,7 +19,7 @@ use crate::slab::{List, Slab, SlotRef, State, flag};
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
-    /// Which operations are tried.
+    /// The rules that decide which operations are tried.
     pub(crate) rules: Rules,
     /// The budget of plain calls that is left in this turn.
     budget: InlineBudget,
@@ -116,8 +116,8 @@ impl Ways {
     }
 }
 
-/// How many bytes a plain call with this result has moved. A result need not be a count; an entry of a
-/// directory costs more than copying it, and a byte that is not copied a quarter as much.
+/// Returns the number of bytes that a plain call with this result has moved. A result need not be a count; an
+/// entry of a directory costs more than copying it, and a byte that is not copied a quarter as much.
 #[inline(always)]
 fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     match kind {

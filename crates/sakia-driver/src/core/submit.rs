@@ -97,8 +97,8 @@ impl Enters {
         self.stops.until == 0
     }
 
-    /// How many completions the next enter is sure to find ready, unless a peer does not read; 0 if those are
-    /// no more than it brings anyway.
+    /// Returns the number of completions that the next enter is sure to find ready, unless a peer does not
+    /// read; 0 if those are no more than it brings anyway.
     #[inline]
     fn expected(&mut self) -> u32 {
         let sends = std::mem::take(&mut self.sends);
@@ -293,8 +293,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// How many entries are pushed until the queue is to be flushed; `stops` says before which of them the
-    /// next push is made to stop.
+    /// Returns the number of entries to push until the queue is to be flushed; `stops` says before which of
+    /// them the next push is made to stop.
     fn pushes(enters: &mut Enters, stops: impl Fn(u32) -> bool) -> u32 {
         enters.note_entered();
         let mut count = 0;

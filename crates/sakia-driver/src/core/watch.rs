@@ -74,7 +74,7 @@ pub(super) struct Watcher {
     task: [u64; 2],
     /// Operations that end by themselves and were not reported.
     ages: Ages,
-    /// How many entries were pushed.
+    /// The number of entries that were pushed.
     pushes: u64,
     turns: u64,
     /// The longest plain call since it was asked for.

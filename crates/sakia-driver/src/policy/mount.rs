@@ -147,7 +147,7 @@ pub(crate) struct Mounts {
 struct NamesInMemory {
     /// Names that are not tried before the next one that is.
     skipped: Cell<u32>,
-    /// How many are skipped after the next miss.
+    /// The number of names that are skipped after the next miss.
     pause: Cell<u32>,
 }
 

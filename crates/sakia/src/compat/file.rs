@@ -90,7 +90,7 @@ impl AsyncWrite for Next {
         self.0.write_next(buf).await
     }
 
-    /// Leaves the file to those who share it.
+    /// Leaves the file open for its other users.
     async fn close(self) -> io::Result<()> {
         Ok(())
     }

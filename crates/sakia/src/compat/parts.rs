@@ -19,7 +19,7 @@ pub trait Readable {
 
 /// The destination of bytes that were read.
 pub trait Target {
-    /// How many bytes have room.
+    /// Returns the number of bytes that have room.
     fn room(&self) -> usize;
 
     /// Copies bytes, for which there is room.
@@ -108,7 +108,7 @@ pub trait Writable {
 
 /// An object with a position.
 pub trait Seekable {
-    /// Moves the position, and answers where it is then.
+    /// Moves the position, and returns the new one.
     fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>>;
 
     /// Returns tokio's pending seek: tokio names the target in another call than the one that waits.

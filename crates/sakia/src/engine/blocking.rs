@@ -62,7 +62,7 @@ impl Engine {
     }
 }
 
-/// Returns threads beside the shared ones, so that a server that does not answer delays no other work.
+/// Returns the threads beside the shared ones, so that a server that does not answer delays no other work.
 pub(super) fn remote_pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| Pool::builder().threads(REMOTE_THREADS).build())

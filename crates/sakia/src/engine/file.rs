@@ -360,7 +360,7 @@ impl File {
         self.on_file(move |file| file.set_len(len), false)
     }
 
-    /// Says who may do what with it.
+    /// Sets the file's access rights.
     ///
     /// # Errors
     /// As `fchmod(2)`.

@@ -191,7 +191,7 @@ impl Engine {
         Ok(GLOBAL.get().expect("set above, or by another thread before"))
     }
 
-    /// Which backend its threads use, and why.
+    /// Returns the backend that its threads use, and the reason.
     pub fn choice(&self) -> &Choice {
         &self.shared.choice
     }

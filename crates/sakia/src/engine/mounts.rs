@@ -5,7 +5,7 @@
 //! begins, and again whenever it has changed, which a task on one of its threads is told. Where there is no
 //! `/proc` none are known.
 //!
-//! A mount that was made a moment ago may not be known yet: who asks then waits for its server.
+//! A mount that was made a moment ago may not be known yet: a caller then waits for its server.
 
 use std::io;
 use std::os::fd::BorrowedFd;

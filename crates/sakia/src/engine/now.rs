@@ -346,7 +346,7 @@ pub(super) struct OpenedNow {
 }
 
 impl OpenedNow {
-    /// How it is read.
+    /// Returns the ways in which it can be read.
     pub(super) fn ways(&self) -> Ways {
         // A file in memory is on no device that has a major number.
         let is_in_memory = rustix::fs::major(self.id.0) == 0 && is_in_memory(&self.fd);

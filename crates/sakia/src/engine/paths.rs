@@ -62,7 +62,7 @@ by_path! { at, "path";
     read_link(path) -> PathBuf = std::fs::read_link;
     /// The path without links and detours.
     canonicalize(path) -> PathBuf = std::fs::canonicalize;
-    /// Says who may do what.
+    /// Sets the access rights.
     set_permissions(path; permissions: Permissions) -> () = std::fs::set_permissions;
 }
 

@@ -175,7 +175,7 @@ impl Dir {
         removed.await.at(operation, &self.path.join(path))
     }
 
-    /// Moves what is at `from` beneath this directory to `to` beneath `to_dir`, in place of what is there.
+    /// Moves the file at `from` beneath this directory to `to` beneath `to_dir`, and replaces a file there.
     ///
     /// # Errors
     /// `EXDEV`: a path leads out of its directory, or another file system. Otherwise as for

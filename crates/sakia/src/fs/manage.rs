@@ -90,7 +90,7 @@ impl File {
         self.driver.advise(&self.fd, range.start, len, advice as u32).await
     }
 
-    /// Sets who may do what with the file. What is open stays open.
+    /// Sets the file's access rights. Descriptors that are open keep theirs.
     ///
     /// # Errors
     /// `EPERM`: the file of another user. `EROFS`. Otherwise as `fchmod(2)`.

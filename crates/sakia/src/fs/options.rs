@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use super::dir::open_resolving;
 use super::{Dir, File, FileType, Metadata, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
+/// The options for opening a file: the names of [`std::fs::OpenOptions`], and a few more.
 ///
 /// # Examples
 /// ```
@@ -97,8 +97,8 @@ impl OpenOptions {
         self
     }
 
-    /// How the path is looked up. Without this call as the kernel always does, and for
-    /// [`Dir::open_with`] confined to the directory.
+    /// Restricts how the path is looked up. Without this call it is looked up as the kernel always does, and
+    /// for [`Dir::open_with`] confined to the directory.
     ///
     /// # Kernel
     /// 5.6. Source: `openat2(2)`.
@@ -335,7 +335,7 @@ fn is_reader_missing(error: &io::Error, flags: OFlags) -> bool {
     error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && !flags.contains(OFlags::NONBLOCK)
 }
 
-/// How a path is looked up: what it must not lead through. Combine with `|`.
+/// Restrictions on looking up a path: what it must not lead through. Combine with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve(ResolveFlags);
 

@@ -118,7 +118,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
     removed.await.at("remove directory", path)
 }
 
-/// Moves what is at `from` to `to`, in place of what is there: in one step, so that others see the one or
+/// Moves the file at `from` to `to`, and replaces a file there: in one step, so that others see the one or
 /// the other.
 ///
 /// # Errors
@@ -288,7 +288,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
     }
 }
 
-/// Sets who may do what with what is at `path`, links followed.
+/// Sets the access rights of the file at `path`, links followed.
 ///
 /// # Errors
 /// `EPERM`: the file of another user. `EROFS`. Otherwise as `chmod(2)`.
@@ -305,7 +305,7 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
     set.await.at("set permissions", path)
 }
 
-/// Sets the times of what is at `path`, links followed.
+/// Sets the times of the file at `path`, links followed.
 ///
 /// # Errors
 /// `EPERM`, `EACCES`: the file of another user. Otherwise as `utimensat(2)`.
@@ -339,7 +339,7 @@ pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -
     set.await.at("chown", path)
 }
 
-/// The absolute path of what is at `path`, without links, `.` and `..`.
+/// Returns the absolute path of the file at `path`, without links, `.` and `..`.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES`, `ELOOP`. `ENOENT` also when it is moved or removed meanwhile, or when there is no

@@ -71,21 +71,21 @@ impl Warnings {
         Self::to(Sink::Callback(Arc::new(callback)))
     }
 
-    /// How long tasks may keep the thread, or the driver without a sleep.
+    /// Sets how long tasks may keep the thread, or the driver without a sleep.
     #[must_use]
     pub fn turn(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.turn = limit.into();
         self
     }
 
-    /// How long an operation may take that ends by itself.
+    /// Sets how long an operation may take that ends by itself.
     #[must_use]
     pub fn operation(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.operation = limit.into();
         self
     }
 
-    /// How long an operation may keep a lane's thread busy.
+    /// Sets how long an operation may keep a lane's thread busy.
     #[must_use]
     pub fn lane(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.lane = limit.into();

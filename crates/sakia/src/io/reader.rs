@@ -226,7 +226,7 @@ impl<S: Source> Reader<S> {
         self.carry.len() - self.carry_at
     }
 
-    /// How many bytes were consumed so far, by any method.
+    /// Returns the number of bytes consumed so far, by any method.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -252,7 +252,7 @@ impl<S: Source> Reader<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Gets the next block, when the last one is used up; answers false at the end.
+    /// Gets the next block, when the last one is used up; returns false at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         debug_assert!(self.range.is_empty(), "the block before is used up");
         let next = ready!(self.source.poll_block(cx, &mut self.block))?;
@@ -319,7 +319,7 @@ impl<S: Source> Reader<S> {
         Ok(self.at(self.first(count)))
     }
 
-    /// Has `count` bytes in one piece, fewer at the end; answers how many.
+    /// Collects `count` bytes in one piece, fewer at the end; returns their number.
     fn poll_peek(&mut self, cx: &mut Context<'_>, count: usize) -> Poll<io::Result<usize>> {
         loop {
             let (carried, in_block) = (self.carried(), self.range.len());
@@ -383,8 +383,7 @@ impl<S: Source> Reader<S> {
         Ok(self.at(place))
     }
 
-    /// How many bytes there are up to a delimiter, it included, or to the end. They are in one piece
-    /// then.
+    /// Returns the number of bytes up to a delimiter, it included, or to the end. They are in one piece then.
     async fn find(&mut self, delimiter: u8, limit: usize) -> io::Result<usize> {
         let mut searched = 0;
         poll_fn(|cx| self.poll_find(cx, delimiter, limit, &mut searched)).await

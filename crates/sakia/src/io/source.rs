@@ -188,7 +188,7 @@ pub(crate) async fn write_first<T: IoBuf>(
     (result, bufs)
 }
 
-/// How far bytes have come that were written.
+/// The point that written bytes have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The kernel has taken them: they survive the end of the process.
@@ -525,9 +525,9 @@ impl<F: AsyncReadAt> Positional<F> {
         ahead
     }
 
-    /// How many bytes the next read asks for: as many blocks, or less than one at the beginning of a
-    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where
-    /// they would without them.
+    /// Returns the size of the next read in bytes: `blocks` blocks, or less than one at the beginning of a
+    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where they
+    /// would without them.
     #[inline]
     fn next_bytes(&self, blocks: usize) -> usize {
         let read = self.next.saturating_sub(self.begin);

@@ -42,8 +42,8 @@ const BATCH: usize = 64;
 /// Errors that no caller was told of, since the writer was dropped before.
 static UNREPORTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many writers of this process lost bytes after they were dropped: their sink failed, or their
-/// runtime ended first. [Closing](Writer::close) a writer tells instead.
+/// Returns the number of this process's writers that lost bytes after they were dropped: their sink failed,
+/// or their runtime ended first. [`Writer::close`] returns the error instead.
 pub fn unreported_write_errors() -> u64 {
     UNREPORTED.load(Ordering::Relaxed)
 }
@@ -306,8 +306,8 @@ impl State {
         }
     }
 
-    /// Takes `count` written bytes off the front of `batch`. Answers their number, which is no more than
-    /// there were.
+    /// Takes `count` written bytes off the front of `batch`. Returns their number, which is at most that of
+    /// the bytes in `batch`.
     fn advance(&mut self, batch: &mut Vec<Slice<Block>>, count: usize) -> usize {
         let mut left = count;
         let mut full = 0;

@@ -50,7 +50,7 @@ impl Activation {
         Self { names: names.take(sockets.len()).collect(), sockets }
     }
 
-    /// How many sockets were passed.
+    /// Returns the number of sockets that were passed.
     #[expect(clippy::len_without_is_empty, reason = "those that were taken count, too")]
     pub fn len(&self) -> usize {
         self.sockets.len()

@@ -16,7 +16,7 @@ use crate::error::Object;
 use crate::executor::current;
 use crate::time::timeout_at;
 
-/// How to connect.
+/// Options for connecting.
 ///
 /// # Examples
 /// ```
@@ -134,7 +134,7 @@ impl ConnectOptions {
         Err(Error::new(operation, Object::Addresses(std::mem::take(tried)), error))
     }
 
-    /// One try. The error says what failed.
+    /// Tries one address. The error names the step that failed.
     async fn connect_to(
         &self,
         driver: &Handle,
@@ -166,7 +166,7 @@ impl ConnectOptions {
     }
 }
 
-/// How to listen. Connections that are accepted have the options of the listener.
+/// Options for listening. Connections that are accepted have the options of the listener.
 ///
 /// # Examples
 /// ```
@@ -267,7 +267,7 @@ impl ListenOptions {
         Ok(super::TcpListener::new(fd, driver))
     }
 
-    /// One try. The error says what failed.
+    /// Tries one address. The error names the step that failed.
     async fn listen_on(
         &self,
         driver: &Handle,
@@ -290,7 +290,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Makes a socket with an address, and with what `prepare` sets. The error says what failed.
+    /// Makes a socket with an address and the options that `prepare` sets. The error names the step that
+    /// failed.
     pub(super) async fn bind(
         &self,
         driver: &Handle,

@@ -10,14 +10,14 @@ use super::Address;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {
-    /// How many bytes of the buffer it fills.
+    /// The number of bytes of the buffer that it fills.
     pub len: usize,
     /// Its sender.
     pub from: A,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// How many bytes it had. Only `recv_message` asks for that: of a batch this is `len`, and so it is of a
-    /// datagram that came for an earlier receive of another sort.
+    /// The number of bytes that it had. Only `recv_message` asks for that: of a batch this is `len`, and so
+    /// it is of a datagram that came for an earlier receive of another sort.
     pub datagram_len: usize,
 }
 

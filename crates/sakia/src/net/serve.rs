@@ -29,7 +29,7 @@ use crate::time::{Sleep, sleep};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How [`serve`] is to work. `E` is what handlers fail with, and `A` the address of a peer.
+/// Options of [`serve`]. `E` is the error of handlers, and `A` the address of a peer.
 pub struct ServeOptions<E, A = SocketAddr> {
     connections_max: usize,
     is_excess_refused: bool,
@@ -92,8 +92,8 @@ impl<E, A> ServeOptions<E, A> {
         self
     }
 
-    /// How long connections may go on after the stop; those that do are canceled then. Without this call for
-    /// ever.
+    /// Sets how long connections may go on after the stop; those that do are canceled then. Without this call
+    /// there is no limit.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -149,14 +149,14 @@ pub enum ServeError<E, A = SocketAddr> {
     Accept(Error),
     /// A handler ended with an error.
     Failed {
-        /// Whose connection it was.
+        /// The peer of the connection.
         peer: A,
         /// The handler's error.
         error: E,
     },
     /// A handler panicked. The others go on.
     Panicked {
-        /// Whose connection it was.
+        /// The peer of the connection.
         peer: A,
         /// The panic.
         error: JoinError,
@@ -164,7 +164,7 @@ pub enum ServeError<E, A = SocketAddr> {
 }
 
 impl<E, A: Clone> ServeError<E, A> {
-    /// Whose connection it was. `None` when there was none yet.
+    /// Returns the peer of the connection. `None` when there was none yet.
     pub fn peer(&self) -> Option<A> {
         match self {
             Self::Accept(_) => None,

@@ -42,21 +42,21 @@ impl Keepalive {
         Self::default()
     }
 
-    /// How long nothing must have come before the peer is asked. Whole seconds, rounded up; at least one.
+    /// Sets how long the peer must be silent before it is asked. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPIDLE")]
     #[must_use]
     pub fn idle(self, idle: Duration) -> Self {
         Self { idle: Some(idle), ..self }
     }
 
-    /// How long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
+    /// Sets how long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPINTVL")]
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval: Some(interval), ..self }
     }
 
-    /// How often it is asked before the connection fails with `ETIMEDOUT`.
+    /// Sets how often it is asked before the connection fails with `ETIMEDOUT`.
     #[doc(alias = "TCP_KEEPCNT")]
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {

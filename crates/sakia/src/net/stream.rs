@@ -171,7 +171,7 @@ impl TcpStream {
         options::keepalive(self.socket.fd())
     }
 
-    /// How long what was sent may stay without an answer, before the connection fails with `ETIMEDOUT`; in
+    /// Sets how long sent bytes may stay unacknowledged before the connection fails with `ETIMEDOUT`; in
     /// whole milliseconds. Without a time the system decides, which is many minutes.
     ///
     /// # Errors

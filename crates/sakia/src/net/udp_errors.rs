@@ -184,7 +184,7 @@ struct Extended {
     info: u32,
 }
 
-/// Returns what the control message of an error says, and who sent it.
+/// Returns the contents of an error's control message, and its sender.
 fn found(message: ControlMessageOwned) -> Option<(Extended, Option<IpAddr>)> {
     let (error, offender) = match message {
         ControlMessageOwned::Ipv4RecvErr(error, from) => (error, from.and_then(v4)),

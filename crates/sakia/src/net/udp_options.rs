@@ -9,7 +9,7 @@ use super::sockopt::{Common, buffer_options};
 use super::{Result, UdpSocket};
 use crate::executor::current;
 
-/// How to bind a [`UdpSocket`].
+/// Options for binding a [`UdpSocket`].
 ///
 /// # Examples
 /// ```

@@ -29,7 +29,7 @@ use crate::signal::SignalKind;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
-/// How a child process is to be started.
+/// Options for starting a child process.
 ///
 /// # Examples
 /// ```
@@ -55,7 +55,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 pub struct Command {
     inner: std_process::Command,
     kill_on_drop: bool,
-    /// Which standard streams were set.
+    /// The standard streams that were set.
     streams: Streams,
 }
 
@@ -221,7 +221,7 @@ pub struct Child {
     /// `None` only while the child is dropped.
     inner: Option<std_process::Child>,
     watch: Watch,
-    /// How it ended, once it was waited for. Its number may mean another process from then on.
+    /// The exit status, once it was waited for. Its number may mean another process from then on.
     status: Option<ExitStatus>,
     kill_on_drop: bool,
 }
@@ -284,7 +284,7 @@ impl Child {
         inner.map(std_process::Child::id)
     }
 
-    /// How the child ended, if it has.
+    /// Returns the exit status if the child has ended.
     ///
     /// # Errors
     /// - `ECHILD`: other code has reaped it.
@@ -358,7 +358,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
         if self.kill_on_drop {
-            // It is gone already, or is another user's now, whom we must leave alone.
+            // It is gone already, or belongs to another user now, and must be left alone.
             inner.kill().ok();
         }
         if let Ok(None) = inner.try_wait() {

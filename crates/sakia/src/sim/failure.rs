@@ -1,4 +1,4 @@
-//! How a run failed, and how to see it again.
+//! The failure of a run, and the way to see it again.
 
 use std::error::Error;
 use std::fmt;

@@ -131,7 +131,7 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// How the runtime of each run is built, as far as that is a matter of the simulated kernel: see
+    /// Sets the options for the runtime of each run, as far as they matter on the simulated kernel: see
     /// [`Builder::build_simulated`].
     pub fn runtime(mut self, builder: Builder) -> Self {
         self.runtime = builder;
@@ -150,7 +150,7 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// How many seeds are run twice, the first ones. Default 2.
+    /// Sets how many seeds are run twice, the first ones. Default 2.
     ///
     /// Both runs must look the same to the kernel. If they do not, the program depends on something else:
     /// on real time, on the order of a hash map, on addresses, on threads. The failure shows where they
@@ -310,12 +310,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// How many seeds were run; those that were run twice count once.
+    /// Returns the number of seeds that were run; those that were run twice count once.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// How often a fault of this kind took effect. A test that is about a fault asserts that it is not 0.
+    /// Returns how often a fault of this kind took effect. A test that is about a fault asserts that it is
+    /// not 0.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.injected.get(&(kind as usize)).copied().unwrap_or(0)
     }

@@ -22,7 +22,7 @@ pub struct Waiters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Which task it is; `None` for the future that the runtime was given to run, the body.
+    /// The task; `None` for the future that the runtime was given to run, the body.
     pub task: Option<TaskFacts>,
     /// The operations and timers that it waits for. Empty if another task or a thread has to wake it.
     pub waits: Vec<Wait>,
@@ -59,7 +59,7 @@ pub struct PendingOperation {
     pub descriptor: Option<i32>,
     /// The paths that it names, once the kernel has it.
     pub names: Vec<String>,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: Stage,
     /// The kernel never ends it: see [`Fault::Stuck`](super::Fault::Stuck).
     pub is_stuck: bool,

@@ -1,4 +1,4 @@
-//! The loop of a runtime on the simulated kernel, which knows who waits for what.
+//! The loop of a runtime on the simulated kernel, which knows which task waits for which operation.
 //!
 //! After each poll it looks for operations and timers that were not there before: they belong to the task
 //! that was polled, whichever future within it started them and whatever waker that has. So nothing is
@@ -59,10 +59,10 @@ pub(crate) struct Watch {
     seen: RefCell<Seen>,
 }
 
-/// Which operations and timers there are, as of the last look.
+/// The operations and timers that there are, as of the last look.
 #[derive(Default)]
 struct Seen {
-    /// How many operations the driver had started.
+    /// The number of operations that the driver had started.
     started: u64,
     /// By `user_data`: whose it is, and since when.
     operations: BTreeMap<u64, (Owner, Duration)>,

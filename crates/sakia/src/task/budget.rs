@@ -35,7 +35,7 @@ impl Resource {
     const ALL: [Self; 3] = [Self::Descriptors, Self::Bytes, Self::Operations];
 }
 
-/// How much a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
+/// The amount that a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -341,7 +341,7 @@ impl Permit {
         self.resource
     }
 
-    /// How much it is: what was asked for, or all there is.
+    /// Returns the amount: the requested one, or the whole budget.
     pub fn amount(&self) -> u64 {
         self.amount
     }

@@ -217,7 +217,7 @@ impl<T> fmt::Debug for ScopedHandle<T> {
 /// The place in which a child leaves its value.
 struct Cell<T> {
     value: Option<T>,
-    /// Of who awaits the handle.
+    /// The waker of the task that awaits the handle.
     waker: Waker,
 }
 

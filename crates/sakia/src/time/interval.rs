@@ -62,7 +62,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick, and answers when it was due.
+    /// Waits for the next tick, and returns when it was due.
     ///
     /// Dropping the future loses nothing: the tick is the next call's.
     pub async fn tick(&mut self) -> Instant {
@@ -109,7 +109,7 @@ impl Interval {
         self.missed
     }
 
-    /// Says what it is to do about missed ticks; without this call [`MissedTicks::Burst`].
+    /// Sets the behavior for missed ticks; without this call [`MissedTicks::Burst`].
     pub fn set_missed_ticks(&mut self, missed: MissedTicks) {
         self.missed = missed;
     }

@@ -20,7 +20,7 @@ use crate::time::wheel::{TICK_MAX, Wheel};
 
 /// Alarms set at a time.
 const ALARMS_MAX: usize = 16;
-/// How exact timers are. They fire at the end of the tick into which their deadline falls.
+/// The resolution of timers. They fire at the end of the tick into which their deadline falls.
 const TICK: Duration = Duration::from_millis(1);
 /// Timers looked at, at most, to tell how long the thread may sleep.
 const LOOKS_MAX: usize = 64;
@@ -106,7 +106,7 @@ impl Timers {
         self.is_unwatched.get()
     }
 
-    /// Forgets alarms that are over at `tick`. Answers whether there was one.
+    /// Forgets alarms that are over at `tick`. Returns whether there was one.
     fn forget_alarms(&self, tick: u64) -> bool {
         let mut alarms = self.alarms.borrow_mut();
         let count = alarms.len();
@@ -229,7 +229,7 @@ impl Local {
         }
     }
 
-    /// How long the thread may sleep when it has nothing to do: until the next timer is due, and at
+    /// Returns how long the thread may sleep when it has nothing to do: until the next timer is due, and at
     /// most for `limit`. With very many timers it may be less.
     pub(crate) fn sleep_limit(&self, limit: Option<Duration>) -> Option<Duration> {
         let Some(tick) = self.timers.wheel.borrow().next_deadline(LOOKS_MAX) else {

@@ -135,7 +135,7 @@ impl Wheel {
         self.entries[key as usize].waker.as_ref().is_some_and(|old| old.will_wake(waker))
     }
 
-    /// Changes who waits.
+    /// Changes the waker of a timer.
     #[must_use = "dropping a waker may run users' code, so first let go of the wheel"]
     pub(super) fn set_waker(&mut self, key: u32, waker: Waker) -> Option<Waker> {
         self.entry(key).waker.replace(waker)
@@ -159,7 +159,7 @@ impl Wheel {
         self.tick = self.tick.max(to);
     }
 
-    /// Fires the next timer that is due, and says who waits for it.
+    /// Fires the next timer that is due, and returns its waker.
     pub(super) fn pop_due(&mut self) -> Option<Waker> {
         loop {
             let key = self.lists[usize::from(DUE)].first;
