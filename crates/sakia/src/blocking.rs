@@ -1,9 +1,9 @@
 //! Threads for code that blocks.
 //!
-//! Code that computes for long, or calls what may block, would hold up every task of its thread. A
-//! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share.
-//! Threads are started while work waits and none is idle, up to a cap, and end when idle for a while.
-//! Any thread may start work, inside a runtime or not.
+//! Code that computes for long, or calls functions that may block, would hold up every task of its thread. A
+//! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share. Threads
+//! are started while work waits and none is idle, up to a cap, and end when idle for a while. Any thread may
+//! start work, inside a runtime or not.
 //!
 //! The queue is bounded. Work that finds it full is held by its handle, and enters the queue when there
 //! is room, in the order of asking, while the handle is awaited. So a task that awaits the work it starts is
@@ -33,14 +33,14 @@ use crate::join::{JoinError, JoinHandle};
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
 ///
-/// A panic in `f` is contained, and is what the handle resolves to; so is one in the destructor of a result
-/// that is never taken, which nothing is told of. Dropping the handle lets `f` go on.
-/// Code that has begun cannot be ended from outside; the process does not wait for it at its end.
+/// A panic in `f` is contained, and the handle resolves to it; so is one in the destructor of a result that
+/// is never taken, which nothing is told of. Dropping the handle lets `f` go on. Code that has begun cannot
+/// be ended from outside; the process does not wait for it at its end.
 ///
-/// See the [module](self) for what happens when the queue is full.
+/// See the [module](self) for the behavior when the queue is full.
 ///
-/// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that what happens
-/// is the same each time.
+/// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that each run is the
+/// same.
 ///
 /// # Examples
 /// ```
@@ -111,7 +111,7 @@ impl Builder {
 
 /// Threads for code that blocks.
 ///
-/// Dropping it lets its threads finish what was queued, without waiting for them, and end.
+/// Dropping it lets its threads finish the queued work, without waiting for them, and end.
 ///
 /// # Examples
 /// ```
@@ -254,7 +254,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Makes work of `f`, and what awaits it.
+/// Makes work of `f`, and the handle that awaits it.
 #[track_caller]
 fn prepare<F, T>(threads: &Threads, f: F) -> (Work, JoinHandle<T>)
 where
@@ -364,7 +364,7 @@ impl<T> BlockingHandle<T> {
 impl<T> Future for BlockingHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// Resolves to what the work returned.
+    /// Resolves to the value that the work returned.
     ///
     /// An error is a panic of the work; or it was canceled, by an abort or because the machine has no
     /// thread for it.

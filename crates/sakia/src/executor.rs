@@ -176,7 +176,7 @@ fn is_current(remote: &Arc<Remote>) -> bool {
 
 /// Starts a task on the calling thread's runtime. It runs when the caller next waits.
 ///
-/// A panic in it ends the task only, and is what its handle resolves to.
+/// A panic in it ends the task only, and its handle resolves to that.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -333,7 +333,7 @@ impl Local {
         self.live.get()
     }
 
-    /// Runs what is ready, for one round at most. Answers whether something is left to run.
+    /// Runs ready tasks, for one round at most. Returns whether a task is left to run.
     #[inline(always)]
     pub(crate) fn run_batch(&self, observed: Option<&Observed>) -> bool {
         match observed {

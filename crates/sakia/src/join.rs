@@ -93,7 +93,7 @@ impl JoinError {
         self.panic.is_some()
     }
 
-    /// Panics on with what the task panicked with; gives itself back if it was canceled.
+    /// Resumes the task's panic; gives itself back if it was canceled.
     pub fn resume_panic(self) -> Self {
         match self.panic {
             Some(payload) => {

@@ -99,7 +99,7 @@ impl Remote {
         self.has_mail.load(Ordering::Relaxed)
     }
 
-    /// Moves what was sent to the end of `queue`, oldest first.
+    /// Moves the tasks that were sent to the end of `queue`, oldest first.
     #[inline(always)]
     pub(crate) fn take(&self, queue: &mut VecDeque<Mail>) {
         if self.has_mail.load(Ordering::Acquire) {

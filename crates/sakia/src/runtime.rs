@@ -422,7 +422,7 @@ impl Drop for Thread {
     }
 }
 
-/// Returns what the driver of the calling thread did so far; see [`Runtime::metrics`]. For tasks, on each
+/// Returns the metrics of the calling thread's driver so far; see [`Runtime::metrics`]. For tasks, on each
 /// thread of a runtime: `spawn_on(thread, || async { sakia::metrics() })`.
 ///
 /// # Panics
@@ -530,9 +530,9 @@ impl Runtime {
         Inspector { shared: Arc::clone(&self.local.shown) }
     }
 
-    /// Returns what this thread's driver did so far: its [`counters`](Runtime::counters), and if the runtime
-    /// [measures](Builder::latencies) them the latencies of its operations by kind. Those of another thread
-    /// are had by a task there: see [`metrics`](crate::metrics()).
+    /// Returns the metrics of this thread's driver so far: its [`counters`](Runtime::counters), and if the
+    /// runtime [measures](Builder::latencies) them the latencies of its operations by kind. Those of another
+    /// thread are had by a task there: see [`metrics`](crate::metrics()).
     ///
     /// # Examples
     /// ```
@@ -639,10 +639,10 @@ impl Runtime {
         }
     }
 
-    /// Runs tasks and I/O once: what is ready, else what becomes ready within `max_wait`. For programs
-    /// with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable, when
-    /// [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is ready
-    /// already.
+    /// Runs tasks and I/O once: those that are ready, or else those that become ready within `max_wait`. For
+    /// programs with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable,
+    /// when [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is
+    /// ready already.
     ///
     /// # Errors
     /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent

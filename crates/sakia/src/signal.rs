@@ -4,9 +4,9 @@
 //! told. Signals coalesce: those that arrive before a listener looks are one to it, as the kernel itself
 //! keeps one pending of each kind.
 //!
-//! The first listener for a kind changes what the signal does to the process, for good: dropping the
-//! last listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A
-//! program that stops listening and wants to die of the signal says so itself.
+//! The first listener for a kind changes the signal's effect on the process, for good: dropping the last
+//! listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A program that
+//! stops listening and wants to die of the signal says so itself.
 //!
 //! Each listener has a pair of sockets, into which the handler, which may interrupt any thread anywhere,
 //! writes a byte; when it is full there is a byte in it already, so nothing is lost.
@@ -89,7 +89,7 @@ impl Drop for Registered {
     }
 }
 
-/// Listens for signals of one kind. See the [module](self) for what that changes in the process.
+/// Listens for signals of one kind. See the [module](self) for the effect on the process.
 ///
 /// # Errors
 /// - `InvalidInput`: no program can or should listen for it (`SIGKILL`, `SIGSTOP`, `SIGSEGV`, `SIGILL`,

@@ -24,8 +24,8 @@ use crate::io::transfer::buf_try;
 /// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all that were written before
 /// a sync begins share it.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What
-/// was committed before is durable; of what came later nothing is known until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
+/// committed before is durable; whether later bytes are there is unknown until the file is read again.
 ///
 /// The file's contents become durable. The name of a file that was just made needs its directory
 /// [synced](super::Dir::sync), once.
@@ -143,11 +143,11 @@ impl GroupCommit {
         (result.map(|()| at), buf)
     }
 
-    /// Makes durable what was written, by anybody, before this call. Resolves when it is.
+    /// Makes all earlier writes to the file durable, by any writer. Resolves when it is.
     ///
     /// # Errors
-    /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. Everybody who waits is told, and everybody who asks
-    /// later: the kernel is not asked again, since its answer could not be trusted.
+    /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. All waiting and all later calls return the error: the
+    /// kernel is not asked again, since its answer could not be trusted.
     pub async fn commit(&self) -> io::Result<()> {
         self.check()?;
         let shared = &self.shared;

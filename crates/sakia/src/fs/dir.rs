@@ -23,7 +23,7 @@ use crate::error::{Context, Result};
 /// How many times a lookup is tried when renames by others disturb it.
 const TRIES: u32 = 64;
 
-/// An open directory. Paths given to it are confined to it: what lies outside cannot be reached.
+/// An open directory. Paths given to it are confined to it: files outside cannot be reached.
 ///
 /// It refers to the directory itself, which may be renamed or moved meanwhile.
 ///
@@ -113,8 +113,8 @@ impl Dir {
     ///
     /// # Errors
     /// - `EXDEV`: the path leads out of the directory.
-    /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving what the path leads
-    ///   through. Otherwise as for [`OpenOptions::open`].
+    /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving directories on the
+    ///   path. Otherwise as for [`OpenOptions::open`].
     pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         options.open_at(Some(self), path).await.at("open", &self.path.join(path))

@@ -1,4 +1,4 @@
-//! Direct I/O: alignment, and what is not aligned.
+//! Direct I/O: alignment, and transfers that are not aligned.
 //!
 //! A file opened with `O_DIRECT` moves whole blocks only. The tail of a file that ends within a block is
 //! written and read by way of a second descriptor, which goes through the page cache. The kernel keeps

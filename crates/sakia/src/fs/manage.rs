@@ -23,7 +23,7 @@ pub enum Advice {
     Random = Code::Random as u32,
     /// Soon: begin to read it.
     WillNeed = Code::WillNeed as u32,
-    /// Not any more: drop what the page cache has of it and is durable.
+    /// Not any more: drop its durable pages from the page cache.
     DontNeed = Code::DontNeed as u32,
     /// Once.
     NoReuse = Code::NoReuse as u32,

@@ -21,7 +21,7 @@ impl FileType {
         Self { bits: mode & Self::MASK }
     }
 
-    /// From what a directory's entry says; `None` where the file system does not tell.
+    /// Returns the type that a directory's entry gives; `None` if the file system does not tell.
     pub(super) fn from_entry(kind: EntryKind) -> Option<Self> {
         let bits = match kind {
             EntryKind::File => 0o100_000,

@@ -1,5 +1,4 @@
-//! Files and directories: the names and the meaning of [`std::fs`], and what an asynchronous program needs
-//! besides.
+//! Files and directories: the names and the meaning of [`std::fs`], and additions for asynchronous programs.
 //!
 //! - [`File`]: reads and writes at an offset, any number at a time, or at the file's position; whole,
 //!   vectored, durable, appended. Locks, times, room, advice.

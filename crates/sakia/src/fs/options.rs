@@ -115,7 +115,7 @@ impl OpenOptions {
     ///
     /// # Errors
     /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
-    /// - `ENOENT`, `EACCES`, `EEXIST`, `EISDIR`, `ELOOP`, `ETXTBSY`: the path, and what is there.
+    /// - `ENOENT`, `EACCES`, `EEXIST`, `EISDIR`, `ELOOP`, `ETXTBSY`: the path, and the file there.
     /// - `EMFILE`, `ENFILE`: no descriptors left. `EINVAL`: no direct I/O there.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `open(2)`.
     ///
@@ -130,8 +130,8 @@ impl OpenOptions {
     }
 
     /// Opens the file, and asks for its metadata. On a local file system both take one call less than
-    /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime asks what it has to
-    /// know of a file by the same call.
+    /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime learns the facts that
+    /// it needs about the file by the same call.
     ///
     /// # Errors
     /// As [`open`](OpenOptions::open), and `statx(2)`.

@@ -122,7 +122,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
 /// the other.
 ///
 /// # Errors
-/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: what is there cannot be replaced by it.
+/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: the file there cannot be replaced by it.
 /// Otherwise as `rename(2)`.
 ///
 /// # Panics
@@ -155,7 +155,7 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Re
     made.await.between("link", original, link)
 }
 
-/// Makes a symbolic link at `link` that points to `original`, whatever that is.
+/// Makes a symbolic link at `link` that points to `original`, which need not exist.
 ///
 /// # Errors
 /// `EEXIST`: there is something. Otherwise as `symlink(2)`.
@@ -323,7 +323,7 @@ pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
     set.await.at("set times", path)
 }
 
-/// Gives what is at `path` to another owner or group, links followed; `None` leaves it.
+/// Gives the file at `path` to another owner or group, links followed; `None` leaves it.
 ///
 /// # Errors
 /// `EPERM`: not allowed. Otherwise as `chown(2)`.

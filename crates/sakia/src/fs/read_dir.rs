@@ -123,8 +123,8 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// An entry of a directory. It keeps the directory open, so that what is asked of it later is asked of
-/// this very entry and not of whatever the path names by then.
+/// An entry of a directory. It keeps the directory open, so that later questions concern this very entry and
+/// not the file that the path names by then.
 pub struct DirEntry {
     directory: Rc<Dir>,
     name: OsString,
@@ -149,7 +149,7 @@ impl DirEntry {
         self.directory.path.join(&self.name)
     }
 
-    /// The inode number that the directory has for it. At a mount point, that of what is underneath.
+    /// The inode number that the directory has for it. At a mount point, that of the directory underneath.
     #[doc(alias = "d_ino")]
     pub fn ino(&self) -> u64 {
         self.inode

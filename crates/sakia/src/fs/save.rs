@@ -39,7 +39,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// Replaces the contents of a file, or makes it, so that they are there as a whole or not at all, and
 /// durable once the future has resolved.
 ///
-/// A symbolic link is followed: what it points to is replaced. Other hard links keep the old contents.
+/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents.
 ///
 /// # Errors
 /// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are there still, and nothing else is left; but
@@ -105,8 +105,8 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Begins a file to take the place of what is at `path`, if anything is. It is empty, open to read
-    /// and write.
+    /// Begins a file to take the place of the one at `path`, if there is one. It is empty, open to read and
+    /// write.
     ///
     /// # Errors
     /// `ENOENT`: there is no directory for it. `EISDIR`: a directory is in its place. Otherwise as

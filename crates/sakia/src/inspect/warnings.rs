@@ -1,4 +1,4 @@
-//! Warnings of what takes too long: what there is to say, and who is told.
+//! Warnings of turns and operations that take too long: their contents and their receiver.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -96,7 +96,7 @@ impl Warnings {
     /// empty.
     ///
     /// # Errors
-    /// `InvalidInput` for what is none of the known values, with their list.
+    /// `InvalidInput` for an unknown value, with the list of known ones.
     pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
         let Some(value) = value else { return Ok(Self::off()) };
         value.to_str().and_then(Self::parse).ok_or_else(|| {

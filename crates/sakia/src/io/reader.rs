@@ -27,9 +27,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// - [`with_depth`](Reader::with_depth) reads a file, with several blocks in flight.
 /// - [`offload`](Reader::offload) has a thread read a file ahead.
 ///
-/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after
-/// the bytes before them, and the next call tries again at the same place. The end is found only where a
-/// read brings no bytes at all; a later call sees what was appended since. A reader that is dropped with
+/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after the
+/// bytes before them, and the next call tries again at the same place. The end is found only where a read
+/// brings no bytes at all; a later call sees bytes that were appended since. A reader that is dropped with
 /// reads in flight leaves their memory to the driver.
 ///
 /// # Examples
@@ -351,7 +351,7 @@ impl<S: Source> Reader<S> {
 
     /// Fills `buf`.
     ///
-    /// Dropping the future, and an error, leave in `buf` what was consumed by then; see
+    /// Dropping the future, and an error, leave in `buf` the bytes consumed by then; see
     /// [`consumed`](Reader::consumed). What must not be consumed in part is [peeked](Reader::peek) at.
     ///
     /// # Errors
@@ -370,8 +370,8 @@ impl<S: Source> Reader<S> {
         Ok(())
     }
 
-    /// The bytes up to the next `delimiter`, and it; without it what is left before the end, and nothing
-    /// at the end. They are consumed. At most `limit` bytes come before the delimiter.
+    /// The bytes up to the next `delimiter`, and it; without it the bytes left before the end, and nothing at
+    /// the end. They are consumed. At most `limit` bytes come before the delimiter.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
@@ -510,7 +510,7 @@ impl<S: Source> Reader<S> {
 
     /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to their number.
     ///
-    /// Dropping the future, and an error, leave in `buf` what was consumed by then.
+    /// Dropping the future, and an error, leave in `buf` the bytes consumed by then.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes. The others are not consumed, and `limit`

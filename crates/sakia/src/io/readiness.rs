@@ -12,7 +12,7 @@ use sakia_driver::PollEvents;
 
 use super::stream::Stream;
 
-/// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, what a library gave out.
+/// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, a descriptor from a library.
 ///
 /// It keeps the descriptor's owner and gives it back with [`into_inner`](Async::into_inner). Any number
 /// of tasks may wait at once, in both directions; each is told.
@@ -69,7 +69,8 @@ impl<T: AsFd> Async<T> {
 impl<T> Async<T> {
     /// Waits until there is something to read, the end of it, an error, or a hang-up.
     ///
-    /// Another task may be quicker to take what is there. Dropping the future gives up the wait.
+    /// Another task may be quicker to take the bytes or the connection. Dropping the future gives up the
+    /// wait.
     ///
     /// # Errors
     /// - `EBADF`, `EPERM`: the descriptor is of a kind that cannot be polled.
@@ -96,8 +97,8 @@ impl<T> Async<T> {
         self.readiness.ready(PollEvents::WRITABLE).await
     }
 
-    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in
-    /// between. `Interrupted` is tried again at once. Resolves to what `f` answered last.
+    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in between.
+    /// `Interrupted` is tried again at once. Resolves to the last result of `f`.
     ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).

@@ -80,7 +80,7 @@ pub trait AsyncReadAt {
         1
     }
 
-    /// The file, if that is what is read: the kernel may send it.
+    /// Returns the file that is read, if it is one: the kernel may send it.
     #[doc(hidden)]
     fn descriptor(&self) -> Option<&Fd> {
         None
@@ -160,7 +160,7 @@ pub trait AsyncWriteAt {
         write_first(bufs, async move |buf| self.write_at(buf, offset).await)
     }
 
-    /// Makes durable what was written, with as much of the file's attributes as reading it back needs.
+    /// Makes the written bytes durable, with as much of the file's attributes as reading it back needs.
     ///
     /// # Errors
     /// As the type says.
@@ -580,7 +580,7 @@ impl<F: AsyncReadAt> Positional<F> {
         offset - offset % self.alignment as u64
     }
 
-    /// The bytes `from..to` are missing before what was read ahead.
+    /// The bytes `from..to` are missing before those read ahead.
     fn go_on(&mut self, from: u64, to: u64) {
         if self.queue.is_empty() {
             self.next = from;

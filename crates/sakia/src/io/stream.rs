@@ -97,8 +97,8 @@ macro_rules! reader {
 
             /// Reads until the end, and appends to `buf`.
             ///
-            /// Resolves to the number of bytes appended and the buffer, which has what was read
-            /// before an error too.
+            /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an
+            /// error too.
             ///
             /// # Errors
             /// As for [`read`](Self::read).

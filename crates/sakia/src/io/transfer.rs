@@ -133,7 +133,8 @@ pub(crate) async fn read_to_end(
     }
 }
 
-/// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
+/// Writes all of `buf` by as many writes as it takes. Each gets the rest, and the number of bytes written so
+/// far.
 pub(crate) async fn write_all<T, F>(
     mut buf: T,
     write: impl Fn(Slice<T>, usize) -> F,

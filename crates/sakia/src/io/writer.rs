@@ -1,8 +1,8 @@
 //! Writing with buffers that the writer owns, so that ordinary code lends.
 //!
-//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and
-//! a task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that
-//! writes waits, so what that wrote in one go leaves together. One operation is in flight at a time.
+//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and a
+//! task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that writes
+//! waits, so the bytes that it wrote in one go leave together. One operation is in flight at a time.
 //!
 //! The pump ends when the writer is closed, or dropped and everything is written, or its runtime ends. An
 //! error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
@@ -48,7 +48,7 @@ pub fn unreported_write_errors() -> u64 {
     UNREPORTED.load(Ordering::Relaxed)
 }
 
-/// Writes from a buffer of its own, which it fills from what ordinary code lends.
+/// Writes from a buffer of its own, which it fills from slices that callers lend.
 ///
 /// Writing copies bytes to blocks and does not wait while there is room. What a task writes before it
 /// waits leaves together, to a sink that is written in order ([`new`](Writer::new)); to a file
@@ -400,8 +400,8 @@ impl<W> Writer<W> {
         self
     }
 
-    /// Sets how many bytes may wait, at least 1: what was put in and not written, in flight included.
-    /// Without this call 256 KiB.
+    /// Sets how many bytes may wait, at least 1: those put in and not written, in flight included. Without
+    /// this call 256 KiB.
     #[must_use]
     pub fn bound_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().bound_bytes = bytes.max(1);
@@ -465,8 +465,8 @@ impl<W> Writer<W> {
     /// Dropping the future does not take the request back.
     ///
     /// # Errors
-    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: what was
-    /// written may be lost.
+    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: written bytes
+    /// may be lost.
     pub async fn flush(&mut self, level: Level) -> io::Result<Level> {
         poll_fn(|cx| self.poll_flush(cx, level)).await
     }
@@ -498,7 +498,7 @@ impl<W> Writer<W> {
     /// Dropping the future lets it go on.
     ///
     /// # Errors
-    /// As for [`flush`](Writer::flush); otherwise what closing fails with. The sink is gone in any case.
+    /// As for [`flush`](Writer::flush); otherwise the error of closing. The sink is gone in any case.
     pub async fn close(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_close(cx)).await
     }
@@ -788,7 +788,7 @@ fn take_parts(queue: &mut VecDeque<Part>, batch: &mut Vec<Slice<Block>>) -> Opti
     None
 }
 
-/// Has the sink send what is in the queue of a file.
+/// Has the sink send the ranges of a file in the queue.
 async fn send_file<S: AsyncWrite>(sink: &mut S, shared: &Rc<Shared>, range: FileRange) {
     let len = range.len();
     let (result, sent) = sink.send_range(range).await;

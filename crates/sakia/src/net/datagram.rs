@@ -1,5 +1,5 @@
-//! A socket for datagrams, of whatever family: what [`UdpSocket`](super::UdpSocket) and
-//! [`UnixDatagram`](super::UnixDatagram) have in common. They add the names of their addresses.
+//! A socket for datagrams of any family: the common part of [`UdpSocket`](super::UdpSocket) and
+//! [`UnixDatagram`](super::UnixDatagram). They add the names of their addresses.
 //!
 //! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. If
 //! it brought a datagram or an error all the same, the receive that waits longest gets it, or else the next.
@@ -487,8 +487,8 @@ impl Datagrams {
         }
     }
 
-    /// Receives one datagram by an operation of its own. While others have such operations under way, what is
-    /// received ahead would pass them by.
+    /// Receives one datagram by an operation of its own. While others have such operations under way,
+    /// datagrams received ahead would overtake them.
     async fn recv_alone(&self) -> io::Result<driver::Datagram> {
         let DatagramOptions { datagram_bytes_max, control_bytes } = self.options.get();
         let buf = Vec::with_capacity(datagram_bytes_max.clamp(1, DATAGRAM_BYTES_MAX));

@@ -192,7 +192,7 @@ impl AcceptSocket {
         self.driver.local_address(self.incoming.fd())
     }
 
-    /// Gives the descriptor away, when what is under way on it has ended.
+    /// Gives the descriptor away, when the operations under way on it have ended.
     pub async fn into_owned(self) -> io::Result<OwnedFd> {
         let fd = self.incoming.fd().clone();
         drop(self.incoming);
@@ -278,7 +278,7 @@ macro_rules! listener {
                 Ok(Self { socket: AcceptSocket::adopt(listener.into())? })
             }
 
-            /// Gives the listener to `std`, when what is under way on it has ended. The number of the
+            /// Gives the listener to `std`, when the operations under way on it have ended. The number of the
             /// descriptor may change. Connections that were accepted ahead, or for a dropped future, are
             /// closed.
             ///

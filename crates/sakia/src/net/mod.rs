@@ -1,5 +1,4 @@
-//! Network connections: the names and the meaning of [`std::net`], and what an asynchronous program needs
-//! besides.
+//! Network connections: the names and the meaning of [`std::net`], and additions for asynchronous programs.
 //!
 //! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] say
 //!   how. [`serve`] runs a handler for each connection, with bounds and an orderly end.
@@ -14,9 +13,9 @@
 //! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
 //! - [`Activation`]: sockets that a service manager opened.
 //!
-//! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
-//! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime;
-//! so does what [`UdpSocket::recv_datagram`] brings.
+//! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even if
+//! the future is dropped. [`TcpStream::recv`] and [`UdpSocket::recv_datagram`] need none: their results lie
+//! in memory of the runtime.
 //!
 //! An operation on an address or a name fails with an [`Error`], the same as in [`fs`](crate::fs), that names
 //! both; `?` turns it into an [`std::io::Error`]. Errors of an open connection are the kernel's.

@@ -91,7 +91,7 @@ impl ConnectOptions {
     ///   socket has it.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - [`TimedOut`](io::ErrorKind::TimedOut) without an errno: the [timeout](ConnectOptions::timeout).
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -254,7 +254,7 @@ impl ListenOptions {
     /// - `EADDRINUSE`: another socket listens there. `EADDRNOTAVAIL`: it is not this machine's.
     /// - `EACCES`: not allowed to have that port.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -31,7 +31,8 @@ impl<A: Address> Received<A> {
         Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
     }
 
-    /// Takes what the driver tells of a batch, up to the first without a sender, as the end of receives is.
+    /// Converts the driver's facts about a batch, up to the first without a sender, as the end of receives
+    /// is.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`: there is none before that.
@@ -75,7 +76,7 @@ impl<A: Address> Datagram<A> {
     }
 }
 
-/// Returns what a receive without control messages tells.
+/// Returns the result of a receive without control messages.
 pub(super) fn len_and_sender<A: Address>(received: driver::Received) -> io::Result<(usize, A)> {
     Ok((received.len, A::of(&received.from)?))
 }

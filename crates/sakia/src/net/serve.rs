@@ -78,7 +78,7 @@ impl<E, A> ServeOptions<E, A> {
     }
 
     /// A budget of which each connection holds a descriptor. Connections wait to be accepted while it has
-    /// none. So several servers, on any threads, share what the process has.
+    /// none. So several servers, on any threads, share the resources of the process.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
@@ -223,7 +223,7 @@ impl From<ServeFailed> for io::Error {
 /// Accepts connections, and runs `handler` for each, as a task of the calling thread's runtime.
 ///
 /// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that was
-/// given by value is closed at the stop, so that others who connect are refused; one that is borrowed stays
+/// given by value is closed at the stop, so that later connections are refused; one that is borrowed stays
 /// open, and they wait. Dropping the future cancels the handlers.
 ///
 /// When accepting fails since the process or the system has no descriptor or no memory left, that is

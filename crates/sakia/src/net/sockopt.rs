@@ -64,7 +64,7 @@ impl Keepalive {
     }
 }
 
-/// Sets what the simulated kernel does without.
+/// Sets an option that the simulated kernel does without.
 pub(super) fn tune(
     fd: &Fd,
     set: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
@@ -75,7 +75,7 @@ pub(super) fn tune(
     Ok(set(fd.peek())?)
 }
 
-/// Sets or asks for what the simulated kernel does not have.
+/// Sets or asks for an option that the simulated kernel does not have.
 pub(super) fn option<'a, T>(
     fd: &'a Fd,
     call: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<T>,
@@ -267,7 +267,7 @@ macro_rules! common_options {
 /// The methods of a builder that set the sizes of buffers, of a field `common` with [`Common`] options.
 macro_rules! buffer_options {
     () => {
-        /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
+        /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and
         /// has a limit. Without this call it adapts the size by itself.
         #[doc(alias = "SO_SNDBUF")]
         #[must_use]
@@ -276,7 +276,7 @@ macro_rules! buffer_options {
             self
         }
 
-        /// Bytes that the kernel keeps to be received; it doubles the number, for what it needs besides,
+        /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records,
         /// and has a limit. Without this call it adapts the size by itself.
         #[doc(alias = "SO_RCVBUF")]
         #[must_use]

@@ -189,7 +189,7 @@ impl TcpStream {
         options::user_timeout(self.socket.fd())
     }
 
-    /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and has a
+    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and has a
     /// limit.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be sent, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be sent, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -207,8 +207,8 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::socket_send_buffer_size)
     }
 
-    /// Bytes that the kernel keeps to be received; it doubles the number, for what it needs besides, and has
-    /// a limit.
+    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records, and
+    /// has a limit.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -217,7 +217,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be received, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be received, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.

@@ -76,7 +76,7 @@ impl UdpOptions {
     /// - `EADDRINUSE`: another socket has it. `EADDRNOTAVAIL`: it is not this machine's.
     /// - `EACCES`: not allowed to have that port.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -208,12 +208,14 @@ macro_rules! receives_messages {
         /// in front of them: have the bytes say which message has descriptors. They come in the order in
         /// which they were sent.
         ///
-        /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
+        /// Dropping the future loses nothing: bytes and descriptors that had come by then go to the next
+        /// call.
         ///
         /// **All other methods that receive close the descriptors** that come with their bytes, and
         /// `recv` receives ahead. So where descriptors are expected receive by this one.
         ///
-        /// Resolves to the number of bytes and what came with them; 0 bytes mean that the peer sends no more.
+        /// Resolves to the number of bytes and the control messages that came with them; 0 bytes mean that
+        /// the peer sends no more.
         ///
         /// # Errors
         /// As `read`. Descriptors for which there is no room or no number are closed, and

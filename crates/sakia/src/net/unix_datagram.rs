@@ -26,9 +26,9 @@ use crate::executor::current;
 /// Datagrams arrive once and in order. Where the receiver has no room a send waits, and then another one that
 /// waits may overtake it. Several tasks may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to a receive that waits, or to the next,
-/// and so do descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown
-/// whether the datagram was sent.
+/// Dropping a receive loses no datagram: it goes to a receive that waits, or to the next, and so do
+/// descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the
+/// datagram was sent.
 ///
 /// # Examples
 /// ```
@@ -342,9 +342,9 @@ impl UnixDatagram {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
     }
 
-    /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Datagrams that came for dropped receives or were received ahead, and went to none, are
-    /// lost.
+    /// Gives the socket to `std`, when the operations under way on it have ended. The number of the
+    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and went to
+    /// none, are lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

@@ -127,7 +127,7 @@ impl Command {
         self
     }
 
-    /// The command as `std` has it, for what is not set here: user, group, session.
+    /// Returns the command of `std`, for options that are not set here: user, group, session.
     pub fn as_std_mut(&mut self) -> &mut std_process::Command {
         &mut self.inner
     }
@@ -316,8 +316,8 @@ impl Child {
         }
     }
 
-    /// As [`wait`](Child::wait), and reads what the child writes to those of its outputs that are piped
-    /// and still here, both at once.
+    /// As [`wait`](Child::wait), and reads the bytes that the child writes to those of its outputs that are
+    /// piped and still here, both at once.
     ///
     /// # Errors
     /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].

@@ -1,4 +1,4 @@
-//! Tests: what is run, how often, and what a run must leave behind.
+//! Tests: the body and the number of its runs, and the checks after each run.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ type Change<'a> = Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>;
 /// A test that runs a program with many seeds.
 ///
 /// # Examples
-/// A relay copies what comes through a pipe, on a kernel with tiny queues on which much goes wrong:
+/// A relay copies bytes from a pipe, on a kernel with tiny queues on which much goes wrong:
 /// ```
 /// use sakia::fs::File;
 /// use sakia::io::{Reader, Writer, copy, pipe};
@@ -181,7 +181,7 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// Runs `body` with each seed. Gives what happened in all runs together.
+    /// Runs `body` with each seed. Returns the counts of all runs together.
     ///
     /// # Panics
     /// When a run fails, with a message that says how to see it again; no further seeds are run. When

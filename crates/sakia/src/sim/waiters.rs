@@ -18,7 +18,7 @@ pub struct Waiters {
     pub orphans: Vec<PendingOperation>,
 }
 
-/// A future that the runtime runs, and what it waits for.
+/// A future that the runtime runs, and the operations and timers that it waits for.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiter {

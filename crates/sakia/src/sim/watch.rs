@@ -163,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Looks for what is new. It is `owner`'s.
+    /// Looks for new operations and timers. They are `owner`'s.
     fn look(&self, local: &Local, owner: Owner) {
         let mut seen = self.seen.borrow_mut();
         let started = local.driver.counters().started;

@@ -1,13 +1,13 @@
-//! Shares of what a whole program has: work waits for them instead of failing.
+//! Shares of a whole program's resources: work waits for them instead of failing.
 //!
 //! A budget is a weighted semaphore per resource, in one order of arrival: a request waits while any
 //! came before it, even if it is small and would fit. `async-lock` has a semaphore, but its permits are
 //! single and may overtake, so this is our own, behind a lock that is held for a few instructions.
 //!
 //! A request's states: *new*; *waiting*, with its ticket in `waiting`; *granted*, with its ticket in
-//! `granted` and its amount already taken from `free`; *done*, its amount owned by a permit. Who
-//! releases grants. A request that is dropped leaves `waiting`, or gives back what it was granted;
-//! either may let those behind it in.
+//! `granted` and its amount already taken from `free`; *done*, its amount owned by a permit. Who releases
+//! grants. A request that is dropped leaves `waiting`, or gives back its grant; either may let those behind
+//! it in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -97,8 +97,8 @@ impl Limits {
 
 /// Descriptors, bytes and operations for a whole program, shared by all its threads.
 ///
-/// Work acquires what it is about to use and holds the [`Permit`] while it uses it. Requests are
-/// served in the order in which they came. Clones are the same budget.
+/// Work acquires its share before it begins and holds the [`Permit`] while it uses it. Requests are served in
+/// the order in which they came. Clones are the same budget.
 ///
 /// A task that holds some and asks for more may wait for others that do the same: acquire all that a
 /// piece of work needs of one resource at once, and the resources in one order.
@@ -195,9 +195,9 @@ impl Budget {
         Self { pools: Arc::new(pools) }
     }
 
-    /// A budget of what the process may still use:
+    /// Returns a budget of the resources that the process may still use:
     /// - descriptors: the soft `RLIMIT_NOFILE`, minus those open now, minus a reserve (an eighth of the
-    ///   limit, 8 to 64) for what opens descriptors without asking. Build the runtime first: its rings
+    ///   limit, 8 to 64) for code that opens descriptors without asking. Build the runtime first: its rings
     ///   are descriptors too;
     /// - bytes: a quarter of the memory that the machine has available;
     /// - operations: no limit, since each thread's engine admits its own.

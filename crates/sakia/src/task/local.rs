@@ -12,7 +12,7 @@ use std::thread::LocalKey as ThreadKey;
 
 use pin_project_lite::pin_project;
 
-/// Declares values that belong to a future and what it awaits, not to a thread.
+/// Declares values that belong to a future and the futures that it awaits, not to a thread.
 ///
 /// ```
 /// sakia::task_local! {
