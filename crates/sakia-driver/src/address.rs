@@ -73,7 +73,7 @@ pub enum ShutdownHow {
     /// Nothing more is received: receives that wait bring 0.
     #[doc(alias = "SHUT_RD")]
     Receives = 0,
-    /// Nothing more is sent: the peer receives 0 after what was sent.
+    /// Nothing more is sent: the peer receives 0 after the bytes that were sent.
     #[doc(alias = "SHUT_WR")]
     Sends = 1,
     /// Both.
@@ -81,7 +81,7 @@ pub enum ShutdownHow {
     Both = 2,
 }
 
-/// The address of a socket, whatever its family.
+/// The address of a socket of any family.
 ///
 /// Internet addresses come from and go to [`SocketAddr`]. Those within a machine are a path, a name in
 /// the *abstract* name space, which is in no file system, or nothing at all: an *unnamed* socket is
@@ -98,7 +98,7 @@ pub enum ShutdownHow {
 /// ```
 #[derive(Clone, Copy)]
 pub struct SocketAddress {
-    /// A `struct sockaddr` of some family; what is beyond its length is zero.
+    /// A `struct sockaddr` of some family; the bytes beyond its length are zero.
     bytes: [u8; BYTES_MAX],
     len: u16,
 }

@@ -92,7 +92,7 @@ impl fmt::Display for Choice {
 
 /// Why there is no backend at all: epoll cannot be had either.
 ///
-/// Its `Display` is one line: what failed, the limit that is used up, and why there is no ring.
+/// Its `Display` is one line: the failed step, the limit that is used up, and why there is no ring.
 #[derive(Debug)]
 pub struct NoBackend {
     poll: io::Error,

@@ -32,13 +32,13 @@ use crate::stat::StatxResult;
 pub enum Takes {
     /// Entries. Operations without one go to threads.
     Entries,
-    /// Entries, and the calls of what has none.
+    /// Entries, and the calls of operations without one.
     Both,
     /// Calls.
     Calls,
 }
 
-/// A submission queue, a completion queue, and what performs the operations between them.
+/// A submission queue, a completion queue, and the executor of the operations between them.
 ///
 /// Calls that the driver makes are never concurrent. Errors of [`submit`](Backend::submit) and
 /// [`enter`](Backend::enter) are those of `io_uring_enter(2)`: `EINTR`, `EAGAIN` and `EBUSY` are
@@ -133,16 +133,15 @@ pub unsafe trait Backend: Any {
     /// pending. It completes with 0. False when it has been consumed.
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
 
-    /// Lets pending entries be consumed, without waiting and without finishing anything but what
-    /// completes at once.
+    /// Lets pending entries be consumed, without waiting; finishes only the operations that complete at once.
     ///
     /// # Errors
     /// See the trait.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// Lets pending entries be consumed, finishes what has become ready, and waits for at least
-    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come
-    /// back earlier with fewer: after a signal, for one.
+    /// Lets pending entries be consumed, finishes operations that have become ready, and waits for at least
+    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come back
+    /// earlier with fewer: after a signal, for one.
     ///
     /// # Errors
     /// See the trait.
@@ -437,7 +436,7 @@ pub trait Descriptors {
     /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
 
-    /// The same, and what `statx(2)` tells by the same call; its mask is zero where there is no such call.
+    /// The same, and the result of `statx(2)` by the same call; its mask is zero where there is no such call.
     ///
     /// # Safety
     ///
@@ -537,7 +536,7 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Receives what has come to a connected socket, without waiting.
+    /// Receives the bytes that have come to a connected socket, without waiting.
     ///
     /// # Safety
     ///

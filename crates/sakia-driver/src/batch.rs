@@ -47,8 +47,8 @@ pub(crate) struct Scratch {
 
 impl Handle {
     /// Receives datagrams that have come to the socket `fd`, one into each buffer from the first on, by a
-    /// plain call. Appends to `received` what is told of each, and returns their number. `None`: rules,
-    /// this turn's plain calls or the backend do not allow that.
+    /// plain call. Appends the facts about each to `received`, and returns their number. `None`: rules, this
+    /// turn's plain calls or the backend do not allow that.
     ///
     /// An empty `Vec` is filled up to its capacity. At most the first 64 buffers are used, and only those
     /// before one without room.

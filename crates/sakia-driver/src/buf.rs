@@ -3,11 +3,11 @@
 //! A buffer goes into an operation by value and comes back with its result. Until then the driver
 //! owns it, so no borrow has to be trusted.
 //!
-//! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and
-//! which safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that
-//! a read has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its
-//! capacity. Only the kernel writes to memory that is not initialized, and what it has written becomes the
-//! length.
+//! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and which
+//! safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that a read
+//! has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its capacity. Only
+//! the kernel writes to memory that is not initialized, and the number of bytes that it has written becomes
+//! the length.
 
 // Above the modules, which use them.
 
@@ -221,7 +221,7 @@ pub unsafe trait IoBuf: 'static {
 ///   is only moved: they are not shared.
 /// - The room stays the same while the value is only moved.
 /// - After [`set_init`](IoBufMut::set_init) there are at least as many initialized bytes as it was told. It
-///   moves no bytes, and what was room before may still be written to.
+///   moves no bytes, and the former room may still be written to.
 /// - No method calls into a driver.
 pub unsafe trait IoBufMut: IoBuf {
     /// Returns a pointer to the first byte.
@@ -294,8 +294,8 @@ pub(crate) unsafe fn fill_with<T: IoBufMut + ?Sized>(
     count
 }
 
-/// Makes the whole room of a buffer initialized memory, whatever it holds: for a kernel that is not trusted
-/// to have written what it says. Changes no length.
+/// Initializes the whole room of a buffer: for a kernel that is not trusted to have written the bytes that it
+/// reports. Changes no length.
 pub(crate) fn initialize<T: IoBufMut>(buf: &mut T) {
     let (len, room) = (buf.bytes_len(), buf.bytes_room());
     if len < room {

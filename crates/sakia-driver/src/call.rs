@@ -1,4 +1,4 @@
-//! Operations as calls: a function of the kernel by name, and what it is given.
+//! Operations as calls: a function of the kernel by name, and its arguments.
 //!
 //! An operation describes itself twice: as the entry that a ring takes, and as a [`Call`], which the other
 //! executors take: the poll backend, plain calls, threads of lanes, the simulated kernel. A call is a few
@@ -95,7 +95,7 @@ pub enum Call {
 
 const _: () = assert!(size_of::<Call>() <= size_of::<[u64; 8]>());
 
-/// A call with what it is known by.
+/// A call with its identity.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request {
@@ -249,7 +249,7 @@ impl Victims {
         Call::Cancel { victims: self, all: !matches!(self, Self::UserData(_)) }
     }
 
-    /// The same with what its completion is known by.
+    /// The same with the number that identifies its completion.
     pub(crate) fn request(self, user_data: u64) -> Request {
         Request { user_data, kind: OpKind::Cancel, call: self.call() }
     }

@@ -271,7 +271,7 @@ impl Core {
         self.backend.now()
     }
 
-    /// All counters, with what the backend counts itself.
+    /// Returns all counters, with those of the backend.
     pub(crate) fn counters(&self) -> Counters {
         let mut counters = self.counters;
         for &kind in OpKind::ALL {
@@ -297,7 +297,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if self.in_flight > 0 {
-            // The kernel may still use the slots and what their operations own.
+            // The kernel may still use the slots and the memory that their operations own.
             std::mem::forget(std::mem::replace(&mut self.slab, Slab::new()));
         }
     }

@@ -19,7 +19,7 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// Adds what another one counted.
+            /// Adds the counts of another one.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
                 $(

@@ -26,8 +26,8 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 /// Performs operations for one thread.
 ///
 /// A loop starts operations through the [`Handle`] that the driver derefs to, and calls
-/// [`turn`](Driver::turn): that submits what was started, completes what is ready, and sleeps when
-/// there is nothing to do.
+/// [`turn`](Driver::turn): that submits started operations, handles completions, and sleeps when there is
+/// nothing to do.
 ///
 /// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
 /// Forgetting it is safe, and leaks it.
@@ -122,7 +122,7 @@ impl Driver {
         self.with_backend(|backend: &Auto| backend.tells_news()).unwrap_or(false)
     }
 
-    /// Has the next turn look for what has completed, though the last one was not long ago.
+    /// Has the next turn look for completions, though the last one was not long ago.
     pub fn look_again(&self) {
         self.handle.shared.core.borrow().look_again();
     }
@@ -194,8 +194,8 @@ impl Driver {
         core.backend.get().filter(|_| core.phase != Phase::Stopped).map(f)
     }
 
-    /// Ends the driver: lets nothing new in, cancels what is in flight, and waits for the kernel to give
-    /// every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
+    /// Ends the driver: lets nothing new in, cancels the operations in flight, and waits for the kernel to
+    /// give every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
     /// valid for ever, and is counted.
     ///
     /// Operations that are over by then keep their results for their handles. New ones end with
@@ -278,8 +278,8 @@ impl Driver {
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
         self.assert_is_of_this_process(&owner);
         let raw = owner.as_fd().as_raw_fd();
-        // SAFETY: what is borrowed is open as long as its owner is neither dropped nor borrowed mutably, and
-        // it is neither while it is shared with the driver.
+        // SAFETY: the borrowed descriptor is open as long as its owner is neither dropped nor borrowed
+        // mutably, and it is neither while it is shared with the driver.
         unsafe { self.handle.borrow(raw, owner) }
     }
 

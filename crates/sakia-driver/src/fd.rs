@@ -138,7 +138,7 @@ pub(crate) trait Owner {
     ///
     /// - The descriptor stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
-    /// The same, and what `statx(2)` tells by the same call; see [`Descriptors::facts_and_stat`].
+    /// The same, and the result of `statx(2)` by the same call; see [`Descriptors::facts_and_stat`].
     ///
     /// # Safety
     ///
@@ -235,7 +235,7 @@ impl Fd {
         fd
     }
 
-    /// Returns what a send of a file may do with the socket's mode.
+    /// Returns the changes that a send of a file may make to the socket's mode.
     pub(crate) fn mode_for_sends(&self) -> SendMode {
         match self.inner.mode.get() {
             SocketMode::Foreign => SendMode::Given,
@@ -297,8 +297,8 @@ impl Fd {
         self.inner.kind()
     }
 
-    /// Finds out what the descriptor refers to, unless that is known, and returns what `statx(2)` tells of a
-    /// file of a local file system by the same call.
+    /// Learns the kind of file that the descriptor refers to, unless that is known, and returns the
+    /// `statx(2)` result of a file of a local file system by the same call.
     pub(crate) fn learn_with_stat(&self) -> Option<StatxResult> {
         let inner = &*self.inner;
         if inner.kind.get().is_some() {

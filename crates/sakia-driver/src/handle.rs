@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 /// operations then end with `ECANCELED`.
 pub struct Handle {
     pub(crate) shared: Rc<Shared>,
-    /// Operations started by this handle go into the queue, whatever the rules.
+    /// Operations started by this handle always go into the queue, regardless of the rules.
     pub(crate) queues_all: bool,
 }
 
@@ -133,7 +133,7 @@ impl Handle {
         latencies.get_or_insert_with(|| Box::new(Latencies::new()));
     }
 
-    /// Returns what the driver did so far: its counters and, once [measured](Handle::measure_latencies), the
+    /// Returns the driver's metrics so far: its counters and, once [measured](Handle::measure_latencies), the
     /// latencies of its operations by kind.
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
@@ -232,7 +232,7 @@ impl Handle {
             || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
     }
 
-    /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
+    /// Starts to close a descriptor: cancels the operations under way on it, waits for them, closes.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close> {
         self.check(&fd);
         let way = match fd.close_way() {
@@ -262,9 +262,9 @@ impl Handle {
 
 /// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
 ///
-/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel
-/// is done with them, cancels what might wait for ever, and disposes of a late result.
-/// Forgetting it is safe too, and occupies the slot for the driver's life.
+/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel is done
+/// with them, cancels operations that might wait for ever, and disposes of a late result. Forgetting it is
+/// safe too, and occupies the slot for the driver's life.
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation> {
     /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
@@ -436,8 +436,8 @@ impl Shared {
         kept
     }
 
-    /// Runs what the core left for users' code: wakes tasks, and disposes of results. A panic there leaves
-    /// the rest for the next call.
+    /// Runs the actions that the core left for users' code: wakes tasks, and disposes of results. A panic
+    /// there leaves the rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();
@@ -453,8 +453,8 @@ impl Shared {
         }
     }
 
-    /// Leaves what [`settle`](Shared::settle) does to the next turn. Another task's waker that panics must
-    /// not end what the caller does, which may be a drop. After the driver's end no turn comes.
+    /// Leaves the work of [`settle`](Shared::settle) to the next turn. Another task's waker that panics must
+    /// not end the caller's work, which may be a drop. After the driver's end no turn comes.
     pub(crate) fn settle_later(&self) {
         let mut core = self.core.borrow_mut();
         if core.phase == Phase::Stopped {

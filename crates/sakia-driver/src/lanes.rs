@@ -3,8 +3,8 @@
 //!
 //! A [`Pool`] has one lane or more. A lane has a queue of jobs, threads that take jobs from it, and a maximum
 //! of threads. Lanes have the lock in common and wait for each other in nothing else. The user's [`Worker`]
-//! says what a job is, how a thread is started, and what becomes of jobs on a machine that starts none; the
-//! user's [`Jobs`] in which order they are taken.
+//! defines a job, the start of a thread, and the fate of jobs on a machine that starts none; the user's
+//! [`Jobs`] the order in which they are taken.
 //!
 //! The story of a job:
 //! 1. [`Pool::push`] puts it in the queue, under the lock. Unless a thread is *coming*, that is, was woken or
@@ -60,8 +60,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// The jobs of a lane that wait for a thread, and what has to change in step with them. Under the pool's
-/// lock.
+/// The jobs of a lane that wait for a thread, and the state that has to change in step with them. Under the
+/// pool's lock.
 pub trait Jobs: Default + Send + 'static {
     /// A unit of work for one thread.
     type Job;
@@ -163,12 +163,12 @@ impl<W: Worker> Pool<W> {
         }
     }
 
-    /// Returns what the pool was made with.
+    /// Returns the options with which the pool was made.
     pub fn worker(&self) -> &W {
         &self.shared.worker
     }
 
-    /// Looks at what is under the lock, or changes it. Jobs that are added here get no thread: see
+    /// Reads or changes the state under the lock. Jobs that are added here get no thread: see
     /// [`push`](Pool::push).
     pub fn update<T>(&self, change: impl FnOnce(&mut State<W::Jobs>) -> T) -> T {
         change(&mut self.lock())
@@ -190,13 +190,13 @@ impl<W: Worker> Pool<W> {
         self.shared.changed.iter().for_each(Condvar::notify_all);
     }
 
-    /// Returns what can be asked whether a thread or another clone is left.
+    /// Returns a weak reference, to ask whether a thread or another clone is left.
     pub fn downgrade(&self) -> Weak<impl Sized + use<W>> {
         Arc::downgrade(&self.shared)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W::Jobs>> {
-        // A panic of what a user changes leaves the threads' counts as they were.
+        // A panic in a user's change leaves the threads' counts as they were.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -330,7 +330,7 @@ impl<W: Worker> fmt::Debug for Pool<W> {
 
 /// Keeps a panic of a job to that job.
 fn contain(run: impl FnOnce()) {
-    // The destructor of what it panicked with might panic again.
+    // The destructor of the panic's payload might panic again.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(std::mem::forget);
 }
 

@@ -21,12 +21,13 @@
 //! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll.
 //! - A *plain call*, here and now. A driver makes none until it is told to by
 //!   [`set_bypass`](Handle::set_bypass), with a [`Rule`] for each kind of operation. The [`Rules`] that come
-//!   by default read what the page cache holds, and look up what the name cache holds, by calls that refuse
-//!   to wait; a file system that cannot refuse gets calls that are timed, and none for a while after slow
-//!   ones. A turn makes a limited number of them; further ones wait for the next.
+//!   by default read bytes that the page cache holds, and look up names that the name cache holds, by calls
+//!   that refuse to wait; a file system that cannot refuse gets calls that are timed, and none for a while
+//!   after slow ones. A turn makes a limited number of them; further ones wait for the next.
 //!   [`without_bypass`](Handle::without_bypass) puts the rules aside.
-//! - A *lane* of threads ([`Lane`]): the bounded one for what no ring has, the elastic one for what may wait
-//!   for ever, such as network file systems and FUSE. A ring gets lanes once something needs them.
+//! - A *lane* of threads ([`Lane`]): the bounded one for operations that no ring has, the elastic one for
+//!   those that may wait for ever, such as on network file systems and FUSE. A ring gets lanes once something
+//!   needs them.
 //!
 //! Facts about the mounted file systems in use are in [`mounts`](Handle::mounts), and all that are mounted in
 //! a [`MountTable`]. An operation that was a plain call is done when it has been started: ask

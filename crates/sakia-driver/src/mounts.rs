@@ -1,8 +1,8 @@
 //! The table of mounts, as `/proc/self/mountinfo` has it.
 //!
-//! The one place that reads and takes apart that file: `descriptors` asks it who serves a file, and programs
-//! built on the driver what lies where. It holds no more than one reading of the file: what is mounted
-//! afterwards is not in it.
+//! The one place that reads and takes apart that file: `descriptors` asks it whether a server has a file, and
+//! programs built on the driver ask it for the file system of a path. It holds no more than one reading of
+//! the file: later mounts are not in it.
 //!
 //! The consequences of a file system's type are here as well. Nothing of the crate is imported. Any thread
 //! may ask; a table is `Send` and `Sync`.
@@ -18,8 +18,8 @@ use rustix::fs::{Mode, OFlags};
 
 /// The mounts of a process, in the order in which its table has them.
 ///
-/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has what a driver learned by using them, this is
-/// what the kernel says of all.
+/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has the facts that a driver learned by using them,
+/// this is the kernel's list of all.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! Operations: what a slot holds, and the handle through which its result is awaited.
+//! Operations: the content of a slot, and the handle through which its result is awaited.
 //!
 //! The story of an operation:
 //! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`](crate::Op) handle
@@ -91,8 +91,8 @@ impl Completion {
 
     /// The result as `std` has it.
     ///
-    /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, which is what
-    /// they stand for; see [`Cqe::error_of`].
+    /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, their meaning; see
+    /// [`Cqe::error_of`].
     ///
     /// # Errors
     /// The operation's errno.
@@ -155,12 +155,12 @@ pub unsafe trait Operation: 'static {
         true
     }
 
-    /// Gives all memory that the kernel is to fill a value, since it may say that it has filled what it has
-    /// not; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
+    /// Gives all memory that the kernel is to fill a value, since it may report bytes that it has not filled;
+    /// see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
     /// [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 
-    /// Turns the last completion into what the handle resolves to.
+    /// Turns the last completion into the handle's output.
     fn complete(self, completion: Completion) -> Self::Output;
 
     /// Takes the last completion when no caller waits for it any more. A descriptor that came with it must be
@@ -182,7 +182,8 @@ pub unsafe trait Operation: 'static {
     }
 
     /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may
-    /// have its memory for ever. Answers with who waits for the operation in another way than by its handle.
+    /// have its memory for ever. Returns the waker of a task that waits for the operation in another way than
+    /// by its handle.
     ///
     /// Runs inside the driver, as [`deliver`](Operation::deliver).
     fn lose(&self) -> Option<Waker> {
@@ -433,7 +434,7 @@ impl<O: Operation> Erased<O> {
     }
 }
 
-/// An operation in its cell, whatever the core knows of its type.
+/// An operation in its cell, of a type that the core need not know.
 pub(crate) trait InPlace: Copy {
     fn kind(self) -> OpKind;
     fn entry(self) -> Option<Sqe>;

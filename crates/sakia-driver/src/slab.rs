@@ -209,7 +209,7 @@ impl Slab {
         unsafe { &mut (*slot.0.as_ptr()).header }
     }
 
-    /// The slot that an index from outside names, whatever is in it now.
+    /// Returns the slot that an index from outside names, whether in use or free.
     #[inline(always)]
     pub(crate) fn slot(&self, index: u32) -> Option<SlotRef> {
         let chunk = self.chunks.get((index / CHUNK) as usize)?;
@@ -231,8 +231,8 @@ impl Slab {
         Key::new(header.index, header.generation)
     }
 
-    /// Gives a slot another name, whose operation is to be done once more: whatever else comes for the first
-    /// time is stale.
+    /// Gives a slot another key, since its operation is to be done once more: later completions for the old
+    /// key are stale.
     pub(crate) fn rename(&mut self, slot: SlotRef) {
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);

@@ -75,7 +75,7 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    /// The mask that asks for the fields of `stat(2)`, the time of creation, and the alignment of direct I/O.
     pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.

@@ -169,7 +169,7 @@ pub(crate) struct Message {
     pub(crate) control: *mut u8,
     /// The bytes of that; after a receive, those that were filled.
     pub(crate) control_len: usize,
-    /// Of a receive, what is to be said of it: `MSG_*`.
+    /// The flags of a received message: `MSG_*`.
     pub(crate) flags: u32,
 }
 
@@ -412,7 +412,7 @@ pub(crate) unsafe fn statx(
     retry(|| unsafe { syscall(abi::__NR_statx, args) }).map(|_| ())
 }
 
-/// The type bits of what `path` names.
+/// The type bits of the file that `path` names.
 ///
 /// # Safety
 ///

@@ -32,7 +32,7 @@ use crate::sys::{self, abi::POLLIN};
 #[derive(Debug)]
 pub struct Uring<H: Host = Kernel> {
     ring: Ring<H>,
-    /// `None` from a kernel that cannot tell what it supports.
+    /// `None` from a kernel that cannot tell which operations it supports.
     probe: Option<Probe>,
     /// The zero of the backend's time.
     since: Instant,
@@ -45,7 +45,7 @@ pub struct Uring<H: Host = Kernel> {
     polls_wake: bool,
     /// That poll is with the kernel.
     is_wake_armed: bool,
-    /// Threads for what the ring cannot do, or should not, once there was any of that.
+    /// Threads for operations that the ring cannot do, or should not, once there was one.
     lanes: Option<Box<Lanes>>,
     files: Files,
     /// How long the alarm that was set last was to take, where the kernel reads it.
@@ -128,7 +128,7 @@ impl<H: Host> Uring<H> {
         self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
-    /// The ring, for what the driver does not do itself.
+    /// Returns the ring, for operations that the driver does not do itself.
     pub fn ring(&self) -> &Ring<H> {
         &self.ring
     }

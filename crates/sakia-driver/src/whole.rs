@@ -1,8 +1,8 @@
 //! Small files as a whole, by plain calls that do not wait.
 //!
-//! To open, read and close a small file through slots costs a good part of the calls themselves. So
-//! what the caches hold is read here in one go: four plain calls, none of which waits for a device. What
-//! they cannot do is left to operations, with what there is so far.
+//! To open, read and close a small file through slots costs a good part of the calls themselves. So a file in
+//! the caches is read here in one go: four plain calls, none of which waits for a device. The rest is left to
+//! operations, with the bytes read so far.
 //!
 //! Some file systems cannot refuse to wait, such as tmpfs. There the second call asks for
 //! the mount and the size, in place of the one that asks for the size at the end, and the read is a plain one

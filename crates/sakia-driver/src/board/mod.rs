@@ -94,7 +94,7 @@ pub struct ObservedOperation {
     pub kind: OpKind,
     /// The stage that it has reached.
     pub state: OperationState,
-    /// The descriptor that it names: what it acts on, or the directory that its path begins at.
+    /// The descriptor that it names: the file that it acts on, or the directory at which its path begins.
     pub descriptor: Option<i32>,
     /// For how long it has been under way.
     pub age: Duration,

@@ -85,9 +85,9 @@ impl Datagram {
 /// The space that a [`DatagramReceiver`] provides for each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many
-    /// as a packet of an Ethernet by default; 65535 takes whatever comes from a network, also what
-    /// `UDP_GRO` gathers. At most 1 MiB.
+    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many as
+    /// a packet of an Ethernet by default; 65535 takes every datagram of a network, also those that `UDP_GRO`
+    /// gathers. At most 1 MiB.
     pub datagram_bytes_max: usize,
     /// Room for control messages, see [`Handle::recv_message`]. None by default.
     pub control_bytes: usize,
@@ -107,7 +107,7 @@ pub struct DatagramReceiver {
     driver: Handle,
     inner: Rc<Inner>,
     rooms: MessageRooms,
-    /// Of what size its buffers are; `None` if no buffer of the pool is large enough.
+    /// The size of its buffers; `None` if no buffer of the pool is large enough.
     size: Option<Size>,
     /// Bytes of room for each datagram.
     room: usize,

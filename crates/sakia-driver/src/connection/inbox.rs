@@ -32,7 +32,7 @@ pub(super) struct Inbox {
     end: RefCell<Option<io::Result<()>>>,
     /// The receive that brings more and more.
     pub(super) multishot: Multishot,
-    /// Of what size its buffers are to be.
+    /// The size to use for its buffers.
     size: Cell<Size>,
     /// Receives in a row that would have fitted a smaller buffer.
     small: Cell<u8>,
@@ -47,7 +47,7 @@ impl Inbox {
         }
     }
 
-    /// Keeps what came with the bytes that were added last, before which there were none.
+    /// Keeps the control messages of the bytes that were added last, before which there were none.
     pub(super) fn keep_control(&self, control: ReceivedControl) {
         if self.bytes.get() > 0 {
             self.has_control.set(true);
@@ -55,14 +55,14 @@ impl Inbox {
         }
     }
 
-    /// Takes what came with the first bytes.
+    /// Takes the control messages of the first bytes.
     #[cold]
     pub(super) fn take_control(&self) -> ReceivedControl {
         self.has_control.set(false);
         self.control.take().map_or_else(ReceivedControl::default, |control| *control)
     }
 
-    /// The first bytes are taken without what came with them.
+    /// The first bytes are taken without their control messages.
     #[inline(always)]
     fn drop_control(&self) {
         if self.has_control.get() {
@@ -152,7 +152,7 @@ impl Inbox {
     }
 
     /// Notes that a receive into a buffer of the size in use brought so many bytes, and whether a larger one
-    /// would have brought more. Answers true when another size would do better, which is used from now on.
+    /// would have brought more. Returns true when another size would do better, which is used from now on.
     pub(super) fn is_size_wrong(&self, len: usize, is_more: bool) -> bool {
         let size = self.size.get();
         let larger = size.larger().filter(|_| is_more);

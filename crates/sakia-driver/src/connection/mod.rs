@@ -118,8 +118,8 @@ impl Connection {
         self.driver().shutdown_socket(self.fd(), how).await
     }
 
-    /// Closes the connection: cancels what is under way on it, also by way of clones, and tells how it
-    /// went.
+    /// Closes the connection: cancels the operations under way on it, also those of clones, and returns the
+    /// result of closing.
     ///
     /// # Errors
     /// As [`Handle::close`].

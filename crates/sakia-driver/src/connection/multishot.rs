@@ -15,7 +15,7 @@ use crate::operation::{Completion, Delivered, Operation};
 pub(super) struct Multishot {
     /// The one in flight.
     armed: Cell<Option<Key>>,
-    /// It was told to stop, since enough has come, or not what was wanted.
+    /// It was told to stop, since enough has come, or in an unsuitable size.
     is_paused: Cell<bool>,
     /// The kernel does one at a time only.
     is_single: Cell<bool>,

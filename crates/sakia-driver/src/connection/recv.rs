@@ -30,8 +30,8 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 impl Connection {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
-    /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
-    /// byte: what had been received goes to the next receive.
+    /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no byte:
+    /// received bytes go to the next receive.
     ///
     /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. A `Vec` that was
     /// empty has as many bytes as were received: clear it before the next receive, see [`IoBufMut`].
@@ -169,8 +169,8 @@ impl Connection {
         Permit::take(self.inner(), |inner| &inner.receives).await
     }
 
-    /// The turn, when nothing is left of what came before. Otherwise how much `take` took of that, or how the
-    /// stream ended.
+    /// Returns the permit, when no earlier bytes are left. Otherwise returns how many of those `take` took,
+    /// or how the stream ended.
     async fn receive_turn_or(
         &self,
         take: impl FnOnce(&Inbox) -> usize,
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Receives what has come already, by a plain call, without waiting.
+    /// Receives the bytes that have come already, by a plain call, without waiting.
     ///
     /// Returns the number of bytes; 0 means that the peer sends no more, or a `buf` without room.
     ///
@@ -273,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Ends what [`recv`](Connection::recv) has begun: the kernel no longer receives ahead. Resolves to the
-    /// bytes that came and were not taken.
+    /// Ends the multishot receive that [`recv`](Connection::recv) has begun: the kernel no longer receives
+    /// ahead. Resolves to the bytes that came and were not taken.
     ///
     /// # Errors
     /// As [`read`](Connection::read), if the stream has failed. An end of the stream is none: the next

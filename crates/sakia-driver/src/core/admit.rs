@@ -301,10 +301,10 @@ impl Core {
         !self.admission.is_empty() || self.cancels.is_wanted()
     }
 
-    /// Pushes what waits for room: requests to cancel first, then both classes by turns. Answers whether
-    /// something is left because the queue is full, which it is when the kernel was not able to take what
-    /// is there. Then there is room after the next enter, which must not sleep: what it would wait for may
-    /// depend on what is left.
+    /// Pushes operations that wait for room: requests to cancel first, then both classes by turns. Returns
+    /// whether some are left because the queue is full, which it is when the kernel was not able to take its
+    /// entries. Then there is room after the next enter, which must not sleep: the completions that it would
+    /// wait for may depend on the operations that are left.
     #[inline(never)]
     pub(super) fn admit(&mut self) -> bool {
         if is_on() {

@@ -99,8 +99,8 @@ impl Core {
         }
     }
 
-    /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
-    /// which keeps it open.
+    /// Pushes a request to cancel. It names no descriptor: only an operation has a number in the queue, and
+    /// keeps it open.
     fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
         if self.cancels.credits == 0 {
             return false;
@@ -130,8 +130,9 @@ impl Core {
         }
     }
 
-    /// Has what is under way on a descriptor that is about to be closed canceled. The request is an operation
-    /// as any other, and so the number stays this driver's until the kernel is done with the request.
+    /// Cancels the operations under way on a descriptor that is about to be closed. The request is an
+    /// operation as any other, and so the number stays this driver's until the kernel is done with the
+    /// request.
     pub(crate) fn cancel_descriptor(&mut self, fd: &Fd, request: impl Operation) {
         if self.phase == Phase::Running && self.is_intact() {
             self.cancel_on_lanes(Victims::Descriptor(fd.raw()));

@@ -86,8 +86,8 @@ impl Core {
         total
     }
 
-    /// Dispatches what is left when one of the completions brought a panic: no other operation loses its own
-    /// by that.
+    /// Dispatches the remaining completions when one of them brought a panic: no other operation loses its
+    /// own by that.
     #[cold]
     #[inline(never)]
     fn dispatch_after_panic(&mut self, completions: &[Cqe]) {

@@ -1,4 +1,4 @@
-//! The end: nothing new comes in, and what the kernel does not give back stays valid for ever.
+//! The end: nothing new comes in, and memory that the kernel does not give back stays valid for ever.
 
 use std::any::Any;
 use std::io;
@@ -113,7 +113,7 @@ unsafe impl Backend for Stopped {
 }
 
 impl Core {
-    /// Lets nothing new in, ends what the kernel has not seen, and has all else canceled.
+    /// Lets nothing new in, ends operations that the kernel has not seen, and cancels all others.
     pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
         self.phase = Phase::Stopping;
         self.admission.close();
@@ -135,7 +135,8 @@ impl Core {
             || !self.outbox.disposals.is_empty()
     }
 
-    /// Gives up what is still in flight: its slots are never used or freed again. Returns how many.
+    /// Gives up the operations still in flight: their slots are never used or freed again. Returns their
+    /// number.
     pub(crate) fn give_up(&mut self) -> u64 {
         let mut lost = 0;
         for slot in self.slab.slots() {

@@ -271,14 +271,14 @@ impl Core {
     /// Returns whether the queue does this operation as cheaply as plain calls, in a large batch.
     #[inline(never)]
     pub(super) fn batches_well(&mut self, slot: SlotRef) -> bool {
-        /// Of what copies more, the call itself is a small part.
+        /// If more is copied, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
         let operation = self.in_cell(slot);
         let is_small = match operation.call() {
             Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
             // It tells how many parts there are, and not how large they are.
             Call::Transfer(_) => false,
-            // A ring hands to a worker what may make a file.
+            // A ring hands an open that may make a file to a worker.
             Call::Open(open) => !open.creates(),
             _ => true,
         };

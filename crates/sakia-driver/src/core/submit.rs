@@ -1,4 +1,5 @@
-//! Turns: what is queued is submitted, what is ready is fetched, and where that is nothing the thread sleeps.
+//! Turns: queued entries are submitted, ready completions are fetched, and if there are none the thread
+//! sleeps.
 
 use std::io;
 use std::time::Duration;
@@ -109,8 +110,8 @@ impl Enters {
         if self.sends_doubted == 0 { sends.min(BATCH as u32) } else { 0 }
     }
 
-    /// The kernel was given what is pending. If it did not take all, the queue may get full, which is seen
-    /// when an entry finds no room.
+    /// The kernel was given the pending entries. If it did not take all, the queue may get full, which is
+    /// seen when an entry finds no room.
     #[inline(always)]
     fn note_entered(&mut self) {
         self.stops = self.at_enter;
@@ -124,8 +125,8 @@ impl Core {
         if is_on() { self.recorded_turn(wait) } else { self.turn(wait) }
     }
 
-    /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
-    /// number of operations that finished, and of completions that were not their last.
+    /// Submits queued entries, fetches ready completions, and sleeps if there are none. Returns the number of
+    /// operations that finished, and of completions that were not their last.
     #[inline]
     pub(super) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
         let (came_before, finished_before) = (self.came(), self.counters.finished);
@@ -178,7 +179,7 @@ impl Core {
         !self.outbox.is_empty()
     }
 
-    /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits
+    /// Enters as often as it takes to submit everything and fetch the ready completions. With `sleep` waits
     /// for a first completion, at most for `timeout`.
     ///
     /// The kernel finishes at most `max(20, min_complete)` operations per enter. So it is asked for as many
@@ -245,7 +246,7 @@ impl Core {
         }
     }
 
-    /// The one place that says what an errno of an enter means.
+    /// The one place that interprets the errno of an enter.
     #[cold]
     fn tolerate(&mut self, error: io::Error) -> io::Result<()> {
         self.want_turn(); // entries may be left
@@ -280,7 +281,7 @@ impl Core {
     fn refuse(&mut self) -> io::Error {
         match self.enters.failure {
             Some(errno) => io::Error::from_raw_os_error(errno),
-            // The backend's own error says what is wrong.
+            // The backend's own error names the cause.
             None => match self.backend.enter(0, None) {
                 Err(error) => error,
                 Ok(_) => Errno::OPNOTSUPP.into(),
