@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 /// Bytes of a `struct sockaddr_un`, the longest address of those that are in use.
 const BYTES_MAX: usize = 110;
-/// Where a `struct sockaddr_un` has its path.
+/// The offset of the path in a `struct sockaddr_un`.
 const PATH_AT: usize = 2;
 
 /// The address family of a socket: one of the kernel's `AF_*`.
@@ -40,7 +40,7 @@ impl Domain {
     pub const INET6: Self = Self(10);
 }
 
-/// What a socket does with bytes: one of the kernel's `SOCK_*`.
+/// The kind of a socket: one of the kernel's `SOCK_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketType(pub u32);
 
@@ -67,13 +67,13 @@ pub struct Credentials {
     pub group: u32,
 }
 
-/// Which directions of a connection end: the kernel's `SHUT_*`.
+/// The directions of a connection to end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
     /// Nothing more is received: receives that wait bring 0.
     #[doc(alias = "SHUT_RD")]
     Receives = 0,
-    /// Nothing more is sent: the peer receives 0 after what was sent.
+    /// Nothing more is sent: the peer receives 0 after the bytes that were sent.
     #[doc(alias = "SHUT_WR")]
     Sends = 1,
     /// Both.
@@ -81,7 +81,7 @@ pub enum ShutdownHow {
     Both = 2,
 }
 
-/// The address of a socket, whatever its family.
+/// The address of a socket of any family.
 ///
 /// Internet addresses come from and go to [`SocketAddr`]. Those within a machine are a path, a name in
 /// the *abstract* name space, which is in no file system, or nothing at all: an *unnamed* socket is
@@ -98,7 +98,7 @@ pub enum ShutdownHow {
 /// ```
 #[derive(Clone, Copy)]
 pub struct SocketAddress {
-    /// A `struct sockaddr` of some family; what is beyond its length is zero.
+    /// A `struct sockaddr` of some family; the bytes beyond its length are zero.
     bytes: [u8; BYTES_MAX],
     len: u16,
 }
@@ -195,12 +195,12 @@ impl SocketAddress {
         self.unix_part()?.strip_prefix(b"\0")
     }
 
-    /// Whether this is no address: that of one of a pair, or of a socket without a name of its own.
+    /// Returns whether the socket has no address: it is one of a pair, or was never bound.
     pub fn is_unnamed(&self) -> bool {
         usize::from(self.len) <= PATH_AT
     }
 
-    /// What follows the family in an address within the machine.
+    /// Returns the bytes after the family, if this is a Unix address.
     fn unix_part(&self) -> Option<&[u8]> {
         self.as_bytes().get(PATH_AT..).filter(|_| self.domain() == Domain::UNIX)
     }
@@ -236,7 +236,7 @@ impl From<SocketAddr> for SocketAddress {
 
 impl PartialEq for SocketAddress {
     fn eq(&self, other: &Self) -> bool {
-        // Who tells the kernel a path may leave out its NUL, and an unnamed address its family.
+        // The kernel accepts a path without its NUL and an unnamed address without its family.
         self.as_bytes() == other.as_bytes()
             || self.is_unnamed() && other.is_unnamed()
             || self.path().is_some() && self.path() == other.path()
@@ -278,7 +278,7 @@ impl AddressRoom {
         Self { bytes: [0; BYTES_MAX], len: Self::BYTES }
     }
 
-    /// Where the address and its length go.
+    /// Returns the pointers to the address and to its length.
     pub(crate) fn pointers(&mut self) -> (*mut u8, *mut u32) {
         let room = &raw mut *self;
         let at = |offset| room.wrapping_byte_add(offset);

@@ -103,7 +103,8 @@ impl DerefMut for AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: allocated by `zeroed` with this layout, and used by nobody any more.
+            // SAFETY: allocated by `zeroed` with this layout; the owner is being dropped, so no borrow is
+            // left.
             unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.len)) };
         }
     }

@@ -23,7 +23,7 @@ struct Memory {
     addr: NonNull<u8>,
     len: usize,
     block_bytes: usize,
-    /// Indices of the blocks that nobody has.
+    /// Indices of the free blocks.
     free: RefCell<Vec<u32>>,
 }
 
@@ -45,25 +45,24 @@ impl Arena {
         Ok(Self { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) })
     }
 
-    /// How many blocks there are, and how many are free.
+    /// Returns the number of blocks, and that of free ones.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         let blocks = self.memory.len / self.memory.block_bytes;
         (blocks as u64, self.memory.free.borrow().len() as u64)
     }
 
-    /// Where all blocks are, and how many bytes they have.
+    /// Returns the start of the memory that holds all blocks, and its length in bytes.
     pub(crate) fn area(&self) -> (*mut u8, usize) {
         (self.memory.addr.as_ptr(), self.memory.len)
     }
 
-    /// A block that nobody else has, or `None` when all are in use. Its bytes are whatever the last
-    /// user left there.
+    /// Returns a free block, or `None` when all are in use. It still holds the bytes of its last user.
     pub fn block(&self) -> Option<FixedBuf> {
         let index = self.memory.free.borrow_mut().pop()?;
         Some(FixedBuf { memory: Rc::clone(&self.memory), index })
     }
 
-    /// Whether the block is one of these.
+    /// Returns whether the block belongs to this arena.
     pub(crate) fn has(&self, block: &FixedBuf) -> bool {
         Rc::ptr_eq(&self.memory, &block.memory)
     }

@@ -21,7 +21,7 @@ use crate::policy::{Attempt, CallMode, Lane};
 use crate::sim::Sim;
 use crate::uring::Uring;
 
-/// Which backend to use.
+/// The backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
@@ -35,8 +35,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What the environment variable `SAKIA_DRIVER` asks for; [`Auto`](Policy::Auto) when it is not
-    /// set, or empty.
+    /// Returns the policy named by the environment variable `SAKIA_DRIVER`; [`Auto`](Policy::Auto) when it is
+    /// not set, or empty.
     ///
     /// # Errors
     /// `InvalidInput` for a value that is none of the known ones, with their list.
@@ -54,7 +54,7 @@ impl Policy {
     }
 }
 
-/// Which backend was chosen, and why.
+/// The chosen backend, and the reason.
 #[derive(Debug)]
 pub struct Choice {
     name: &'static str,
@@ -63,12 +63,12 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// What the backend is called: `uring`, `poll` or `sim`.
+    /// Returns the name of the backend: `uring`, `poll` or `sim`.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What the kernel granted, if there is a ring.
+    /// Returns the features that the kernel granted, if there is a ring.
     pub fn report(&self) -> Option<&SetupReport> {
         self.report.as_ref()
     }
@@ -92,7 +92,7 @@ impl fmt::Display for Choice {
 
 /// Why there is no backend at all: epoll cannot be had either.
 ///
-/// Its `Display` is one line: what failed, the limit that is used up, and why there is no ring.
+/// Its `Display` is one line: the failed step, the limit that is used up, and why there is no ring.
 #[derive(Debug)]
 pub struct NoBackend {
     poll: io::Error,
@@ -223,7 +223,7 @@ impl Auto {
         inner.downcast_ref().or_else(|| this.downcast_ref())
     }
 
-    /// What there is instead of a ring that could not be had.
+    /// Returns the fallback for a ring that could not be set up.
     fn without_ring(
         policy: Policy,
         ring: &Builder,

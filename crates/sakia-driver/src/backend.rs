@@ -1,4 +1,4 @@
-//! What the driver needs from below: queues to and from something that performs operations.
+//! The interface below the driver: queues to and from a kernel, or its substitute, that performs operations.
 //!
 //! The driver core (slots, admission, cancellation, disposal) is written once, without a system
 //! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring; `sim`, with the feature of
@@ -27,18 +27,18 @@ use crate::mounts::RemoteMounts;
 use crate::policy::{Attempt, CallMode, Lane};
 use crate::stat::StatxResult;
 
-/// What the queue of a [`Backend`] takes.
+/// The form in which the queue of a [`Backend`] takes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Entries. Operations without one go to threads.
     Entries,
-    /// Entries, and the calls of what has none.
+    /// Entries, and the calls of operations without one.
     Both,
     /// Calls.
     Calls,
 }
 
-/// A submission queue, a completion queue, and what performs the operations between them.
+/// A submission queue, a completion queue, and the executor of the operations between them.
 ///
 /// Calls that the driver makes are never concurrent. Errors of [`submit`](Backend::submit) and
 /// [`enter`](Backend::enter) are those of `io_uring_enter(2)`: `EINTR`, `EAGAIN` and `EBUSY` are
@@ -47,14 +47,15 @@ pub enum Takes {
 /// # Safety
 ///
 /// An implementation promises that
-/// - memory named by an entry is accessed only between its [`push`](Backend::push) and the moment
-///   at which its last completion (one without `MORE`) is copied out by [`reap`](Backend::reap);
-///   dropping the backend does not end that period;
-/// - after [`make_nop`](Backend::make_nop) answered true, that memory is not accessed at all;
-/// - what an entry that opens, accepts or makes a socket completes with is the number of a new descriptor,
-///   which nobody else has; so are the numbers in control messages (`SCM_RIGHTS`, `SCM_PIDFD`) that it writes
-///   for an entry that receives a message, and those that its [`Descriptors::socket_pair`] answers with;
-/// - if it [says so](Backend::fills_what_it_reports), what it reports as read was written.
+/// - memory named by an entry is accessed only between its [`push`](Backend::push) and the moment at which
+///   its last completion (one without `MORE`) is copied out by [`reap`](Backend::reap); dropping the backend
+///   does not end that period;
+/// - after [`make_nop`](Backend::make_nop) returned true, that memory is not accessed at all;
+/// - an entry that opens a file, accepts or makes a socket completes with the number of a new descriptor,
+///   which has no other owner; so are the numbers in control messages (`SCM_RIGHTS`, `SCM_PIDFD`) that it
+///   writes for an entry that receives a message, and those that its [`Descriptors::socket_pair`] returns;
+/// - if [`fills_what_it_reports`](Backend::fills_what_it_reports) returns true, the bytes that it reports as
+///   read were written.
 ///
 /// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
 /// the driver and otherwise ignored, and counts are clamped.
@@ -79,7 +80,7 @@ pub unsafe trait Backend: Any {
     ///   ever if it never is.
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position>;
 
-    /// What goes into the queue.
+    /// Returns the form in which the queue takes operations.
     fn takes(&self) -> Takes {
         Takes::Entries
     }
@@ -114,16 +115,16 @@ pub unsafe trait Backend: Any {
     ///   it.
     unsafe fn forget_descriptor(&mut self, raw: i32) {}
 
-    /// Whether a completion that says that a read brought `n` bytes comes after the first `n` bytes of the
-    /// entry's memory were written, or all of it if `n` is more. Then buffers may be lent that are not
-    /// initialized; without it the driver writes zeros to them first. Records of a directory are no such
-    /// read: the gaps between them count.
+    /// Returns whether a read that completes with `n` has written the first `n` bytes of the entry's memory,
+    /// or all of it if `n` is more. Then the driver may lend uninitialized buffers; without this promise it
+    /// writes zeros to them first. Reading a directory is no such read, because the gaps between its records
+    /// count as read.
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         false
     }
 
-    /// How many files were registered with the queue.
+    /// Returns the number of files registered with the queue.
     fn registered_files(&self) -> u64 {
         0
     }
@@ -132,16 +133,15 @@ pub unsafe trait Backend: Any {
     /// pending. It completes with 0. False when it has been consumed.
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
 
-    /// Lets pending entries be consumed, without waiting and without finishing anything but what
-    /// completes at once.
+    /// Lets pending entries be consumed, without waiting; finishes only the operations that complete at once.
     ///
     /// # Errors
     /// See the trait.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// Lets pending entries be consumed, finishes what has become ready, and waits for at least
-    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come
-    /// back earlier with fewer: after a signal, for one.
+    /// Lets pending entries be consumed, finishes operations that have become ready, and waits for at least
+    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come back
+    /// earlier with fewer: after a signal, for one.
     ///
     /// # Errors
     /// See the trait.
@@ -158,8 +158,8 @@ pub unsafe trait Backend: Any {
         Attempt::Unsupported
     }
 
-    /// Whether operations of this kind that find what they need cached cost the queue no more than plain
-    /// calls, if it gets many at once.
+    /// Returns whether operations of this kind, in a large batch and with their data cached, cost the queue
+    /// no more than plain calls.
     fn batches_well(&self, kind: OpKind) -> bool {
         false
     }
@@ -169,7 +169,7 @@ pub unsafe trait Backend: Any {
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's, and open: nobody else's file moves.
+    /// - The descriptor is open and the caller's own, so that the position of no other owner's file moves.
     ///
     /// # Examples
     ///
@@ -198,19 +198,19 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Whether operations that were given to threads have to be canceled there.
+    /// Returns whether operations given to threads must be canceled there.
     fn has_lanes(&self) -> bool {
         false
     }
 
-    /// Whether the queue cannot take entries with this opcode, but a thread can do what they ask for.
+    /// Returns whether the queue cannot take entries with this opcode, but a thread can perform them.
     fn is_for_lanes(&self, opcode: Opcode) -> bool {
         false
     }
 
-    /// Whether operations may end with `ECANCELED` though nobody asked for that, without having begun, and
-    /// whether a thread can do them instead. So a kernel's ring ends what needs one of its workers, where
-    /// there can be no more of them.
+    /// Returns whether operations may end with `ECANCELED` without a request to cancel, before they began,
+    /// and whether a thread can perform them instead. A kernel's ring ends operations that way when they need
+    /// one of its workers and it cannot start another.
     fn may_lack_workers(&self) -> bool {
         false
     }
@@ -224,14 +224,14 @@ pub unsafe trait Backend: Any {
     /// The next [`enter`](Backend::enter) would bring completions although none is ready now.
     fn needs_enter(&self) -> bool;
 
-    /// Whether [`enter`](Backend::enter) would bring something, as far as that can be told by a few loads
-    /// from memory. Asked after each poll of a task.
+    /// Returns whether [`enter`](Backend::enter) would bring completions, as far as a few loads from memory
+    /// tell. Called after each poll of a task.
     fn has_news(&self) -> bool {
         self.needs_enter()
     }
 
-    /// Whether [`has_news`](Backend::has_news) tells of every completion. Where it does not, a loop that is
-    /// busy enters from time to time to find out, after [`look_again`](Backend::look_again).
+    /// Returns whether [`has_news`](Backend::has_news) reports every completion. If not, a busy loop enters
+    /// from time to time to find out, after [`look_again`](Backend::look_again).
     fn tells_news(&self) -> bool {
         false
     }
@@ -249,8 +249,8 @@ pub unsafe trait Backend: Any {
     /// Completions overflowed the completion queue and are kept aside until the next enter.
     fn is_overflowing(&self) -> bool;
 
-    /// Whether the backend can be used at all. False in a forked child, where every other method
-    /// must be inert.
+    /// Returns whether the backend can be used at all. False in a forked child, where every other method must
+    /// be inert.
     fn is_intact(&self) -> bool;
 
     /// Makes `len` bytes at `addr` the registered buffer with index 0, for the `_FIXED` operations.
@@ -288,7 +288,7 @@ pub unsafe trait Backend: Any {
     /// Time that never goes back, since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// How often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
+    /// Returns how often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
     fn waits(&self) -> u64 {
         0
     }
@@ -296,15 +296,15 @@ pub unsafe trait Backend: Any {
     /// Lets time pass, after the kernel said that it has no room now.
     fn nap(&mut self, duration: Duration);
 
-    /// Which ways operations of one kind took within the backend, as far as it tells: all but
+    /// Returns the ways that operations of one kind took within the backend, as far as it tells: all but
     /// `submitted`, which the driver counts.
     fn ways(&self, kind: OpKind) -> KindCounters {
         KindCounters::default()
     }
 
-    /// What another thread wakes this one with, while it sleeps in [`enter`](Backend::enter). A wake
-    /// makes that call return, or the next one, possibly with nothing to reap; it may also appear as
-    /// a completion, which the driver counts. It outlives the backend, and does nothing then.
+    /// Returns the means for another thread to wake this one while it sleeps in [`enter`](Backend::enter). A
+    /// wake makes that call return, or the next one, possibly with nothing to reap; it may also appear as a
+    /// completion, which the driver counts. It outlives the backend, and does nothing then.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left for it. `EOPNOTSUPP`: the backend
@@ -313,9 +313,9 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// A descriptor that becomes readable when an [`enter`](Backend::enter) would bring something, for a
-    /// foreign loop to poll. It is the caller's own, and a new one at each call: whatever is done with it,
-    /// but polling, keeps nobody else from being told, and never makes the backend wait.
+    /// Returns a descriptor that becomes readable when an [`enter`](Backend::enter) would bring completions,
+    /// for a foreign loop to poll. Each call returns a new descriptor, which is the caller's own: any use of
+    /// it other than polling disturbs no other caller's descriptor, and never makes the backend wait.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: the backend has none.
@@ -351,7 +351,7 @@ pub trait RemoteWake: Send + Sync {
     fn wake(&self);
 }
 
-/// What a descriptor refers to, as far as it decides how operations on it behave.
+/// The kind of file that a descriptor refers to, as far as operations on it behave differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file, a directory or a block device: operations end by themselves.
@@ -360,10 +360,10 @@ pub enum FileKind {
     Waiting,
 }
 
-/// What a descriptor refers to, and where that is.
+/// The kind of file that a descriptor refers to, and its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// How operations on it behave.
+    /// The class of operations on it.
     pub kind: FileKind,
     /// The device of its file system, as `st_dev`.
     pub device: Option<u64>,
@@ -381,8 +381,8 @@ impl FileFacts {
 
 /// Plain calls on descriptors, by number.
 ///
-/// A number says nothing about who owns it, so the calls that take one are unsafe: whoever can get this by
-/// [`Backend::descriptors`] could otherwise close, change or ask about another's file.
+/// A number says nothing about its owner, so the calls that take one are unsafe: otherwise any code that has
+/// this object from [`Backend::descriptors`] could close, change or inspect the file of another owner.
 ///
 /// ```compile_fail,E0133
 /// use sakia_driver::{Backend, Uring};
@@ -397,7 +397,7 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's, who gives it up: nothing uses the number afterwards.
+    /// - The descriptor is the caller's own, and the caller gives it up: nothing uses the number afterwards.
     ///
     /// # Errors
     /// As `close(2)`. The number is free afterwards in any case.
@@ -411,15 +411,15 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's to close, who does not use its number again.
+    /// - The descriptor is the caller's to close, and the caller does not use its number again.
     #[doc(hidden)]
     unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.close(raw) }
     }
 
-    /// Whether a path, relative to the directory `raw` or to the working directory (`AT_FDCWD`), leads to
-    /// local file systems only, as far as can be told without waiting. What cannot be told is false.
+    /// Returns whether a path, relative to the directory `raw` or to the working directory (`AT_FDCWD`),
+    /// leads to local file systems only. Returns false if that cannot be found out without waiting.
     ///
     /// # Safety
     ///
@@ -429,14 +429,14 @@ pub trait Descriptors {
         false
     }
 
-    /// What the descriptor refers to.
+    /// Returns the kind of file that the descriptor refers to, and its file system.
     ///
     /// # Safety
     ///
     /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
 
-    /// The same, and what `statx(2)` tells by the same call; its mask is zero where there is no such call.
+    /// The same, and the result of `statx(2)` by the same call; its mask is zero where there is no such call.
     ///
     /// # Safety
     ///
@@ -461,18 +461,19 @@ pub trait Descriptors {
         String::new()
     }
 
-    /// The mounted file systems that somebody else serves, and the working directory.
+    /// Returns the mounted file systems that another machine or process serves, and the working directory.
     #[doc(hidden)]
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
         <_>::default()
     }
 
-    /// Whether a write may fail because of a limit on the size of files, and then raise a signal.
+    /// Returns whether a write may fail because of a limit on the size of files, and then raise a signal.
     fn limits_file_size(&self) -> bool {
         false
     }
 
-    /// Whether the numbers are descriptors of this process, or mean something elsewhere only.
+    /// Returns whether the numbers are descriptors of this process; if not, they have a meaning elsewhere
+    /// only.
     fn are_of_this_process(&self) -> bool {
         true
     }
@@ -535,7 +536,7 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Receives what has come to a connected socket, without waiting.
+    /// Receives the bytes that have come to a connected socket, without waiting.
     ///
     /// # Safety
     ///
@@ -551,7 +552,7 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - As [`facts`](Descriptors::facts); and nobody else has the open file.
+    /// - As for [`facts`](Descriptors::facts); and the open file has no other owner.
     unsafe fn make_blocking(&self, raw: i32) {}
 
     /// Removes a name, which is not that of a directory, from the open directory `raw`.

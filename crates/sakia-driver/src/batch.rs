@@ -35,7 +35,7 @@ struct Header {
     len: u32,
 }
 
-/// What the kernel is told of a batch, kept for the next one, since it is large.
+/// The arguments of the kernel for one batch, kept for the next batch because they are large.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// The bytes of each datagram.
@@ -47,8 +47,8 @@ pub(crate) struct Scratch {
 
 impl Handle {
     /// Receives datagrams that have come to the socket `fd`, one into each buffer from the first on, by a
-    /// plain call. Appends to `received` what is told of each, and returns their number. `None`: rules,
-    /// this turn's plain calls or the backend do not allow that.
+    /// plain call. Appends the facts about each to `received`, and returns their number. `None`: rules, this
+    /// turn's plain calls or the backend do not allow that.
     ///
     /// An empty `Vec` is filled up to its capacity. At most the first 64 buffers are used, and only those
     /// before one without room.

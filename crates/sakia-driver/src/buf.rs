@@ -3,11 +3,11 @@
 //! A buffer goes into an operation by value and comes back with its result. Until then the driver
 //! owns it, so no borrow has to be trusted.
 //!
-//! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and
-//! which safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that
-//! a read has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its
-//! capacity. Only the kernel writes to memory that is not initialized, and what it has written becomes the
-//! length.
+//! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and which
+//! safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that a read
+//! has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its capacity. Only
+//! the kernel writes to memory that is not initialized, and the number of bytes that it has written becomes
+//! the length.
 
 // Above the modules, which use them.
 
@@ -134,9 +134,9 @@ pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 ///   dropped or reached through a `&mut`.
 /// - Neither method calls into a driver.
 pub unsafe trait IoBuf: 'static {
-    /// Where the bytes begin.
+    /// Returns a pointer to the first byte.
     fn stable_ptr(&self) -> *const u8;
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn bytes_len(&self) -> usize;
 
     /// The bytes, for code that is not the kernel.
@@ -221,14 +221,14 @@ pub unsafe trait IoBuf: 'static {
 ///   is only moved: they are not shared.
 /// - The room stays the same while the value is only moved.
 /// - After [`set_init`](IoBufMut::set_init) there are at least as many initialized bytes as it was told. It
-///   moves no bytes, and what was room before may still be written to.
+///   moves no bytes, and the former room may still be written to.
 /// - No method calls into a driver.
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes begin.
+    /// Returns a pointer to the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes a read may fill: those that are initialized, unless the type has others. 0 is a buffer
-    /// without room.
+    /// Returns the number of bytes that a read may fill: those that are initialized, unless the type has
+    /// others. 0 is a buffer without room.
     #[inline(always)]
     fn bytes_room(&self) -> usize {
         self.bytes_len()
@@ -274,8 +274,8 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-/// Has `fill` write to the room of a buffer. It answers how many bytes from the front on it has filled,
-/// which is the answer here.
+/// Has `fill` write to the room of a buffer, and returns its result: the number of bytes that it filled, from
+/// the front on.
 ///
 /// # Safety
 ///
@@ -294,8 +294,8 @@ pub(crate) unsafe fn fill_with<T: IoBufMut + ?Sized>(
     count
 }
 
-/// Makes the whole room of a buffer initialized memory, whatever it holds: for a kernel that is not trusted
-/// to have written what it says. Changes no length.
+/// Initializes the whole room of a buffer: for a kernel that is not trusted to have written the bytes that it
+/// reports. Changes no length.
 pub(crate) fn initialize<T: IoBufMut>(buf: &mut T) {
     let (len, room) = (buf.bytes_len(), buf.bytes_room());
     if len < room {
@@ -350,8 +350,8 @@ fn capacity(buf: &Vec<u8>) -> usize {
 
 macro_rules! shared_bytes {
     ($($type:ty;)*) => {$(
-        // SAFETY: the bytes do not move with the value, live as long as it, and nobody may write to
-        // them while it lives.
+        // SAFETY: the bytes do not move with the value, live as long as it, and cannot be written to while it
+        // lives.
         unsafe impl IoBuf for $type {
             bytes_of_slice!();
         }

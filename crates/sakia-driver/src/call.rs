@@ -1,12 +1,12 @@
-//! Operations as calls: a function of the kernel by name, and what it is given.
+//! Operations as calls: a function of the kernel by name, and its arguments.
 //!
-//! An operation describes itself twice: as the entry that a ring takes, and as a [`Call`], which is what
-//! everything else takes: the poll backend, plain calls, threads of lanes, the simulated kernel. A call is a
-//! few words and goes to any thread. It names memory by address and descriptors by number; all of that is
-//! *lent*: whoever hands a call over keeps it valid until the call has ended.
+//! An operation describes itself twice: as the entry that a ring takes, and as a [`Call`], which the other
+//! executors take: the poll backend, plain calls, threads of lanes, the simulated kernel. A call is a few
+//! words and can be sent to any thread. It names memory by address and descriptors by number; all of that is
+//! *lent*: the code that hands a call over keeps it valid until the call has ended.
 //!
-//! What is alike for many calls is said here, once: which are repeated after a signal, which act on an open
-//! file and which on a path, which change nothing.
+//! This module states once the properties that many calls share: which are repeated after a signal, which act
+//! on an open file and which on a path, which change nothing.
 //!
 //! Sources: the manual page of each call, `asm/unistd.h`.
 
@@ -28,9 +28,9 @@ pub enum Call {
     Nop,
     /// A read or a write.
     Transfer(Transfer),
-    /// What may wait for a socket.
+    /// A call that may wait for a socket.
     Socket(SocketCall),
-    /// Accepts one connection after the other, and tells nobody's address.
+    /// Accepts connections one after the other, without reporting the peers' addresses.
     AcceptMany(SocketCall),
     /// Receives into the buffers of a group, whenever there is something.
     RecvMany {
@@ -57,7 +57,7 @@ pub enum Call {
         /// `POLL*`.
         events: u32,
     },
-    /// Waits until somebody has opened a FIFO to write.
+    /// Waits until another process opens a FIFO to write.
     AwaitWriter {
         /// The FIFO, open to read.
         raw: i32,
@@ -73,18 +73,18 @@ pub enum Call {
     CopyFileRange {
         /// The file to read.
         from: i32,
-        /// Where to begin there.
+        /// The offset at which to begin there.
         from_offset: u64,
         /// The file to write.
         to: i32,
-        /// Where to begin there.
+        /// The offset at which to begin there.
         to_offset: u64,
         /// Bytes.
         len: u32,
     },
     /// A request to cancel others.
     Cancel {
-        /// Which.
+        /// The operations to cancel.
         victims: Victims,
         /// All of them, and the answer is their number; otherwise the oldest.
         all: bool,
@@ -95,15 +95,15 @@ pub enum Call {
 
 const _: () = assert!(size_of::<Call>() <= size_of::<[u64; 8]>());
 
-/// A call with what it is known by.
+/// A call with its identity.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request {
-    /// What its completion is to be known by.
+    /// Identifies its completion.
     pub user_data: u64,
-    /// What it is counted as.
+    /// The kind of operation under which it is counted.
     pub kind: OpKind,
-    /// What is to be done.
+    /// The call to perform.
     pub call: Call,
 }
 
@@ -112,11 +112,11 @@ pub struct Request {
 pub struct Transfer {
     /// The descriptor.
     pub raw: i32,
-    /// Which way the bytes go.
+    /// The direction of the bytes.
     pub direction: Direction,
     /// The memory.
     pub buffers: Buffers,
-    /// Where to begin in the file.
+    /// The offset in the file at which to begin.
     pub offset: u64,
     /// `RWF_*`.
     pub flags: u32,
@@ -136,7 +136,7 @@ pub enum Buffers {
     Many {
         /// The address of as many [`IoVec`].
         vector: u64,
-        /// How many.
+        /// The number of parts.
         count: u32,
     },
 }
@@ -170,7 +170,7 @@ impl Transfer {
     }
 }
 
-/// What is done to a socket that may wait for its peer.
+/// The action on a socket that may wait for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Takes a connection.
@@ -192,7 +192,7 @@ pub enum Verb {
 pub struct SocketCall {
     /// The socket.
     pub raw: i32,
-    /// What is done.
+    /// The action.
     pub verb: Verb,
     /// The system call's arguments after the descriptor, but for the flags.
     pub args: [usize; 2],
@@ -218,21 +218,21 @@ pub struct MessageRooms {
 }
 
 impl MessageRooms {
-    /// Where the address begins.
+    /// The offset of the address.
     pub(crate) const NAME_AT: usize = 4 * size_of::<u32>();
 
-    /// Where the control messages begin.
+    /// Returns the offset of the control messages.
     pub(crate) const fn control_at(self) -> usize {
         Self::NAME_AT + self.name as usize
     }
 
-    /// Where the message's bytes begin.
+    /// Returns the offset of the message's bytes.
     pub(crate) const fn payload_at(self) -> usize {
         self.control_at() + self.control as usize
     }
 }
 
-/// Which operations a request to cancel is for.
+/// The operations that a request to cancel is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
     /// Those with this `user_data`.
@@ -249,7 +249,7 @@ impl Victims {
         Call::Cancel { victims: self, all: !matches!(self, Self::UserData(_)) }
     }
 
-    /// The same with what its completion is known by.
+    /// The same with the number that identifies its completion.
     pub(crate) fn request(self, user_data: u64) -> Request {
         Request { user_data, kind: OpKind::Cancel, call: self.call() }
     }
@@ -297,18 +297,18 @@ macro_rules! functions {
     };
 }
 
-/// What is to be known of a system call beside its arguments.
+/// The properties of a system call besides its arguments.
 #[derive(Clone, Copy)]
 struct Properties {
     /// Interrupted by a signal it may have been done, and doing it again would change that.
     once: bool,
     /// It acts on the path that is its second argument, if that is there.
     path: bool,
-    /// It waits for nobody and for no device.
+    /// It waits neither for a peer nor for a device.
     short: bool,
     /// It changes nothing.
     pure: bool,
-    /// It may write where nobody reads any more, which would raise `SIGPIPE`.
+    /// It may write to a pipe or socket without a reader, which would raise `SIGPIPE`.
     writes: bool,
 }
 
@@ -406,7 +406,7 @@ impl System {
         Call::System(Self { function, args: all })
     }
 
-    /// Whether it waits for nobody and for no device.
+    /// Returns whether the call waits neither for a peer nor for a device.
     pub(crate) fn is_short(&self) -> bool {
         self.function.properties().short
     }
@@ -474,7 +474,7 @@ impl Call {
         Some(raw).filter(|&raw| raw >= 0)
     }
 
-    /// Whether its result is the number of a new socket.
+    /// Returns whether its result is the number of a new socket.
     #[inline(always)]
     pub(crate) fn makes_socket(self) -> bool {
         match self {
@@ -484,13 +484,13 @@ impl Call {
         }
     }
 
-    /// Whether it reads or writes at the file's own position.
+    /// Returns whether it reads or writes at the file's own position.
     pub(crate) fn is_at_position(&self) -> bool {
         matches!(self, Self::Transfer(transfer) if transfer.offset == CURRENT_POSITION)
     }
 
-    /// Whether it changes nothing, so that doing it twice is as good as once. A read at the file's own
-    /// position moves that.
+    /// Returns whether it changes nothing, so that it may be done twice. A read at the file's own position
+    /// moves that position, and so is not pure.
     pub(crate) fn is_pure_read(&self) -> bool {
         match self {
             Self::Transfer(Transfer { direction, offset, .. }) => {
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(acts_on(Function::Mkdirat, [8, 0]), None);
         assert_eq!(acts_on(Function::Utimensat, [8, 16]), None);
         assert_eq!(acts_on(Function::Utimensat, [0, 16]), Some(7));
-        // Where the link is to be, and not half of an address.
+        // The directory of the new link, not half of an address.
         let link = System::of(Function::Symlinkat, [0x7f00_0000_0009, 0, 16]);
         assert_eq!((link.acts_on(), link.descriptor()), (None, Some(0)));
         assert_eq!(System::of(Function::Socket, [2, 1, 0]).descriptor(), None);

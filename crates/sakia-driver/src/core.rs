@@ -1,12 +1,12 @@
 //! The driver's state machine: admission, submission, completion, cancellation, without a system call
 //! and without running users' code.
 //!
-//! Whoever calls a method here holds the only borrow of the core. What must happen afterwards in
-//! users' code (waking, disposing) is left on two queues, which [`Handle`](crate::Handle) works off
-//! when the borrow has ended.
+//! The caller of a method here holds the only borrow of the core. Actions in users' code that must follow
+//! (waking, disposing) are left on two queues, which [`Handle`](crate::Handle) works off when the borrow has
+//! ended.
 //!
-//! Invariant: memory of a pushed operation is touched by nobody until its last completion. The parts have
-//! invariants of their own.
+//! Invariant: memory of a pushed operation is touched only by the kernel until its last completion. The parts
+//! have invariants of their own.
 //!
 //! # Layout
 //!
@@ -60,7 +60,7 @@ const BATCH: usize = 256;
 /// Completions handled in one turn before the caller gets to run.
 const TURN_COMPLETIONS_MAX: u32 = 1024;
 
-/// How far the driver is from its end.
+/// The phase of a driver's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Running,
@@ -108,7 +108,7 @@ impl Blocks {
         self.0.pop().unwrap_or_else(Block::allocate)
     }
 
-    /// Keeps a block that nobody uses any more.
+    /// Keeps a block that is no longer in use.
     fn give_back(&mut self, block: NonNull<Block>) {
         self.0.push(block);
     }
@@ -157,8 +157,8 @@ impl Core {
         rules: Option<&Rules>,
     ) -> SlotRef {
         let slot = self.occupy(operation);
-        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which nobody
-        // else has access before this function returns.
+        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which no other
+        // code has access before this function returns.
         let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
@@ -179,7 +179,8 @@ impl Core {
                             return slot;
                         }
                     } else if mode == CallMode::Blocking || !self.batches_well(slot) {
-                        // What is not refused here the queue hands to a worker, or waits for.
+                        // Without a refusal here, the queue would hand the operation to a worker, or wait for
+                        // it.
                         self.defer(slot);
                         return slot;
                     } else {
@@ -198,7 +199,7 @@ impl Core {
         slot
     }
 
-    /// Starts an operation whose result nobody waits for: it is disposed of.
+    /// Starts an operation whose result no caller waits for: it is disposed of.
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
         let slot = self.start(ManuallyDrop::new(operation), None);
         let key = self.slab.key(slot);
@@ -270,7 +271,7 @@ impl Core {
         self.backend.now()
     }
 
-    /// All counters, with what the backend counts itself.
+    /// Returns all counters, with those of the backend.
     pub(crate) fn counters(&self) -> Counters {
         let mut counters = self.counters;
         for &kind in OpKind::ALL {
@@ -296,7 +297,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if self.in_flight > 0 {
-            // The kernel may still use the slots and what their operations own.
+            // The kernel may still use the slots and the memory that their operations own.
             std::mem::forget(std::mem::replace(&mut self.slab, Slab::new()));
         }
     }

@@ -1,4 +1,4 @@
-//! What a driver did, in numbers.
+//! Counters of a driver's activity.
 
 macro_rules! counters {
     (
@@ -19,7 +19,7 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// Adds what another one counted.
+            /// Adds the counts of another one.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
                 $(
@@ -78,7 +78,7 @@ counters! {
     boxed,
     /// Files that were registered with the ring, since many transfers went through it.
     registered_files,
-    /// Descriptors whose `close(2)` failed with nobody waiting for it.
+    /// Descriptors whose `close(2)` failed while no caller waited for it.
     close_errors,
     /// Operations whose memory was given up at the end because they would not finish.
     leaked,
@@ -92,7 +92,7 @@ impl Counters {
 }
 
 counters! {
-    /// Which way operations of one kind took. An operation may be counted in several fields: one that
+    /// The ways that operations of one kind took. An operation may be counted in several fields: one that
     /// would have blocked, and then went to a lane, in both.
     KindCounters;
     /// Given to the backend.
@@ -122,7 +122,7 @@ macro_rules! op_kinds {
             /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
-            /// What the kind is called, in lower case.
+            /// Returns the name of the kind, in lower case.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*

@@ -29,8 +29,8 @@ impl Descriptors for KernelDescriptors {
     unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
         // SAFETY: the caller gives the descriptor up.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // A closure that could not be started is dropped, and what it holds is closed here: in a place
-        // without threads there is nobody else to do it.
+        // If the thread cannot be started, its closure is dropped, and the descriptors in it are closed here:
+        // without threads there is no other place to do it.
         let closer = thread::Builder::new().name("sakia-close".into());
         with_lane_mask(|| closer.spawn(move || drop(fd))).map(drop).or(Ok(()))
     }
@@ -47,7 +47,7 @@ impl Descriptors for KernelDescriptors {
         if path.to_bytes().first() != Some(&b'/') && !is_known(raw) {
             return false;
         }
-        // Where there are no others, no link on the way leads to one.
+        // If only such types are mounted, no link on the way leads to another.
         let mut types = table.entries().iter().map(|entry| &*entry.file_system);
         if types.all(|name| mounts::is_local(name) || mounts::is_made_up(name)) {
             return true;
@@ -59,7 +59,7 @@ impl Descriptors for KernelDescriptors {
     unsafe fn facts(&self, raw: i32) -> FileFacts {
         // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // What a server of files would have to be asked for is not: it may never answer.
+        // Attributes that need a request to a file server are left out: it may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MNT_ID;
         let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
@@ -161,9 +161,9 @@ impl Descriptors for KernelDescriptors {
     }
 }
 
-/// Whether a path leads to a file system that `is_known` accepts, which is told a descriptor on it. The
-/// cache has to know the directory in which the last name is. There the name is looked up: what it stands
-/// for is on the same mount, and leads nowhere.
+/// Returns whether a path leads to a file system that `is_known` accepts, given a descriptor on it. The
+/// directory of the last name has to be in the cache. The name is looked up there: its file is on the same
+/// mount, and is no link.
 ///
 /// # Safety
 ///
@@ -214,7 +214,7 @@ unsafe fn address_by(call: u32, raw: i32) -> io::Result<SocketAddress> {
     Ok(room.address())
 }
 
-/// Where there is no `statx(2)`.
+/// Used where the kernel lacks `statx(2)`.
 #[cold]
 fn facts_by_fstat(fd: BorrowedFd<'_>) -> FileFacts {
     match rustix::fs::fstat(fd) {
@@ -224,7 +224,7 @@ fn facts_by_fstat(fd: BorrowedFd<'_>) -> FileFacts {
     }
 }
 
-/// What is known of a file with this `st_mode`. Only that of a regular file is a size.
+/// Returns the facts that follow from this `st_mode`. Only the size of a regular file counts as a size.
 fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) -> FileFacts {
     let file_type = FileType::from_raw_mode(mode);
     let kind = match file_type {

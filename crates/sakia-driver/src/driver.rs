@@ -26,8 +26,8 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 /// Performs operations for one thread.
 ///
 /// A loop starts operations through the [`Handle`] that the driver derefs to, and calls
-/// [`turn`](Driver::turn): that submits what was started, completes what is ready, and sleeps when
-/// there is nothing to do.
+/// [`turn`](Driver::turn): that submits started operations, handles completions, and sleeps when there is
+/// nothing to do.
 ///
 /// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
 /// Forgetting it is safe, and leaks it.
@@ -38,7 +38,7 @@ pub struct Driver {
     thread: PhantomData<*mut ()>,
 }
 
-/// How a driver ended.
+/// The outcome of a driver's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Drained {
@@ -75,10 +75,10 @@ impl Driver {
         &self.handle
     }
 
-    /// Submits what was started, completes what is ready, and when that is nothing sleeps as `wait`
-    /// says. Then wakes tasks, disposes of results that nobody wants, and returns the number of
-    /// operations that were finished, dropped ones included, and of completions after which more follow.
-    /// It may be 0 before the time is over: after a signal, for one.
+    /// Submits started operations and handles completions; if there are none, sleeps as `wait` says. Then
+    /// wakes tasks and disposes of unwanted results. Returns the number of operations that were finished,
+    /// dropped ones included, plus that of completions after which more follow. It may return 0 before the
+    /// time is over, for example after a signal.
     ///
     /// Wakers are called from here, outside the driver, so that they may start operations and drop
     /// handles.
@@ -103,32 +103,32 @@ impl Driver {
         self.handle.shared.core.borrow().due.attention.clone()
     }
 
-    /// Whether a turn has something to do: something was started, or the backend has news. A few loads
-    /// from memory, for a loop that asks after each poll of a task.
+    /// Returns whether a turn has something to do: an operation was started, or the backend has completions.
+    /// Costs a few loads from memory, for a loop that asks after each poll of a task.
     #[inline(always)]
     pub fn wants_turn(&self) -> bool {
         self.handle.shared.core.borrow().wants_turn()
     }
 
-    /// Whether a turn would bring something that has come, as far as a few loads tell; what was started
-    /// does not count.
+    /// Returns whether a turn would bring completions, as far as a few loads tell; started operations do not
+    /// count.
     pub fn has_news(&self) -> bool {
         self.handle.shared.core.borrow().has_news()
     }
 
-    /// Whether [`wants_turn`](Driver::wants_turn) tells of everything that has completed. If not, a loop
-    /// that is busy takes a turn from time to time, and says so by [`look_again`](Driver::look_again).
+    /// Returns whether [`wants_turn`](Driver::wants_turn) reports every completion. If not, a busy loop takes
+    /// a turn from time to time, and says so by [`look_again`](Driver::look_again).
     pub fn tells_news(&self) -> bool {
         self.with_backend(|backend: &Auto| backend.tells_news()).unwrap_or(false)
     }
 
-    /// Has the next turn look for what has completed, though the last one was not long ago.
+    /// Has the next turn look for completions, though the last one was not long ago.
     pub fn look_again(&self) {
         self.handle.shared.core.borrow().look_again();
     }
 
-    /// How many plain calls were made since the last turn; one that copies more counts as several. When no
-    /// more are made, all that a turn may have.
+    /// Returns the number of plain calls made since the last turn; one that copies more counts as several.
+    /// When no more are made, all that a turn may have.
     pub fn plain_calls(&self) -> u32 {
         self.handle.shared.core.borrow().plain_calls()
     }
@@ -145,7 +145,7 @@ impl Driver {
         self.handle.shared.core.borrow_mut().set_alarm(after)
     }
 
-    /// Whether there can be another turn, without taking one.
+    /// Returns an error if there can be no further turn, without taking one.
     ///
     /// # Errors
     /// As for [`turn`](Driver::turn).
@@ -159,8 +159,8 @@ impl Driver {
         self.handle.shared.core.borrow_mut().outbox.tokens.pop_front()
     }
 
-    /// What other threads wake this one with while it sleeps in [`turn`](Driver::turn). With it, a turn
-    /// that may wait for ever does so with nothing in flight too.
+    /// Returns the means for other threads to wake this one while it sleeps in [`turn`](Driver::turn). With
+    /// it, a turn that may wait for ever does so with nothing in flight too.
     ///
     /// # Errors
     /// See [`Backend::remote_wake`]; `ECANCELED` once the driver has stopped.
@@ -194,8 +194,8 @@ impl Driver {
         core.backend.get().filter(|_| core.phase != Phase::Stopped).map(f)
     }
 
-    /// Ends the driver: lets nothing new in, cancels what is in flight, and waits for the kernel to give
-    /// every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
+    /// Ends the driver: lets nothing new in, cancels the operations in flight, and waits for the kernel to
+    /// give every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
     /// valid for ever, and is counted.
     ///
     /// Operations that are over by then keep their results for their handles. New ones end with
@@ -237,7 +237,7 @@ impl Driver {
                 core.cancel_everything();
                 ask_again = now + CANCEL_INTERVAL;
             }
-            // Nobody asks for them any more, and with some the turn would not sleep.
+            // No loop asks for them any more, and with some the turn would not sleep.
             core.outbox.tokens.clear();
             let wait = Wait::For(left.min(ask_again - now));
             let turn = catch_unwind(AssertUnwindSafe(|| core.take_turn(wait)));
@@ -278,8 +278,8 @@ impl Driver {
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
         self.assert_is_of_this_process(&owner);
         let raw = owner.as_fd().as_raw_fd();
-        // SAFETY: what is borrowed is open as long as its owner is neither dropped nor borrowed mutably, and
-        // it is neither while it is shared with the driver.
+        // SAFETY: the borrowed descriptor is open as long as its owner is neither dropped nor borrowed
+        // mutably, and it is neither while it is shared with the driver.
         unsafe { self.handle.borrow(raw, owner) }
     }
 
@@ -295,7 +295,7 @@ impl Driver {
     /// On the simulated kernel, to which a descriptor of the process means nothing.
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         self.assert_is_of_this_process(&fd);
-        // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+        // SAFETY: the descriptor is open, and its owner gives it up.
         unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 

@@ -21,14 +21,14 @@ use crate::policy::{
 use crate::stat::StatxResult;
 use crate::sys::{Direction, send_file};
 
-/// Which way a descriptor is closed. Nobody but the driver has its number then.
+/// The way in which a descriptor is closed. Only the driver has its number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseWay {
-    /// By a plain call: that asks nobody but this machine's kernel.
+    /// By a plain call, which needs no answer from another machine or process.
     Now,
     /// By way of the queue.
     Queue,
-    /// By a thread: a server may have to be told first, who may never answer.
+    /// By a thread: a server may have to be told first, and may never answer.
     Lane,
 }
 
@@ -47,27 +47,27 @@ struct Inner {
     raw: i32,
     /// Found out when first needed.
     kind: Cell<Option<FileKind>>,
-    /// What was found out with it.
+    /// The size of the file, learned together with the kind.
     size: Cell<Option<u64>>,
-    /// The status flags with which it was opened. `None` if somebody else opened it, until needed.
+    /// The status flags with which it was opened. `None` until needed if the driver did not open it.
     flags: Cell<Option<u32>>,
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
     mode: Cell<SocketMode>,
-    /// Whether reads find their bytes in the page cache.
+    /// Predicts whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
     /// The mounted file system, found out together with the kind.
     mount: OnceCell<Rc<Mount>>,
     /// The parked close operation to go on with once the last clone is gone.
     closer: Cell<Option<Key>>,
     owner: Rc<dyn Owner>,
-    /// Where the owner lies: tells one driver from another, and is never followed.
+    /// The address of the owner: tells one driver from another, and is never followed.
     driver: *const (),
-    /// What keeps the descriptor open, if that is not this: it was lent, and others may use it.
+    /// Keeps a lent descriptor open in place of this value; the lender's other users may use it too.
     lender: Option<Lender>,
 }
 
-/// Whose a socket's mode is, and which it is.
+/// The owner of a socket's mode, and the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketMode {
     /// No socket that the driver has made.
@@ -80,7 +80,7 @@ enum SocketMode {
     Shared,
 }
 
-/// What a send of a file may do with the socket's mode.
+/// The changes that sending a file may make to the socket's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendMode {
     /// Only look at it.
@@ -93,7 +93,7 @@ pub(crate) enum SendMode {
     NonBlocking = send_file::NON_BLOCKING as isize,
 }
 
-/// What keeps a lent descriptor open, whatever it is.
+/// A value of any type that keeps a lent descriptor open.
 pub(crate) type Lender = Arc<dyn Any + Send + Sync>;
 
 /// Finds a descriptor as long as there are clones of it.
@@ -107,7 +107,7 @@ impl WeakFd {
 
 /// The driver side of a descriptor.
 pub(crate) trait Owner {
-    /// The last clone is gone: closes the descriptor, as part of `closer` if somebody waits.
+    /// The last clone is gone: closes the descriptor, as part of `closer` if a caller waits.
     ///
     /// # Safety
     ///
@@ -132,13 +132,13 @@ pub(crate) trait Owner {
     ///
     /// - As [`release`](Owner::release).
     unsafe fn close_now(&self, raw: i32, way: CloseWay) -> Completion;
-    /// What the descriptor refers to.
+    /// Returns the kind of file that the descriptor refers to, and its file system.
     ///
     /// # Safety
     ///
     /// - The descriptor stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
-    /// The same, and what `statx(2)` tells by the same call; see [`Descriptors::facts_and_stat`].
+    /// The same, and the result of `statx(2)` by the same call; see [`Descriptors::facts_and_stat`].
     ///
     /// # Safety
     ///
@@ -146,15 +146,15 @@ pub(crate) trait Owner {
     unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult);
     /// The mounted file system of a file with these facts.
     fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
-    /// Whether looking this path up, or opening what is there, may wait for a server.
+    /// Returns whether looking this path up, or opening the file there, may wait for a server.
     fn may_wait(&self, path: &[u8]) -> bool;
-    /// Whether it is worth a try to make a name as on a file system in memory.
+    /// Returns whether it is worth a try to make a name as on a file system in memory.
     fn tries_in_memory(&self) -> bool;
     /// Takes note of whether it was on one.
     fn note_in_memory(&self, is_in_memory: bool);
     /// Plain calls on descriptors.
     fn descriptors(&self) -> &dyn Descriptors;
-    /// A descriptor could not be closed, and nobody waits for the result.
+    /// Counts a failed close without a caller that waits for the result.
     fn note_close_error(&self);
 }
 
@@ -169,7 +169,7 @@ impl Fd {
     ///
     /// # Safety
     ///
-    /// - The descriptor is open, and the driver's own from now on: nobody else closes it.
+    /// - The descriptor is open, and the driver's own from now on: no other code closes it.
     pub(crate) unsafe fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
         Self::with_lender(raw, owner, None)
     }
@@ -235,7 +235,7 @@ impl Fd {
         fd
     }
 
-    /// Returns what a send of a file may do with the socket's mode.
+    /// Returns the changes that a send of a file may make to the socket's mode.
     pub(crate) fn mode_for_sends(&self) -> SendMode {
         match self.inner.mode.get() {
             SocketMode::Foreign => SendMode::Given,
@@ -290,14 +290,15 @@ impl Fd {
         Some(self)
     }
 
-    /// What the descriptor refers to. The first call on a descriptor asks the kernel.
+    /// Returns the kind of file that the descriptor refers to. The first call on a descriptor asks the
+    /// kernel.
     #[inline(always)]
     pub fn kind(&self) -> FileKind {
         self.inner.kind()
     }
 
-    /// Finds out what the descriptor refers to, unless that is known, and returns what `statx(2)` tells of a
-    /// file of a local file system by the same call.
+    /// Learns the kind of file that the descriptor refers to, unless that is known, and returns the
+    /// `statx(2)` result of a file of a local file system by the same call.
     pub(crate) fn learn_with_stat(&self) -> Option<StatxResult> {
         let inner = &*self.inner;
         if inner.kind.get().is_some() {
@@ -461,7 +462,7 @@ impl Fd {
         }
     }
 
-    /// Whether `Handle::close` was called on a clone.
+    /// Returns whether `Handle::close` was called on a clone.
     pub(crate) fn is_closing(&self) -> bool {
         self.inner.closer.get().is_some()
     }
@@ -471,18 +472,18 @@ impl Fd {
         &self.inner.owner
     }
 
-    /// Whether the descriptor belongs to the driver at this address.
+    /// Returns whether the descriptor belongs to the driver at this address.
     #[inline(always)]
     pub(crate) fn belongs_to<T>(&self, driver: &Rc<T>) -> bool {
         std::ptr::addr_eq(self.inner.driver, Rc::as_ptr(driver))
     }
 
-    /// Whether it is a file of a [local](Mount::is_local) file system.
+    /// Returns whether it is a file of a [local](Mount::is_local) file system.
     pub(crate) fn is_local(&self, _: &dyn Descriptors) -> bool {
         self.mount().is_some_and(|mount| mount.is_local)
     }
 
-    /// Which way it is to be closed.
+    /// Returns the way in which it is to be closed.
     pub(crate) fn close_way(&self) -> CloseWay {
         self.inner.close_way()
     }
@@ -491,7 +492,7 @@ impl Fd {
         WeakFd(Rc::downgrade(&self.inner))
     }
 
-    /// Whether this is the only clone.
+    /// Returns whether this is the only clone.
     pub(crate) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.inner) == 1
     }
@@ -525,7 +526,7 @@ impl Fd {
         let mut inner = Rc::try_unwrap(self.inner).map_err(|inner| Self { inner })?;
         if inner.is_nonblock_added.take() {
             // SAFETY: `inner` keeps the descriptor open; the flag was added when the driver opened the file,
-            // which nobody else has.
+            // which has no other owner.
             unsafe { inner.owner.descriptors().make_blocking(inner.raw) };
         }
         let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
@@ -545,12 +546,12 @@ impl Fd {
     /// On the simulated kernel, whose descriptors mean nothing to the process.
     pub fn peek(&self) -> BorrowedFd<'_> {
         self.assert_is_of_this_process();
-        // SAFETY: an open descriptor of this process: nobody closes it while there is a clone, such as
-        // the one that is borrowed.
+        // SAFETY: an open descriptor of this process: it is not closed while there is a clone, such as the
+        // borrowed one.
         unsafe { BorrowedFd::borrow_raw(self.inner.raw) }
     }
 
-    /// Whether the descriptor is the simulated kernel's, and means nothing to the process.
+    /// Returns whether the descriptor is the simulated kernel's, and has no meaning in this process.
     pub fn is_simulated(&self) -> bool {
         !self.inner.owner.descriptors().are_of_this_process()
     }
@@ -577,7 +578,7 @@ impl Fd {
 /// The result of a call that was refused as invalid.
 const INVALID: i32 = -rustix::io::Errno::INVAL.raw_os_error();
 
-/// In place of a number that somebody else owns now.
+/// Takes the place of a number that has another owner now.
 const NO_DESCRIPTOR: i32 = -1;
 
 /// For calls that the driver does not know. Who changes the open file behind it (its position, its flags)
@@ -622,12 +623,12 @@ impl Inner {
             let _ = self.mount.set(self.owner.mount(&facts));
         } else if self.is_nonblock_added.take() {
             // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added
-            // when the driver opened the file, which nobody else has.
+            // when the driver opened the file, which has no other owner.
             unsafe { self.owner.descriptors().make_blocking(self.raw) };
         }
     }
 
-    /// What is no file has nothing to write back when it is closed.
+    /// Returns the way to close it. Only a file may have data to write back then.
     fn close_way(&self) -> CloseWay {
         match (self.kind(), self.mount.get()) {
             (FileKind::Waiting, _) => CloseWay::Queue,
@@ -647,8 +648,8 @@ impl Drop for Inner {
             // SAFETY: the lender, dropped after this, keeps it open. Operations hold clones, and this was the
             // last one.
             Some(_) => unsafe { self.owner.end_loan(self.raw, closer) },
-            // SAFETY: whoever made the first clone gave it to the driver; it was not taken out, or the number
-            // would be gone. Operations hold clones, and this was the last one.
+            // SAFETY: the first clone was made with a descriptor given to the driver; it was not taken out,
+            // or the number would be gone. Operations hold clones, and this was the last one.
             None => unsafe { Rc::clone(&self.owner).release(self.raw, self.close_way(), closer) },
         }
     }

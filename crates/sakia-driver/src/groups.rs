@@ -1,7 +1,7 @@
 //! Groups of provided buffers: memory that receives take when there is something to put in it.
 //!
-//! What is in a group is lent to the backend, from [`provide`](Groups::provide) until a completion names
-//! the buffer. Only its address is kept.
+//! Buffers of a group are lent to the backend, from [`provide`](Groups::provide) until a completion names the
+//! buffer. Only the address is kept.
 //!
 //! Source: `io_uring_register_buf_ring(3)`.
 
@@ -49,7 +49,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether there is such a group.
+    /// Returns whether there is such a group.
     pub(crate) fn contains(&self, group: u16) -> bool {
         self.by_number.contains_key(&group)
     }

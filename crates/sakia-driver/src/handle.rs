@@ -1,4 +1,4 @@
-//! A driver as seen by whoever starts operations on it.
+//! [`Handle`]: submits operations to a driver.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
 use crate::slab::{Notify, SlotRef, State};
 use crate::stat::StatxResult;
 
-/// What all handles of a driver share.
+/// The state that all handles of a driver share.
 pub(crate) struct Shared {
     /// Borrowed only while no users' code runs.
     pub(crate) core: RefCell<Core>,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 /// operations then end with `ECANCELED`.
 pub struct Handle {
     pub(crate) shared: Rc<Shared>,
-    /// Operations started by this handle go into the queue, whatever the rules.
+    /// Operations started by this handle always go into the queue, regardless of the rules.
     pub(crate) queues_all: bool,
 }
 
@@ -112,13 +112,13 @@ impl Handle {
         self.shared.core.borrow_mut().inline.rules = rules;
     }
 
-    /// What was learned of the file systems that descriptors of this driver led to, in the order of
-    /// their devices.
+    /// Returns the facts learned about the file systems of this driver's descriptors, in the order of their
+    /// devices.
     pub fn mounts(&self) -> Vec<MountFacts> {
         self.shared.mounts.facts()
     }
 
-    /// What the driver did so far.
+    /// Returns the counters of the driver's activity so far.
     pub fn counters(&self) -> Counters {
         self.shared.core.borrow().counters()
     }
@@ -133,14 +133,15 @@ impl Handle {
         latencies.get_or_insert_with(|| Box::new(Latencies::new()));
     }
 
-    /// Returns what the driver did so far: its counters and, once [measured](Handle::measure_latencies), the
+    /// Returns the driver's metrics so far: its counters and, once [measured](Handle::measure_latencies), the
     /// latencies of its operations by kind.
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
         Metrics::new(core.counters(), core.slab.latencies.as_deref())
     }
 
-    /// Operations whose handle has not taken the result, or that are in flight for nobody.
+    /// Returns the number of operations whose handle has not taken the result, or that are in flight without
+    /// a handle.
     pub fn live_operations(&self) -> u32 {
         self.shared.core.borrow().live()
     }
@@ -155,12 +156,12 @@ impl Handle {
         self.shared.core.borrow().in_flight
     }
 
-    /// Whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
+    /// Returns whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
     pub fn has_inline_budget(&self) -> bool {
         self.shared.core.borrow_mut().has_inline_budget()
     }
 
-    /// Whether operations wait for the next turn, to be done as plain calls.
+    /// Returns whether operations wait for the next turn, to be done as plain calls.
     pub fn has_deferred(&self) -> bool {
         self.shared.core.borrow().has_deferred()
     }
@@ -223,15 +224,15 @@ impl Handle {
         Ok(arena)
     }
 
-    /// Whether the block is of this driver's arena, as operations on it ask for. After the driver's end all
-    /// are: nothing comes of them.
+    /// Returns whether the block is of this driver's arena, as operations on it require. After the driver's
+    /// end it returns true for all blocks: operations on them have no effect.
     pub(crate) fn has_registered(&self, block: &FixedBuf) -> bool {
         let core = self.shared.core.borrow();
         core.phase != Phase::Running
             || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
     }
 
-    /// Starts to close a descriptor: cancels what is under way on it, waits for that, closes.
+    /// Starts to close a descriptor: cancels the operations under way on it, waits for them, closes.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close> {
         self.check(&fd);
         let way = match fd.close_way() {
@@ -261,9 +262,9 @@ impl Handle {
 
 /// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
 ///
-/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel
-/// is done with them, cancels what might wait for ever, and disposes of a late result.
-/// Forgetting it is safe too, and occupies the slot for the driver's life.
+/// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel is done
+/// with them, cancels operations that might wait for ever, and disposes of a late result. Forgetting it is
+/// safe too, and occupies the slot for the driver's life.
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation> {
     /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
@@ -295,9 +296,9 @@ impl<O: Operation> Op<O> {
         let (shared, slot) = self.parts()?;
         let mut core = shared.core.borrow_mut();
         let completion = core.result(slot)?;
-        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is
-        // of this type, and nobody else has access. `release` marks the cell as empty, and
-        // `self.slot` the operation as taken.
+        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is of this
+        // type, and no other code has access. `release` marks the cell as empty, and `self.slot` the
+        // operation as taken.
         let operation = unsafe { Erased::<O>::take(slot.cell()) };
         core.release(slot, Erased::<O>::STORAGE);
         let kept = core.last_kept();
@@ -380,7 +381,7 @@ impl Shared {
         drop(previous); // a waker: users' code
     }
 
-    /// Answers true when the operation is done; else has `waker` woken when it is.
+    /// Returns true when the operation is done; else has `waker` woken when it is.
     pub(crate) fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
         let mut fresh = None;
         loop {
@@ -435,8 +436,8 @@ impl Shared {
         kept
     }
 
-    /// Runs what the core left for users' code: wakes tasks, and disposes of results. A panic there leaves
-    /// the rest for the next call.
+    /// Runs the actions that the core left for users' code: wakes tasks, and disposes of results. A panic
+    /// there leaves the rest for the next call.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();
@@ -445,15 +446,15 @@ impl Shared {
                 waker.wake();
             } else if let Some(slot) = core.outbox.disposals.pop_front() {
                 drop(core);
-                drop(self.dispose(slot)); // whoever calls keeps `self` in another way
+                drop(self.dispose(slot)); // the caller keeps `self` in another way
             } else {
                 return;
             }
         }
     }
 
-    /// Leaves what [`settle`](Shared::settle) does to the next turn. Another task's waker that panics must
-    /// not end what the caller does, which may be a drop. After the driver's end no turn comes.
+    /// Leaves the work of [`settle`](Shared::settle) to the next turn. Another task's waker that panics must
+    /// not end the caller's work, which may be a drop. After the driver's end no turn comes.
     pub(crate) fn settle_later(&self) {
         let mut core = self.core.borrow_mut();
         if core.phase == Phase::Stopped {
@@ -482,8 +483,8 @@ impl Shared {
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);
         let free = Free(self, slot, vtable.storage);
-        // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type and
-        // the kernel is done with it. Nobody else touches the slot until `Free` releases it.
+        // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type and the kernel
+        // is done with it. No other code touches the slot until `Free` releases it.
         unsafe { (vtable.dispose)(slot.cell(), completion) };
         drop(free);
         self.core.borrow_mut().last_kept()

@@ -1,14 +1,14 @@
 //! Names for operations that survive the operation.
 //!
-//! What the kernel hands back with a completion is a [`Key`]: a slot's index with the generation
-//! that the slot had, never a pointer. A key whose operation has ended matches nothing.
+//! The kernel hands back a [`Key`] with each completion: a slot's index with the generation that the slot
+//! had, never a pointer. A key whose operation has ended matches nothing.
 
 /// Names one operation of one driver. In a completion's `user_data`, from the high bits down:
 /// generation (32), index (24), kind (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
-/// What a completion is for.
+/// The request or event that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -3,8 +3,8 @@
 //!
 //! A [`Pool`] has one lane or more. A lane has a queue of jobs, threads that take jobs from it, and a maximum
 //! of threads. Lanes have the lock in common and wait for each other in nothing else. The user's [`Worker`]
-//! says what a job is, how a thread is started, and what becomes of jobs on a machine that starts none; the
-//! user's [`Jobs`] in which order they are taken.
+//! defines a job, the start of a thread, and the fate of jobs on a machine that starts none; the user's
+//! [`Jobs`] the order in which they are taken.
 //!
 //! The story of a job:
 //! 1. [`Pool::push`] puts it in the queue, under the lock. Unless a thread is *coming*, that is, was woken or
@@ -32,7 +32,7 @@
 //! break the invariant:
 //! - A push, and a thread that leaves jobs in the queue: both have a thread come.
 //! - A thread becomes idle, or ends: only if no job waits, in the step in which it has seen that.
-//! - The mark *coming* is set by whoever is going to wake or start a thread, and taken away by the next
+//! - The mark *coming* is set by the thread about to wake or start another, and taken away by the next
 //!   thread that comes out of its wait or its start, which then looks at the queue. There is such a
 //!   thread. A start brings one, or fails. For a wake there was an idle thread in that step under the lock.
 //!   At the time of the wake it waits, and so the wake ends its wait or that of another; or its wait has
@@ -60,10 +60,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// The jobs of a lane that wait for a thread, and what has to change in step with them. Under the pool's
-/// lock.
+/// The jobs of a lane that wait for a thread, and the state that has to change in step with them. Under the
+/// pool's lock.
 pub trait Jobs: Default + Send + 'static {
-    /// What a thread performs.
+    /// A unit of work for one thread.
     type Job;
 
     /// Takes the job that is to be performed next.
@@ -73,7 +73,7 @@ pub trait Jobs: Default + Send + 'static {
     fn is_empty(&self) -> bool;
 }
 
-/// What the threads of a pool do.
+/// The work of a pool's threads.
 pub trait Worker: Sized + Send + Sync + 'static {
     /// The queue of a lane.
     type Jobs: Jobs;
@@ -127,7 +127,7 @@ struct Shared<W: Worker> {
     idle: Duration,
 }
 
-/// What is under the lock of a pool.
+/// The state under the lock of a pool.
 pub struct State<J> {
     lanes: Box<[Lane<J>]>,
     /// Threads end when they find no job. Set once, by [`Pool::close`].
@@ -138,8 +138,8 @@ pub struct State<J> {
 struct Lane<J> {
     jobs: J,
     threads: Threads,
-    /// A thread was woken or is being started, and has not looked at the queue since. Set by whoever does
-    /// that; see the module.
+    /// A thread was woken or is being started, and has not looked at the queue since. Set by the thread that
+    /// wakes or starts it; see the module.
     is_coming: bool,
     /// Numbers of threads that have ended.
     free_numbers: Vec<u32>,
@@ -163,12 +163,12 @@ impl<W: Worker> Pool<W> {
         }
     }
 
-    /// Returns what the pool was made with.
+    /// Returns the options with which the pool was made.
     pub fn worker(&self) -> &W {
         &self.shared.worker
     }
 
-    /// Looks at what is under the lock, or changes it. Jobs that are added here get no thread: see
+    /// Reads or changes the state under the lock. Jobs that are added here get no thread: see
     /// [`push`](Pool::push).
     pub fn update<T>(&self, change: impl FnOnce(&mut State<W::Jobs>) -> T) -> T {
         change(&mut self.lock())
@@ -190,13 +190,13 @@ impl<W: Worker> Pool<W> {
         self.shared.changed.iter().for_each(Condvar::notify_all);
     }
 
-    /// Returns what can be asked whether a thread or another clone is left.
+    /// Returns a weak reference, to ask whether a thread or another clone is left.
     pub fn downgrade(&self) -> Weak<impl Sized + use<W>> {
         Arc::downgrade(&self.shared)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W::Jobs>> {
-        // A panic of what a user changes leaves the threads' counts as they were.
+        // A panic in a user's change leaves the threads' counts as they were.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -330,7 +330,7 @@ impl<W: Worker> fmt::Debug for Pool<W> {
 
 /// Keeps a panic of a job to that job.
 fn contain(run: impl FnOnce()) {
-    // The destructor of what it panicked with might panic again.
+    // The destructor of the panic's payload might panic again.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(std::mem::forget);
 }
 

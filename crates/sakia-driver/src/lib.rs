@@ -1,14 +1,14 @@
-//! Operations on a ring, and who owns their memory.
+//! Operations on a ring, and the ownership of their memory.
 //!
-//! A [`Driver`] performs operations for one thread: reads, writes, opens and so on, each started through
-//! a [`Handle`] and awaited as an [`Op`]. It needs no executor: an [`Op`] is a future for whoever has
-//! one, and can be asked directly by a loop that has none.
+//! A [`Driver`] performs operations for one thread: reads, writes, opens and so on, each started through a
+//! [`Handle`] and awaited as an [`Op`]. It needs no executor: an [`Op`] is a future, and a loop without an
+//! executor can ask it directly.
 //!
-//! What it guarantees to safe code, whatever is dropped, forgotten or closed at whatever moment:
+//! Guarantees to safe code, whenever a value is dropped, forgotten or closed:
 //! - Memory that the kernel may access is released only after the operation's last completion. If that
 //!   does not come before the driver ends, the memory is leaked.
 //! - A descriptor stays open, and its number its own, as long as an operation in flight uses it.
-//! - A result that nobody waits for any more is disposed of: a descriptor that was opened is closed.
+//! - An unwanted result is disposed of: if the caller is gone, a newly opened descriptor is closed.
 //! - A completion that the driver does not know changes nothing.
 //!
 //! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It stands on a
@@ -21,15 +21,16 @@
 //! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll.
 //! - A *plain call*, here and now. A driver makes none until it is told to by
 //!   [`set_bypass`](Handle::set_bypass), with a [`Rule`] for each kind of operation. The [`Rules`] that come
-//!   by default read what the page cache holds, and look up what the name cache holds, by calls that refuse
-//!   to wait; a file system that cannot refuse gets calls that are timed, and none for a while after slow
-//!   ones. A turn makes a limited number of them; further ones wait for the next.
+//!   by default read bytes that the page cache holds, and look up names that the name cache holds, by calls
+//!   that refuse to wait; a file system that cannot refuse gets calls that are timed, and none for a while
+//!   after slow ones. A turn makes a limited number of them; further ones wait for the next.
 //!   [`without_bypass`](Handle::without_bypass) puts the rules aside.
-//! - A *lane* of threads ([`Lane`]): the bounded one for what no ring has, the elastic one for what may wait
-//!   for ever, such as network file systems and FUSE. A ring gets lanes once something needs them.
+//! - A *lane* of threads ([`Lane`]): the bounded one for operations that no ring has, the elastic one for
+//!   those that may wait for ever, such as on network file systems and FUSE. A ring gets lanes once something
+//!   needs them.
 //!
-//! What was learned of mounted file systems is in [`mounts`](Handle::mounts), and all that are mounted in a
-//! [`MountTable`]. An operation that was a plain call is done when it has been started: ask
+//! Facts about the mounted file systems in use are in [`mounts`](Handle::mounts), and all that are mounted in
+//! a [`MountTable`]. An operation that was a plain call is done when it has been started: ask
 //! [`try_take`](Op::try_take) before a turn that may sleep.
 //!
 //! ```

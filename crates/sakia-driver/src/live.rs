@@ -1,13 +1,13 @@
-//! What is under way in a driver, for people.
+//! The operations under way in a driver, for people to read.
 //!
-//! Made when somebody asks, from the slots alone: nothing is recorded while operations run.
+//! Made on request, from the slots alone: nothing is recorded while operations run.
 
 use crate::core::Core;
 use crate::counters::OpKind;
 use crate::operation::{Class, InPlace};
 use crate::slab::{SlotRef, State, flag};
 
-/// How far an operation is.
+/// The stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -17,7 +17,7 @@ pub enum Stage {
     Queued,
     /// The kernel has it, or gets it with the next turn.
     InFlight,
-    /// It is over, and nobody has taken its result.
+    /// It is over, and its result has not been taken.
     Done,
     /// The driver has ended and could not get it back from the kernel.
     Lost,
@@ -29,14 +29,14 @@ pub enum Stage {
 pub struct LiveOperation {
     /// The name of its type, such as `Read` or `Open`.
     pub kind: &'static str,
-    /// What its entry has for `user_data`. No other operation of the driver has the same.
+    /// The `user_data` of its entry. No other operation of the driver has the same.
     pub user_data: u64,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: Stage,
     /// The descriptor that its entry names, while the kernel does not have it. Then the memory which
     /// tells is the kernel's, too.
     pub descriptor: Option<i32>,
-    /// Nobody waits for it any more.
+    /// Set once no caller waits for it any more.
     pub is_orphan: bool,
     /// The kind that counts it.
     pub op_kind: OpKind,
@@ -125,7 +125,7 @@ mod tests {
             ("Read", Stage::InFlight, None, false),
             ("Read", Stage::InFlight, None, true),
             ("Close", Stage::Parked, Some(raw), false),
-            // What asks for the others to be canceled.
+            // The request that cancels the others.
             ("CancelFd", Stage::InFlight, None, true),
         ];
         assert_eq!(seen, expected);

@@ -1,4 +1,4 @@
-//! How long operations take, by kind.
+//! Durations of operations, by kind.
 //!
 //! Measured only where it is asked for: [`Handle::measure_latencies`](crate::Handle::measure_latencies). An
 //! operation's *latency* is the time from its start to the moment at which its completion is dispatched, on
@@ -19,7 +19,7 @@ const DIGITS: u8 = 2;
 /// The start of a slot whose operation is not measured.
 const UNKNOWN: Duration = Duration::MAX;
 
-/// What a driver did so far, in numbers.
+/// The counters and durations of a driver's activity so far.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -48,7 +48,7 @@ impl Metrics {
         OpKind::ALL.iter().filter_map(|&kind| Some((kind, self.latency(kind)?)))
     }
 
-    /// Adds what another driver did.
+    /// Adds the metrics of another driver.
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         for (mine, its) in self.latencies.iter_mut().zip(&other.latencies) {
@@ -99,8 +99,8 @@ impl Histogram {
         Duration::from_nanos(self.0.mean() as u64)
     }
 
-    /// Returns the latency that so many percent of all do not exceed: 50 is the median, 99.9 what one of a
-    /// thousand exceeds. Less than 0 counts as 0, more than 100 as 100. Zero if there is none.
+    /// Returns the latency that so many percent of all do not exceed: 50 is the median, 99.9 the latency that
+    /// one of a thousand exceeds. Less than 0 counts as 0, more than 100 as 100. Zero if there is none.
     pub fn percentile(&self, percent: f64) -> Duration {
         let percent = if percent.is_nan() { 0.0 } else { percent.clamp(0.0, 100.0) };
         Duration::from_nanos(self.0.value_at_percentile(percent))

@@ -1,10 +1,10 @@
 //! The table of mounts, as `/proc/self/mountinfo` has it.
 //!
-//! The one place that reads and takes apart that file: `descriptors` asks it who serves a file, and programs
-//! built on the driver what lies where. It holds no more than one reading of the file: what is mounted
-//! afterwards is not in it.
+//! The one place that reads and takes apart that file: `descriptors` asks it whether a server has a file, and
+//! programs built on the driver ask it for the file system of a path. It holds no more than one reading of
+//! the file: later mounts are not in it.
 //!
-//! What follows from the type of a file system is here as well. Nothing of the crate is imported. Any thread
+//! The consequences of a file system's type are here as well. Nothing of the crate is imported. Any thread
 //! may ask; a table is `Send` and `Sync`.
 //!
 //! Source: `proc_pid_mountinfo(5)`.
@@ -18,8 +18,8 @@ use rustix::fs::{Mode, OFlags};
 
 /// The mounts of a process, in the order in which its table has them.
 ///
-/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has what a driver learned by using them, this is
-/// what the kernel says of all.
+/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has the facts that a driver learned by using them,
+/// this is the kernel's list of all.
 ///
 /// # Examples
 /// ```
@@ -52,12 +52,12 @@ pub struct MountEntry {
     pub id: u64,
     /// The device of its file system, as `st_dev`: major and minor number in one.
     pub device: u64,
-    /// Where it is mounted, as an absolute path below this process's root.
+    /// The mount point, as an absolute path below this process's root.
     pub point: PathBuf,
     /// The type of its file system, with a subtype after a dot, such as `ext4` or `fuse.sshfs`. It is left as
     /// the table has it, and so always one word. Bytes that are not UTF-8 are replaced.
     pub file_system: String,
-    /// What is mounted there: a block device, a server, or any word.
+    /// The mounted source: a block device, a server, or any word.
     pub source: OsString,
 }
 
@@ -107,7 +107,7 @@ impl MountTable {
     }
 }
 
-/// The mounts that other machines or processes serve, who may never answer; of others those within them.
+/// The mounts that other machines or processes serve, and that may never answer; of others those within them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMounts(MountTable);
 
@@ -117,14 +117,14 @@ impl RemoteMounts {
         MountTable::read().unwrap_or_default().into()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
 
-    /// Whether this path may lead to one of the mounts, by its letters: on its way is a point, or `..`, which
-    /// may lead anywhere. A relative path begins in the directory `here`, which is asked for only then; one
-    /// that is not known may be anywhere. Links are not followed.
+    /// Returns whether this path, by its letters alone, may lead to one of the mounts: a mount point lies on
+    /// its way, or `..`, which may lead anywhere. A relative path begins in the directory `here`, which is
+    /// called only then; if that returns `None`, the path may be anywhere. Links are not followed.
     pub fn may_hold(&self, path: &Path, here: impl FnOnce() -> Option<PathBuf>) -> bool {
         if self.is_empty() {
             return false;
@@ -145,7 +145,7 @@ impl RemoteMounts {
             || entries.any(|entry| leads_from_here(entry) && entry.is_remote())
     }
 
-    /// Whether the file system with this device, as `st_dev`, is one of them.
+    /// Returns whether the file system with this device, as `st_dev`, is one of them.
     pub fn has_device(&self, device: u64) -> bool {
         self.0.entries.iter().any(|entry| entry.device == device && entry.is_remote())
     }
@@ -162,7 +162,7 @@ impl From<MountTable> for RemoteMounts {
 }
 
 impl MountEntry {
-    /// Whether the file system is served by another machine or another process, who may never answer.
+    /// Returns whether another machine or process serves the file system, and may never answer.
     pub fn is_remote(&self) -> bool {
         is_remote(&self.file_system)
     }
@@ -187,7 +187,7 @@ impl MountEntry {
     }
 }
 
-/// What is known of a file system by the name of its type.
+/// The category of a file system, known by the name of its type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Remote,
@@ -217,31 +217,32 @@ impl Sort {
     }
 }
 
-/// Whether a file system of this type is served by somebody who may never answer.
+/// Returns whether a file system of this type is served by another machine or process, which may never
+/// answer.
 pub(crate) fn is_remote(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Remote
 }
 
-/// Whether a file system of this type is known to be the kernel's alone, on devices and memory of this
-/// machine. Then no operation on it answers `ECANCELED`: their errors are those of devices. What is not
-/// listed may: a file server answers what it likes, and a file system over another passes that on.
+/// Returns whether a file system of this type is known to be the kernel's alone, on devices and memory of
+/// this machine. Then no operation on it returns `ECANCELED`: its errors are those of devices. A type that is
+/// not listed may return it: a file server chooses its own errors, and a stacked file system passes them on.
 pub(crate) fn is_local(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Local
 }
 
-/// Whether a file system of this type has its files in memory, and no device to wait for.
+/// Returns whether a file system of this type has its files in memory, and no device to wait for.
 pub(crate) fn is_in_memory(file_system: &str) -> bool {
     matches!(file_system, "ramfs" | "tmpfs")
 }
 
-/// Whether files of a file system of this type have no server to be told when they are closed: local ones,
-/// those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
+/// Returns whether files of a file system of this type have no server to be told when they are closed: local
+/// ones, those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
 pub(crate) fn closes_at_once(file_system: &str) -> bool {
     is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
 }
 
-/// Whether the kernel makes up the files of a file system of this type. What a program may write there, or
-/// the names that it may make, are few, and no path of ordinary files leads there.
+/// Returns whether the kernel makes up the files of a file system of this type. A program may write or make
+/// few names there, and no path of ordinary files leads there.
 pub(crate) fn is_made_up(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::MadeUp
 }
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(unescaped(b"a\\040b\\9\\"), "a b\\9\\");
         assert_eq!(unescaped(b"\\777"), "\\777");
         assert_eq!(unescaped(br"\011\012\134\043"), "\t\n\\#");
-        // What was undone is not looked at again, and a sign is no digit.
+        // An unescaped character is not looked at again, and a sign is no digit.
         assert_eq!(unescaped(br"\134040\04\+12"), r"\040\04\+12");
         let table = MountTable::parse(br"5 1 0:9 /\040 /x\012y rw - fuse.a\040b dev\040ice rw");
         let entry = table.find_by_id(5).expect("it is of the form");

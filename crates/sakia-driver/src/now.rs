@@ -29,8 +29,8 @@ const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 ///
 /// # Safety
 ///
-/// - The memory and the descriptors that `call` names are valid, and nobody else accesses the memory
-///   where the operation writes.
+/// - The memory and the descriptors that `call` names are valid, and no other code accesses the memory
+///   into which the operation writes.
 /// - A descriptor that it closes is the caller's to close.
 #[inline(always)]
 pub(crate) unsafe fn try_now(call: Call, mode: CallMode) -> Attempt {
@@ -135,7 +135,7 @@ unsafe fn with_flags(
     }
 }
 
-/// `statx(2)` with these arguments, of what the cache can look up.
+/// `statx(2)` with these arguments, of a file that the cache can look up.
 ///
 /// # Safety
 ///
@@ -167,7 +167,7 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
     }
 }
 
-/// Opens what the cache can look up, and never waits for another opener.
+/// Opens a file that the cache can look up, and never waits for another opener.
 ///
 /// # Safety
 ///
@@ -231,7 +231,7 @@ mod tests {
             let (path, flags) = (address(path.as_ptr()), flags.into());
             Call::Open(Open { dir: AT_FDCWD, path, flags, mode: 0, resolve: None })
         };
-        // SAFETY: the path is static; what is opened is adopted at once.
+        // SAFETY: the path is static; the opened descriptor is adopted at once.
         unsafe {
             match try_now(open(c"/proc/self/comm", 0), CallMode::NonBlocking) {
                 Attempt::Done(raw) => drop(OwnedFd::from_raw_fd(raw)),

@@ -7,11 +7,11 @@ use crate::board::{Board, Doing, DriverStatus, ObservedOperation};
 use crate::core::{Overdue, PlainCall, WatchLimits};
 use crate::driver::Driver;
 
-/// Reads what a driver shows of itself, on any thread, also while the driver's own thread is stuck in users'
+/// Reads the state that a driver shows, on any thread, also while the driver's own thread is stuck in users'
 /// code or in a system call. From [`Driver::watch`].
 ///
-/// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows what there
-/// was then.
+/// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows the last
+/// state.
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -53,7 +53,7 @@ impl Observer {
 }
 
 impl Driver {
-    /// Has the driver show others what it does from now on, and report operations that take longer than
+    /// Has the driver show its activity to others from now on, and report operations that take longer than
     /// `limits`; see [`find_overdue`](Driver::find_overdue). Operations that were started before are not
     /// shown. Called again it changes the limits.
     ///
@@ -88,8 +88,8 @@ impl Driver {
         Observer { board, is_of_this_process }
     }
 
-    /// Says what the thread does from now on, and for which task operations are started, if the driver is
-    /// watched. `now` is [the driver's time](Driver::now).
+    /// Notes the thread's activity from now on, and the task for which operations are started, if the driver
+    /// is watched. `now` is [the driver's time](Driver::now).
     pub fn set_doing(&self, doing: Doing, now: Duration) {
         self.handle().shared.core.borrow_mut().set_doing(doing, now);
     }

@@ -1,4 +1,4 @@
-//! Operations: what a slot holds, and the handle through which its result is awaited.
+//! Operations: the content of a slot, and the handle through which its result is awaited.
 //!
 //! The story of an operation:
 //! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`](crate::Op) handle
@@ -8,8 +8,9 @@
 //! 3. Its last completion ends that. If the handle is still there it is told, and takes the
 //!    operation out of the slot, with the result.
 //! 4. If the handle was dropped or the driver stopped meanwhile, the operation stays in its slot
-//!    until that same completion, and is then disposed of: a descriptor that was opened for nobody is
-//!    closed, a buffer is freed.
+//!    until that same completion, and is then disposed of: since the caller is gone, a newly opened
+//!    descriptor
+//!    is closed, a buffer is freed.
 //!
 //! A handle that is forgotten (`std::mem::forget`) leaves its slot occupied for the driver's life, and
 //! nothing else: step 3 does not need it.
@@ -29,7 +30,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 
-/// How an operation is admitted.
+/// The class by which an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
@@ -50,7 +51,7 @@ impl From<FileKind> for Class {
     }
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// As the kernel gave it: a count or a descriptor, or an errno with its sign turned.
@@ -63,7 +64,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// What came from outside: a kernel, or a thread that made a system call.
+    /// Makes a completion from an outside result: a kernel's, or that of a thread's system call.
     #[inline(always)]
     pub(crate) const fn of(res: i32, flags: CqeFlags) -> Self {
         Self { res, flags, is_unstarted: false }
@@ -82,7 +83,7 @@ impl Completion {
     /// The end of an operation that was canceled before it reached the kernel.
     pub(crate) const REVOKED: Self = Self::unstarted(rustix::io::Errno::CANCELED);
 
-    /// Whether an operation ended as if it had been canceled, whoever says so.
+    /// Returns whether an operation ended with `ECANCELED`, from the driver or from the kernel.
     #[inline(always)]
     pub(crate) const fn is_canceled(self) -> bool {
         self.res == -rustix::io::Errno::CANCELED.raw_os_error()
@@ -90,8 +91,8 @@ impl Completion {
 
     /// The result as `std` has it.
     ///
-    /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, which is what
-    /// they stand for; see [`Cqe::error_of`].
+    /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, their meaning; see
+    /// [`Cqe::error_of`].
     ///
     /// # Errors
     /// The operation's errno.
@@ -128,13 +129,13 @@ impl Completion {
 /// - [`class`](Operation::class), [`entry`](Operation::entry), [`call`](Operation::call) and
 ///   [`descriptor`](Operation::descriptor) do not call into a driver.
 pub unsafe trait Operation: 'static {
-    /// What the handle resolves to.
+    /// The type to which the handle resolves.
     type Output;
 
-    /// What it is counted as.
+    /// The kind of operation under which it is counted.
     const KIND: OpKind;
 
-    /// How the operation is admitted. Always the same for one value.
+    /// Returns the class by which the operation is admitted. Always the same for one value.
     fn class(&self) -> Class;
 
     /// The request as a ring takes it; `None` where rings have no such operation. Called once the value has
@@ -147,23 +148,23 @@ pub unsafe trait Operation: 'static {
     /// The same request as a call. Called when and as often as [`entry`](Operation::entry).
     fn call(&mut self) -> Call;
 
-    /// Whether there is room for what it brings. An operation without it ends with `EINVAL` and never reaches
-    /// the kernel. Asked once, when it is started.
+    /// Returns whether there is room for its result. An operation without room ends with `EINVAL` and never
+    /// reaches the kernel. Called once, when it is started.
     #[inline(always)]
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Gives all memory that the kernel is to fill a value, since it may say that it has filled what it has
-    /// not; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
+    /// Gives all memory that the kernel is to fill a value, since it may report bytes that it has not filled;
+    /// see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
     /// [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 
-    /// Turns the last completion into what the handle resolves to.
+    /// Turns the last completion into the handle's output.
     fn complete(self, completion: Completion) -> Self::Output;
 
-    /// Takes the last completion when nobody waits for it any more. A descriptor that came with
-    /// it must be closed, and so on.
+    /// Takes the last completion when no caller waits for it any more. A descriptor that came with it must be
+    /// closed, and so on.
     fn dispose(self, completion: Completion)
     where
         Self: Sized,
@@ -181,7 +182,8 @@ pub unsafe trait Operation: 'static {
     }
 
     /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may
-    /// have its memory for ever. Answers with who waits for the operation in another way than by its handle.
+    /// have its memory for ever. Returns the waker of a task that waits for the operation in another way than
+    /// by its handle.
     ///
     /// Runs inside the driver, as [`deliver`](Operation::deliver).
     fn lose(&self) -> Option<Waker> {
@@ -193,13 +195,13 @@ pub unsafe trait Operation: 'static {
         None
     }
 
-    /// Which way the operation shall take now, by these rules.
+    /// Returns the way that the operation shall take now, by these rules.
     fn route(&self, rules: &Rules) -> Route {
         let _ = rules;
         Route::Queue
     }
 
-    /// What to make of a plain call's result.
+    /// Classifies the result of a plain call.
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
         let _ = mode;
         match attempt {
@@ -208,36 +210,36 @@ pub unsafe trait Operation: 'static {
         }
     }
 
-    /// The file system whose plain calls are timed, since nobody knows whether they wait.
+    /// Returns the file system whose plain calls are timed, because it is unknown whether they wait.
     #[doc(hidden)]
     fn mount(&self) -> Option<&Rc<Mount>> {
         None
     }
 
-    /// Whether the operation reaches no file system but local ones, as far as can be told without waiting.
-    /// None of these answers `ECANCELED` by itself, so that an operation which ends with that although nobody
-    /// canceled it found no worker of the kernel, and was not begun.
+    /// Returns whether the operation reaches local file systems only, as far as can be told without waiting.
+    /// None of these returns `ECANCELED` by itself, so that an operation which ends with that without a
+    /// request to cancel found no worker of the kernel, and did not begin.
     #[doc(hidden)]
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         let _ = descriptors;
         false
     }
 
-    /// Whether a request to cancel may be made. Without, nobody has to guess how far the operation got.
+    /// `false` forbids requests to cancel, so that it is never uncertain how far the operation got.
     #[doc(hidden)]
     const IS_CANCELABLE: bool = true;
 }
 
-/// What follows from a completion that is not the last.
+/// The consequences of a completion that is not the last.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// Who is to be woken.
+    /// The waker of the task to wake.
     pub waker: Option<Waker>,
     /// The operation is to be canceled: no more is wanted now.
     pub is_enough: bool,
 }
 
-/// Where an operation lies, by its size.
+/// The place of an operation, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// In the slot's cell.
@@ -282,7 +284,7 @@ impl Block {
     }
 }
 
-/// What the driver can do with an operation whose type it does not know.
+/// The functions by which the driver handles an operation whose type it does not know.
 ///
 /// Each function takes the slot's cell, which must hold a live operation of the table's type.
 #[derive(Debug)]
@@ -302,7 +304,7 @@ pub(crate) struct Vtable {
     pub(crate) deliver: unsafe fn(NonNull<Cell>, Completion) -> Delivered,
     /// [`Operation::lose`].
     pub(crate) lose: unsafe fn(NonNull<Cell>) -> Option<Waker>,
-    /// Whether the operation's descriptor is being closed.
+    /// Returns whether the operation's descriptor is being closed.
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
     /// [`Operation::route`].
     pub(crate) route: unsafe fn(NonNull<Cell>, &Rules) -> Route,
@@ -348,7 +350,7 @@ impl<O: Operation> Erased<O> {
         is_cancelable: O::IS_CANCELABLE,
     };
 
-    /// Where the operation lies.
+    /// Returns the address of the operation.
     ///
     /// # Safety
     ///
@@ -396,8 +398,8 @@ impl<O: Operation> Erased<O> {
     }
 
     unsafe fn deliver(cell: NonNull<Cell>, completion: Completion) -> Delivered {
-        // SAFETY: the cell holds a live operation of this type, which nobody changes: the kernel may write to
-        // what its entry or call names, which `deliver` does not reach (its promise).
+        // SAFETY: the cell holds a live operation of this type, which is not changed meanwhile: the kernel
+        // may write to memory that its entry or call names, which `deliver` does not reach (its promise).
         unsafe { Self::place(cell).as_ref() }.deliver(completion)
     }
 
@@ -432,7 +434,7 @@ impl<O: Operation> Erased<O> {
     }
 }
 
-/// An operation in its cell, whatever the core knows of its type.
+/// An operation in its cell, of a type that the core need not know.
 pub(crate) trait InPlace: Copy {
     fn kind(self) -> OpKind;
     fn entry(self) -> Option<Sqe>;
@@ -457,8 +459,8 @@ impl<O> Copy for Placed<O> {}
 impl<O: Operation> Placed<O> {
     /// # Safety
     ///
-    /// - The cell holds a live operation of this type as long as the value is used, and nobody else
-    ///   accesses it but the system calls for its entry.
+    /// - The cell holds a live operation of this type as long as the value is used, and only the system calls
+    ///   for its entry access it otherwise.
     #[inline(always)]
     pub(crate) unsafe fn new(cell: NonNull<Cell>) -> Self {
         // SAFETY: the caller says that the cell holds such an operation.
@@ -478,7 +480,7 @@ impl<O: Operation> Placed<O> {
 
     #[cold]
     pub(crate) fn initialize(mut self) {
-        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        // SAFETY: as in `get`, and no other code looks at it meanwhile.
         unsafe { self.0.as_mut() }.initialize();
     }
 }
@@ -491,13 +493,13 @@ impl<O: Operation> InPlace for Placed<O> {
 
     #[inline(always)]
     fn entry(mut self) -> Option<Sqe> {
-        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        // SAFETY: as in `get`, and no other code looks at it meanwhile.
         unsafe { self.0.as_mut() }.entry()
     }
 
     #[inline(always)]
     fn call(mut self) -> Call {
-        // SAFETY: as in `get`, and nobody else looks at it meanwhile.
+        // SAFETY: as in `get`, and no other code looks at it meanwhile.
         unsafe { self.0.as_mut() }.call()
     }
 
@@ -527,13 +529,13 @@ pub(crate) struct InCell {
 impl InCell {
     /// # Safety
     ///
-    /// - The cell holds a live operation of the table's type as long as the value is used, and nobody
-    ///   else accesses it.
+    /// - The cell holds a live operation of the table's type as long as the value is used, and no other code
+    ///   accesses it.
     pub(crate) unsafe fn new(vtable: &'static Vtable, cell: NonNull<Cell>) -> Self {
         Self { vtable, cell }
     }
 
-    /// Whether the operation's descriptor is being closed.
+    /// Returns whether the operation's descriptor is being closed.
     pub(crate) fn is_closing(self) -> bool {
         // SAFETY: the promise to `new`.
         unsafe { (self.vtable.is_closing)(self.cell) }

@@ -16,13 +16,13 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size(u8);
 
-/// What there is of one size.
+/// The facts about one size.
 struct SizeFacts {
     /// Bytes of each buffer.
     bytes: u32,
-    /// How many there are at first.
+    /// The number of buffers at first.
     first: u16,
-    /// How many there may be; a power of two.
+    /// The most buffers there may be; a power of two.
     most: u16,
 }
 
@@ -46,7 +46,7 @@ impl Size {
         self.facts().bytes
     }
 
-    /// How many buffers a group of them holds.
+    /// Returns the number of buffers that a group of them holds.
     pub(crate) fn most(self) -> u16 {
         self.facts().most
     }
@@ -70,7 +70,7 @@ impl Size {
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    /// Whether buffers are free that the kernel could have.
+    /// Set if there are free buffers that the kernel could have.
     has_free: Cell<bool>,
 }
 
@@ -81,9 +81,9 @@ struct Group {
     bufs: RefCell<Vec<Buf>>,
     /// Those that are free.
     free: RefCell<Vec<u16>>,
-    /// How many the kernel has.
+    /// The number that the kernel has.
     provided: Cell<u32>,
-    /// Whether the backend has such a group; unknown until asked.
+    /// Set if the backend has such a group; unknown until asked.
     is_registered: Cell<Option<bool>>,
 }
 
@@ -103,7 +103,7 @@ impl Pool {
         &self.groups[usize::from(size.0)]
     }
 
-    /// How many buffers of all sizes there are, how many the kernel has, and how many are free.
+    /// Returns the number of buffers of all sizes, of those that the kernel has, and of those that are free.
     pub(crate) fn numbers(&self) -> [u64; 3] {
         self.groups.iter().fold([0; 3], |[all, provided, free], group| {
             let (bufs, unused) = (group.bufs.borrow().len(), group.free.borrow().len());
@@ -112,7 +112,7 @@ impl Pool {
         })
     }
 
-    /// Whether the backend has a group of this size; `None` when it was not asked yet.
+    /// Returns whether the backend has a group of this size; `None` when it was not asked yet.
     pub(crate) fn is_registered(&self, size: Size) -> Option<bool> {
         self.group(size).is_registered.get()
     }
@@ -122,12 +122,12 @@ impl Pool {
         self.group(size).is_registered.set(Some(is_registered));
     }
 
-    /// Whether the kernel has buffers of this size.
+    /// Returns whether the kernel has buffers of this size.
     pub(crate) fn is_provided(&self, size: Size) -> bool {
         self.group(size).provided.get() > 0
     }
 
-    /// Whether there may be buffers that the kernel could have.
+    /// Returns whether there may be buffers that the kernel could have.
     #[inline(always)]
     pub(crate) fn has_free(&self) -> bool {
         self.has_free.get()
@@ -174,7 +174,7 @@ impl Pool {
         })
     }
 
-    /// The buffer is free: whoever took it uses it no more.
+    /// Frees the buffer: its user has finished with it.
     pub(crate) fn give_back(&self, size: Size, id: u16) {
         self.group(size).free.borrow_mut().push(id);
         self.has_free.set(true);

@@ -11,7 +11,7 @@ use sakia_ring::{Cqe, Position};
 use crate::call::{Call, Request};
 use crate::counters::OpKind;
 
-/// What a submission queue holds.
+/// An element of a submission queue.
 pub(crate) trait Queued {
     fn user_data(&self) -> u64;
 

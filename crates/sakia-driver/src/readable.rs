@@ -1,10 +1,10 @@
 //! A descriptor that tells a foreign loop that there is something to do, and by which that loop can do no
 //! harm.
 //!
-//! What becomes readable is an epoll set or an eventfd of a backend. Whoever had one of these, or a
-//! duplicate, could take events out of it, add some, or change its mode so that the driver's own look at it
-//! blocks. So what is handed out is an epoll set of its own around it, made anew for each caller: all that
-//! can be done with it concerns nobody else, and what is inside cannot be had out of it.
+//! An epoll set or an eventfd of a backend becomes readable. Code that had one of these, or a duplicate,
+//! could take events out of it, add some, or change its mode so that the driver's own look at it blocks. So
+//! each caller gets a new epoll set of its own around it: no use of that set concerns another caller, and the
+//! inner descriptor cannot be had out of it.
 //!
 //! Source: `epoll(7)`, which is readable while something in it is.
 

@@ -2,7 +2,7 @@
 //!
 //! A slot's memory, its *cell*, holds the operation and with it every byte and descriptor reference
 //! that the kernel may see. It is allocated in chunks that are never moved nor given back while the
-//! driver lives. The header beside it says who owns the cell; see [`State`].
+//! driver lives. The header beside it names the owner of the cell; see [`State`].
 //!
 //! Only the driver's thread uses a slab. Nothing here runs users' code.
 
@@ -18,11 +18,11 @@ use crate::operation::{Cell, Class, Completion, Vtable};
 /// Slots allocated at a time.
 const CHUNK: u32 = 256;
 
-/// Who owns a slot's cell, and what may happen next.
+/// The owner of a slot's cell, and the transitions that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nobody: the slot is on the free list. Left by being allocated.
+    /// Without an owner: the slot is on the free list. Left by being allocated.
     Free,
     /// The driver. The operation has no entry yet and waits on its class's list for room, or for
     /// its descriptor to be released. Left by being pushed, or by its future's drop.
@@ -54,8 +54,8 @@ pub(crate) mod flag {
     pub(crate) const DEFERRED: u16 = 32;
     /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
     pub(crate) const LANE: u16 = 64;
-    /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by
-    /// whoever ends it, and stays until the slot is freed.
+    /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by the
+    /// code that ends it, and stays until the slot is freed.
     pub(crate) const UNSTARTED: u16 = 128;
     /// Its end is an event of a recording, or its latency is measured. Set when it is started.
     pub(crate) const WATCHED: u16 = 256;
@@ -63,17 +63,17 @@ pub(crate) mod flag {
     pub(crate) const SHOWN: u16 = 512;
 }
 
-/// How a finished operation is made known.
+/// The way in which a finished operation is made known.
 #[derive(Debug)]
 pub(crate) enum Notify {
-    /// Nobody asked yet (`NONE`), or a hand-written loop wants this number.
+    /// No request yet (`NONE`), or the number that a hand-written loop asked for.
     Token(u64),
     /// A task waits.
     Wake(Waker),
 }
 
 impl Notify {
-    /// The number that stands for "nobody asked".
+    /// The number that stands for "no request".
     pub(crate) const NONE: u64 = u64::MAX;
 
     pub(crate) const fn none() -> Self {
@@ -81,7 +81,7 @@ impl Notify {
     }
 }
 
-/// What the driver knows of a slot.
+/// The driver's record of a slot.
 #[derive(Debug)]
 pub(crate) struct Header {
     /// The slot's place in the slab; never changes.
@@ -102,7 +102,7 @@ pub(crate) struct Header {
     res: i32,
     cqe_flags: CqeFlags,
     pub(crate) notify: Notify,
-    /// What the cell holds; `None` while free.
+    /// The table for the type in the cell; `None` while free.
     pub(crate) vtable: Option<&'static Vtable>,
 }
 
@@ -154,13 +154,13 @@ struct Slot {
 
 /// A slot of a slab. Only a slab makes one, and it stays valid as long as that slab.
 ///
-/// Whoever keeps one keeps the slab alive: the slab's own lists do so by being part of it, and a handle
-/// of an operation does because its driver's memory outlives every slot in use (see `Shared`).
+/// The holder of one keeps the slab alive: the slab's own lists do so by being part of it, and a handle of an
+/// operation does because its driver's memory outlives every slot in use (see `Shared`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRef(NonNull<Slot>);
 
 impl SlotRef {
-    /// Where the slot's operation lies.
+    /// Returns the address of the slot's operation.
     #[inline(always)]
     pub(crate) fn cell(self) -> NonNull<Cell> {
         // The cell is the first field.
@@ -209,7 +209,7 @@ impl Slab {
         unsafe { &mut (*slot.0.as_ptr()).header }
     }
 
-    /// The slot that an index from outside names, whatever is in it now.
+    /// Returns the slot that an index from outside names, whether in use or free.
     #[inline(always)]
     pub(crate) fn slot(&self, index: u32) -> Option<SlotRef> {
         let chunk = self.chunks.get((index / CHUNK) as usize)?;
@@ -231,8 +231,8 @@ impl Slab {
         Key::new(header.index, header.generation)
     }
 
-    /// Gives a slot another name, whose operation is to be done once more: whatever else comes for the first
-    /// time is stale.
+    /// Gives a slot another key, since its operation is to be done once more: later completions for the old
+    /// key are stale.
     pub(crate) fn rename(&mut self, slot: SlotRef) {
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
@@ -291,8 +291,8 @@ impl Drop for Slab {
     fn drop(&mut self) {
         for chunk in self.chunks.drain(..) {
             let slots = std::ptr::slice_from_raw_parts_mut(chunk.as_ptr(), CHUNK as usize);
-            // SAFETY: `grow` made each chunk from a box of CHUNK slots, and nobody else frees it.
-            // Cells are not dropped: the driver gets here only when all of them are empty.
+            // SAFETY: `grow` made each chunk from a box of CHUNK slots, and no other code frees it. Cells are
+            // not dropped: the driver gets here only when all of them are empty.
             drop(unsafe { Box::from_raw(slots) });
         }
     }

@@ -1,9 +1,10 @@
-//! Which standard streams were closed when the process began, which `std` hides before `main`.
+//! The standard streams that were closed when the process began, which `std` hides before `main`.
 //!
 //! `std` opens `/dev/null` in place of a standard stream that is closed, so that no file gets its number. A
 //! program that reads its standard input would then find nothing in it, and one that writes to its standard
-//! output would write to nobody, where others fail with `EBADF`. So the three are looked at earlier, among
-//! what the C library calls before `main`. Only with the feature `startup`: a library does nothing unasked.
+//! output would lose its output, where others fail with `EBADF`. So the three are looked at earlier, in a
+//! function that the C library calls before `main`. Only with the feature `startup`: a library does nothing
+//! unasked.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering};

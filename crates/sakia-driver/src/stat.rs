@@ -1,4 +1,4 @@
-//! What `statx(2)` tells, in the kernel's form.
+//! The result of `statx(2)`, in the kernel's form.
 
 /// A point in time, as `struct statx_timestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,8 +18,8 @@ impl StatxTime {
     }
 }
 
-/// What the kernel knows of a file: field by field `struct statx`. Which fields are filled is in
-/// `mask`; see `statx(2)`.
+/// The kernel's facts about a file: field by field `struct statx`. The bits of `mask` tell which fields are
+/// filled; see `statx(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
@@ -45,7 +45,7 @@ pub struct StatxResult {
     pub size: u64,
     /// Blocks of 512 bytes that are allocated.
     pub blocks: u64,
-    /// Which bits of `attributes` mean something.
+    /// The bits of `attributes` that mean something.
     pub attributes_mask: u64,
     /// Last access.
     pub accessed: StatxTime,
@@ -75,18 +75,18 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for what `stat(2)` gives, the time of creation, and the alignment of direct I/O.
+    /// The mask that asks for the fields of `stat(2)`, the time of creation, and the alignment of direct I/O.
     pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.
     const TYPE_MASK: u16 = 0o170_000;
 
-    /// Whether this is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & Self::TYPE_MASK == 0o100_000
     }
 
-    /// Whether this is a directory.
+    /// Returns whether this is a directory.
     pub fn is_directory(&self) -> bool {
         self.mode & Self::TYPE_MASK == 0o040_000
     }

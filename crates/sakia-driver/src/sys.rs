@@ -43,8 +43,8 @@ pub(crate) use self::abi::open_how as OpenHow;
 
 /// `MSG_DONTWAIT`: `EAGAIN` instead of waiting, for sends and receives.
 pub(crate) const DONT_WAIT: u32 = SendFlags::DONTWAIT.bits();
-/// `MSG_NOSIGNAL`: a send that nobody can receive any more fails, and raises no `SIGPIPE`. A receive takes it
-/// and does nothing with it.
+/// `MSG_NOSIGNAL`: a send without a receiver left fails, and raises no `SIGPIPE`. A receive accepts the flag
+/// and ignores it.
 pub(crate) const NO_SIGNAL: u32 = SendFlags::NOSIGNAL.bits();
 
 /// Issues a system call by its number, one of `linux_raw_sys`' `__NR_*`.
@@ -85,8 +85,8 @@ pub(crate) fn register(raw: i32) -> usize {
 ///
 /// # Safety
 ///
-/// - The number is one that an entry names, and whoever pushed that keeps the descriptor open as long as the
-///   borrow is used. If it is not open all the same the kernel says so.
+/// - The number is one that an entry names, and the code that pushed that keeps the descriptor open as long
+///   as the borrow is used. If it is not open all the same the kernel says so.
 pub(crate) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
     if raw < 0 {
         return Err(Errno::BADF);
@@ -95,7 +95,7 @@ pub(crate) unsafe fn borrow<'a>(raw: i32) -> Result<BorrowedFd<'a>, Errno> {
     Ok(unsafe { BorrowedFd::borrow_raw(raw) })
 }
 
-/// Which way bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To memory.
@@ -112,7 +112,7 @@ pub enum Direction {
 ///
 /// # Safety
 ///
-/// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and nobody
+/// - `vector` points to `count` entries, whose memory the kernel may fill when reading, and no thread
 ///   changes when writing.
 #[inline(always)]
 pub(crate) unsafe fn transfer(
@@ -139,7 +139,7 @@ pub(crate) unsafe fn transfer(
 ///
 /// # Safety
 ///
-/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and nobody changes
+/// - `addr` is the address of `len` bytes, which the kernel may fill when reading, and no thread changes
 ///   when writing.
 #[inline(always)]
 pub(crate) unsafe fn transfer_one(
@@ -169,7 +169,7 @@ pub(crate) struct Message {
     pub(crate) control: *mut u8,
     /// The bytes of that; after a receive, those that were filled.
     pub(crate) control_len: usize,
-    /// Of a receive, what is to be said of it: `MSG_*`.
+    /// The flags of a received message: `MSG_*`.
     pub(crate) flags: u32,
 }
 
@@ -190,7 +190,7 @@ impl Message {
         Self { name, name_len, vector: part, vector_len: 1, ..Self::EMPTY }
     }
 
-    /// A message of several parts, to whoever the socket is connected with.
+    /// Returns a message of several parts, to the peer with which the socket is connected.
     pub(crate) const fn of_parts(parts: &mut [IoVec]) -> Self {
         Self { vector: parts.as_mut_ptr(), vector_len: parts.len(), ..Self::EMPTY }
     }
@@ -302,7 +302,7 @@ pub(crate) unsafe fn transfer_socket(
 ///
 /// # Safety
 ///
-/// - `address` has room for as many bytes as there are at `len`, and nobody else uses either.
+/// - `address` has room for as many bytes as `len` says, and no other code uses either.
 pub(crate) unsafe fn socket_address(
     call: u32,
     raw: i32,
@@ -412,7 +412,7 @@ pub(crate) unsafe fn statx(
     retry(|| unsafe { syscall(abi::__NR_statx, args) }).map(|_| ())
 }
 
-/// The type bits of what `path` names.
+/// The type bits of the file that `path` names.
 ///
 /// # Safety
 ///
@@ -453,7 +453,7 @@ pub(crate) fn nap(duration: Duration) {
     let _ = rustix::thread::nanosleep(&timespec(duration));
 }
 
-/// How often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
+/// Returns how often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<abi::rusage>::zeroed();
     let args = [abi::RUSAGE_THREAD as usize, usage.as_mut_ptr() as usize, 0, 0, 0, 0];
@@ -467,7 +467,7 @@ pub(crate) fn voluntary_switches() -> u64 {
 /// The kernel's set of 64 signals: signal n is bit n - 1.
 pub(crate) type SignalSet = u64;
 
-/// How a thread's signal mask changes.
+/// The change of a thread's signal mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MaskChange {
     /// Adds signals: `SIG_BLOCK`.
@@ -476,7 +476,7 @@ pub(crate) enum MaskChange {
     Set = abi::SIG_SETMASK as isize,
 }
 
-/// `rt_sigprocmask(2)` for the calling thread. Answers the mask there was.
+/// `rt_sigprocmask(2)` for the calling thread. Returns the previous mask.
 pub(crate) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet, Errno> {
     let mut old: SignalSet = 0;
     let (set, old_set) = (&raw const set as usize, &raw mut old as usize);

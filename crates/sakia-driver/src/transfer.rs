@@ -1,4 +1,4 @@
-//! Plain reads into buffers, for those who have a descriptor and no driver: callers of an engine, on any
+//! Plain reads into buffers, for callers that have a descriptor and no driver: those of an engine, on any
 //! thread.
 
 use std::io;

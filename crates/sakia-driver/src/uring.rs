@@ -32,20 +32,20 @@ use crate::sys::{self, abi::POLLIN};
 #[derive(Debug)]
 pub struct Uring<H: Host = Kernel> {
     ring: Ring<H>,
-    /// `None` from a kernel that cannot tell what it supports.
+    /// `None` from a kernel that cannot tell which operations it supports.
     probe: Option<Probe>,
     /// The zero of the backend's time.
     since: Instant,
     /// Written by the kernel when something completes, once a foreign loop asked for it. A descriptor of
     /// the ring itself would not do: deferred work does not make it readable for an epoll set.
     eventfd: Option<OwnedFd>,
-    /// What other threads wake this one with, once asked for.
+    /// The means for other threads to wake this one, once asked for.
     wake: Option<Arc<RingWake>>,
     /// The wake is an eventfd, which the ring has to poll.
     polls_wake: bool,
     /// That poll is with the kernel.
     is_wake_armed: bool,
-    /// Threads for what the ring cannot do, or should not, once there was any of that.
+    /// Threads for operations that the ring cannot do, or should not, once there was one.
     lanes: Option<Box<Lanes>>,
     files: Files,
     /// How long the alarm that was set last was to take, where the kernel reads it.
@@ -90,7 +90,7 @@ impl<H: Host> Uring<H> {
         let mut uring = Self::from_builder(builder)?;
         match uring.remote_wake() {
             Ok(_) => {
-                // The message that was tried is for nobody. An error that lasts is told by the next enter.
+                // The trial message needs no receiver. If an error lasts, the next enter reports it.
                 uring.ring.enter(0, None).ok();
                 uring.ring.reap(&mut [Cqe::default(); 1]);
                 Ok(uring)
@@ -117,18 +117,18 @@ impl<H: Host> Uring<H> {
         }
     }
 
-    /// What a lane does and did; all zero as long as nothing was given to one.
+    /// Returns the state and the counters of a lane; all zero as long as it was given nothing.
     pub fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
         let lanes = self.lanes.as_deref();
         lanes.map_or_else(LaneStatistics::default, |lanes| lanes.epoll.statistics(lane))
     }
 
-    /// Whether the kernel's rings have entries with this opcode, as far as it tells.
+    /// Returns whether the kernel's rings have entries with this opcode, as far as it tells.
     pub fn supports(&self, opcode: Opcode) -> bool {
         self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
 
-    /// The ring, for what the driver does not do itself.
+    /// Returns the ring, for operations that the driver does not do itself.
     pub fn ring(&self) -> &Ring<H> {
         &self.ring
     }
@@ -400,7 +400,7 @@ impl<H: Host + 'static> Uring<H> {
             lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
         let may_sleep = min_complete > 0 && lanes.is_armed;
-        // What is there already ends the sleep before it begins.
+        // Completions that are there already prevent the sleep.
         let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
         let entered = if sleeps || min_complete == 0 {
             self.ring.enter(min_complete, timeout)
@@ -442,7 +442,8 @@ impl<H: Host + 'static> Uring<H> {
 
 impl<H: Host> Drop for Uring<H> {
     fn drop(&mut self) {
-        // Wakes may be kept for ever by whoever has them. The ring, or what it polls, must not be.
+        // The owners of wakes may keep them for ever. The ring, or the descriptors that it polls, must not
+        // live on.
         if let Some(wake) = &self.wake {
             *wake.lock() = None;
         }
@@ -453,7 +454,8 @@ impl<H: Host> Drop for Uring<H> {
     }
 }
 
-/// Whether the ring is this machine's kernel's, so that threads and plain calls act on what it acts on.
+/// Returns whether the ring is this machine's kernel's, so that threads and plain calls act on the same
+/// files.
 fn is_kernel<H: Host + 'static>() -> bool {
     TypeId::of::<H>() == TypeId::of::<Kernel>()
 }
@@ -472,7 +474,7 @@ struct RingWake {
     target: Mutex<Option<Target>>,
 }
 
-/// What a wake is sent to.
+/// The target of a wake.
 #[derive(Debug)]
 enum Target {
     /// The ring itself, by a descriptor of the wake's own.

@@ -1,8 +1,8 @@
 //! Small files as a whole, by plain calls that do not wait.
 //!
-//! To open, read and close a small file through slots costs a good part of the calls themselves. So
-//! what the caches hold is read here in one go: four plain calls, none of which waits for a device. What
-//! they cannot do is left to operations, with what there is so far.
+//! To open, read and close a small file through slots costs a good part of the calls themselves. So a file in
+//! the caches is read here in one go: four plain calls, none of which waits for a device. The rest is left to
+//! operations, with the bytes read so far.
 //!
 //! Some file systems cannot refuse to wait, such as tmpfs. There the second call asks for
 //! the mount and the size, in place of the one that asks for the size at the end, and the read is a plain one
@@ -26,7 +26,7 @@ use crate::sys::Direction;
 use crate::sys::abi::O_NONBLOCK;
 use crate::sys::open::open_flags;
 
-/// How far a file was read without waiting.
+/// The part of a file that was read without waiting.
 #[derive(Debug)]
 pub enum WholeFile {
     /// To its end.
@@ -61,7 +61,7 @@ impl Handle {
             Attempt::Done(res) => return Err(io::Error::from_raw_os_error(-res)),
             Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
         };
-        // SAFETY: it was just opened, and nobody else knows of it.
+        // SAFETY: it was just opened, and has no other owner.
         let file = unsafe { Opened::new(raw, &*self.shared.descriptors) };
         let mut known = match self.shared.mounts.asks_first.get() {
             // SAFETY: the descriptor was just opened.
@@ -93,7 +93,7 @@ impl Handle {
             // SAFETY: as above.
             attempt = unsafe { core.act_timed(OpKind::Read, read, mount) };
         }
-        // What failed, or would have waited, an operation does once more, and tells how it went.
+        // If it failed, or would have waited, an operation repeats it and gives the result.
         let count = match attempt {
             Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
@@ -109,13 +109,13 @@ impl Handle {
         if !is_whole {
             drop(core);
             let owner = self.owner();
-            // SAFETY: the descriptor was just opened, and nobody else knows of it.
+            // SAFETY: the descriptor was just opened, and has no other owner.
             let fd =
                 unsafe { Fd::opened(file.into_raw(), owner, flags & !O_NONBLOCK, nonblock_added) };
             return Ok(WholeFile::Opened(fd, bytes));
         }
         let close = Call::Close { raw: file.into_raw() };
-        // SAFETY: the descriptor was just opened, and nobody else knows of it.
+        // SAFETY: the descriptor was just opened, and has no other owner.
         let closed = unsafe { core.act_now(OpKind::Close, close, CallMode::Blocking) };
         if closed != Attempt::Done(0) {
             core.counters.close_errors += 1;
@@ -135,7 +135,7 @@ impl Handle {
     }
 }
 
-/// A descriptor that was opened for nobody yet: closed unless it is taken out.
+/// A descriptor without an owner yet: closed unless it is taken out.
 struct Opened<'a> {
     raw: i32,
     descriptors: &'a dyn Descriptors,
@@ -144,7 +144,7 @@ struct Opened<'a> {
 impl<'a> Opened<'a> {
     /// # Safety
     ///
-    /// - The descriptor is open, and nobody else's.
+    /// - The descriptor is open, and has no other owner.
     unsafe fn new(raw: i32, descriptors: &'a dyn Descriptors) -> Self {
         Self { raw, descriptors }
     }

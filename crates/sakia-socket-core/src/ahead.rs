@@ -364,7 +364,7 @@ mod tests {
                 assert_eq!(ahead.plan(SMALL), ReadPlan::Direct);
                 ahead.direct_ended(SMALL, Some(SMALL));
             }
-            // What breaks the row: a short read, an error, a large one.
+            // The end of the row: a short read, an error, a large one.
             let (want, count) = [(10, Some(9)), (10, None), (SMALL + 1, Some(SMALL + 1))][round];
             assert_eq!(ahead.plan(want), ReadPlan::Direct);
             ahead.direct_ended(want, count);

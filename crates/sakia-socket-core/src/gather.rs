@@ -14,13 +14,13 @@ const RETRY: Duration = Duration::from_millis(1);
 /// The time is doubled so often at most, up to 64 milliseconds.
 const DOUBLINGS: u32 = 6;
 
-/// How much may wait, and how long.
+/// The most bytes that may wait, and the longest time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
     /// Bytes that wait at most; the memory that [`WriteQueue::begin`] gives has this size.
     pub bytes: usize,
-    /// How long a byte waits at most while the program computes.
+    /// The longest wait of a byte while the program computes.
     pub delay: Duration,
 }
 
@@ -67,7 +67,7 @@ pub struct WriteQueue<M> {
     shutdown: Shutdown,
 }
 
-/// How far the end of the sending side has come.
+/// The progress of the sending side's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     /// It was not asked for.

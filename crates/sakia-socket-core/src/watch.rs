@@ -85,17 +85,18 @@ impl Not for Events {
     }
 }
 
-/// What memory adds to the kernel's answer about a socket, and what it withholds.
+/// The changes that data in memory makes to the kernel's answer about a socket: events added, and events
+/// withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InMemory {
     /// The events that the kernel does not see.
     pub ready: Events,
-    /// How often bytes or an error came to memory. To be read before `ready` is looked at: an arrival in
-    /// between is then reported once more, and not lost.
+    /// The number of times that bytes or an error came to memory. To be read before `ready` is looked at: an
+    /// arrival in between is then reported once more, and not lost.
     pub arrivals: u32,
     /// False while the write queue is so full that the program is not to hear that it can write.
     pub has_room: bool,
-    /// How often the write queue got room after it had none; to be read before `has_room`.
+    /// The number of times that the write queue got room after it had none; to be read before `has_room`.
     pub rooms: u32,
 }
 

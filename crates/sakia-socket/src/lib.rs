@@ -1,5 +1,5 @@
-//! Sockets with the semantics of POSIX, as a library: for whoever implements the system calls of unchanged
-//! programs, in a library operating system or a sandbox.
+//! Sockets with the semantics of POSIX, as a library: for library operating systems and sandboxes, which
+//! implement the system calls of unchanged programs.
 //!
 //! A [`Socket`] behaves as a socket of the kernel does, from any thread, and is one. What the library adds
 //! saves calls of a program that moves small pieces:

@@ -21,7 +21,7 @@ thread_local! {
 /// The first numbers of threads.
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
-/// What all sockets of a layer share.
+/// The state that all sockets of a layer share.
 #[derive(Debug)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: Arc<H>,
@@ -37,7 +37,7 @@ pub(crate) struct Shared<H: Host> {
 /// Pieces of memory that a layer keeps for write queues: with the usual limit 1 MiB.
 const SPARE_MAX: usize = 16;
 
-/// How the bytes of a socket travel.
+/// The transport of a socket's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// As a stream of the Internet's protocols: bytes may be read ahead.

@@ -1,4 +1,4 @@
-//! How the sockets of a layer behave.
+//! The behavior of a layer's sockets.
 
 use crate::QueueLimits;
 
@@ -27,7 +27,7 @@ pub enum BrokenPipe {
     Raise,
 }
 
-/// How the sockets of a [`Layer`](crate::Layer) behave.
+/// The behavior of a [`Layer`](crate::Layer)'s sockets.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -36,11 +36,11 @@ pub struct Options {
     /// When small writes are delayed, to be sent together: by default never, since delayed bytes are lost
     /// if the process is killed.
     pub gather: When,
-    /// How many bytes of a socket are delayed at most, and how long.
+    /// The most bytes of a socket that are delayed, and the longest delay.
     pub limits: QueueLimits,
     /// When sends raise `SIGPIPE`: by default never.
     pub broken_pipe: BrokenPipe,
-    /// How many bytes of a socket are read ahead at most: 64 KiB by default.
+    /// The most bytes of a socket that are read ahead: 64 KiB by default.
     pub ahead_bytes: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::Host;
 /// as much work as the wake that this saves.
 const LOOKS: u32 = 2;
 
-/// How long it sleeps at most while bytes are delayed, whatever the host's clock said.
+/// The longest sleep while bytes are delayed, whatever the host's clock said.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time that does not come.
@@ -44,7 +44,7 @@ pub(crate) enum Occasion {
 /// The list of all with delayed bytes, and the thread's state.
 #[derive(Debug)]
 pub(crate) struct Pump<T> {
-    /// How long bytes are delayed.
+    /// The delay of bytes.
     delay: Duration,
     state: Mutex<State<T>>,
     /// Held while the bytes of all that are listed are sent, so that a thread which is about to wait does

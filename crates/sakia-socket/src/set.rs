@@ -81,7 +81,7 @@ struct Member<H: Host> {
     is_listed: bool,
 }
 
-/// What others leave for the set.
+/// The state through which other threads reach the set.
 #[derive(Debug, Default)]
 struct Mail {
     /// Entries with news.

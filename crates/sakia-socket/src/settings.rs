@@ -52,7 +52,7 @@ impl Settings {
     }
 }
 
-/// How long one call may wait, in all its waits together.
+/// The time that one call may wait, in all its waits together.
 #[derive(Debug)]
 pub(crate) struct Patience {
     timeout: Option<Duration>,

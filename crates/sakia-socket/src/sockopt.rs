@@ -72,28 +72,29 @@ macro_rules! options {
 }
 
 options! {
-    /// How long a receive waits at most; then it is `EAGAIN`, or returns the bytes that came.
+    /// The longest wait of a receive; then it is `EAGAIN`, or returns the bytes that came.
     SO_RCVTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_RCVTIMEO);
-    /// How long a send or `connect(2)` waits at most; then it is `EAGAIN`, or returns the number of bytes
-    /// that were taken, which stay so.
+    /// The longest wait of a send or `connect(2)`; then it is `EAGAIN`, or returns the number of bytes that
+    /// were taken, which stay taken.
     SO_SNDTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_SNDTIMEO);
-    /// How long closing waits for sent bytes to arrive, in whole seconds; none at all resets the connection.
+    /// The time that closing waits for sent bytes to arrive, in whole seconds; none at all resets the
+    /// connection.
     SO_LINGER: Option<Duration> = (SOL_SOCKET, raw::SO_LINGER);
     /// The size of the kernel's memory for received bytes; it doubles the value.
     SO_RCVBUF: i32 = (SOL_SOCKET, raw::SO_RCVBUF);
     /// The size of the kernel's memory for bytes to send; it doubles the value.
     SO_SNDBUF: i32 = (SOL_SOCKET, raw::SO_SNDBUF);
-    /// Whether `bind(2)` takes an address that was used before.
+    /// Lets `bind(2)` take an address that was used before.
     SO_REUSEADDR: bool = (SOL_SOCKET, raw::SO_REUSEADDR);
-    /// Whether several sockets may have an address.
+    /// Lets several sockets have one address.
     SO_REUSEPORT: bool = (SOL_SOCKET, raw::SO_REUSEPORT);
-    /// Whether an idle connection is probed.
+    /// Probes the peer of an idle connection.
     SO_KEEPALIVE: bool = (SOL_SOCKET, raw::SO_KEEPALIVE);
-    /// Whether datagrams may be broadcast.
+    /// Permits broadcast datagrams.
     SO_BROADCAST: bool = (SOL_SOCKET, raw::SO_BROADCAST);
-    /// Whether urgent data is part of the stream. It gives the socket to the kernel.
+    /// Makes urgent data part of the stream. Setting it gives the socket to the kernel.
     SO_OOBINLINE: bool = (SOL_SOCKET, raw::SO_OOBINLINE);
-    /// Whether the senders' credentials are received.
+    /// Receives the senders' credentials.
     SO_PASSCRED: bool = (SOL_SOCKET, raw::SO_PASSCRED);
     /// The socket's type, `SOCK_STREAM` for one. It cannot be set.
     SO_TYPE: i32 = (SOL_SOCKET, raw::SO_TYPE);
@@ -101,19 +102,19 @@ options! {
     SO_DOMAIN: i32 = (SOL_SOCKET, raw::SO_DOMAIN);
     /// The socket's protocol. It cannot be set.
     SO_PROTOCOL: i32 = (SOL_SOCKET, raw::SO_PROTOCOL);
-    /// Whether it listens. It cannot be set.
+    /// Set if the socket listens. It cannot be changed.
     SO_ACCEPTCONN: bool = (SOL_SOCKET, raw::SO_ACCEPTCONN);
     /// The pending error, which reading takes. It cannot be set.
     SO_ERROR: i32 = (SOL_SOCKET, raw::SO_ERROR);
     /// The fewest bytes that a receive waits for. More than one gives the socket to the kernel.
     SO_RCVLOWAT: i32 = (SOL_SOCKET, raw::SO_RCVLOWAT);
-    /// Whether small pieces are sent at once.
+    /// Sends small pieces at once.
     TCP_NODELAY: bool = (IPPROTO_TCP, raw::TCP_NODELAY);
-    /// Whether only full packets are sent, for 200 ms.
+    /// Sends only full packets, for 200 ms.
     TCP_CORK: bool = (IPPROTO_TCP, raw::TCP_CORK);
     /// The size of packets at most.
     TCP_MAXSEG: i32 = (IPPROTO_TCP, raw::TCP_MAXSEG);
-    /// Whether packets are acknowledged at once.
+    /// Acknowledges packets at once.
     TCP_QUICKACK: bool = (IPPROTO_TCP, raw::TCP_QUICKACK);
     /// Seconds before an idle connection is probed.
     TCP_KEEPIDLE: i32 = (IPPROTO_TCP, raw::TCP_KEEPIDLE);
@@ -127,7 +128,7 @@ options! {
     IP_TTL: i32 = (IPPROTO_IP, raw::IP_TTL);
     /// The type of service of packets.
     IP_TOS: i32 = (IPPROTO_IP, raw::IP_TOS);
-    /// Whether a socket of IPv6 has no peers of IPv4.
+    /// Excludes peers of IPv4 from an IPv6 socket.
     IPV6_V6ONLY: bool = (IPPROTO_IPV6, raw::IPV6_V6ONLY);
     /// The most routers that packets of IPv6 may pass.
     IPV6_UNICAST_HOPS: i32 = (IPPROTO_IPV6, raw::IPV6_UNICAST_HOPS);

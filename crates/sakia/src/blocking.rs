@@ -1,14 +1,14 @@
 //! Threads for code that blocks.
 //!
-//! Code that computes for long, or calls what may block, would hold up every task of its thread. A
-//! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share.
-//! Threads are started while work waits and none is idle, up to a cap, and end when idle for a while.
-//! Any thread may start work, inside a runtime or not.
+//! Code that computes for long, or calls functions that may block, would hold up every task of its thread. A
+//! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share. Threads
+//! are started while work waits and none is idle, up to a cap, and end when idle for a while. Any thread may
+//! start work, inside a runtime or not.
 //!
 //! The queue is bounded. Work that finds it full is held by its handle, and enters the queue when there
-//! is room, in the order of asking, while the handle is awaited. So whoever awaits what they start is
-//! slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work
-//! that is still held puts it in the queue beyond the bound: detached work runs, always.
+//! is room, in the order of asking, while the handle is awaited. So a task that awaits the work it starts is
+//! slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work that is
+//! still held puts it in the queue beyond the bound: detached work runs, always.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,14 +33,14 @@ use crate::join::{JoinError, JoinHandle};
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
 ///
-/// A panic in `f` is contained, and is what the handle resolves to; so is one in the destructor of a result
-/// that is never taken, which nothing is told of. Dropping the handle lets `f` go on.
-/// Code that has begun cannot be ended from outside; the process does not wait for it at its end.
+/// A panic in `f` is contained, and the handle resolves to it; so is one in the destructor of a result that
+/// is never taken, which nothing is told of. Dropping the handle lets `f` go on. Code that has begun cannot
+/// be ended from outside; the process does not wait for it at its end.
 ///
-/// See the [module](self) for what happens when the queue is full.
+/// See the [module](self) for the behavior when the queue is full.
 ///
-/// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that what happens
-/// is the same each time.
+/// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that each run is the
+/// same.
 ///
 /// # Examples
 /// ```
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// What the process's shared pool does.
+/// Returns the state and the counters of the process's shared pool.
 pub fn statistics() -> Statistics {
     shared_pool().statistics()
 }
@@ -71,7 +71,7 @@ pub(crate) fn shared_pool() -> &'static Pool {
     POOL.get_or_init(|| Pool::builder().build())
 }
 
-/// How a [`Pool`] is to be built.
+/// Options of a [`Pool`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     threads: usize,
@@ -80,21 +80,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many threads there may be, at least 1. Without this call 64.
+    /// Sets the most threads there may be, at least 1. Without this call 64.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How much work may wait for a thread, at least 1. Without this call 1024.
+    /// Sets how much work may wait for a thread, at least 1. Without this call 1024.
     #[must_use]
     pub fn queue(mut self, count: usize) -> Self {
         self.queue = count.max(1);
         self
     }
 
-    /// How long a thread without work stays. Without this call 10 seconds.
+    /// Sets how long a thread without work stays. Without this call 10 seconds.
     #[must_use]
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
@@ -111,7 +111,7 @@ impl Builder {
 
 /// Threads for code that blocks.
 ///
-/// Dropping it lets its threads finish what was queued, without waiting for them, and end.
+/// Dropping it lets its threads finish the queued work, without waiting for them, and end.
 ///
 /// # Examples
 /// ```
@@ -128,7 +128,7 @@ pub struct Pool {
     room: Arc<Semaphore>,
 }
 
-/// What a pool does, and did so far.
+/// The state of a pool, and counters of its work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -150,7 +150,8 @@ pub struct Statistics {
 
 type Threads = lanes::Pool<Worker>;
 
-/// What the threads do, and count without the lock, which others want just then. As in the statistics.
+/// The threads' own state and counters, kept without the lock, which others need at that moment. As in the
+/// statistics.
 #[derive(Default)]
 struct Worker {
     completed: AtomicU64,
@@ -222,7 +223,7 @@ impl Pool {
         Ok(join.into())
     }
 
-    /// What the pool does.
+    /// Returns the state and the counters of the pool.
     pub fn statistics(&self) -> Statistics {
         let Worker { completed, panicked } = self.threads.worker();
         self.threads.update(|state| {
@@ -253,7 +254,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Makes work of `f`, and what awaits it.
+/// Makes work of `f`, and the handle that awaits it.
 #[track_caller]
 fn prepare<F, T>(threads: &Threads, f: F) -> (Work, JoinHandle<T>)
 where
@@ -262,7 +263,7 @@ where
 {
     let threads = threads.clone();
     let call = move || {
-        // `f` is gone after a panic, so nobody sees what it has half-changed of its own.
+        // `f` is gone after a panic, so no code sees the state that it left half-changed.
         let outcome = catch_unwind(AssertUnwindSafe(f));
         let Worker { completed, panicked } = threads.worker();
         completed.fetch_add(1, Ordering::Relaxed);
@@ -303,7 +304,7 @@ impl lanes::Worker for Worker {
 
     /// A panic is one of a waker.
     fn perform(_: &Threads, _: usize, Job { work, room }: Job) {
-        drop(room); // may wake whoever waits for it
+        drop(room); // may wake the task that waits for it
         work.run();
     }
 
@@ -354,7 +355,7 @@ impl<T> BlockingHandle<T> {
         drop(held); // outside the lock: it is the user's
     }
 
-    /// Whether the work has ended.
+    /// Returns whether the work has ended.
     pub fn is_finished(&self) -> bool {
         self.join.is_finished()
     }
@@ -363,7 +364,7 @@ impl<T> BlockingHandle<T> {
 impl<T> Future for BlockingHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// Resolves to what the work returned.
+    /// Resolves to the value that the work returned.
     ///
     /// An error is a panic of the work; or it was canceled, by an abort or because the machine has no
     /// thread for it.

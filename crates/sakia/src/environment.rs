@@ -1,5 +1,4 @@
-//! What a runtime needs of its backend's surroundings and that is no operation: a clock, pipes, names of
-//! hosts, chance.
+//! The needs of a runtime around its backend other than operations: a clock, pipes, names of hosts, chance.
 //!
 //! The runtime asks an [`Environment`] for these, and nowhere which backend it has. There are two:
 //! [`Machine`], and with the feature `sim` the simulated kernel.
@@ -11,8 +10,8 @@ use std::net::SocketAddr;
 
 use sakia_driver::{Driver, Fd};
 
-/// What differs between this machine, whose answers are the default ones, and a simulated kernel.
-/// Belongs to a runtime thread.
+/// The differences between this machine, whose answers are the default ones, and a simulated kernel. Belongs
+/// to a runtime thread.
 pub(crate) trait Environment {
     /// Returns whether timers go by a clock of the backend's own. If not, they go by the system's.
     fn has_clock(&self) -> bool {

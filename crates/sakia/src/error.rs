@@ -62,7 +62,7 @@ struct Inner {
     source: io::Error,
 }
 
-/// What an operation was about.
+/// The object of an operation.
 pub(crate) enum Object {
     Path(PathBuf),
     /// Something was to be moved, copied or linked from one to the other.
@@ -78,8 +78,8 @@ impl Error {
         Self(Box::new(Inner { operation, object, source }))
     }
 
-    /// What was tried: `open`, `rename`, `connect`, `look up`, and so on. For people to read; it may be
-    /// reworded.
+    /// Returns the operation that was tried: `open`, `rename`, `connect`, `look up`, and so on. For people to
+    /// read; it may be reworded.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
@@ -139,12 +139,12 @@ impl Error {
         self.0.source
     }
 
-    /// Whether it was canceled, or the runtime has ended.
+    /// Returns whether it was canceled, or the runtime has ended.
     pub fn is_canceled(&self) -> bool {
         self.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
     }
 
-    /// Whether the kernel or the file system does not know the operation.
+    /// Returns whether the kernel or the file system does not know the operation.
     pub fn is_unsupported(&self) -> bool {
         self.kind() == io::ErrorKind::Unsupported
     }
@@ -206,7 +206,7 @@ impl fmt::Debug for Error {
 }
 
 impl error::Error for Error {
-    /// What is behind the kernel's answer, which the message has already.
+    /// Returns the cause of the kernel's error, whose own text is in the message already.
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         self.0.source.get_ref().and_then(|inner| inner.source())
     }

@@ -37,14 +37,14 @@ use crate::trace::PollRun;
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
     /// thread-local holds can still end its tasks while the thread ends; nothing is left in it then,
-    /// since whoever enters leaves.
+    /// since each call that enters a runtime also leaves it.
     static CURRENT: RefCell<ManuallyDrop<Option<Rc<Local>>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
     /// The address of its inbox, to tell it from others quickly; null outside.
     static CURRENT_REMOTE: Cell<*const Remote> = const { Cell::new(std::ptr::null()) };
 }
 
-/// What a runtime thread consists of.
+/// The parts of a runtime thread.
 pub(crate) struct Local {
     /// Tasks to run, oldest first.
     queue: RefCell<VecDeque<Runnable>>,
@@ -58,11 +58,11 @@ pub(crate) struct Local {
     /// Room for mail, reused.
     mail: RefCell<VecDeque<Mail>>,
     pub(crate) driver: Driver,
-    /// What there is around the driver.
+    /// The surroundings of the driver.
     pub(crate) environment: Box<dyn Environment>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
-    /// Whether the driver tells of all news without a call.
+    /// Set if the driver reports all completions without a call.
     pub(crate) tells_news: bool,
     pub(crate) attention: Attention,
     pub(crate) round: Round,
@@ -79,7 +79,7 @@ pub(crate) struct Local {
 /// A task that has waited.
 struct Listed {
     waker: Waker,
-    /// Where it was started.
+    /// The source location that started it.
     #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "told on the simulated kernel"))]
     spawned_at: &'static Location<'static>,
 }
@@ -168,7 +168,7 @@ fn push(task: Runnable) -> Result<(), Runnable> {
     })
 }
 
-/// Whether this is the inbox of the runtime that the calling code runs in.
+/// Returns whether this is the inbox of the runtime that the calling code runs in.
 #[inline(always)]
 fn is_current(remote: &Arc<Remote>) -> bool {
     CURRENT_REMOTE.get() == Arc::as_ptr(remote)
@@ -176,7 +176,7 @@ fn is_current(remote: &Arc<Remote>) -> bool {
 
 /// Starts a task on the calling thread's runtime. It runs when the caller next waits.
 ///
-/// A panic in it ends the task only, and is what its handle resolves to.
+/// A panic in it ends the task only, and its handle resolves to that.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -211,7 +211,7 @@ where
     spawn_to(&local.threads[thread], start)
 }
 
-/// How many threads the calling thread's runtime has: those that [`spawn_on`] takes.
+/// Returns the number of threads of the calling thread's runtime: those that [`spawn_on`] takes.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -240,14 +240,15 @@ where
     if is_current(remote) {
         with_current(|local| local.open(mail));
     } else {
-        // One that was never there holds nothing of that thread's: it is canceled, and nobody waits for ever.
+        // A task that was never there holds nothing of that thread's: it is canceled, and no caller waits for
+        // ever.
         drop(remote.send(mail, true));
     }
     JoinHandle::new(task)
 }
 
 impl Local {
-    /// What thread number `thread` of a runtime consists of.
+    /// Builds the parts of thread number `thread` of a runtime.
     pub(crate) fn new(
         driver: Driver,
         environment: Box<dyn Environment>,
@@ -332,7 +333,7 @@ impl Local {
         self.live.get()
     }
 
-    /// Runs what is ready, for one round at most. Answers whether something is left to run.
+    /// Runs ready tasks, for one round at most. Returns whether a task is left to run.
     #[inline(always)]
     pub(crate) fn run_batch(&self, observed: Option<&Observed>) -> bool {
         match observed {
@@ -382,7 +383,7 @@ impl Local {
 
     /// Puts the task of a mail on the queue, unless it is there.
     fn open(&self, mail: Mail) {
-        // What this drops may be of users, so the queue is not borrowed.
+        // This may drop users' values, so the queue is not borrowed.
         let opened = mail.open().expect("it is in the inbox of its own thread");
         if let Some(task) = opened {
             self.queue.borrow_mut().push_back(task);
@@ -394,7 +395,7 @@ impl Local {
         self.queue.borrow_mut().pop_front()
     }
 
-    /// Whether a task is ready to run.
+    /// Returns whether a task is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
         !self.queue.borrow().is_empty()
     }
@@ -406,8 +407,8 @@ impl Local {
         tasks.iter().map(|(key, task)| (key, task.waker.clone(), task.spawned_at)).collect()
     }
 
-    /// Whether nothing is left that could wake a task, unless another thread does: no task is ready, no
-    /// timer is set, and no operation is in flight.
+    /// Returns whether only another thread could wake a task: no task is ready, no timer is set, and no
+    /// operation is in flight.
     #[cfg(feature = "sim")]
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.has_ready()
@@ -534,7 +535,7 @@ struct Registered {
     number: u64,
 }
 
-/// Whether a task is on the list.
+/// Tells whether a task is on the list.
 enum Place {
     /// It has not waited; where it was started.
     Unlisted(&'static Location<'static>),

@@ -20,7 +20,7 @@ pub enum Half {
 pub struct Halves(Option<(Arc<Wakers>, Waker)>);
 
 impl Halves {
-    /// Notes who waits, and says by which waker both are woken.
+    /// Notes the waker of a half, and returns the waker that wakes both.
     pub fn register(&mut self, half: Half, cx: &Context<'_>) -> &Waker {
         let (wakers, both) = self.0.get_or_insert_with(|| {
             let wakers = Arc::<Wakers>::default();

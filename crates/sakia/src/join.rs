@@ -42,7 +42,7 @@ impl<T> JoinHandle<T> {
         self.task.await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
-    /// Whether the task has ended or was [aborted](Self::abort).
+    /// Returns whether the task has ended or was [aborted](Self::abort).
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
@@ -69,7 +69,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 /// Why a task has no value.
 pub struct JoinError {
-    /// What the task panicked with; `None` when it was canceled. The lock is there to make the error
+    /// The payload of the task's panic; `None` when it was canceled. The lock is there to make the error
     /// `Sync`, as errors are expected to be; it is never waited for.
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
@@ -93,7 +93,7 @@ impl JoinError {
         self.panic.is_some()
     }
 
-    /// Panics on with what the task panicked with; gives itself back if it was canceled.
+    /// Resumes the task's panic; gives itself back if it was canceled.
     pub fn resume_panic(self) -> Self {
         match self.panic {
             Some(payload) => {
@@ -141,7 +141,7 @@ pin_project! {
     impl<F> PinnedDrop for Contain<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut future = this.project().future;
-            // Nobody is left to be told. What the panic hook prints is all there is.
+            // No caller is left to report it to: the message of the panic hook is the only trace.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
                 std::mem::forget(payload); // it may have a destructor like that itself
             }
@@ -161,7 +161,7 @@ impl<F: Future> Future for Contain<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.project().future.as_pin_mut().expect("it is not being dropped");
-        // The future is never polled again after a panic, so nobody sees it half-changed.
+        // The future is never polled again after a panic, so no code sees it half-changed.
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(payload) => Poll::Ready(Err(payload)),

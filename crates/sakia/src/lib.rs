@@ -12,7 +12,8 @@
 //! - [`net`]: connections by TCP and within the machine, and servers.
 //! - [`io`]: pipes, standard streams, and the readiness of any descriptor.
 //! - [`signal`], [`process`], [`shutdown`].
-//! - [`inspect`]: what a runtime does now, for any thread to see, and warnings of what takes too long.
+//! - [`inspect`]: the present activity of a runtime, for any thread to see, and warnings of turns and
+//!   operations that take too long.
 //! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.
 //! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds; with the feature `sim`.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.

@@ -1,8 +1,7 @@
 //! Numbers that look random, where any will do.
 //!
 //! A sequence for each thread. Where the runtime's [environment](crate::environment) has a seed, as the
-//! simulated kernel has, the sequence begins with the runtime, from the seed: what happens is the same each
-//! time.
+//! simulated kernel has, the sequence begins with the runtime, from the seed: each run is the same.
 
 use std::cell::Cell;
 

@@ -93,13 +93,13 @@ impl Remote {
         }
     }
 
-    /// Whether something may be there to take, without an order between what else threads see.
+    /// Returns whether there may be mail to take. A relaxed load: it orders no other access.
     #[inline(always)]
     pub(crate) fn may_have_mail(&self) -> bool {
         self.has_mail.load(Ordering::Relaxed)
     }
 
-    /// Moves what was sent to the end of `queue`, oldest first.
+    /// Moves the tasks that were sent to the end of `queue`, oldest first.
     #[inline(always)]
     pub(crate) fn take(&self, queue: &mut VecDeque<Mail>) {
         if self.has_mail.load(Ordering::Acquire) {
@@ -116,7 +116,7 @@ impl Remote {
         queue.append(&mut inbox.tasks);
     }
 
-    /// Whether something is to be taken, or the thread is to look around.
+    /// Returns whether there is mail to take, or the thread is to look around.
     pub(crate) fn has_mail(&self) -> bool {
         self.has_mail.load(Ordering::SeqCst)
     }
@@ -160,7 +160,7 @@ impl Remote {
         self.signal();
     }
 
-    /// Whether the thread was asked to end.
+    /// Returns whether the thread was asked to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }

@@ -60,12 +60,12 @@ const LONG_POLL: Duration = Duration::from_micros(4);
 pub(crate) struct Round {
     /// When it began.
     begin: Cell<Duration>,
-    /// Where the driver tells nothing: how many polls are between two looks at the clock. It outlives the
-    /// round.
+    /// The number of polls between two looks at the clock, if the driver reports no completions. It outlives
+    /// the round.
     stride: Cell<u32>,
 }
 
-/// How far a round has come.
+/// The progress of a round.
 pub(crate) struct Progress {
     /// Tasks polled.
     polls: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Progress {
     next_look: u32,
     /// When it was read last on a backend that tells nothing, and after how many polls.
     looked: (Duration, u32),
-    /// How often it was read for the sake of timers.
+    /// The number of times it was read for the sake of timers.
     looks: u32,
 }
 
@@ -100,7 +100,7 @@ impl Local {
         Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
     }
 
-    /// A task was polled. Answers whether the round is over.
+    /// Notes that a task was polled. Returns whether the round is over.
     #[inline(always)]
     pub(crate) fn is_round_over(&self, progress: &mut Progress) -> bool {
         progress.polls += 1;
@@ -108,7 +108,7 @@ impl Local {
         may_be && self.look(progress)
     }
 
-    /// Whether anything is to be heard or submitted, as far as a few loads tell.
+    /// Returns whether completions are to be handled or operations submitted, as far as a few loads tell.
     #[inline(always)]
     fn wants_turn(&self) -> bool {
         self.attention.is_due() && self.driver.wants_turn()
@@ -161,8 +161,8 @@ impl Local {
     }
 }
 
-/// Whether the round of the calling thread's runtime has taken long enough, and has a reason to end: for
-/// futures that poll several of their own. False outside of a runtime.
+/// Returns whether the round of the calling thread's runtime has taken long enough, and has a reason to end:
+/// for futures that poll several of their own. False outside of a runtime.
 pub(crate) fn is_over() -> bool {
     with_current(|local| {
         let may_be = !local.tells_news || local.wants_turn();
@@ -171,11 +171,12 @@ pub(crate) fn is_over() -> bool {
     .unwrap_or(false)
 }
 
-/// What the children of one future share. When the round is over, those that have not had their turn let go;
-/// in the next poll of their parent they come first, in the same order, whichever are woken before.
+/// The state that the children of one future share. When the round is over, those that have not had their
+/// turn let go; in the next poll of their parent they come first, in the same order, whichever are woken
+/// before.
 #[derive(Default)]
 pub(crate) struct Siblings {
-    /// Whether one was polled in this poll of the parent.
+    /// Set if a child was polled in this poll of the parent.
     has_polled: Cell<bool>,
     /// How many that let go before are still to be polled in this poll of the parent, or let go again.
     owed: Cell<usize>,
@@ -195,12 +196,12 @@ impl Siblings {
         wake_all(waiting); // those of a set of futures, the first of which may wake the parent
     }
 
-    /// Whether some have let go, so that the parent has to be polled again.
+    /// Returns whether some have let go, so that the parent has to be polled again.
     pub(crate) fn have_let_go(&self) -> bool {
         !(self.again.borrow().is_empty() && self.once.borrow().is_empty())
     }
 
-    /// Whether a child lets go instead of being polled. `has_let_go` says whether it did last time.
+    /// Returns whether a child lets go instead of being polled. `has_let_go` says whether it did last time.
     fn let_go(&self, has_let_go: bool, waker: &Waker) -> bool {
         let owed = self.owed.get().saturating_sub(usize::from(has_let_go));
         self.owed.set(owed);

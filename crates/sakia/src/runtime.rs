@@ -27,7 +27,7 @@ use crate::settings::settings;
 use crate::sim::Watch;
 use crate::trace::PollRun;
 
-/// How a runtime is to be built.
+/// Options of a runtime.
 #[derive(Clone, Debug)]
 pub struct Builder {
     policy: Option<Policy>,
@@ -69,20 +69,20 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What [`Runtime::new`] builds.
+    /// Returns the options of [`Runtime::new`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Which backend to use. Without this call the environment variable `SAKIA_DRIVER` decides, and
-    /// without that [`Policy::Auto`].
+    /// Chooses the backend. Without this call the environment variable `SAKIA_DRIVER` decides, and without
+    /// that [`Policy::Auto`].
     #[must_use]
     pub fn backend(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
         self.note("backend")
     }
 
-    /// How many threads the runtime has, the one that builds it included; at least 1. Each has a
+    /// Sets the number of the runtime's threads, the one that builds it included; at least 1. Each has a
     /// driver of its own. Tasks stay on the thread on which they were started; see
     /// [`spawn_on`](crate::spawn_on).
     #[must_use]
@@ -91,22 +91,23 @@ impl Builder {
         self.note("threads")
     }
 
-    /// How each thread's ring is set up, sizes for one.
+    /// Sets the options of each thread's ring, sizes for one.
     #[must_use]
     pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
         self.ring = ring;
         self.note("ring")
     }
 
-    /// Whether operations are done as plain system calls where that is the cheaper way, and by which
-    /// rules. Without this call by the default ones.
+    /// Sets whether operations are done as plain system calls if that is cheaper, and by which rules. Without
+    /// this call the default ones hold.
     #[must_use]
     pub fn bypass(mut self, bypass: Bypass) -> Self {
         self.bypass = bypass;
         self.note("bypass")
     }
 
-    /// How long a thread with nothing to do looks for work before it sleeps; not at all without this call.
+    /// Sets how long a thread with nothing to do looks for work before it sleeps; not at all without this
+    /// call.
     ///
     /// Waking a thread that sleeps takes longer than the trip of a message within a machine, so where an
     /// answer is likely to come soon this makes it come sooner. It costs a processor: the thread's own, all
@@ -118,10 +119,10 @@ impl Builder {
         self.note("spin")
     }
 
-    /// Whether time stands still while tasks run, and jumps to the next deadline when all of them wait
-    /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in
-    /// flight, one that waits for a peer included, no time passes. Other threads, which may be about to
-    /// wake a task, are not waited for.
+    /// Sets whether time stands still while tasks run, and jumps to the next deadline when all of them wait
+    /// and no operation is in flight; for tests, see [`time`](crate::time). While an operation is in flight,
+    /// one that waits for a peer included, no time passes. Other threads, which may be about to wake a task,
+    /// are not waited for.
     ///
     /// The simulated kernel has a virtual time of its own, which this does not change.
     #[must_use]
@@ -243,7 +244,7 @@ impl Builder {
         local.shown.add(thread, Some(observer));
     }
 
-    /// What was asked for, here or by the environment.
+    /// Returns the policy that was asked for, here or by the environment.
     pub(crate) fn policy(&self) -> io::Result<Policy> {
         match self.policy {
             Some(policy) => Ok(policy),
@@ -256,7 +257,7 @@ impl Builder {
         (0..self.threads).map(|_| Arc::default()).collect()
     }
 
-    /// What thread number `thread` has of the runtime or engine, with a backend of its own.
+    /// Builds the state that thread number `thread` of the runtime or engine has, with a backend of its own.
     fn local(
         &self,
         policy: Policy,
@@ -357,7 +358,7 @@ pub(crate) struct Started {
     pub(crate) remotes: Arc<[Arc<Remote>]>,
     /// The inspector's view of them.
     pub(crate) shown: Arc<inspect::Shared>,
-    /// Which backend they use.
+    /// The backend that they use.
     pub(crate) choice: Choice,
 }
 
@@ -395,7 +396,7 @@ impl Thread {
         let join = std::thread::Builder::new().name(name).spawn(move || {
             match builder.local(policy, number, remotes, shown) {
                 Ok((local, choice)) => {
-                    // Nobody listens if the runtime's builder gave up meanwhile; it stops us then.
+                    // There is no receiver if the runtime's builder gave up meanwhile; it stops us then.
                     report.send(Ok(choice)).ok();
                     run_until_stopped(&local);
                 }
@@ -421,7 +422,7 @@ impl Drop for Thread {
     }
 }
 
-/// Returns what the driver of the calling thread did so far; see [`Runtime::metrics`]. For tasks, on each
+/// Returns the metrics of the calling thread's driver so far; see [`Runtime::metrics`]. For tasks, on each
 /// thread of a runtime: `spawn_on(thread, || async { sakia::metrics() })`.
 ///
 /// # Panics
@@ -461,7 +462,7 @@ pub struct Runtime {
     pub(crate) local: Rc<Local>,
     choice: Choice,
     threads: Vec<Thread>,
-    /// Who waits for what; on the simulated kernel only.
+    /// The waits of each task; on the simulated kernel only.
     #[cfg(feature = "sim")]
     pub(crate) watch: Option<Watch>,
 }
@@ -490,12 +491,12 @@ impl Runtime {
         Builder::new()
     }
 
-    /// Which backend the runtime uses, and why.
+    /// Returns the backend that the runtime uses, and the reason.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// What the driver did so far.
+    /// Returns the counters of the driver's work so far.
     pub fn counters(&self) -> Counters {
         self.local.driver.counters()
     }
@@ -529,10 +530,10 @@ impl Runtime {
         Inspector { shared: Arc::clone(&self.local.shown) }
     }
 
-    /// Returns what this thread's driver did so far: its [`counters`](Runtime::counters), and if the runtime
-    /// [measures](Builder::latencies) them the latencies of its operations by kind. Those of another thread
-    /// are had by a task there: see [`metrics`](crate::metrics()). A small file that [`fs::read`](crate::fs::read)
-    /// reads as a whole by plain calls has counters and no latency.
+    /// Returns the numbers of this thread's driver: its [`counters`](Runtime::counters), and if the runtime
+    /// [measures](Builder::latencies) them the latencies of its operations by kind. A task on another thread
+    /// returns that thread's: see [`metrics`](crate::metrics()). A small file that
+    /// [`fs::read`](crate::fs::read) reads as a whole by plain calls has counters and no latency.
     ///
     /// # Examples
     /// ```
@@ -554,7 +555,8 @@ impl Runtime {
         self.local.live_tasks()
     }
 
-    /// Operations of this thread's driver whose result was not taken, or that are in flight for nobody.
+    /// Returns the number of operations of this thread's driver whose result was not taken, or whose future
+    /// is gone.
     pub fn live_operations(&self) -> u32 {
         self.local.driver.live_operations()
     }
@@ -638,10 +640,10 @@ impl Runtime {
         }
     }
 
-    /// Runs tasks and I/O once: what is ready, else what becomes ready within `max_wait`. For programs
-    /// with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable, when
-    /// [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is ready
-    /// already.
+    /// Runs tasks and I/O once: those that are ready, or else those that become ready within `max_wait`. For
+    /// programs with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable,
+    /// when [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is
+    /// ready already.
     ///
     /// # Errors
     /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
@@ -661,13 +663,14 @@ impl Runtime {
         // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
         self.local.drive_by(observed, true, None)?;
         let is_busy = self.local.has_ready();
-        // From here on, whoever wakes a task makes the descriptor readable.
+        // From here on, a wake of a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
 
-    /// A descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do, for
-    /// a foreign loop to poll. It is the caller's own, and a new one at each call: whatever is done with it,
-    /// but polling, concerns nobody else. Only `run_once` makes it unreadable again.
+    /// Returns a descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do,
+    /// for a foreign loop to poll. Each call returns a new descriptor, which is the caller's own: any use of
+    /// it other than polling disturbs no other caller's descriptor. Only `run_once` makes it unreadable
+    /// again.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.
@@ -675,8 +678,8 @@ impl Runtime {
         self.local.driver.pollable()
     }
 
-    /// How long until the next timer is due, or until there may be something to [warn](Builder::warnings)
-    /// of; `None` without timers.
+    /// Returns the time until the next timer is due, or until there may be something to
+    /// [warn](Builder::warnings) of; `None` without timers.
     pub fn next_timer(&self) -> Option<Duration> {
         let observed = self.local.observed();
         let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));
@@ -715,13 +718,14 @@ impl Main {
         Arc::new(Self { is_woken: AtomicBool::new(true), remote })
     }
 
-    /// Whether the future was woken since this was last asked.
+    /// Returns whether the future was woken since the last call.
     #[inline]
     pub(crate) fn take_wake(&self) -> bool {
         self.is_woken.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher price.
+    /// Returns whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher
+    /// price.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
         self.is_woken.load(Ordering::Acquire)

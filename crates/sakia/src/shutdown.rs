@@ -50,7 +50,7 @@ pub struct Shutdown {
 #[derive(Debug, Default)]
 struct Inner {
     token: CancellationToken,
-    /// Waits for signals, as long as somebody has the shutdown.
+    /// Waits for signals, as long as the shutdown has an owner.
     listening: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -116,7 +116,7 @@ impl Shutdown {
         self.inner.token.cancel();
     }
 
-    /// Whether the end was asked for.
+    /// Returns whether the end was asked for.
     pub fn is_requested(&self) -> bool {
         self.inner.token.is_canceled()
     }
@@ -126,7 +126,7 @@ impl Shutdown {
         self.inner.token.canceled().await;
     }
 
-    /// What counts the work that [`drain`](Shutdown::drain) waits for.
+    /// Returns the counter of the work that [`drain`](Shutdown::drain) waits for.
     pub fn tracker(&self) -> Tracker {
         self.tracker.clone()
     }
@@ -211,7 +211,7 @@ pub struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // What the work did is done before whoever reads the 0 goes on.
+        // The effects of the work come before the continuation of a thread that reads the 0.
         let was_last = self.running.count.fetch_sub(1, Ordering::AcqRel) == 1;
         if was_last {
             self.running.ended.notify(usize::MAX);
@@ -222,7 +222,7 @@ impl Drop for Guard {
 /// Work went on after the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRunning {
-    /// How many pieces.
+    /// The number of pieces.
     pub count: usize,
 }
 

@@ -4,9 +4,9 @@
 //! told. Signals coalesce: those that arrive before a listener looks are one to it, as the kernel itself
 //! keeps one pending of each kind.
 //!
-//! The first listener for a kind changes what the signal does to the process, for good: dropping the
-//! last listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A
-//! program that stops listening and wants to die of the signal says so itself.
+//! The first listener for a kind changes the signal's effect on the process, for good: dropping the last
+//! listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A program that
+//! stops listening and wants to die of the signal says so itself.
 //!
 //! Each listener has a pair of sockets, into which the handler, which may interrupt any thread anywhere,
 //! writes a byte; when it is full there is a byte in it already, so nothing is lost.
@@ -20,7 +20,7 @@ use signal_hook::low_level;
 
 use crate::io::Async;
 
-/// Which signal.
+/// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalKind(i32);
 
@@ -49,7 +49,7 @@ impl SignalKind {
     /// The terminal has another size.
     #[doc(alias = "SIGWINCH")]
     pub const WINDOW_CHANGE: Self = Self(consts::SIGWINCH);
-    /// Written to a pipe or socket that nobody reads.
+    /// A write to a pipe or socket without a reader.
     #[doc(alias = "SIGPIPE")]
     pub const PIPE: Self = Self(consts::SIGPIPE);
     /// A timer set with `alarm(2)` ran out.
@@ -73,7 +73,7 @@ impl SignalKind {
 #[derive(Debug)]
 pub struct Signal {
     receiver: Async<UnixStream>,
-    /// What to unregister.
+    /// The registration to remove.
     registered: Registered,
 }
 
@@ -89,7 +89,7 @@ impl Drop for Registered {
     }
 }
 
-/// Listens for signals of one kind. See the [module](self) for what that changes in the process.
+/// Listens for signals of one kind. See the [module](self) for the effect on the process.
 ///
 /// # Errors
 /// - `InvalidInput`: no program can or should listen for it (`SIGKILL`, `SIGSTOP`, `SIGSEGV`, `SIGILL`,

@@ -1,4 +1,4 @@
-//! Recordings of what a program does, for Perfetto and for `sakia trace summary`.
+//! Recordings of a program's activity, for Perfetto and for `sakia trace summary`.
 //!
 //! A recording begins by [`Recording::to_file`], or without a change of the program by the environment
 //! variable `SAKIA_TRACE`, which names the file. It has, for each thread, its turns, tasks and system calls,

@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Lets the other tasks that are ready run before it goes on, and the driver when it is its turn: what has
-/// completed, a timer that is due, and what another thread sent are heard after at most 32 tasks, or
-/// earlier: when these have taken half a millisecond. On epoll, tasks that took some microseconds at most
-/// and then take longer may be 32 all the same.
+/// Lets the other tasks that are ready run before it goes on, and the driver when it is its turn:
+/// completions, due timers, and messages of other threads are handled after at most 32 tasks, or earlier:
+/// when these have taken half a millisecond. On epoll, tasks that took some microseconds at most and then
+/// take longer may be 32 all the same.
 ///
 /// ```
 /// sakia::block_on(async {

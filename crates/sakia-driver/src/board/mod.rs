@@ -64,7 +64,7 @@ impl TaskOrigin {
     }
 }
 
-/// How far a watched operation is.
+/// The progress of a watched operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperationState {
@@ -92,9 +92,9 @@ pub struct ObservedOperation {
     pub user_data: u64,
     /// Its kind.
     pub kind: OpKind,
-    /// How far it is.
+    /// The stage that it has reached.
     pub state: OperationState,
-    /// The descriptor that it names: what it acts on, or the directory that its path begins at.
+    /// The descriptor that it names: the file that it acts on, or the directory at which its path begins.
     pub descriptor: Option<i32>,
     /// For how long it has been under way.
     pub age: Duration,
@@ -205,11 +205,11 @@ pub(crate) struct Board {
     /// The thread's activity, its begin, and the task.
     doing: Record<4>,
     status: Record<{ status::NUMBERS }>,
-    /// How many entries were pushed of which the kernel has been given all.
+    /// The number of entries pushed of which the kernel has been given all.
     submitted: AtomicU64,
     /// One record for each slot that was ever used, by the slot's index.
     segments: [OnceLock<Box<[Record<WORDS>]>>; SEGMENTS],
-    /// How many slots were ever used.
+    /// The number of slots that were ever used.
     used: AtomicU32,
     has_ended: AtomicBool,
 }

@@ -1,7 +1,7 @@
 //! A few words that one thread writes and any thread reads, as they were at one moment.
 //!
-//! The words are atomics, so that a read beside a write is no data race; a count says whether what was read
-//! belongs together:
+//! The words are atomics, so that a read beside a write is no data race; a count says whether the words that
+//! were read belong together:
 //! 1. The writer, of which there is one, makes the count odd, writes the words, and makes it even again.
 //! 2. A reader reads the count, the words, and the count again. If the count was even and is still the same,
 //!    no write was under way meanwhile, and the words are those of one write.

@@ -2,8 +2,8 @@
 
 macro_rules! status {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A driver in numbers, as of its last turn. Each counts what there is now, but those called
-        /// `_total`, which count since the driver was made.
+        /// A driver in numbers, as of its last turn. Each is a present amount, except those called `_total`,
+        /// which count since the driver was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct DriverStatus {

@@ -10,11 +10,11 @@ use crate::pool::{Pool, Size};
 
 /// Bytes that a connection received. Empty at the end of the stream.
 ///
-/// Most lie in memory that the driver lends to all of its connections; dropping them gives it back. Whoever
-/// keeps many copies them.
+/// Most lie in memory that the driver lends to all of its connections; dropping them gives it back. Copy the
+/// bytes to keep many of them.
 pub struct RecvBuf {
     memory: Memory,
-    /// Where those bytes are that were not taken yet.
+    /// The offset of the first byte that was not taken yet.
     begin: u32,
     end: u32,
 }
@@ -81,7 +81,7 @@ impl Deref for RecvBuf {
     fn deref(&self) -> &[u8] {
         let len = self.end - self.begin;
         // SAFETY: `begin <= end`, which is at most the bytes of the vector or buffer; those are initialized,
-        // and nobody writes to them: the value has the vector, or took the buffer from the kernel.
+        // and no code writes to them: the value owns the vector, or took the buffer from the kernel.
         unsafe { std::slice::from_raw_parts(self.start().add(self.begin as usize), len as usize) }
     }
 }

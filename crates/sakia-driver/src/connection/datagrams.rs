@@ -6,7 +6,7 @@
 //! for control messages no more is read than the kernel says that it has written: behind that may lie
 //! bytes of an earlier datagram or stream, which may look like descriptors.
 //!
-//! A datagram here owns the descriptors that came with it, also while nobody has taken it.
+//! A datagram here owns the descriptors that came with it, also before a caller takes it.
 //!
 //! A ring's receive that goes on is not told that the socket's receives were shut down, be it by another
 //! process. So a poll ([`EndWatch`]) waits for that beside it.
@@ -53,7 +53,7 @@ const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 pub struct Datagram {
     /// Its bytes, of which there may be none.
     pub bytes: RecvBuf,
-    /// Who sent it: [unnamed](SocketAddress::is_unnamed) if the socket has no address.
+    /// The sender's address: [unnamed](SocketAddress::is_unnamed) if its socket has none.
     pub from: SocketAddress,
     /// It was longer than the room for it, and the rest is lost.
     pub is_truncated: bool,
@@ -76,18 +76,18 @@ impl Datagram {
         Self { bytes: RecvBuf::owned(bytes), from, is_truncated, control }
     }
 
-    /// What receives bring once they were shut down.
+    /// Returns the result of receives after they were shut down.
     fn end() -> Self {
         Self::new(Vec::new(), SocketAddress::UNNAMED, false, ReceivedControl::default())
     }
 }
 
-/// What a [`DatagramReceiver`] has room for.
+/// The space that a [`DatagramReceiver`] provides for each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many
-    /// as a packet of an Ethernet by default; 65535 takes whatever comes from a network, also what
-    /// `UDP_GRO` gathers. At most 1 MiB.
+    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many as
+    /// a packet of an Ethernet by default; 65535 takes every datagram of a network, also those that `UDP_GRO`
+    /// gathers. At most 1 MiB.
     pub datagram_bytes_max: usize,
     /// Room for control messages, see [`Handle::recv_message`]. None by default.
     pub control_bytes: usize,
@@ -99,7 +99,7 @@ impl Default for DatagramOptions {
     }
 }
 
-/// The datagrams that come to a socket. Dropping it loses those that nobody has taken.
+/// The datagrams that come to a socket. Dropping it loses those that were received but not taken.
 ///
 /// One task at a time receives: of two that wait, the first may never be told.
 pub struct DatagramReceiver {
@@ -107,13 +107,13 @@ pub struct DatagramReceiver {
     driver: Handle,
     inner: Rc<Inner>,
     rooms: MessageRooms,
-    /// Of what size its buffers are; `None` if no buffer of the pool is large enough.
+    /// The size of its buffers; `None` if no buffer of the pool is large enough.
     size: Option<Size>,
     /// Bytes of room for each datagram.
     room: usize,
 }
 
-/// What came and was not taken yet.
+/// Datagrams that were received and not taken yet.
 #[derive(Default)]
 struct Inner {
     receives: Permits,
@@ -175,8 +175,8 @@ impl DatagramReceiver {
     ///
     /// # Errors
     /// As [`Handle::recv_message`]; once receives are shut down, an empty one from an unnamed sender, see
-    /// [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: nobody took a datagram that
-    /// was sent before, if the socket is connected. The next call goes on.
+    /// [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: on a connected socket, the
+    /// peer's port did not take a datagram that was sent before. The next call goes on.
     ///
     /// # Kernel
     /// 6.0 to receive several with one entry; before that as [`Handle::recv_message`]. Source:
@@ -234,7 +234,7 @@ impl DatagramReceiver {
         self.inner.receive_singly(&self.driver);
     }
 
-    /// Receives one into memory of its own. What comes for nobody stays here.
+    /// Receives one into memory of its own. If the receiving future is dropped, the datagram stays here.
     async fn receive_alone(&self, permit: Permit<Inner>) -> io::Result<Datagram> {
         let (buf, control) = (Vec::with_capacity(self.room), self.rooms.control as usize);
         let recv = RecvMessage::new(&self.driver, &self.fd, buf, control, 0);
@@ -275,7 +275,7 @@ impl DatagramReceiver {
     }
 }
 
-/// What a single receive has brought.
+/// Converts the result of a single receive.
 fn datagram(result: BufResult<(Received, ReceivedControl), Vec<u8>>) -> io::Result<Datagram> {
     let (result, mut buf) = result;
     let (Received { len, from, is_truncated, .. }, control) = result?;
@@ -303,7 +303,7 @@ impl Inner {
         }
     }
 
-    /// Whether further ones are to stay with the kernel now.
+    /// Returns whether further datagrams should stay with the kernel for now.
     fn is_full(&self) -> bool {
         self.bytes.get() >= BYTES_MAX || self.datagrams.borrow().len() >= BUFS_MAX
     }

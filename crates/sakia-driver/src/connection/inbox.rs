@@ -1,4 +1,4 @@
-//! What was received and not taken yet.
+//! Bytes that were received and not taken yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use super::multishot::Multishot;
 use crate::ops::ReceivedControl;
 use crate::pool::Size;
 
-/// Bytes that may lie here before the peer has to wait, as it does when nobody receives.
+/// The number of bytes that may lie here, while the program does not receive, before the peer has to wait.
 pub(super) const BYTES_MAX: usize = 256 << 10;
 /// Buffers that may.
 pub(super) const BUFS_MAX: usize = 32;
@@ -24,15 +24,15 @@ pub(super) struct Inbox {
     bufs: RefCell<VecDeque<RecvBuf>>,
     /// Bytes of all of them.
     bytes: Cell<usize>,
-    /// What came with the first of them, for a dropped receive.
+    /// Control messages that came with the first bytes, for a dropped receive.
     control: Cell<Option<Box<ReceivedControl>>>,
-    /// Whether there is such.
+    /// Set if `control` holds any.
     has_control: Cell<bool>,
-    /// How the stream ended, to be told once.
+    /// The end of the stream, to be reported once.
     end: RefCell<Option<io::Result<()>>>,
     /// The receive that brings more and more.
     pub(super) multishot: Multishot,
-    /// Of what size its buffers are to be.
+    /// The size to use for its buffers.
     size: Cell<Size>,
     /// Receives in a row that would have fitted a smaller buffer.
     small: Cell<u8>,
@@ -47,7 +47,7 @@ impl Inbox {
         }
     }
 
-    /// Keeps what came with the bytes that were added last, before which there were none.
+    /// Keeps the control messages of the bytes that were added last, before which there were none.
     pub(super) fn keep_control(&self, control: ReceivedControl) {
         if self.bytes.get() > 0 {
             self.has_control.set(true);
@@ -55,14 +55,14 @@ impl Inbox {
         }
     }
 
-    /// Takes what came with the first bytes.
+    /// Takes the control messages of the first bytes.
     #[cold]
     pub(super) fn take_control(&self) -> ReceivedControl {
         self.has_control.set(false);
         self.control.take().map_or_else(ReceivedControl::default, |control| *control)
     }
 
-    /// The first bytes are taken without what came with them.
+    /// The first bytes are taken without their control messages.
     #[inline(always)]
     fn drop_control(&self) {
         if self.has_control.get() {
@@ -82,12 +82,12 @@ impl Inbox {
         Some(buf)
     }
 
-    /// How the stream ended, if it did and that was not told.
+    /// Takes the end of the stream, if it ended and that was not reported.
     pub(super) fn take_end(&self) -> Option<io::Result<()>> {
         self.end.take()
     }
 
-    /// Whether the peer is to wait now.
+    /// Returns whether the peer should wait now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.get() >= BYTES_MAX || self.bufs.borrow().len() >= BUFS_MAX
     }
@@ -144,15 +144,15 @@ impl Inbox {
         self.size.get()
     }
 
-    /// Whether the last bytes here filled a buffer of the size in use: what comes now, before anyone took
-    /// these, came together with them.
+    /// Returns whether the last bytes here filled a buffer of the size in use: then bytes that come before
+    /// these are taken arrived together with them.
     pub(super) fn ends_full(&self) -> bool {
         let full = self.size.get().bytes() as usize;
         self.bufs.borrow().back().is_some_and(|buf| buf.len() >= full)
     }
 
     /// Notes that a receive into a buffer of the size in use brought so many bytes, and whether a larger one
-    /// would have brought more. Answers true when another size would do better, which is used from now on.
+    /// would have brought more. Returns true when another size would do better, which is used from now on.
     pub(super) fn is_size_wrong(&self, len: usize, is_more: bool) -> bool {
         let size = self.size.get();
         let larger = size.larger().filter(|_| is_more);

@@ -24,14 +24,14 @@ use crate::ops::{Accept, acts_on};
 /// Connections that may have been accepted before anybody asked for them. Further ones stay with the kernel.
 const ARRIVALS_MAX: usize = 64;
 
-/// The connections of a socket that listens. Dropping it closes those that nobody has taken.
+/// The connections of a listening socket. Dropping it closes those that were accepted but not taken.
 pub struct Incoming {
     fd: Fd,
     driver: Handle,
     arrivals: Rc<AcceptQueue>,
 }
 
-/// What came and was not taken yet.
+/// Connections that were accepted and not taken yet.
 #[derive(Default)]
 struct AcceptQueue {
     accepts: Permits,
@@ -73,8 +73,8 @@ impl Incoming {
 
     /// Waits for a connection. Dropping the future loses none: one that comes for it goes to the next call.
     ///
-    /// From the first call on the kernel accepts without being asked again, up to 64 connections that nobody
-    /// has taken.
+    /// From the first call on the kernel accepts without being asked again, until 64 accepted connections
+    /// wait to be taken.
     ///
     /// # Errors
     /// As [`Handle::accept`]. The next call tries again.
@@ -168,7 +168,7 @@ unsafe impl Operation for MultiAccept {
         if completion.res < 0 {
             return Delivered::default();
         }
-        // SAFETY: the kernel has just made it for this operation, and nobody else knows of it.
+        // SAFETY: the kernel has just made it for this operation, and it has no other owner.
         unsafe { self.add(completion.res) };
         let is_enough = self.arrivals.connections.borrow().len() >= ARRIVALS_MAX;
         self.arrivals.multishot.deliver(is_enough)

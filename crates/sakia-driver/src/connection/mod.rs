@@ -4,7 +4,7 @@
 //! receive in flight at most. Further ones wait for it, also for one whose future was dropped: that goes
 //! on until the kernel has canceled or finished it.
 //!
-//! What was received for nobody is kept: bytes that arrive for a dropped receive go to the next one.
+//! Data received for a dropped future is kept: the next receive gets those bytes.
 
 mod buf;
 mod datagrams;
@@ -36,14 +36,14 @@ pub struct Connection {
     shared: Rc<Owned>,
 }
 
-/// What all clones share. Dropping it ends the receive that goes on by itself.
+/// The state that all clones share. Dropping it ends the multishot receive.
 struct Owned {
     fd: Fd,
     driver: Handle,
     inner: Rc<Inner>,
 }
 
-/// What operations on a connection share with it.
+/// The state that a connection shares with its operations.
 #[derive(Default)]
 struct Inner {
     receives: Permits,
@@ -112,14 +112,14 @@ impl Connection {
     /// As [`Handle::shutdown_socket`].
     pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
         if how != ShutdownHow::Receives {
-            // What is in flight for a future that was dropped would fail half-way.
+            // A dropped future's send may still be in flight, and would fail half-way.
             self.inner().sends.free().await;
         }
         self.driver().shutdown_socket(self.fd(), how).await
     }
 
-    /// Closes the connection: cancels what is under way on it, also by way of clones, and tells how it
-    /// went.
+    /// Closes the connection: cancels the operations under way on it, also those of clones, and returns the
+    /// result of closing.
     ///
     /// # Errors
     /// As [`Handle::close`].

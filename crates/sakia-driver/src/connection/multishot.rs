@@ -10,16 +10,16 @@ use crate::handle::Handle;
 use crate::key::Key;
 use crate::operation::{Completion, Delivered, Operation};
 
-/// The operation in flight that brings more and more, and who waits for that.
+/// The multishot operation in flight, and the waker of the task that waits for its results.
 #[derive(Default)]
 pub(super) struct Multishot {
     /// The one in flight.
     armed: Cell<Option<Key>>,
-    /// It was told to stop, since enough has come, or not what was wanted.
+    /// It was told to stop, since enough has come, or in an unsuitable size.
     is_paused: Cell<bool>,
     /// The kernel does one at a time only.
     is_single: Cell<bool>,
-    /// Who waits for something to come.
+    /// The waker of the task that waits for data.
     waiter: Cell<Option<Waker>>,
 }
 
@@ -75,8 +75,8 @@ impl Multishot {
         Delivered { waker: self.waiter.take(), is_enough }
     }
 
-    /// The last completion has come. Answers with its result, which is none if the next call decides whether
-    /// to go on, and with who waits.
+    /// The last completion has come. Returns its result, which is none if the next call decides whether to go
+    /// on, and the waker of the waiting task.
     pub(super) fn end(&self, completion: Completion) -> (io::Result<Option<u32>>, Option<Waker>) {
         let is_paused = self.is_paused.take();
         let failed = |error| match Errno::from_io_error(&error) {
@@ -88,7 +88,7 @@ impl Multishot {
         (completion.result().map(Some).or_else(failed), self.lose())
     }
 
-    /// None is in flight any more. Answers with who waits.
+    /// None is in flight any more. Returns the waker of the waiting task.
     pub(super) fn lose(&self) -> Option<Waker> {
         self.armed.set(None);
         self.waiter.take()

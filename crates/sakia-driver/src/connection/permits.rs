@@ -67,13 +67,13 @@ impl<T> Permit<T> {
     }
 
     /// Passes it on although the operation is not over: there will be no other one that it could meet.
-    /// Answers with what wakes all that wait: the future of one may be gone.
+    /// Returns a waker that wakes all that wait: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
         let waiters = self.give_back();
         (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
     }
 
-    /// Answers with all that wait: one whose future is gone would keep the permit from the others.
+    /// Returns the wakers of all that wait: one whose future is gone would keep the permit from the others.
     fn give_back(&self) -> Vec<Waker> {
         let permits = (self.permits)(&self.of);
         permits.is_busy.set(false);
@@ -155,7 +155,7 @@ where
 
     fn dispose(self, completion: Completion) {
         let Self { operation, permit, keep } = self;
-        // Nobody waits for news while the permit is taken.
+        // No task waits for readiness while the permit is taken.
         keep(&permit.of, operation.complete(completion));
     }
 

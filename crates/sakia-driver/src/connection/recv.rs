@@ -30,8 +30,8 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 impl Connection {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
-    /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
-    /// byte: what had been received goes to the next receive.
+    /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no byte:
+    /// received bytes go to the next receive.
     ///
     /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. A `Vec` that was
     /// empty has as many bytes as were received: clear it before the next receive, see [`IoBufMut`].
@@ -148,7 +148,7 @@ impl Connection {
         self.receive_alone(buf, flags, permit).await
     }
 
-    /// Receives once, of what the kernel has. Bytes that come for nobody stay here.
+    /// Receives once the data that the kernel has. Bytes that come for a dropped future stay here.
     async fn receive_alone<T: IoBufMut>(
         &self,
         buf: T,
@@ -169,15 +169,15 @@ impl Connection {
         Permit::take(self.inner(), |inner| &inner.receives).await
     }
 
-    /// The turn, when nothing is left of what came before. Otherwise how much `take` took of that, or how the
-    /// stream ended.
+    /// Returns the permit, when no earlier bytes are left. Otherwise returns how many of those `take` took,
+    /// or how the stream ended.
     async fn receive_turn_or(
         &self,
         take: impl FnOnce(&Inbox) -> usize,
     ) -> Result<Permit<Inner>, io::Result<usize>> {
         let inbox = &self.inner().inbox;
         let permit = self.receive_permit().await;
-        // What is in flight for `recv` comes before whatever the kernel has.
+        // Bytes of the `recv` in flight come before those that the kernel still has.
         poll_fn(|cx| inbox.poll_ready(cx)).await;
         match take(inbox) {
             0 => {}
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Receives what has come already, by a plain call, without waiting.
+    /// Receives the bytes that have come already, by a plain call, without waiting.
     ///
     /// Returns the number of bytes; 0 means that the peer sends no more, or a `buf` without room.
     ///
@@ -273,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Ends what [`recv`](Connection::recv) has begun: the kernel no longer receives ahead. Resolves to the
-    /// bytes that came and were not taken.
+    /// Ends the multishot receive that [`recv`](Connection::recv) has begun: the kernel no longer receives
+    /// ahead. Resolves to the bytes that came and were not taken.
     ///
     /// # Errors
     /// As [`read`](Connection::read), if the stream has failed. An end of the stream is none: the next
@@ -294,7 +294,7 @@ impl Connection {
     fn arm(&self) -> bool {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
-        // Where no more of the best size can be had, a smaller one is still better than none.
+        // If there are no more buffers of the best size, a smaller one is still better than none.
         let mut sizes =
             std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
         let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
@@ -308,7 +308,7 @@ impl Connection {
 }
 
 impl Inner {
-    /// Keeps bytes that were received for nobody.
+    /// Keeps bytes that were received for a dropped future.
     fn keep(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.inbox.push(RecvBuf::owned(bytes.to_vec()));

@@ -1,4 +1,4 @@
-//! Admission: who is pushed now, and who waits for room.
+//! Admission: which operations are pushed now, and which wait for room.
 //!
 //! Invariants:
 //! - Bounded operations in flight never exceed the credits, so their completions always find room.
@@ -25,16 +25,16 @@ use crate::slab::{List, Slab, SlotRef, State, flag};
 pub(super) struct Admission {
     /// Operations without an entry, by class, in the order in which they came.
     backlog: [List; 2],
-    /// How many they are.
+    /// The number of operations in `backlog`.
     listed: u32,
-    /// Which class's turn it is when both wait for room.
+    /// The class that is next when both wait for room.
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
-    /// How many those are when none is in flight.
+    /// The value of `credits` when none is in flight.
     credits_max: u32,
-    /// Whether an operation of a class need not wait: the driver runs, nobody of the class waits, and there
-    /// is a credit.
+    /// Set for a class whose operations need not wait: the driver runs, no operation of the class waits, and
+    /// there is a credit.
     is_open: [bool; 2],
     is_running: bool,
 }
@@ -54,7 +54,7 @@ impl Admission {
         }
     }
 
-    /// Whether an operation of this class need not wait for others.
+    /// Returns whether an operation of this class need not wait for others.
     #[inline(always)]
     pub(super) fn may_push(&self, class: Class) -> bool {
         self.is_open[class as usize]
@@ -76,7 +76,7 @@ impl Admission {
         class == Class::Waiting || self.credits > 0
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no operation waits.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.listed == 0
@@ -96,17 +96,18 @@ impl Admission {
         self.look(class);
     }
 
-    /// How many wait.
+    /// Returns the number of operations that wait.
     pub(super) fn listed(&self) -> u32 {
         self.listed
     }
 
-    /// How many bounded operations may still be pushed, and how many if none is in flight.
+    /// Returns the number of bounded operations that may still be pushed, and that number if none is in
+    /// flight.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.credits_max.into())
     }
 
-    /// Anybody who waits.
+    /// Returns one of the operations that wait.
     pub(super) fn first(&self) -> Option<SlotRef> {
         self.backlog.iter().find_map(List::first)
     }
@@ -295,16 +296,16 @@ impl Core {
         self.slab.header(slot).flags &= !flag::DEFERRED;
     }
 
-    /// Whether [`admit`](Core::admit) has something to do.
+    /// Returns whether [`admit`](Core::admit) has something to do.
     #[inline]
     pub(super) fn is_anything_listed(&self) -> bool {
         !self.admission.is_empty() || self.cancels.is_wanted()
     }
 
-    /// Pushes what waits for room: requests to cancel first, then both classes by turns. Answers whether
-    /// something is left because the queue is full, which it is when the kernel was not able to take what
-    /// is there. Then there is room after the next enter, which must not sleep: what it would wait for may
-    /// depend on what is left.
+    /// Pushes operations that wait for room: requests to cancel first, then both classes by turns. Returns
+    /// whether some are left because the queue is full, which it is when the kernel was not able to take its
+    /// entries. Then there is room after the next enter, which must not sleep: the completions that it would
+    /// wait for may depend on the operations that are left.
     #[inline(never)]
     pub(super) fn admit(&mut self) -> bool {
         if is_on() {
@@ -335,7 +336,7 @@ impl Core {
         if self.is_full() { None } else { self.admission.next() }
     }
 
-    /// Whether the queue has no room.
+    /// Returns whether the queue has no room.
     fn is_full(&self) -> bool {
         self.backend.sq_pending() >= self.backend.sq_entries()
     }

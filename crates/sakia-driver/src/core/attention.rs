@@ -1,4 +1,5 @@
-//! Whether the next turn has something to do, for loops that are busy and ask after each poll of a task.
+//! A cheap check whether the next turn has something to do, for busy loops that ask after each poll of a
+//! task.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,13 +10,13 @@ use rustix::io::Errno;
 use super::Core;
 use crate::backend::Backend;
 
-/// Whether a driver may have something to do, at the price of one load; see [`Driver::attention`].
+/// Tells, at the price of one load, whether a driver may have something to do; see [`Driver::attention`].
 ///
 /// [`Driver::attention`]: crate::Driver::attention
 #[derive(Clone, Debug, Default)]
 pub struct Attention(Rc<Shared>);
 
-/// What a driver and the loop around it tell each other.
+/// The state shared by a driver and the loop around it.
 #[derive(Debug, Default)]
 struct Shared {
     is_due: Cell<bool>,
@@ -101,13 +102,13 @@ impl Core {
             .set(self.due.wants_turn || self.in_flight > 0 || self.due.alarms > 0);
     }
 
-    /// Whether the next turn has something to do, as far as a few loads from memory tell.
+    /// Returns whether the next turn has something to do, as far as a few loads from memory tell.
     #[inline(always)]
     pub(crate) fn wants_turn(&self) -> bool {
         self.due.wants_turn || self.backend.has_news()
     }
 
-    /// Whether a turn would bring something that has come, as far as a few loads tell.
+    /// Returns whether a turn would bring completions, as far as a few loads tell.
     pub(crate) fn has_news(&self) -> bool {
         self.backend.cq_ready() > 0 || self.backend.has_news()
     }

@@ -12,12 +12,12 @@ use crate::pool::{Pool, Size};
 pub(crate) struct Lent {
     /// The registered memory.
     pub(crate) arena: Option<Arena>,
-    /// What the kernel receives into. `None` until something is received so.
+    /// The buffers that the kernel receives into. `None` until the first receive into such a buffer.
     pub(crate) pool: Option<Rc<Pool>>,
 }
 
 impl Lent {
-    /// Whether there are buffers that the kernel does not have.
+    /// Returns whether there are buffers that the kernel does not have.
     #[inline(always)]
     pub(super) fn has_free(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.has_free())
@@ -54,9 +54,8 @@ impl Core {
         let Some(pool) = &self.lent.pool else { return };
         for size in Size::ALL {
             while let Some((id, addr)) = pool.next_free(size) {
-                // SAFETY: the pool keeps the memory until the backend and all operations on the group
-                // are gone, and nobody uses it before a completion names it. A free buffer is not in the
-                // group.
+                // SAFETY: the pool keeps the memory until the backend and all operations on the group are
+                // gone, and no code uses it before a completion names it. A free buffer is not in the group.
                 unsafe { self.backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
             }
         }

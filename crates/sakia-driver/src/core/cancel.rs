@@ -1,4 +1,4 @@
-//! Cancellation: requests that are never lost, and operations that nobody waits for any more.
+//! Cancellation: requests that are never lost, and operations whose result is no longer wanted.
 //!
 //! Invariants:
 //! - Requests to cancel in flight never exceed the reserve.
@@ -25,11 +25,11 @@ pub(super) struct Cancels {
     list: List,
     /// Requests that may still be pushed.
     credits: u32,
-    /// How many those are when none is in flight.
+    /// The value of `credits` when none is in flight.
     reserve: u32,
     /// Requests that went to lanes whose answers come through the queue, and have not come.
     on_lanes: u32,
-    /// Whether everything in flight is to be canceled with the next push.
+    /// Set if the next push cancels everything in flight.
     all: bool,
 }
 
@@ -38,18 +38,18 @@ impl Cancels {
         Self { list: List::new(), credits: reserve, reserve, on_lanes: 0, all: false }
     }
 
-    /// How many requests may still be pushed, and how many if none is under way.
+    /// Returns the number of requests that may still be pushed, and that number if none is under way.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.reserve.into())
     }
 
-    /// Whether a request is to be pushed.
+    /// Returns whether a request is to be pushed.
     #[inline(always)]
     pub(super) fn is_wanted(&self) -> bool {
         !self.list.is_empty() || self.all
     }
 
-    /// Whether an answer from a lane has not come yet.
+    /// Returns whether an answer from a lane is outstanding.
     pub(super) fn awaits_lanes(&self) -> bool {
         self.on_lanes > 0
     }
@@ -99,8 +99,8 @@ impl Core {
         }
     }
 
-    /// Pushes a request to cancel. It names no descriptor: what has a number in the queue is an operation,
-    /// which keeps it open.
+    /// Pushes a request to cancel. It names no descriptor: only an operation has a number in the queue, and
+    /// keeps it open.
     fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
         if self.cancels.credits == 0 {
             return false;
@@ -130,8 +130,9 @@ impl Core {
         }
     }
 
-    /// Has what is under way on a descriptor that is about to be closed canceled. The request is an operation
-    /// as any other, and so the number stays this driver's until the kernel is done with the request.
+    /// Cancels the operations under way on a descriptor that is about to be closed. The request is an
+    /// operation as any other, and so the number stays this driver's until the kernel is done with the
+    /// request.
     pub(crate) fn cancel_descriptor(&mut self, fd: &Fd, request: impl Operation) {
         if self.phase == Phase::Running && self.is_intact() {
             self.cancel_on_lanes(Victims::Descriptor(fd.raw()));
@@ -155,8 +156,8 @@ impl Core {
         }
     }
 
-    /// The slot's handle was dropped. Answers true when the operation is over already, and its slot
-    /// is to be disposed of right away.
+    /// The slot's handle was dropped. Returns true when the operation is over already, and its slot is to be
+    /// disposed of right away.
     pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
         self.trace_dropped(slot, false);
         let header = self.slab.header(slot);
@@ -252,8 +253,8 @@ impl Core {
             let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
             may_cancel_all &= header.state != State::Pushed || is_cancelable;
         }
-        // One request for all would hit a close that is with a worker, of which nobody could tell then
-        // whether it was begun.
+        // One request for all would hit a close that is with a worker, and then it could not be told whether
+        // that had begun.
         if may_cancel_all {
             self.cancels.all = self.in_flight > 0;
             for slot in self.slab.slots() {

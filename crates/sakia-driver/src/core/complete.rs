@@ -1,4 +1,4 @@
-//! Completion: results are copied out and dispatched, and whoever waits is told.
+//! Completion: results are copied out and dispatched, and waiting tasks are notified.
 //!
 //! Invariant: a completion for a key that is not in flight changes nothing but a counter.
 
@@ -18,7 +18,7 @@ use crate::operation::{Block, Completion, Storage};
 use crate::policy::Lane;
 use crate::slab::{Notify, SlotRef, State, flag};
 
-/// What is to happen in users' code once the core is not borrowed any more.
+/// Actions in users' code that are due once the core is no longer borrowed.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Tasks to wake and numbers to report, oldest first.
@@ -34,7 +34,7 @@ impl Outbox {
         self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty()
     }
 
-    /// Tells whoever waits.
+    /// Notifies the waiting task or loop.
     #[inline(always)]
     fn tell(&mut self, notify: Notify) {
         match notify {
@@ -86,8 +86,8 @@ impl Core {
         total
     }
 
-    /// Dispatches what is left when one of the completions brought a panic: no other operation loses its own
-    /// by that.
+    /// Dispatches the remaining completions when one of them brought a panic: no other operation loses its
+    /// own by that.
     #[cold]
     #[inline(never)]
     fn dispatch_after_panic(&mut self, completions: &[Cqe]) {
@@ -191,7 +191,7 @@ impl Core {
         self.counters.stale += 1;
     }
 
-    /// The operation is over, and its memory the driver's again: tells whoever waits.
+    /// Ends the operation: its memory is the driver's again, and the waiting task or loop is notified.
     #[inline(always)]
     pub(super) fn finish(&mut self, slot: SlotRef, completion: Completion) {
         self.trace_completed(slot, completion);

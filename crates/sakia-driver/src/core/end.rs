@@ -1,4 +1,4 @@
-//! The end: nothing new comes in, and what the kernel does not give back stays valid for ever.
+//! The end: nothing new comes in, and memory that the kernel does not give back stays valid for ever.
 
 use std::any::Any;
 use std::io;
@@ -36,7 +36,7 @@ impl Keeper {
     }
 }
 
-/// What a driver stands on once it has stopped: takes nothing, and has nothing.
+/// The backend of a driver that has stopped: takes nothing, and has nothing.
 pub(crate) struct Stopped;
 
 // SAFETY: no entry is ever pushed.
@@ -113,7 +113,7 @@ unsafe impl Backend for Stopped {
 }
 
 impl Core {
-    /// Lets nothing new in, ends what the kernel has not seen, and has all else canceled.
+    /// Lets nothing new in, ends operations that the kernel has not seen, and cancels all others.
     pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
         self.phase = Phase::Stopping;
         self.admission.close();
@@ -126,7 +126,7 @@ impl Core {
         self.cancel_everything();
     }
 
-    /// Whether something is left to drain.
+    /// Returns whether something is left to drain.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0
             || self.cancels.awaits_lanes()
@@ -135,7 +135,8 @@ impl Core {
             || !self.outbox.disposals.is_empty()
     }
 
-    /// Gives up what is still in flight: its slots are never used or freed again. Returns how many.
+    /// Gives up the operations still in flight: their slots are never used or freed again. Returns their
+    /// number.
     pub(crate) fn give_up(&mut self) -> u64 {
         let mut lost = 0;
         for slot in self.slab.slots() {
@@ -160,8 +161,8 @@ impl Core {
         lost
     }
 
-    /// Ends the closes that wait for their descriptor: its last user may be an operation that was
-    /// given up. If it is another, that closes the descriptor yet, and nobody is told.
+    /// Ends the closes that wait for their descriptor: its last user may be an operation that was given up.
+    /// If it is another, that one closes the descriptor later, and the result is not reported.
     fn finish_all_parked(&mut self) {
         for slot in self.slab.slots() {
             let key = self.slab.key(slot);
@@ -178,7 +179,7 @@ impl Core {
         }
     }
 
-    /// What keeps this memory, once the driver has ended and the last slot was freed.
+    /// Returns the value that keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
     pub(crate) fn last_kept(&mut self) -> Option<KeepAlive> {
         if self.slab.live() == 0 { self.keeper.kept.take() } else { None }

@@ -17,11 +17,11 @@ use crate::operation::{Class, Completion, InCell, InPlace};
 use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing};
 use crate::slab::{List, Slab, SlotRef, State, flag};
 
-/// What is tried before the queue, and what plain calls may still do.
+/// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
-    /// Which operations are tried.
+    /// The rules that decide which operations are tried.
     pub(crate) rules: Rules,
-    /// What plain calls may still do in this turn.
+    /// The budget of plain calls that is left in this turn.
     budget: InlineBudget,
     /// Turns that were waited for and not used yet: each is good for one file as a whole.
     reserved: u32,
@@ -32,7 +32,8 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// Turns that are kept for whoever waited for them; what is not used by then was given up.
+    /// The most unused turns kept for the tasks that waited for them; any more belonged to tasks that gave
+    /// up.
     const RESERVED_MAX: u32 = 32;
 
     pub(super) fn new() -> Self {
@@ -70,10 +71,10 @@ impl Inline {
     }
 }
 
-/// What the queue cannot take, and threads do.
+/// Which operations the queue takes, and which go to threads.
 #[derive(Debug)]
 pub(super) struct Ways {
-    /// What the queue takes.
+    /// The form in which the queue takes operations.
     pub(super) takes: Takes,
     /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
     for_lanes: [u64; 4],
@@ -115,8 +116,8 @@ impl Ways {
     }
 }
 
-/// How many bytes a plain call with this result has moved. A result need not be a count; an entry of a
-/// directory costs more than copying it, and a byte that is not copied a quarter as much.
+/// Returns the number of bytes that a plain call with this result has moved. A result need not be a count; an
+/// entry of a directory costs more than copying it, and a byte that is not copied a quarter as much.
 #[inline(always)]
 fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     match kind {
@@ -193,7 +194,7 @@ impl Core {
         Some(attempt)
     }
 
-    /// Whether the rules and this turn allow plain calls of all these kinds.
+    /// Returns whether the rules and this turn allow plain calls of all these kinds.
     pub(crate) fn may_act_now(&mut self, kinds: &[OpKind]) -> bool {
         let is_running = self.phase == Phase::Running && self.is_intact();
         if !is_running || !kinds.iter().all(|&kind| self.inline.rules.of(kind).tries_now) {
@@ -246,12 +247,13 @@ impl Core {
         (0..count).for_each(|_| self.inline.budget.spend(0));
     }
 
-    /// Whether the queue takes entries, so that no call of this process tells what becomes of them.
+    /// Returns whether the queue takes entries, so that no call of this process shows their fate.
     pub(crate) fn takes_entries(&self) -> bool {
         self.ways.takes == Takes::Entries
     }
 
-    /// Whether what a backend reports as read was written; see [`Backend::fills_what_it_reports`].
+    /// Returns whether the bytes that a backend reports as read were written; see
+    /// [`Backend::fills_what_it_reports`].
     pub(crate) fn fills(&self) -> bool {
         self.ways.fills
     }
@@ -266,17 +268,17 @@ impl Core {
         unsafe { self.backend.size_now(raw) }
     }
 
-    /// Whether the queue does such an operation as cheaply as plain calls, if it gets many of them.
+    /// Returns whether the queue does this operation as cheaply as plain calls, in a large batch.
     #[inline(never)]
     pub(super) fn batches_well(&mut self, slot: SlotRef) -> bool {
-        /// Of what copies more, the call itself is a small part.
+        /// If more is copied, the call itself is a small part.
         const BYTES_MAX: u32 = 8 << 10;
         let operation = self.in_cell(slot);
         let is_small = match operation.call() {
             Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
             // It tells how many parts there are, and not how large they are.
             Call::Transfer(_) => false,
-            // A ring hands to a worker what may make a file.
+            // A ring hands an open that may make a file to a worker.
             Call::Open(open) => !open.creates(),
             _ => true,
         };
@@ -320,7 +322,7 @@ impl Core {
         self.inline.deferred.push_back(&mut self.slab, slot);
     }
 
-    /// Whether this turn has plain calls left.
+    /// Returns whether this turn has plain calls left.
     #[inline(always)]
     pub(crate) fn has_inline_budget(&mut self) -> bool {
         let is_left =
@@ -328,7 +330,7 @@ impl Core {
         is_left || self.look()
     }
 
-    /// Whether something has come since the turn, as far as a few loads tell.
+    /// Returns whether completions have come since the turn, as far as a few loads tell.
     #[inline(always)]
     fn has_come(&self) -> bool {
         self.due.attention.is_due() && self.backend.has_news()
@@ -347,7 +349,7 @@ impl Core {
         self.inline.budget.spent()
     }
 
-    /// Whether operations wait for the plain calls of the next turns.
+    /// Returns whether operations wait for the plain calls of the next turns.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.inline.deferred.is_empty()
     }
@@ -420,10 +422,10 @@ impl Core {
         self.counters.kinds[request.kind as usize].submitted += 1;
     }
 
-    /// Whether an operation that ended as if canceled, which nobody asked for, goes to a thread. Either the
-    /// kernel had no worker for it, and nothing was done; or that is the answer of a file server, which may
-    /// have done all of it. So it must be a read that may be done twice, or reach no file system that
-    /// answers so. An operation that a thread did already is of the waiting class.
+    /// Returns whether an operation that ended with `ECANCELED` without a request goes to a thread. Either
+    /// the kernel had no worker for it, and nothing was done; or that is the answer of a file server, which
+    /// may have done all of it. So it must be a read that may be done twice, or reach only file systems that
+    /// never give that answer. An operation that a thread did already is of the waiting class.
     #[cold]
     pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
         let header = self.slab.header(slot);

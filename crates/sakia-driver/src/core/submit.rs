@@ -1,4 +1,5 @@
-//! Turns: what is queued is submitted, what is ready is fetched, and where that is nothing the thread sleeps.
+//! Turns: queued entries are submitted, ready completions are fetched, and if there are none the thread
+//! sleeps.
 
 use std::io;
 use std::time::Duration;
@@ -97,8 +98,8 @@ impl Enters {
         self.stops.until == 0
     }
 
-    /// How many completions the next enter is sure to find ready, unless a peer does not read; 0 if those are
-    /// no more than it brings anyway.
+    /// Returns the number of completions that the next enter is sure to find ready, unless a peer does not
+    /// read; 0 if those are no more than it brings anyway.
     #[inline]
     fn expected(&mut self) -> u32 {
         let sends = std::mem::take(&mut self.sends);
@@ -109,8 +110,8 @@ impl Enters {
         if self.sends_doubted == 0 { sends.min(BATCH as u32) } else { 0 }
     }
 
-    /// The kernel was given what is pending. If it did not take all, the queue may get full, which is seen
-    /// when an entry finds no room.
+    /// The kernel was given the pending entries. If it did not take all, the queue may get full, which is
+    /// seen when an entry finds no room.
     #[inline(always)]
     fn note_entered(&mut self) {
         self.stops = self.at_enter;
@@ -124,8 +125,8 @@ impl Core {
         if is_on() { self.recorded_turn(wait) } else { self.turn(wait) }
     }
 
-    /// Submits what is queued, fetches what is ready, and sleeps if that is nothing. Returns the
-    /// number of operations that finished, and of completions that were not their last.
+    /// Submits queued entries, fetches ready completions, and sleeps if there are none. Returns the number of
+    /// operations that finished, and of completions that were not their last.
     #[inline]
     pub(super) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
         let (came_before, finished_before) = (self.came(), self.counters.finished);
@@ -147,7 +148,7 @@ impl Core {
         if is_ready {
             self.reap();
         }
-        // A completion that nobody waits for, with more to come, is no reason to stay awake.
+        // A multishot completion without a waiter is no reason to stay awake.
         let idle = self.counters.finished == finished_before
             && !self.has_deferred()
             && !is_held_up
@@ -172,13 +173,13 @@ impl Core {
         self.counters.finished + self.counters.delivered
     }
 
-    /// Whether users' code is to be run for what has happened already.
+    /// Returns whether users' code has yet to run for earlier completions.
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Enters as often as it takes to submit everything and fetch what is ready. With `sleep` waits
+    /// Enters as often as it takes to submit everything and fetch the ready completions. With `sleep` waits
     /// for a first completion, at most for `timeout`.
     ///
     /// The kernel finishes at most `max(20, min_complete)` operations per enter. So it is asked for as many
@@ -245,7 +246,7 @@ impl Core {
         }
     }
 
-    /// The one place that says what an errno of an enter means.
+    /// The one place that interprets the errno of an enter.
     #[cold]
     fn tolerate(&mut self, error: io::Error) -> io::Result<()> {
         self.want_turn(); // entries may be left
@@ -270,7 +271,7 @@ impl Core {
         }
     }
 
-    /// Whether there can be another turn.
+    /// Returns an error if there can be no further turn.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         if self.enters.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
     }
@@ -280,7 +281,7 @@ impl Core {
     fn refuse(&mut self) -> io::Error {
         match self.enters.failure {
             Some(errno) => io::Error::from_raw_os_error(errno),
-            // The backend's own error says what is wrong.
+            // The backend's own error names the cause.
             None => match self.backend.enter(0, None) {
                 Err(error) => error,
                 Ok(_) => Errno::OPNOTSUPP.into(),
@@ -293,8 +294,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// How many entries are pushed until the queue is to be flushed; `stops` says before which of them the
-    /// next push is made to stop.
+    /// Returns the number of entries to push until the queue is to be flushed; `stops` says before which of
+    /// them the next push is made to stop.
     fn pushes(enters: &mut Enters, stops: impl Fn(u32) -> bool) -> u32 {
         enters.note_entered();
         let mut count = 0;

@@ -1,4 +1,5 @@
-//! Event points: what a recording is told of operations and turns, and what latencies are made of.
+//! Event points: the events of operations and turns that go into a recording, and from which latencies are
+//! computed.
 //!
 //! Without either, the start of an operation and a turn test one byte each, and the end of an operation and
 //! its resumption a flag that the start sets. That it was pushed costs nothing then: see

@@ -1,4 +1,4 @@
-//! A driver that is watched: what its board is told, and which operations take too long.
+//! A driver that is watched: the records on its board, and the operations that take too long.
 //!
 //! A driver that is not watched executes nothing of this. Each point on the hot path shares a branch that is
 //! there anyway:
@@ -53,7 +53,7 @@ pub struct Overdue {
     pub lane: Option<Lane>,
 }
 
-/// A plain call, and what it took.
+/// A plain call, and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlainCall {
@@ -74,7 +74,7 @@ pub(super) struct Watcher {
     task: [u64; 2],
     /// Operations that end by themselves and were not reported.
     ages: Ages,
-    /// How many entries were pushed.
+    /// The number of entries that were pushed.
     pushes: u64,
     turns: u64,
     /// The longest plain call since it was asked for.
@@ -89,7 +89,7 @@ impl Watcher {
         }
     }
 
-    /// Reports what has become overdue by `now`. Returns when the next may.
+    /// Reports the operations that have become overdue by `now`. Returns when the next may.
     fn find_overdue(&mut self, now: Duration, found: &mut Vec<Overdue>) -> Option<Duration> {
         let limit = self.limits.operation?;
         while let Some((index, since)) = self.ages.oldest() {
@@ -110,7 +110,7 @@ impl Watcher {
 }
 
 impl Core {
-    /// Begins to show what happens on a board, the same one at each call.
+    /// Begins to show the driver's activity on a board, the same one at each call.
     pub(crate) fn watch(&mut self, limits: WatchLimits, is_virtual: bool) -> Arc<Board> {
         if let Some(watcher) = &mut self.watcher {
             watcher.limits = limits;
@@ -263,7 +263,7 @@ impl Core {
         watcher.board.clear(index);
     }
 
-    /// Says what the thread does from now on, and for which task operations are started.
+    /// Notes the thread's activity from now on, and the task for which operations are started.
     pub(crate) fn set_doing(&mut self, doing: Doing, now: Duration) {
         let Some(watcher) = &mut self.watcher else { return };
         watcher.task = match doing {
@@ -339,7 +339,7 @@ impl Core {
         }
     }
 
-    /// Adds what has become overdue to `found`. Returns how long it takes until something else may.
+    /// Adds overdue operations to `found`. Returns how long it takes until others may become overdue.
     pub(crate) fn find_overdue(&mut self, found: &mut Vec<Overdue>) -> Option<Duration> {
         if self.phase == Phase::Stopped || !self.is_intact() {
             return None;

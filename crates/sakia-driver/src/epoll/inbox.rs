@@ -152,7 +152,7 @@ impl Inbox {
         state.is_closed = true;
         let results = std::mem::take(&mut state.results);
         drop(state);
-        drop(results); // closes descriptors that were opened for nobody
+        drop(results); // closes new descriptors whose caller is gone
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -574,7 +574,8 @@ impl Machine {
     fn end_job(&mut self, id: u64, outcome: Outcome) {
         let Flight { request, stage, is_canceled } = self.flights[id];
         let Stage::Waiting { place, .. } = stage else {
-            // A socket in non-blocking mode, whoever set it, may have no room there either.
+            // A socket in non-blocking mode, set by the driver or by other code, may have no room there
+            // either.
             let res = outcome.into_result().unwrap_or(failed(Errno::AGAIN));
             return self.finish(id, res);
         };

@@ -35,7 +35,8 @@ impl SocketCall {
     pub(super) unsafe fn accept_all(&self, is_own: bool, mut post: impl FnMut(i32) -> bool) -> Try {
         let accept = || {
             loop {
-                // SAFETY: the caller's promise; it names no memory: nobody's address is told.
+                // SAFETY: the caller's promise; it names no memory, since the peer's address is not asked
+                // for.
                 let raw = unsafe { self.call(self.flags) }?;
                 if !post(raw as i32) {
                     return Err(Errno::AGAIN);

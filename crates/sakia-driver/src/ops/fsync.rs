@@ -83,7 +83,7 @@ impl Handle {
     /// has less to do.
     ///
     /// # Errors
-    /// - `EINVAL`: no such flag, or a range that ends beyond what files can have.
+    /// - `EINVAL`: no such flag, or a range that ends beyond the largest file size.
     /// - `ESPIPE`: neither a file, a directory nor a block device.
     /// - `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as `sync_file_range(2)`.
     ///

@@ -13,15 +13,15 @@ pub struct Flock {
 
 impl Handle {
     /// Locks the file, or unlocks it: `operation` is one of the kernel's `LOCK_SH`, `LOCK_EX`, `LOCK_UN`,
-    /// with `LOCK_NB` so as not to wait for other holders. The lock belongs to what was opened: it is
-    /// shared by duplicates of the descriptor, and ends when the last one is closed.
+    /// with `LOCK_NB` so as not to wait for other holders. The lock belongs to the open file: it is shared by
+    /// duplicates of the descriptor, and ends when the last one is closed.
     ///
     /// May wait for ever. Canceling it, or dropping the handle, ends the wait where nothing waits in the
     /// kernel yet; otherwise the lock may come later, and then stays until it is given up, or `fd` closed.
     /// Lock by a descriptor that is used for nothing else.
     ///
     /// # Errors
-    /// - `EAGAIN`: with `LOCK_NB`, somebody else holds it. `EINVAL`: no such operation.
+    /// - `EAGAIN`: with `LOCK_NB`, another owner holds it. `EINVAL`: no such operation.
     /// - `ECANCELED`: canceled before it began.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `flock(2)`.
     ///

@@ -188,7 +188,7 @@ unsafe impl Operation for Mkdir {
     acts_on!(Bounded, at, local);
 
     fn route(&self, rules: &Rules) -> Route {
-        // Where there is no try, rules decide nothing: rings have it.
+        // If no plain call is tried, the rules do not apply: a ring has the opcode.
         match path_route(rules, OpKind::Mkdir, &self.at, &*self.owner) {
             Route::Lane(_) => Route::Queue,
             route => only_in_memory(route, &*self.owner),

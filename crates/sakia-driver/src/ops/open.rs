@@ -233,12 +233,12 @@ unsafe impl Operation for Openat2 {
     }
 }
 
-/// Whether a name may be made with these flags.
+/// Returns whether these flags may create a name.
 fn creates(flags: u64) -> bool {
     flags & u64::from(abi::O_CREAT) != 0
 }
 
-/// The way of opening: a lookup in the cache, or of what may be made, a try in memory.
+/// Returns the way of opening: a lookup in the cache, or for a file that may be made, a try in memory.
 fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
     let route = path_route(rules, OpKind::Open, at, owner);
     if creates(flags) && owner.descriptors().are_of_this_process() {
@@ -247,7 +247,8 @@ fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
     route
 }
 
-/// The way of what makes a name: at once in memory, which is found out by trying, or as others do it.
+/// Returns the way of an operation that makes a name: at once in memory, which is found out by trying, or as
+/// others do it.
 pub(super) fn only_in_memory(route: Route, owner: &dyn Owner) -> Route {
     match route {
         Route::Now(_) if !owner.tries_in_memory() => Route::Queue,

@@ -142,12 +142,12 @@ pub(crate) struct Mounts {
     names_in_memory: NamesInMemory,
 }
 
-/// Whether names are lately made on file systems in memory. To try that where it is not so costs three calls.
+/// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
 struct NamesInMemory {
     /// Names that are not tried before the next one that is.
     skipped: Cell<u32>,
-    /// How many are skipped after the next miss.
+    /// The number of names that are skipped after the next miss.
     pause: Cell<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What stands out in a trace, as sentences.
+//! The notable findings in a trace, as sentences.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -199,7 +199,7 @@ fn by_file<'a>(operations: &'a [Operation<'a>]) -> Vec<Vec<&'a Operation<'a>>> {
                 }
                 let task = operation.whole.number("task");
                 let fd = operation.whole.number("descriptor").unwrap_or(-1);
-                // What a task writes after it has read a file is of that file.
+                // A task's writes after it has read a file are attributed to that file.
                 let source = source_of.get(&task).filter(|_| operation.whole.name == "write");
                 let index = match source {
                     Some(index) => *index,

@@ -62,13 +62,13 @@ const BLOCK_BYTES: usize = 64 << 10;
 pub struct BufferedFile {
     file: Rc<File>,
     reader: Reader<Positional<Rc<File>>>,
-    /// Where in the file the reader's next byte is, unless what it has in its buffer may be old.
+    /// The file offset of the reader's next byte, unless its buffered data may be out of date.
     reader_at: Option<u64>,
     /// There once something was written.
     writer: Option<Writer<Next>>,
     /// Bytes were put in that are not known to be written.
     is_dirty: bool,
-    /// What waits for the writer.
+    /// The tasks that wait for the writer.
     halves: Halves,
     /// A seek that was begun.
     seek: Option<Seek>,
@@ -90,7 +90,7 @@ impl AsyncWrite for Next {
         self.0.write_next(buf).await
     }
 
-    /// Leaves the file to those who share it.
+    /// Leaves the file open for its other users.
     async fn close(self) -> io::Result<()> {
         Ok(())
     }

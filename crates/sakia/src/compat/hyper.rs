@@ -1,4 +1,4 @@
-//! What hyper asks of a runtime: streams, an executor and a timer.
+//! The parts of a runtime that hyper requires: streams, an executor and a timer.
 //!
 //! [`Compat`] is a stream where it both reads and writes. Connections need not be `Send`: they are tasks of
 //! [`sakia::spawn`](crate::spawn), or polled in place.

@@ -58,8 +58,8 @@ use crate::net::{OwnedReadHalf, OwnedWriteHalf, Stream, TcpStream};
 /// - Flushing waits until the kernel has all of them, [`Level::Accepted`](crate::io::Level::Accepted).
 /// - Closing, which tokio calls shutting down, writes all of them and closes the sink; but not a
 ///   [`BufferedFile`]. Writes fail with `BrokenPipe` then, and flushes have nothing to do.
-/// - The first error ends all writing: whatever writes, flushes or closes next tells it.
-/// - Dropping leaves the rest to be written in the background, and tells nobody how that went.
+/// - The first error ends all writing: the next write, flush or close returns it.
+/// - Dropping leaves the rest to be written in the background; the outcome is not reported.
 ///
 /// # Examples
 #[cfg_attr(feature = "tokio", doc = "```")]
@@ -97,12 +97,13 @@ impl<T> Compat<T> {
         Self { inner }
     }
 
-    /// What is adapted.
+    /// Returns the adapted object.
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
-    /// What is adapted. It may be used between the uses of the adapter: both have the same buffers.
+    /// Returns the adapted object. It may be used between the uses of the adapter: both have the same
+    /// buffers.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.inner
     }
@@ -157,7 +158,7 @@ impl Compat<BufferedFile> {
     /// Writes everything that was put in, and gives the file back, at the position that it has here.
     ///
     /// # Errors
-    /// What writing fails with. The file is gone then.
+    /// As for writing. The file is gone then.
     pub async fn into_file(self) -> io::Result<File> {
         self.inner.into_file().await
     }

@@ -1,4 +1,4 @@
-//! What the ecosystems' traits have in common, so that each of them is written once.
+//! The common part of the ecosystems' traits, so that each operation is written once.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, SeekFrom};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::io::{Level, Reader, Source, Writer};
 
-/// What is read.
+/// An object to read from.
 pub trait Readable {
     /// Moves bytes to `target`, as many as there are and it has room for; waits when there are none. Returns
     /// how many; 0 at the end.
@@ -17,9 +17,9 @@ pub trait Readable {
     ) -> Poll<io::Result<usize>>;
 }
 
-/// Where bytes that were read go.
+/// The destination of bytes that were read.
 pub trait Target {
-    /// How many bytes have room.
+    /// Returns the number of bytes that have room.
     fn room(&self) -> usize;
 
     /// Copies bytes, for which there is room.
@@ -59,7 +59,7 @@ impl Target for &mut [u8] {
     }
 }
 
-/// What is read by way of a buffer.
+/// An object that is read through a buffer.
 pub trait Buffered {
     /// Waits until bytes are buffered, or the end is reached.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -71,7 +71,7 @@ pub trait Buffered {
     fn consume(&mut self, count: usize);
 }
 
-/// What is written by way of a buffer.
+/// An object that is written through a buffer.
 pub trait Writable {
     /// Copies bytes to the buffer, as many as there is room for; waits when there is none.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
@@ -106,12 +106,12 @@ pub trait Writable {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// What has a position.
+/// An object with a position.
 pub trait Seekable {
-    /// Moves the position, and answers where it is then.
+    /// Moves the position, and returns the new one.
     fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>>;
 
-    /// Where tokio keeps what a seek is to do, which it names in another call than the one that waits.
+    /// Returns tokio's pending seek: tokio names the target in another call than the one that waits.
     #[cfg(feature = "tokio")]
     fn pending_seek(&mut self) -> &mut Option<SeekFrom>;
 }

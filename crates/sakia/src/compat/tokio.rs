@@ -50,7 +50,7 @@ impl<T: Seekable> AsyncSeek for Compat<T> {
 
     fn poll_complete(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         let inner = &mut self.get_mut().inner;
-        // Without a seek it answers where the position is.
+        // Without a pending seek it returns the position.
         let to = inner.pending_seek().unwrap_or(SeekFrom::Current(0));
         let result = ready!(inner.poll_seek(cx, to));
         *inner.pending_seek() = None;

@@ -37,7 +37,7 @@ struct Direction {
     is_done: bool,
 }
 
-/// What a direction waits for.
+/// The condition that a direction waits for.
 enum Wait {
     /// The socket to be ready.
     Ready(Op<sakia_driver::Poll>),

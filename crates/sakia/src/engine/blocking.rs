@@ -18,7 +18,7 @@ pub struct Blocking<T> {
     is_remote: bool,
 }
 
-/// What is called.
+/// A call to a function that blocks.
 pub(super) trait Calls<T>: Send {
     /// Makes them if they take no wait.
     fn attempt(&mut self, _engine: &Engine) -> Option<io::Result<T>> {
@@ -62,7 +62,7 @@ impl Engine {
     }
 }
 
-/// Threads beside the shared ones, so that a server that does not answer keeps nobody else waiting.
+/// Returns the threads beside the shared ones, so that a server that does not answer delays no other work.
 pub(super) fn remote_pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| Pool::builder().threads(REMOTE_THREADS).build())
@@ -85,7 +85,7 @@ impl<T: Send + 'static> Call for Blocking<T> {
         Ok(self.calls.block())
     }
 
-    /// Where it is one of [many](Engine::submit_many).
+    /// Runs it as one of [many](Engine::submit_many).
     fn run(self, _thread: usize) -> impl Future<Output = Self::Output> + 'static {
         Request::new(self)
     }

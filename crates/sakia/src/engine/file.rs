@@ -103,7 +103,7 @@ impl Inner {
         self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
     }
 
-    /// Whether there is more from some place on, as far as the file tells.
+    /// Returns whether the file has more bytes from this position on, as far as the file tells.
     fn has_more(&self, at: At) -> bool {
         has_more(self.fd().as_fd(), at)
     }
@@ -159,7 +159,7 @@ impl Drop for Inner {
     }
 }
 
-/// Lets go of a file that to close may take a server's answer: whoever is the last to do so closes it.
+/// Closes a file on another thread if closing may need a server's answer; the last owner closes it.
 fn close_elsewhere(fd: Arc<OwnedFd>) {
     remote_pool().spawn(move || drop(fd)).detach();
 }
@@ -273,7 +273,7 @@ impl File {
     /// [`read`](File::read); at the end, if it was opened to append.
     ///
     /// # Errors
-    /// As [`write_at`](File::write_at). `EPIPE`: nobody reads the FIFO or socket.
+    /// As [`write_at`](File::write_at). `EPIPE`: the FIFO or socket has no reader.
     pub fn write<T: IoBuf + Send>(&self, buf: T) -> Request<WriteAt<T>> {
         Request::new(WriteAt { file: self.clone(), buf, at: None, done: 0 })
     }
@@ -343,7 +343,7 @@ impl File {
         Request::new(SyncFile { file: self.clone(), is_data: true })
     }
 
-    /// What the file system says of it.
+    /// Returns the file's metadata.
     ///
     /// # Errors
     /// `EMFILE`: no descriptor left to ask with. Otherwise as `statx(2)`.
@@ -360,7 +360,7 @@ impl File {
         self.on_file(move |file| file.set_len(len), false)
     }
 
-    /// Says who may do what with it.
+    /// Sets the file's access rights.
     ///
     /// # Errors
     /// As `fchmod(2)`.
@@ -369,7 +369,7 @@ impl File {
         self.on_file(move |file| file.set_permissions(permissions), false)
     }
 
-    /// What `std` does with a file. What is quick is done at once, on a local file.
+    /// Calls `std` with the file. On a local file a short call is made at once.
     fn on_file<T: Send + 'static>(
         &self,
         call: impl FnOnce(std::fs::File) -> io::Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Who may still come in, and when the last one has left.
+//! A gate that admits callers until it is closed, and then reports when the last one has left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ impl Gate {
         self.state.load(Ordering::Relaxed) & !CLOSED
     }
 
-    /// Whether it is closed.
+    /// Returns whether it is closed.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.state.load(Ordering::Relaxed) & CLOSED != 0

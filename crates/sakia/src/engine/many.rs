@@ -62,8 +62,8 @@ impl<C: Call> Call for Many<C> {
         self.try_all().map_or_else(Attempt::Waits, Attempt::Done)
     }
 
-    /// What takes no wait; for the rest a thread of the engine is better, where it is under way at the same
-    /// time.
+    /// Does the part that needs no wait; the rest is better left to a thread of the engine, where the
+    /// operations are under way at the same time.
     fn block(self) -> Result<Self::Output, Self> {
         self.try_all()
     }

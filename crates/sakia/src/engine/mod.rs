@@ -9,7 +9,7 @@
 //! 1. A request that has to leave its thread goes into the inbox of one of the engine's, and that is woken if
 //!    it sleeps. It takes all that has queued meanwhile, and submits it once.
 //! 2. There it is a task like any other of the runtime, with its rules for ring and plain call.
-//! 3. Its result goes back through the task's handle, which wakes whoever awaits it.
+//! 3. Its result goes back through the task's handle, which wakes the caller's task.
 //!
 //! [`Engine::stop`] lets nothing new in and waits for what is under way. The threads end with the last clone.
 
@@ -51,7 +51,7 @@ use crate::join::JoinHandle;
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
 
-/// What other crates of this workspace share with the engine. No part of the interface.
+/// Items that the engine shares with other crates of this workspace. Not part of the public interface.
 #[doc(hidden)]
 pub mod __private {
     pub use sakia_driver::{CallMode, CallSupport, SharedCallSupport};
@@ -92,7 +92,7 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// What clones share. Its threads end with it.
+/// The state that clones share. Its threads end with it.
 struct Shared {
     /// The threads' inboxes.
     remotes: Arc<[Arc<Remote>]>,
@@ -112,7 +112,7 @@ struct Shared {
     _threads: Mutex<Vec<Thread>>,
 }
 
-/// What an engine did so far, and is doing.
+/// The state of an engine, and counters of its work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -191,12 +191,12 @@ impl Engine {
         Ok(GLOBAL.get().expect("set above, or by another thread before"))
     }
 
-    /// Which backend its threads use, and why.
+    /// Returns the backend that its threads use, and the reason.
     pub fn choice(&self) -> &Choice {
         &self.shared.choice
     }
 
-    /// What it did so far, and is doing.
+    /// Returns the engine's state, and counters of its work so far.
     pub fn statistics(&self) -> Statistics {
         let live = self.shared.gate.live() as u64;
         Statistics { live, ..self.shared.tally.totals() }
@@ -207,8 +207,8 @@ impl Engine {
         Inspector { shared: Arc::clone(&self.shared.shown) }
     }
 
-    /// What the drivers of its threads did, each with how many of what were read inline, submitted, punted
-    /// and so on. By now, as each thread sees it.
+    /// Returns the counters of its threads' drivers: the operations read inline, submitted, punted and so on.
+    /// Each thread reports its present counts.
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
@@ -281,7 +281,7 @@ impl Engine {
         block_on(self.stop());
     }
 
-    /// Whether it takes requests, as far as is known without a pass.
+    /// Returns an error if it takes no requests, as far as is known without a pass.
     #[inline]
     fn check(&self) -> io::Result<()> {
         if self.shared.gate.is_closed() { Err(self.refuse(Errno::CANCELED.into())) } else { Ok(()) }

@@ -1,11 +1,11 @@
-//! What those who ask must know of mounts: which are served by another machine or another process, who may
+//! The facts about mounts that callers need: which of them another machine or process serves, and so may
 //! never answer.
 //!
 //! The threads of those who ask do not touch what lies there. The table of mounts is read when an engine
 //! begins, and again whenever it has changed, which a task on one of its threads is told. Where there is no
 //! `/proc` none are known.
 //!
-//! A mount that was made a moment ago may not be known yet: who asks then waits for its server.
+//! A mount that was made a moment ago may not be known yet: a caller then waits for its server.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,10 +18,10 @@ use sakia_driver::{PollEvents, RemoteMounts};
 
 use crate::executor::current;
 
-/// What the table of mounts says.
+/// The contents of the table of mounts.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    /// Whether there is one at all that is remote; read without the lock.
+    /// Set if any mount is remote; read without the lock.
     has_remote: AtomicBool,
     /// Only these.
     remote: RwLock<RemoteMounts>,
@@ -56,20 +56,20 @@ impl Mounts {
         let driver = current().driver.handle().clone();
         let table = current().driver.adopt(table);
         loop {
-            // What changes from here on is told by the next poll.
+            // The next poll reports changes from here on.
             let told = driver.poll(&table, PollEvents::PRIORITY);
             self.read();
             told.await?;
         }
     }
 
-    /// Whether there is such a mount. Then paths are looked up with care.
+    /// Returns whether there is a remote mount. Then paths are looked up with care.
     #[inline]
     pub(super) fn has_remote(&self) -> bool {
         self.has_remote.load(Ordering::Acquire)
     }
 
-    /// Whether what is at this path may be on such a mount, links aside.
+    /// Returns whether the file at this path may be on a remote mount, links aside.
     #[inline]
     pub(super) fn may_hold(&self, path: &Path) -> bool {
         self.has_remote() && self.holds(path)
@@ -81,7 +81,7 @@ impl Mounts {
         remote.may_hold(path, || std::env::current_dir().ok())
     }
 
-    /// Whether an open file is on such a mount.
+    /// Returns whether an open file is on a remote mount.
     #[inline]
     pub(super) fn has_file(&self, file: BorrowedFd<'_>) -> bool {
         self.has_remote() && self.has_device_of(file)
@@ -89,7 +89,7 @@ impl Mounts {
 
     #[cold]
     fn has_device_of(&self, file: BorrowedFd<'_>) -> bool {
-        // What a server would have to be asked for is not.
+        // Attributes that need a request to a server are left out.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);

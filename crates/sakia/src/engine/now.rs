@@ -104,8 +104,8 @@ impl Way {
     }
 }
 
-/// Whether a file is one of a file system in memory, or of memory alone: only these know of seals. Asks no
-/// server.
+/// Returns whether a file is on a file system in memory, or in memory alone: only these have seals. Needs no
+/// answer from a server.
 pub fn is_in_memory(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
 }
@@ -229,13 +229,14 @@ impl Ways {
     }
 }
 
-/// Whether a place is at or beyond the end of the file.
+/// Returns whether a position is at or beyond the end of the file.
 #[cold]
 fn is_end(fd: BorrowedFd<'_>, at: At) -> bool {
     left(fd, at) == Some(0)
 }
 
-/// Whether a file has more, from some place on. A FIFO or so may have, and nobody knows.
+/// Returns whether a regular file has more bytes from this position on. False for a FIFO or the like, which
+/// does not tell.
 #[cold]
 pub(super) fn has_more(fd: BorrowedFd<'_>, at: At) -> bool {
     left(fd, at).is_some_and(|left| left > 0)
@@ -326,7 +327,7 @@ impl Engine {
             return None;
         }
         match self.open_to_read_now(path)? {
-            // What is at that path may be another one by now, and a FIFO even.
+            // The path may lead to another file by now, even to a FIFO.
             Ok(opened) if opened.id != (expected.st_dev, expected.st_ino) => None,
             opened => Some(opened.and_then(OpenedNow::into_blocking)),
         }
@@ -345,9 +346,9 @@ pub(super) struct OpenedNow {
 }
 
 impl OpenedNow {
-    /// How it is read.
+    /// Returns the ways in which it can be read.
     pub(super) fn ways(&self) -> Ways {
-        // What is in memory is on no device that has a major number.
+        // A file in memory is on no device that has a major number.
         let is_in_memory = rustix::fs::major(self.id.0) == 0 && is_in_memory(&self.fd);
         if is_in_memory { Ways::in_memory() } else { Ways::of_plain() }
     }

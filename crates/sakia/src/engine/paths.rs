@@ -58,11 +58,11 @@ by_path! { at, "path";
     remove_dir(path) -> () = std::fs::remove_dir;
     /// Removes a directory with all that is in it.
     remove_dir_all(path) -> () = std::fs::remove_dir_all;
-    /// Where a symbolic link leads.
+    /// Reads the target of a symbolic link.
     read_link(path) -> PathBuf = std::fs::read_link;
     /// The path without links and detours.
     canonicalize(path) -> PathBuf = std::fs::canonicalize;
-    /// Says who may do what.
+    /// Sets the access rights.
     set_permissions(path; permissions: Permissions) -> () = std::fs::set_permissions;
 }
 
@@ -115,7 +115,7 @@ impl Calls<bool> for Exists {
 }
 
 impl Engine {
-    /// What a path leads to, links followed.
+    /// Returns the metadata of the file to which a path leads, links followed.
     ///
     /// # Errors
     /// As [`std::fs::metadata`]; it names the path. `ECANCELED`: the engine was stopped.
@@ -123,7 +123,7 @@ impl Engine {
         self.stat(path.as_ref(), true)
     }
 
-    /// What is at a path, if only a link.
+    /// Returns the metadata of the file at a path, of the link itself if it is one.
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata).
@@ -136,7 +136,7 @@ impl Engine {
         self.block_on_pool(Stat { path: path.to_owned(), follows }, is_remote)
     }
 
-    /// Whether a path leads to something.
+    /// Returns whether a path leads to a file.
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata), and never `ENOENT`.
@@ -264,7 +264,7 @@ pub struct Open {
     engine: Engine,
     path: PathBuf,
     options: OpenOptions,
-    /// It is open, and somebody at the other end is still to come.
+    /// It is open, and its peer at the other end has not come yet.
     opened: Option<OwnedFd>,
 }
 
@@ -335,7 +335,7 @@ impl<T> ReadFile<T> {
             Ok(opened) => opened,
             Err(error) => return Some(Err(error)),
         };
-        // What says that it is empty may have something all the same, as in `/proc`.
+        // A file with the size 0 may have contents all the same, as in `/proc`.
         let size = opened.size.and_then(|size| usize::try_from(size).ok());
         let Some(size) = size.filter(|size| (1..=BYTES_MAX).contains(size)) else {
             self.begun = Some((opened.fd, Vec::new()));
@@ -346,7 +346,7 @@ impl<T> ReadFile<T> {
         let count = match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
             Some(Ok(count)) if count == size => return Some(Ok(bytes)),
             Some(Ok(count)) => count,
-            // What went wrong goes wrong again there, and is told.
+            // A failed read fails again there, and the error is reported.
             Some(Err(_)) | None => 0,
         };
         bytes.truncate(count);

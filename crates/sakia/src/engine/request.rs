@@ -10,12 +10,12 @@ use std::thread::{self, Thread};
 use super::Engine;
 use crate::blocking::BlockingHandle;
 
-/// What an engine can do. Its own types only.
+/// An operation that an engine can perform. Implemented by its own types only.
 pub trait Call: Sized + Send + 'static {
-    /// What it comes to.
+    /// The type of its result.
     type Output: Send + 'static;
 
-    /// Who does it.
+    /// Returns the engine that performs it.
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
 
@@ -44,21 +44,21 @@ pub trait Call: Sized + Send + 'static {
         }
     }
 
-    /// What it comes to when it cannot be done: its buffers come back.
+    /// Returns the result when it cannot be done: its buffers come back.
     #[doc(hidden)]
     fn refuse(self, error: io::Error) -> Self::Output;
 
-    /// What it comes to when there was no thread for it.
+    /// Returns the result when there was no thread for it.
     ///
     /// # Panics
-    /// Where it has to come to something that is lost.
+    /// If the result needs a value that is lost.
     #[doc(hidden)]
     fn lost() -> Self::Output {
         panic!("a thread of the engine has failed")
     }
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[doc(hidden)]
 pub enum Attempt<C: Call> {
     /// It is done.
@@ -71,10 +71,10 @@ pub enum Attempt<C: Call> {
 
 /// Something that an engine is to do. Nothing happens before it is awaited or waited for.
 ///
-/// Awaited, on any executor, it is done there if that takes no wait, and by the engine's threads otherwise.
-/// What is large is done in parts, between which other tasks have their turn.
-/// Dropping it then cancels what may wait for ever, and what has not begun; what has begun on a file ends by
-/// itself. Buffers stay with the kernel until it is done with them.
+/// Awaited, on any executor, it is done there if that takes no wait, and by the engine's threads otherwise. A
+/// large transfer is done in parts, between which other tasks have their turn.
+/// Dropping it then cancels a part that may wait for ever, and a part that has not begun; a part that has
+/// begun on a file ends by itself. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
 /// The future panics when it is polled after its end, and when the engine's thread failed for good.
@@ -117,7 +117,7 @@ impl<C: Call> Request<C> {
     /// Sends it to the engine's threads now, without trying it here. It is under way then, and awaited or
     /// waited for later.
     ///
-    /// What was begun before stays as it is.
+    /// Work that was begun before stays as it is.
     pub fn submit(mut self) -> Self {
         if let Some(call) = self.take_new() {
             self.state = match call.submit() {

@@ -1,4 +1,4 @@
-//! What an engine counts. Threads count apart from each other: a counter that all of them wrote to would
+//! The counters of an engine. Threads count apart from each other: a counter that all of them wrote to would
 //! cost more than the calls that it counts.
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ pub(super) struct Tally {
     parts: [Part; PARTS],
 }
 
-/// What some of the threads counted, in cache lines of its own.
+/// The counts of some of the threads, in cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Part {

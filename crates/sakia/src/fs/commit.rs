@@ -1,8 +1,8 @@
 //! Group commit: one `fdatasync(2)` for many writers.
 //!
-//! Who asks for a commit is served by the first sync that begins after that: it covers every write that had
-//! been done by then. While one runs, further askers gather for the next. A task of its own performs the
-//! syncs as long as somebody asks, so that no asker's being dropped holds up the others.
+//! A caller's request for a commit is served by the first sync that begins after it: that covers every write
+//! that had been done by then. While one runs, further requests gather for the next. A task of its own
+//! performs the syncs as long as there are requests, so that a dropped request does not hold up the others.
 //!
 //! A sync that fails is the last one: the kernel may have dropped what it could not write and marked it
 //! clean, so that a later sync would succeed without the data being there.
@@ -24,10 +24,10 @@ use crate::io::transfer::buf_try;
 /// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all that were written before
 /// a sync begins share it.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What
-/// was committed before is durable; of what came later nothing is known until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
+/// committed before is durable; whether later bytes are there is unknown until the file is read again.
 ///
-/// What is durable is the file's contents. The name of one that was just made needs its directory
+/// The file's contents become durable. The name of a file that was just made needs its directory
 /// [synced](super::Dir::sync), once.
 ///
 /// # Examples
@@ -64,19 +64,19 @@ pub struct GroupCommit {
 #[derive(Debug)]
 struct Shared {
     file: File,
-    /// Where the next append goes.
+    /// The offset of the next append.
     end: Cell<u64>,
     /// Syncs that have begun.
     begun: Cell<u64>,
     /// Syncs that have ended well.
     done: Cell<u64>,
-    /// The number of the last sync that somebody wants.
+    /// The number of the last sync that a caller requested.
     wanted: Cell<u64>,
     /// The task that syncs is there.
     is_running: Cell<bool>,
     /// The errno of the first failure.
     failure: Cell<Option<i32>>,
-    /// Who waits for a sync to end.
+    /// The wakers of the tasks that wait for a sync to end.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -110,7 +110,7 @@ impl GroupCommit {
         &self.shared.file
     }
 
-    /// Where the next append goes.
+    /// Returns the offset of the next append.
     pub fn end(&self) -> u64 {
         self.shared.end.get()
     }
@@ -128,7 +128,7 @@ impl GroupCommit {
     /// Writes `buf` after all that was appended before, and resolves to where it begins. Appends of several
     /// tasks are under way at once, each in a place of its own. It is not durable yet.
     ///
-    /// Dropping the future, or an error, may leave a gap: bytes that nobody has written.
+    /// Dropping the future, or an error, may leave a gap: bytes that were never written.
     ///
     /// # Errors
     /// As for [`File::write_all_at`]; then it is final. The error of an earlier failure.
@@ -143,11 +143,11 @@ impl GroupCommit {
         (result.map(|()| at), buf)
     }
 
-    /// Makes durable what was written, by anybody, before this call. Resolves when it is.
+    /// Makes all earlier writes to the file durable, by any writer. Resolves when it is.
     ///
     /// # Errors
-    /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. Everybody who waits is told, and everybody who asks
-    /// later: the kernel is not asked again, since its answer could not be trusted.
+    /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. All waiting and all later calls return the error: the
+    /// kernel is not asked again, since its answer could not be trusted.
     pub async fn commit(&self) -> io::Result<()> {
         self.check()?;
         let shared = &self.shared;

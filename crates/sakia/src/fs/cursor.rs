@@ -19,8 +19,8 @@ impl File {
     /// moves past them. Otherwise as [`read_at`](File::read_at); a file without positions is read as it
     /// comes.
     ///
-    /// Dropping the future leaves the position where it was; of a file without positions what was read
-    /// by then is lost.
+    /// Dropping the future leaves the position where it was; of a file without positions the bytes read by
+    /// then are lost.
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
@@ -36,7 +36,7 @@ impl File {
         (result, buf)
     }
 
-    /// Fills `buf` (an empty `Vec`: its capacity) from the file's position on, which moves past what was
+    /// Fills `buf` (an empty `Vec`: its capacity) from the file's position on, which moves past the bytes
     /// read, also before an error.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl File {
         (result, buf)
     }
 
-    /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves past what was written; at
+    /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves past the bytes written; at
     /// the end of a file opened to append. Otherwise as [`write_at`](File::write_at).
     ///
     /// Dropping the future leaves the position where it was, and some bytes perhaps written.
@@ -78,7 +78,7 @@ impl File {
         self.write_next(buf).await
     }
 
-    /// As [`write`](File::write), of a file that is shared by those who keep their order themselves.
+    /// As [`write`](File::write), of a shared file whose users keep their order themselves.
     pub(crate) async fn write_next<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
         if self.appends || self.is_stream() {
             let (result, buf) = self.write_explained(buf, CURRENT_POSITION).await;
@@ -100,8 +100,7 @@ impl File {
         (result, buf)
     }
 
-    /// Writes all of `buf` at the file's position, which moves past what was written, also before an
-    /// error.
+    /// Writes all of `buf` at the file's position, which moves past the bytes written, also before an error.
     ///
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at), but for the first.
@@ -127,7 +126,7 @@ impl File {
         self.seek_next(position).await
     }
 
-    /// As [`seek`](File::seek), of a file that is shared by those who keep their order themselves.
+    /// As [`seek`](File::seek), of a shared file whose users keep their order themselves.
     pub(crate) async fn seek_next(&self, position: SeekFrom) -> io::Result<u64> {
         let position = match position {
             SeekFrom::Start(position) => Some(position),
@@ -159,7 +158,7 @@ impl File {
         self.seek(SeekFrom::Current(0)).await
     }
 
-    /// Where the file ends.
+    /// Returns the offset of the end of the file.
     async fn end(&self) -> io::Result<u64> {
         let metadata = self.metadata().await?;
         if metadata.file_type().is_block_device() {

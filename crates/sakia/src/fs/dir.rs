@@ -20,10 +20,10 @@ use super::paths::read_link_at;
 use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// How often a lookup is tried that somebody's renaming disturbs.
+/// How many times a lookup is tried when renames by others disturb it.
 const TRIES: u32 = 64;
 
-/// An open directory. Paths given to it are confined to it: what lies outside cannot be reached.
+/// An open directory. Paths given to it are confined to it: files outside cannot be reached.
 ///
 /// It refers to the directory itself, which may be renamed or moved meanwhile.
 ///
@@ -71,8 +71,8 @@ impl Dir {
         Ok(Self { fd, driver, path: path.to_owned() })
     }
 
-    /// Uses a directory that somebody else has open, and that other threads may use meanwhile. Its owner is
-    /// kept while operations use it, and closed by nobody here. `path` is for messages.
+    /// Uses a directory of another owner, which other threads may use meanwhile. The owner is kept while
+    /// operations use it, and the directory is never closed here. `path` is for messages.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -113,8 +113,8 @@ impl Dir {
     ///
     /// # Errors
     /// - `EXDEV`: the path leads out of the directory.
-    /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving what the path leads
-    ///   through. Otherwise as for [`OpenOptions::open`].
+    /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving directories on the
+    ///   path. Otherwise as for [`OpenOptions::open`].
     pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         options.open_at(Some(self), path).await.at("open", &self.path.join(path))
@@ -175,7 +175,7 @@ impl Dir {
         removed.await.at(operation, &self.path.join(path))
     }
 
-    /// Moves what is at `from` beneath this directory to `to` beneath `to_dir`, in place of what is there.
+    /// Moves the file at `from` beneath this directory to `to` beneath `to_dir`, and replaces a file there.
     ///
     /// # Errors
     /// `EXDEV`: a path leads out of its directory, or another file system. Otherwise as for
@@ -210,7 +210,7 @@ impl Dir {
         made.await.between("symlink", original, &self.path.join(link))
     }
 
-    /// Where the symbolic link at `path` beneath this directory points to.
+    /// Returns the target of the symbolic link at `path` beneath this directory.
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`read_link`](super::read_link).
@@ -223,8 +223,8 @@ impl Dir {
         read.await.at("read link", &self.path.join(path))
     }
 
-    /// What the file system tells of what is at `path` beneath this directory, links followed as far as
-    /// they stay within; `.` is the directory itself.
+    /// Returns the metadata of the file at `path` beneath this directory, links followed as far as they stay
+    /// within; `.` is the directory itself.
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`metadata`](super::metadata).

@@ -1,4 +1,4 @@
-//! Direct I/O: alignment, and what is not aligned.
+//! Direct I/O: alignment, and transfers that are not aligned.
 //!
 //! A file opened with `O_DIRECT` moves whole blocks only. The tail of a file that ends within a block is
 //! written and read by way of a second descriptor, which goes through the page cache. The kernel keeps
@@ -22,7 +22,7 @@ use crate::io::transfer::{buf_try, read_exact, write_all};
 /// Bytes that a direct file is read by to its end.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What direct I/O on a file must be aligned to. Powers of two.
+/// The alignment that direct I/O on a file requires. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
     /// Of the address of a buffer, in bytes.
@@ -31,7 +31,7 @@ pub struct DirectAlignment {
     pub offset: u64,
 }
 
-/// What a file needs that was opened for direct I/O.
+/// The state of a file that was opened for direct I/O.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     /// Asked for once.
@@ -41,8 +41,8 @@ pub(super) struct Direct {
 }
 
 impl File {
-    /// What direct I/O on this file must be aligned to; `None` where the file system does not support it.
-    /// 4096 bytes for both where the kernel does not tell, which is before Linux 6.1.
+    /// Returns the alignment that direct I/O on this file requires; `None` if the file system does not
+    /// support it. 4096 bytes for both if the kernel does not tell, which is before Linux 6.1.
     ///
     /// [`AlignedBuf`] is aligned well enough for every file.
     ///
@@ -226,7 +226,7 @@ impl File {
     }
 }
 
-/// Where the kernel does not tell.
+/// The alignment used if the kernel does not tell.
 const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
 
 /// Direct I/O that is not aligned as the file needs it: the kernel's `EINVAL`, with the reason. It lies
@@ -241,7 +241,7 @@ pub struct Misaligned {
 }
 
 impl Misaligned {
-    /// What the file needs.
+    /// Returns the alignment that the file requires.
     pub fn alignment(&self) -> DirectAlignment {
         self.alignment
     }

@@ -1,4 +1,4 @@
-//! An open file: positional reads and writes, and what is asked of it or done to it as a whole.
+//! An open file: positional reads and writes, and operations on it as a whole.
 //!
 //! Buffers go in by value and come back with the result. `EINTR` starts an operation again; `EAGAIN`,
 //! which comes from FIFOs and the like that were opened non-blocking, waits until the file is ready.
@@ -65,7 +65,7 @@ pub struct File {
     pub(super) direct: Option<Box<Direct>>,
 }
 
-/// Where the next read or write goes that names no offset. Shared by the clones of a file.
+/// The offset of the next read or write that names none. Shared by the clones of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
     own: Cell<u64>,
@@ -218,7 +218,7 @@ impl File {
         self.driver.close(self.fd).await
     }
 
-    /// Whether the file has no offsets: a FIFO, a terminal, a device.
+    /// Returns whether the file has no offsets: a FIFO, a terminal, a device.
     pub(super) fn is_stream(&self) -> bool {
         self.fd.kind() == FileKind::Waiting
     }
@@ -308,7 +308,7 @@ impl File {
     #[doc(alias = "pread")]
     pub async fn read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
         buf_try!(check_offset(offset), buf);
-        // What ends well is in one piece here, and the rest boxed: this is what programs do most.
+        // The common, successful path is in one piece here, and the rest boxed.
         let (result, buf) = self.driver.read(&self.fd, buf, offset).await;
         match result {
             Ok(count) => (Ok(count), buf),
@@ -327,9 +327,9 @@ impl File {
         self.explained(result, buf, len, offset).await
     }
 
-    /// As [`read_at`](File::read_at), into [registered memory](crate::io::register_buffers), a block or a part
-    /// of one, which the kernel need not pin first. What counts is direct I/O: what the page cache has is
-    /// copied as into any other memory.
+    /// As [`read_at`](File::read_at), into [registered memory](crate::io::register_buffers), a block or a
+    /// part of one, which the kernel need not pin first. It speeds up direct I/O only: bytes in the page
+    /// cache are copied as into any other memory.
     ///
     /// # Errors
     /// `EFAULT`: a block of another thread's runtime. Otherwise as [`read_at`](File::read_at).
@@ -391,8 +391,8 @@ impl File {
 
     /// Reads from `offset` to the end of the file, and appends to `buf`.
     ///
-    /// Resolves to the number of bytes appended and the buffer, which has what was read before an error
-    /// too. A file that others shrink or grow meanwhile ends where it ends when the end is reached.
+    /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an error too.
+    /// A file that others shrink or grow meanwhile ends where it ends when the end is reached.
     ///
     /// # Errors
     /// `OutOfMemory`: no memory for as much as the file has. Otherwise as for [`read_at`](File::read_at).
@@ -481,8 +481,8 @@ impl File {
     /// [`write_durable`](super::write_durable).
     ///
     /// # Errors
-    /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. Do not take a
-    /// second attempt that succeeds for an answer: the kernel may have dropped what it could not write.
+    /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. Do not take a second
+    /// attempt that succeeds for an answer: the kernel may have dropped the bytes that it could not write.
     ///
     /// # Kernel
     /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
@@ -528,7 +528,7 @@ impl File {
     /// Writes all of `buf` at the end of the file, wherever that is by then: also when others append to
     /// it, from this process or another. Works on any file that is open to write.
     ///
-    /// The kernel takes all of it in one piece unless it runs out of room or is interrupted; then what
+    /// The kernel takes all of it in one piece unless it runs out of room or is interrupted; then bytes that
     /// others append may come between.
     ///
     /// # Errors
@@ -617,7 +617,7 @@ impl File {
         (result, written)
     }
 
-    /// What the file system tells of the file.
+    /// Returns the file's metadata.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -639,8 +639,7 @@ impl File {
         Ok(self.metadata().await?.len())
     }
 
-    /// Makes the file durable: what was written by operations that have resolved, and all that is known
-    /// of the file.
+    /// Makes the file durable: the bytes written by operations that have resolved, and all metadata.
     ///
     /// # Errors
     /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel tells this once: trying again may
@@ -653,8 +652,8 @@ impl File {
         uninterrupted(async || self.driver.fsync(&self.fd, false).await).await
     }
 
-    /// As [`sync_all`](File::sync_all), without what is not needed to read the contents back: times, for
-    /// one.
+    /// As [`sync_all`](File::sync_all), without the metadata that reading the contents back does not need,
+    /// such as times.
     ///
     /// # Errors
     /// See [`sync_all`](File::sync_all).
@@ -711,8 +710,8 @@ fn is_unknown_flag(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
 }
 
-/// Reads `file` from `offset`, which may be [`CURRENT_POSITION`], and appends to `buf`. `size` is what
-/// the file is thought to have.
+/// Reads `file` from `offset`, which may be [`CURRENT_POSITION`], and appends to `buf`. `size` is the
+/// expected size of the file.
 pub(super) async fn read_to_end(
     file: &File,
     buf: Vec<u8>,

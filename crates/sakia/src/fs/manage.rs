@@ -1,4 +1,4 @@
-//! What is done to an open file as a whole: length, room, permissions, times, locks.
+//! Operations on an open file as a whole: length, room, permissions, times, locks.
 
 use std::fs::TryLockError;
 use std::io;
@@ -23,7 +23,7 @@ pub enum Advice {
     Random = Code::Random as u32,
     /// Soon: begin to read it.
     WillNeed = Code::WillNeed as u32,
-    /// Not any more: drop what the page cache has of it and is durable.
+    /// Not any more: drop its durable pages from the page cache.
     DontNeed = Code::DontNeed as u32,
     /// Once.
     NoReuse = Code::NoReuse as u32,
@@ -90,10 +90,10 @@ impl File {
         self.driver.advise(&self.fd, range.start, len, advice as u32).await
     }
 
-    /// Sets who may do what with the file. What is open stays open.
+    /// Sets the file's access rights. Descriptors that are open keep theirs.
     ///
     /// # Errors
-    /// `EPERM`: somebody else's file. `EROFS`. Otherwise as `fchmod(2)`.
+    /// `EPERM`: the file of another user. `EROFS`. Otherwise as `fchmod(2)`.
     ///
     /// # Kernel
     /// A plain call: no ring has it.
@@ -105,7 +105,7 @@ impl File {
     /// Sets the file's times.
     ///
     /// # Errors
-    /// `EPERM`, `EACCES`: somebody else's file. Otherwise as `futimens(3)`.
+    /// `EPERM`, `EACCES`: the file of another user. Otherwise as `futimens(3)`.
     ///
     /// # Kernel
     /// A plain call: no ring has it.
@@ -123,8 +123,8 @@ impl File {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
 
-    /// Locks the file for this open file alone, and waits until nobody else has a lock on it. Only those
-    /// that lock as well are kept out.
+    /// Locks the file for this open file alone, and waits until no other open file has a lock on it. Only
+    /// programs that lock as well are kept out.
     ///
     /// The lock belongs to the open file: its clones share it, and it ends when the last of them is
     /// closed. When the future is dropped while it waits, the lock may still be taken later: then
@@ -140,8 +140,8 @@ impl File {
         self.flock(FlockOperation::LockExclusive).await
     }
 
-    /// Locks the file for all that share the lock in this way, and waits until nobody has it for itself
-    /// alone. Otherwise as [`lock`](File::lock).
+    /// Locks the file for all that share the lock in this way, and waits until no open file has an exclusive
+    /// lock. Otherwise as [`lock`](File::lock).
     ///
     /// # Errors
     /// See [`lock`](File::lock).
@@ -152,7 +152,7 @@ impl File {
     /// As [`lock`](File::lock), at once or not at all.
     ///
     /// # Errors
-    /// `WouldBlock`: somebody else has a lock. Otherwise see [`lock`](File::lock).
+    /// `WouldBlock`: another open file has a lock. Otherwise see [`lock`](File::lock).
     pub async fn try_lock(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockExclusive).await
     }
@@ -160,7 +160,7 @@ impl File {
     /// As [`lock_shared`](File::lock_shared), at once or not at all.
     ///
     /// # Errors
-    /// `WouldBlock`: somebody has it for itself. Otherwise see [`lock`](File::lock).
+    /// `WouldBlock`: another open file has an exclusive lock. Otherwise see [`lock`](File::lock).
     pub async fn try_lock_shared(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockShared).await
     }

@@ -1,4 +1,4 @@
-//! What a file system tells of a file.
+//! The metadata of files.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{StatxFlags, makedev};
 use sakia_driver::{EntryKind, SetTime, StatxResult, StatxTime};
 
-/// What a file is: the names of [`std::fs::FileType`].
+/// The type of a file: the names of [`std::fs::FileType`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileType {
     /// The type bits of `st_mode`.
@@ -21,7 +21,7 @@ impl FileType {
         Self { bits: mode & Self::MASK }
     }
 
-    /// From what a directory's entry says; `None` where the file system does not tell.
+    /// Returns the type that a directory's entry gives; `None` if the file system does not tell.
     pub(super) fn from_entry(kind: EntryKind) -> Option<Self> {
         let bits = match kind {
             EntryKind::File => 0o100_000,
@@ -36,37 +36,37 @@ impl FileType {
         Some(Self { bits })
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.bits == 0o040_000
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.bits == 0o100_000
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.bits == 0o120_000
     }
 
-    /// Whether it is a FIFO, or a pipe.
+    /// Returns whether it is a FIFO, or a pipe.
     pub fn is_fifo(&self) -> bool {
         self.bits == 0o010_000
     }
 
-    /// Whether it is a socket.
+    /// Returns whether it is a socket.
     pub fn is_socket(&self) -> bool {
         self.bits == 0o140_000
     }
 
-    /// Whether it is a block device.
+    /// Returns whether it is a block device.
     pub fn is_block_device(&self) -> bool {
         self.bits == 0o060_000
     }
 
-    /// Whether it is a character device, such as a terminal.
+    /// Returns whether it is a character device, such as a terminal.
     pub fn is_char_device(&self) -> bool {
         self.bits == 0o020_000
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for FileType {
     }
 }
 
-/// Who may do what with a file: its mode without the type.
+/// The access rights of users to a file: its mode without the type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Permissions {
     mode: u32,
@@ -111,7 +111,7 @@ impl Permissions {
         *self = Self::from_mode(mode);
     }
 
-    /// Whether nobody has the permission to write. Says nothing of a privileged user.
+    /// Returns whether no user has the permission to write. A privileged user may write all the same.
     pub fn readonly(&self) -> bool {
         self.mode & Self::WRITE == 0
     }
@@ -144,7 +144,7 @@ impl From<Permissions> for std::fs::Permissions {
     }
 }
 
-/// What a file system tells of a file, at one moment.
+/// The metadata of a file, at one moment.
 #[derive(Clone)]
 pub struct Metadata {
     stat: StatxResult,
@@ -155,23 +155,23 @@ impl Metadata {
         Self { stat }
     }
 
-    /// What the file is.
+    /// Returns the type of the file.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode())
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type().is_dir()
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.file_type().is_file()
     }
 
-    /// Whether it is a symbolic link. Never of what [`metadata`](super::metadata) tells, which follows
-    /// links.
+    /// Returns whether it is a symbolic link. Never true for the result of [`metadata`](super::metadata),
+    /// which follows links.
     pub fn is_symlink(&self) -> bool {
         self.file_type().is_symlink()
     }
@@ -182,7 +182,7 @@ impl Metadata {
         self.stat.size
     }
 
-    /// Who may do what.
+    /// Returns the access rights.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.mode())
     }

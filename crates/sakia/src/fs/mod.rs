@@ -1,5 +1,4 @@
-//! Files and directories: the names and the meaning of [`std::fs`], and what an asynchronous program needs
-//! besides.
+//! Files and directories: the names and the meaning of [`std::fs`], and additions for asynchronous programs.
 //!
 //! - [`File`]: reads and writes at an offset, any number at a time, or at the file's position; whole,
 //!   vectored, durable, appended. Locks, times, room, advice.
@@ -68,7 +67,7 @@ pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
 }
 
-/// What starts operations on the calling thread's runtime.
+/// Returns the handle for operations on the calling thread's runtime.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use super::dir::open_resolving;
 use super::{Dir, File, FileType, Metadata, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// How a file is to be opened: the names of [`std::fs::OpenOptions`], and a few more.
+/// The options for opening a file: the names of [`std::fs::OpenOptions`], and a few more.
 ///
 /// # Examples
 /// ```
@@ -97,8 +97,8 @@ impl OpenOptions {
         self
     }
 
-    /// How the path is looked up. Without this call as the kernel always does, and for
-    /// [`Dir::open_with`] confined to the directory.
+    /// Restricts how the path is looked up. Without this call it is looked up as the kernel always does, and
+    /// for [`Dir::open_with`] confined to the directory.
     ///
     /// # Kernel
     /// 5.6. Source: `openat2(2)`.
@@ -109,13 +109,13 @@ impl OpenOptions {
 
     /// Opens the file.
     ///
-    /// A FIFO takes until somebody has opened its other end; only this future waits for that. When it is
-    /// dropped meanwhile, the thread that waits in its place does so until then. With
+    /// Opening a FIFO waits until another process has opened its other end; only this future waits for that.
+    /// If it is dropped meanwhile, the thread that waits in its place goes on until then. With
     /// [`nonblocking`](OpenOptions::nonblocking) nothing waits.
     ///
     /// # Errors
     /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
-    /// - `ENOENT`, `EACCES`, `EEXIST`, `EISDIR`, `ELOOP`, `ETXTBSY`: the path, and what is there.
+    /// - `ENOENT`, `EACCES`, `EEXIST`, `EISDIR`, `ELOOP`, `ETXTBSY`: the path, and the file there.
     /// - `EMFILE`, `ENFILE`: no descriptors left. `EINVAL`: no direct I/O there.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `open(2)`.
     ///
@@ -130,8 +130,8 @@ impl OpenOptions {
     }
 
     /// Opens the file, and asks for its metadata. On a local file system both take one call less than
-    /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime asks what it has to
-    /// know of a file by the same call.
+    /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime learns the facts that
+    /// it needs about the file by the same call.
     ///
     /// # Errors
     /// As [`open`](OpenOptions::open), and `statx(2)`.
@@ -205,7 +205,7 @@ impl OpenOptions {
         Ok(File::new(fd, driver, flags))
     }
 
-    /// Whether it is to be read, and nothing else is said.
+    /// Returns whether only reading was asked for, and no other option.
     pub(crate) fn only_reads(&self) -> bool {
         self.resolve.is_none() && matches!(self.flags(), Ok(flags) if flags == OFlags::RDONLY)
     }
@@ -259,8 +259,8 @@ impl OpenOptions {
     }
 }
 
-/// Opens a path as `open(2)` does, FIFOs included: waits for somebody at the other end, on a thread of its
-/// own. `lookup` has a say in how it is looked up, and from which directory.
+/// Opens a path as `open(2)` does, FIFOs included: waits for the peer at the other end, on a thread of its
+/// own. `lookup` decides how it is looked up, and from which directory.
 pub(super) async fn open_like_std(
     driver: &Handle,
     path: &Path,
@@ -311,8 +311,8 @@ async fn open_unawaited(
     }
 }
 
-/// Waits until somebody has opened a FIFO to write that was opened to read only. Other files are as they
-/// are to be.
+/// Waits until another process has opened to write a FIFO that was opened to read only. Other files are left
+/// as they are.
 pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io::Result<()> {
     if !may_await_writer(flags) || fd.kind() == FileKind::Bounded {
         return Ok(());
@@ -324,18 +324,18 @@ pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io:
     Ok(())
 }
 
-/// Whether a FIFO that is opened with these flags takes until it has a writer.
+/// Returns whether opening a FIFO with these flags waits for a writer.
 fn may_await_writer(flags: OFlags) -> bool {
     let waits = !flags.intersects(OFlags::NONBLOCK | OFlags::PATH);
     waits && flags & OFlags::RWMODE == OFlags::RDONLY
 }
 
-/// Whether a FIFO could not be opened to write since nobody reads it, and the caller would rather wait.
+/// Returns whether opening a FIFO to write failed for want of a reader, and the caller would rather wait.
 fn is_reader_missing(error: &io::Error, flags: OFlags) -> bool {
     error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && !flags.contains(OFlags::NONBLOCK)
 }
 
-/// How a path is looked up: what it must not lead through. Combine with `|`.
+/// Restrictions on looking up a path: what it must not lead through. Combine with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve(ResolveFlags);
 

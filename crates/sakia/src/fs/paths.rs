@@ -1,4 +1,4 @@
-//! What is done to names: directories, links, renaming, removing, asking.
+//! Operations on names: directories, links, renaming, removing, asking.
 
 use std::ffi::CString;
 use std::io;
@@ -75,7 +75,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// Takes `error` for none if there is a directory, which somebody else may have made just now.
+/// Ignores `error` if there is a directory, which another process may have made just now.
 async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
     match metadata(path).await {
         Ok(found) if found.is_dir() => Ok(()),
@@ -83,7 +83,7 @@ async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
     }
 }
 
-/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once nobody has it
+/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once no process has it
 /// open.
 ///
 /// # Errors
@@ -118,11 +118,11 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
     removed.await.at("remove directory", path)
 }
 
-/// Moves what is at `from` to `to`, in place of what is there: in one step, so that others see the one or
+/// Moves the file at `from` to `to`, and replaces a file there: in one step, so that others see the one or
 /// the other.
 ///
 /// # Errors
-/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: what is there cannot be replaced by it.
+/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: the file there cannot be replaced by it.
 /// Otherwise as `rename(2)`.
 ///
 /// # Panics
@@ -155,7 +155,7 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Re
     made.await.between("link", original, link)
 }
 
-/// Makes a symbolic link at `link` that points to `original`, whatever that is.
+/// Makes a symbolic link at `link` that points to `original`, which need not exist.
 ///
 /// # Errors
 /// `EEXIST`: there is something. Otherwise as `symlink(2)`.
@@ -171,7 +171,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Resu
     made.await.between("symlink", original, link)
 }
 
-/// Where a symbolic link points to.
+/// Returns the target of a symbolic link.
 ///
 /// # Errors
 /// `EINVAL`: not a symbolic link. Otherwise as `readlink(2)`.
@@ -188,7 +188,7 @@ pub async fn read_link(path: impl AsRef<Path>) -> Result<PathBuf> {
     read.await.at("read link", path)
 }
 
-/// Where a path leads when its last part is a symbolic link, one that leads nowhere included.
+/// Returns the path to which a final symbolic link leads, also if that file does not exist.
 pub(super) async fn follow_links(path: &Path) -> io::Result<PathBuf> {
     let mut target = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -226,7 +226,7 @@ pub(super) async fn read_link_at(
     }
 }
 
-/// What the file system tells of what is at `path`, links followed.
+/// Returns the metadata of the file at `path`, links followed.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES`, `ELOOP`. Otherwise as `stat(2)`.
@@ -261,7 +261,8 @@ async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
     uninterrupted(stat).await.map(Metadata::new)
 }
 
-/// Whether there is something at `path`, links followed. The same as [`try_exists`]: both names are in use.
+/// Returns whether there is a file at `path`, links followed. The same as [`try_exists`]: both names are in
+/// use.
 ///
 /// # Errors
 /// It cannot be told: `EACCES`, `ELOOP`.
@@ -272,7 +273,7 @@ pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
     try_exists(path).await
 }
 
-/// Whether there is something at `path`, links followed.
+/// Returns whether there is a file at `path`, links followed.
 ///
 /// # Errors
 /// It cannot be told: `EACCES`, `ELOOP`.
@@ -287,10 +288,10 @@ pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
     }
 }
 
-/// Sets who may do what with what is at `path`, links followed.
+/// Sets the access rights of the file at `path`, links followed.
 ///
 /// # Errors
-/// `EPERM`: somebody else's file. `EROFS`. Otherwise as `chmod(2)`.
+/// `EPERM`: the file of another user. `EROFS`. Otherwise as `chmod(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -304,10 +305,10 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
     set.await.at("set permissions", path)
 }
 
-/// Sets the times of what is at `path`, links followed.
+/// Sets the times of the file at `path`, links followed.
 ///
 /// # Errors
-/// `EPERM`, `EACCES`: somebody else's file. Otherwise as `utimensat(2)`.
+/// `EPERM`, `EACCES`: the file of another user. Otherwise as `utimensat(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -322,7 +323,7 @@ pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
     set.await.at("set times", path)
 }
 
-/// Gives what is at `path` to another owner or group, links followed; `None` leaves it.
+/// Gives the file at `path` to another owner or group, links followed; `None` leaves it.
 ///
 /// # Errors
 /// `EPERM`: not allowed. Otherwise as `chown(2)`.
@@ -338,7 +339,7 @@ pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -
     set.await.at("chown", path)
 }
 
-/// The absolute path of what is at `path`, without links, `.` and `..`.
+/// Returns the absolute path of the file at `path`, without links, `.` and `..`.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES`, `ELOOP`. `ENOENT` also when it is moved or removed meanwhile, or when there is no

@@ -16,7 +16,7 @@ use crate::error::{Context, Result};
 /// Bytes of entries read at once: some 800 of them.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Where the length of an entry's record lies within it; see `getdents(2)`.
+/// The offset of the record's length within an entry; see `getdents(2)`.
 const RECORD_LEN_AT: usize = 16;
 
 /// The entries of a directory, in no order; made by [`read_dir`](super::read_dir). `.` and `..` are not
@@ -123,13 +123,13 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// An entry of a directory. It keeps the directory open, so that what is asked of it later is asked of
-/// this very entry and not of whatever the path names by then.
+/// An entry of a directory. It keeps the directory open, so that later questions concern this very entry and
+/// not the file that the path names by then.
 pub struct DirEntry {
     directory: Rc<Dir>,
     name: OsString,
     inode: u64,
-    /// What the directory says that it is; `None` where the file system does not tell.
+    /// The type that the directory gives; `None` if the file system does not tell.
     pub(super) kind: Option<FileType>,
 }
 
@@ -149,14 +149,14 @@ impl DirEntry {
         self.directory.path.join(&self.name)
     }
 
-    /// The inode number that the directory has for it. At a mount point, that of what is underneath.
+    /// The inode number that the directory has for it. At a mount point, that of the directory underneath.
     #[doc(alias = "d_ino")]
     pub fn ino(&self) -> u64 {
         self.inode
     }
 
-    /// What the entry is, links not followed. Most file systems tell with the name; only where one does
-    /// not is the file asked.
+    /// Returns the type of the entry, links not followed. Most file systems give it with the name; only
+    /// otherwise is the file asked.
     ///
     /// # Errors
     /// As for [`metadata`](DirEntry::metadata), if the file is asked.
@@ -168,7 +168,7 @@ impl DirEntry {
         }
     }
 
-    /// What the file system tells of the entry, links not followed.
+    /// Returns the metadata of the entry, links not followed.
     ///
     /// # Errors
     /// `ENOENT`: it was removed meanwhile. Otherwise as `statx(2)`.

@@ -1,5 +1,5 @@
-//! Files that are replaced as a whole: others, and whoever comes after a crash, see the old contents or the
-//! new ones, and nothing in between.
+//! Files that are replaced as a whole: other processes, and readers after a crash, see the old contents or
+//! the new ones, and nothing in between.
 //!
 //! 1. The contents are written to a new file of another name in the same directory.
 //! 2. It gets owner and permissions of the file it replaces, and is made durable: were it renamed first,
@@ -31,7 +31,7 @@ use crate::environment::{Environment, Machine};
 use crate::error::{Context as _, Result};
 use crate::executor::{try_current, with_current};
 
-/// How often a name is tried that nobody has.
+/// How many times an unused name is looked for.
 const NAME_TRIES: u32 = 16;
 /// The most bytes of a name on most file systems.
 const NAME_BYTES_MAX: usize = 255;
@@ -39,7 +39,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// Replaces the contents of a file, or makes it, so that they are there as a whole or not at all, and
 /// durable once the future has resolved.
 ///
-/// A symbolic link is followed: what it points to is replaced. Other hard links keep the old contents.
+/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents.
 ///
 /// # Errors
 /// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are there still, and nothing else is left; but
@@ -105,8 +105,8 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Begins a file to take the place of what is at `path`, if anything is. It is empty, open to read
-    /// and write.
+    /// Begins a file to take the place of the one at `path`, if there is one. It is empty, open to read and
+    /// write.
     ///
     /// # Errors
     /// `ENOENT`: there is no directory for it. `EISDIR`: a directory is in its place. Otherwise as
@@ -131,7 +131,7 @@ impl AtomicFile {
         if old.as_ref().is_some_and(Metadata::is_dir) {
             return Err(Errno::ISDIR.into()).at("save", path);
         }
-        // Whoever may not read the old file may not read the new one half written either.
+        // A user who may not read the old file may not read the new one half written either.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let created = create_temporary(&directory, &name, mode).await;
         let (fd, temporary) = created.at("create a temporary file beside", path)?;
@@ -216,8 +216,8 @@ impl Drop for AtomicFile {
     /// if the runtime has ended.
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
-        // It may be gone, by a rename whose result nobody waited for. Otherwise that rename fails now, and
-        // does not come after what is saved next.
+        // It may be gone, by a rename whose caller was dropped. Otherwise that rename fails now, and does not
+        // follow the next save.
         self.directory.fd.unlink_now(temporary).ok();
     }
 }
@@ -229,7 +229,7 @@ impl fmt::Debug for AtomicFile {
     }
 }
 
-/// Makes a file with a name that nobody has.
+/// Makes a file with an unused name.
 async fn create_temporary(directory: &Dir, name: &OsStr, mode: u32) -> io::Result<(Fd, CString)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mut tries = NAME_TRIES;

@@ -1,4 +1,4 @@
-//! Files as what readers and writers are made of.
+//! Files as sources of readers and sinks of writers.
 
 use std::io;
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl AsyncReadAt for File {
         self.driver.read(&self.fd, buf, offset)
     }
 
-    /// With direct I/O what every device at hand can do: a page.
+    /// With direct I/O an alignment that every device at hand supports: a page.
     fn read_alignment(&self) -> usize {
         if self.direct.is_some() { 4096 } else { 1 }
     }
@@ -65,8 +65,8 @@ impl AsyncWrite for File {
 }
 
 impl AsyncWriteAt for File {
-    /// As [`write_at`](File::write_at); with direct I/O all of `buf`, what is off the alignment at its end
-    /// by way of the page cache.
+    /// As [`write_at`](File::write_at); with direct I/O all of `buf`, the unaligned bytes at its end through
+    /// the page cache.
     async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
         if self.direct.is_none() {
             return File::write_at(self, buf, offset).await;

@@ -1,10 +1,10 @@
 //! Removing a tree, by descriptor.
 //!
-//! Each directory is opened relative to its parent, and never by way of a link, so that nobody can put a
-//! link in the way and have something else removed. A directory is read while it is emptied. Of the
-//! directories above the one at hand only the nearest are kept open; a tree of any depth and width takes
-//! the same memory, but for a name per level. Coming back to one that was not kept open, by `..`, it is
-//! looked at whether it is the same one still.
+//! Each directory is opened relative to its parent, and never by way of a link, so that no other process can
+//! put a link in the way and have something else removed. A directory is read while it is emptied. Of the
+//! directories above the one at hand only the nearest are kept open; a tree of any depth and width takes the
+//! same memory, but for a name per level. On the way back, by `..`, to one that was not kept open, the code
+//! checks that it is the same one still.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsString};
@@ -27,8 +27,8 @@ const BATCH: usize = 32;
 /// Removes a directory with all that is in it. A symbolic link is removed itself, and links within are not
 /// followed.
 ///
-/// What others add meanwhile is removed too, or else makes it fail with `ENOTEMPTY`. After an error the
-/// rest is left.
+/// Files that others add meanwhile are removed too, or else the call fails with `ENOTEMPTY`. After an error
+/// the rest is left.
 ///
 /// # Errors
 /// `ENOTDIR`: something else. `EACCES`, `EPERM`, `EBUSY`: something in it cannot be removed; the error
@@ -125,7 +125,7 @@ impl Walk {
             match removal.await {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // The file system did not tell, or somebody has put a directory in its place.
+                // The file system did not tell, or another process has put a directory in its place.
                 Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
                     directories.push(name);
                 }
@@ -197,7 +197,7 @@ impl Walk {
             let stat = self.driver.statx_fd(&up).await.map(Metadata::new);
             let stat = stat.at("metadata", &self.path)?;
             if (stat.dev(), stat.ino()) != above.id {
-                // Somebody has moved the directory that was left.
+                // Another process has moved the directory that was left.
                 return Err(Errno::NOENT.into()).at("remove directory", &path);
             }
             let (driver, path) = (self.driver.clone(), self.path.clone());
@@ -226,7 +226,7 @@ fn is_no_directory(error: &io::Error) -> bool {
     [Errno::NOTDIR, Errno::LOOP].iter().any(|no| error.raw_os_error() == Some(no.raw_os_error()))
 }
 
-/// Somebody else was quicker to remove it.
+/// Accepts that another process removed it first.
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

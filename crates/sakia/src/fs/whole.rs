@@ -33,7 +33,7 @@ const RANGE_BYTES: usize = 64 << 20;
 const SMALL_RANGE_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// What the next file read as a whole is thought to have: the size of the last ones.
+    /// The expected size of the next file that is read as a whole: the size of the last ones.
     static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
 }
 
@@ -81,8 +81,8 @@ fn read_now(driver: &Handle, path: &Path) -> Result<WholeFile> {
     }
 }
 
-/// Does what [`begin_read`] has left. Boxed, and so compiled here and not in each program that reads a file:
-/// what it waits for costs much more than the allocation.
+/// Finishes the read of [`begin_read`]. Boxed, and so compiled here and not in each program that reads a
+/// file: the wait costs much more than the allocation.
 fn finish_read(
     path: &Path,
     begun: WholeFile,
@@ -113,8 +113,8 @@ fn finish_read(
     })
 }
 
-/// Goes on with what was opened without waiting, and of which `begin` was read: a FIFO may have no writer
-/// yet.
+/// Goes on with a file that was opened without waiting, and of which `begin` was read: a FIFO may have no
+/// writer yet.
 pub(crate) async fn read_opened(fd: OwnedFd, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     let file = File::try_from(fd)?;
     if begin.is_empty() {
@@ -123,14 +123,14 @@ pub(crate) async fn read_opened(fd: OwnedFd, begin: Vec<u8>) -> io::Result<Vec<u
     read_all(file, begin).await
 }
 
-/// Goes on with what was opened without waiting, to be read: as if that had waited.
+/// Goes on with a file that was opened without waiting, to be read: as if opening it had waited.
 pub(crate) async fn finish_opening(fd: OwnedFd) -> io::Result<OwnedFd> {
     let file = File::try_from(fd)?;
     await_writer(&file.driver, &file.fd, OFlags::RDONLY).await?;
     file.into_std().await.map(OwnedFd::from)
 }
 
-/// Remembers how large a file was, and gives back what its buffer has too much.
+/// Remembers how large a file was, and gives back the excess room of its buffer.
 fn learn_size(mut bytes: Vec<u8>, expected: usize) -> Vec<u8> {
     // Fast up, slowly down: a buffer too large costs little, one too small a read.
     let next = bytes.len().max(expected - expected / 16);
@@ -141,7 +141,7 @@ fn learn_size(mut bytes: Vec<u8>, expected: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads what comes after `begin`.
+/// Reads the bytes after `begin`.
 async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     if file.is_stream() {
         let (result, bytes) = read_to_end(&file, begin, CURRENT_POSITION, None).await;
@@ -201,8 +201,8 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 }
 
 /// Writes a file as a whole so that it, and its name, are there after a power failure once the future has
-/// resolved. Until then it may be empty or half written; [`save`](super::save) is for files that must not
-/// be. A symbolic link is followed: the name that is durable is that of what it points to.
+/// resolved. Until then it may be empty or half written; [`save`](super::save) is for files that must not be.
+/// A symbolic link is followed: the name that becomes durable is that of its target.
 ///
 /// # Errors
 /// `EIO`: it could not be made durable. Otherwise as for [`write()`].
@@ -283,8 +283,8 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     Ok(count)
 }
 
-/// Copies from the beginning of one file to the beginning of another. `size` is what the source seems to
-/// have.
+/// Copies from the beginning of one file to the beginning of another. `size` is the apparent size of the
+/// source.
 async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u64> {
     let mut done = 0;
     if !source.is_stream() && !target.is_stream() {
@@ -308,7 +308,7 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
     copy_by_reading(source, target, done).await
 }
 
-/// Whether the kernel does not copy between such files, though reading and writing may do.
+/// Returns whether the kernel does not copy between such files, though reading and writing may do.
 fn is_not_possible(error: &io::Error) -> bool {
     const ERRORS: [Errno; 6] =
         [Errno::XDEV, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::BADF];

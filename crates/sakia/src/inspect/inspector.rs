@@ -11,8 +11,7 @@ use crate::executor::{Local, current, with_current};
 
 /// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
 ///
-/// It keeps nothing of the runtime alive but what it shows. After the runtime's end that is what there was
-/// then.
+/// It keeps only the shown records of the runtime alive. After the runtime's end they show its last state.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     pub(crate) shared: Arc<Shared>,
@@ -62,7 +61,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Shown {
     thread_id: u32,
-    /// `None` if it does not write down what it does.
+    /// `None` if it does not record its activity.
     observer: Option<Observer>,
 }
 

@@ -5,11 +5,10 @@
 //! same from anywhere: from within a task, or from another thread, also while a thread of the runtime is
 //! stuck in a task that does not come back or in a system call. It never blocks.
 //!
-//! For that the threads have to write down what they do:
-//! [`Builder::inspection`](crate::Builder::inspection), or the environment variable `SAKIA_INSPECT=1`. It
-//! costs some tens of nanoseconds for each operation and each poll of a task. Without it nothing is paid,
-//! and there is less to see: the settings always, and of the thread that asks the operations without age,
-//! descriptor and task.
+//! For that the threads have to record their activity: [`Builder::inspection`](crate::Builder::inspection),
+//! or the environment variable `SAKIA_INSPECT=1`. It costs some tens of nanoseconds for each operation and
+//! each poll of a task. Without it nothing is paid, and there is less to see: the settings always, and of the
+//! thread that asks the operations without age, descriptor and task.
 //!
 //! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, tells
 //! of a turn in which tasks kept the thread for long, of an operation that should have ended by itself, and

@@ -1,4 +1,4 @@
-//! Warnings of what takes too long: what there is to say, and who is told.
+//! Warnings of turns and operations that take too long: their contents and their receiver.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -71,21 +71,21 @@ impl Warnings {
         Self::to(Sink::Callback(Arc::new(callback)))
     }
 
-    /// How long tasks may keep the thread, or the driver without a sleep.
+    /// Sets how long tasks may keep the thread, or the driver without a sleep.
     #[must_use]
     pub fn turn(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.turn = limit.into();
         self
     }
 
-    /// How long an operation may take that ends by itself.
+    /// Sets how long an operation may take that ends by itself.
     #[must_use]
     pub fn operation(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.operation = limit.into();
         self
     }
 
-    /// How long an operation may keep a lane's thread busy.
+    /// Sets how long an operation may keep a lane's thread busy.
     #[must_use]
     pub fn lane(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.lane = limit.into();
@@ -96,7 +96,7 @@ impl Warnings {
     /// empty.
     ///
     /// # Errors
-    /// `InvalidInput` for what is none of the known values, with their list.
+    /// `InvalidInput` for an unknown value, with the list of known ones.
     pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
         let Some(value) = value else { return Ok(Self::off()) };
         value.to_str().and_then(Self::parse).ok_or_else(|| {

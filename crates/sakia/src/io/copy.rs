@@ -4,8 +4,8 @@
 //! the bytes are not copied within the process. What fills less than half a block is copied: it would
 //! keep more memory than it has bytes.
 //!
-//! Where a file is read and the kernel can send it, to a stream, its bytes do not come to the process at all:
-//! the writer gets ranges of it.
+//! If a file is read and the kernel can send it to a stream, its bytes never come to the process: the writer
+//! gets ranges of the file.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use super::reader::Reader;
 use super::source::{Level, Source};
 use super::writer::Writer;
 
-/// Writes what `reader` has left to `writer`, until the end, and flushes it to [`Level::Accepted`].
+/// Writes the remaining bytes of `reader` to `writer`, until the end, and flushes it to [`Level::Accepted`].
 /// Resolves to the number of bytes copied.
 ///
 /// Reading and writing overlap, as far as the reader reads ahead and the writer's bound allows. The writer
@@ -24,12 +24,12 @@ use super::writer::Writer;
 /// it becomes shorter between being read and being sent, writing fails with
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
-/// Dropping the future leaves what was taken from the reader with the writer, where it
+/// Dropping the future leaves the bytes taken from the reader with the writer, where it
 /// [counts](Writer::accepted); another copy goes on from there.
 ///
 /// # Errors
-/// What reading or writing fails with. After an error of reading, what was read before it has been given to
-/// the writer.
+/// As for reading or writing. After an error of reading, the bytes read before it have been given to the
+/// writer.
 ///
 /// # Examples
 /// ```
@@ -77,7 +77,8 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
     Ok(reader.consumed() - before)
 }
 
-/// Has the writer send what `reader` has left, if that is much of a file: as many bytes as it has now.
+/// Has the writer send the remaining bytes of `reader`, if that is much of a file: as many bytes as it has
+/// now.
 async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<()> {
     /// Fewer are written sooner than the kernel is asked for the size.
     const BYTES_MIN: u64 = 64 << 10;

@@ -21,7 +21,7 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// How many bytes it has; none if it ends before it begins.
+    /// Returns the number of its bytes; 0 if it ends before it begins.
     pub(crate) fn len(&self) -> u64 {
         self.end.saturating_sub(self.at)
     }

@@ -1,4 +1,4 @@
-//! Descriptors of any kind, and what is read and written.
+//! Descriptors of any kind, and their readers and writers.
 //!
 //! - [`Reader`] and [`Writer`] have buffers of their own, of which ordinary code borrows: bytes, lines,
 //!   pieces, reading ahead, bounds. [`copy`] and [`copy_bidirectional`] connect them.

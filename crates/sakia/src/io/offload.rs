@@ -43,7 +43,7 @@ pub struct Offloaded {
     taken: u32,
 }
 
-/// What the reader and the thread share.
+/// The state that the reader and the thread share.
 struct Shared {
     block_bytes: usize,
     /// Half of all blocks.

@@ -8,7 +8,7 @@ use sakia_driver::{BufResult, IoBuf, IoBufMut};
 use super::stream::{Stream, closer, reader, writer};
 use crate::executor::current;
 
-/// Makes a pipe: what goes into the writer comes out of the reader. Neither end is inherited by other
+/// Makes a pipe: bytes written to the writer come out of the reader. Neither end is inherited by other
 /// programs.
 ///
 /// # Errors

@@ -27,9 +27,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// - [`with_depth`](Reader::with_depth) reads a file, with several blocks in flight.
 /// - [`offload`](Reader::offload) has a thread read a file ahead.
 ///
-/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after
-/// the bytes before them, and the next call tries again at the same place. The end is found only where a
-/// read brings no bytes at all; a later call sees what was appended since. A reader that is dropped with
+/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after the
+/// bytes before them, and the next call tries again at the same place. The end is found only where a read
+/// brings no bytes at all; a later call sees bytes that were appended since. A reader that is dropped with
 /// reads in flight leaves their memory to the driver.
 ///
 /// # Examples
@@ -59,7 +59,7 @@ pub struct Reader<S: Source> {
     carry: Vec<u8>,
     /// Those of `carry` from here on are not consumed.
     carry_at: usize,
-    /// What was read last.
+    /// The block that was read last.
     block: Held,
     /// The bytes of `block` that are not consumed, nor in `carry`.
     range: Range<usize>,
@@ -191,7 +191,7 @@ impl Reader<Offloaded> {
     }
 }
 
-/// Where in a reader some bytes are.
+/// The place of some bytes in a reader.
 enum Place {
     Carry(Range<usize>),
     Block(Range<usize>),
@@ -226,7 +226,7 @@ impl<S: Source> Reader<S> {
         self.carry.len() - self.carry_at
     }
 
-    /// How many bytes were consumed so far, by any method.
+    /// Returns the number of bytes consumed so far, by any method.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -234,7 +234,7 @@ impl<S: Source> Reader<S> {
     /// The next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
     ///
     /// # Errors
-    /// What reading fails with, once all bytes before it are consumed; never `EINTR`. The next call tries
+    /// As for reading, once all bytes before the error are consumed; never `EINTR`. The next call tries
     /// again.
     pub async fn fill(&mut self) -> io::Result<&[u8]> {
         poll_fn(|cx| self.poll_fill(cx)).await?;
@@ -252,7 +252,7 @@ impl<S: Source> Reader<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Gets the next block, when the last one is used up; answers false at the end.
+    /// Gets the next block, when the last one is used up; returns false at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         debug_assert!(self.range.is_empty(), "the block before is used up");
         let next = ready!(self.source.poll_block(cx, &mut self.block))?;
@@ -319,7 +319,7 @@ impl<S: Source> Reader<S> {
         Ok(self.at(self.first(count)))
     }
 
-    /// Has `count` bytes in one piece, fewer at the end; answers how many.
+    /// Collects `count` bytes in one piece, fewer at the end; returns their number.
     fn poll_peek(&mut self, cx: &mut Context<'_>, count: usize) -> Poll<io::Result<usize>> {
         loop {
             let (carried, in_block) = (self.carried(), self.range.len());
@@ -351,7 +351,7 @@ impl<S: Source> Reader<S> {
 
     /// Fills `buf`.
     ///
-    /// Dropping the future, and an error, leave in `buf` what was consumed by then; see
+    /// Dropping the future, and an error, leave in `buf` the bytes consumed by then; see
     /// [`consumed`](Reader::consumed). What must not be consumed in part is [peeked](Reader::peek) at.
     ///
     /// # Errors
@@ -370,8 +370,8 @@ impl<S: Source> Reader<S> {
         Ok(())
     }
 
-    /// The bytes up to the next `delimiter`, and it; without it what is left before the end, and nothing
-    /// at the end. They are consumed. At most `limit` bytes come before the delimiter.
+    /// The bytes up to the next `delimiter`, and it; without it the bytes left before the end, and nothing at
+    /// the end. They are consumed. At most `limit` bytes come before the delimiter.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
@@ -383,8 +383,7 @@ impl<S: Source> Reader<S> {
         Ok(self.at(place))
     }
 
-    /// How many bytes there are up to a delimiter, it included, or to the end. They are in one piece
-    /// then.
+    /// Returns the number of bytes up to a delimiter, it included, or to the end. They are in one piece then.
     async fn find(&mut self, delimiter: u8, limit: usize) -> io::Result<usize> {
         let mut searched = 0;
         poll_fn(|cx| self.poll_find(cx, delimiter, limit, &mut searched)).await
@@ -511,7 +510,7 @@ impl<S: Source> Reader<S> {
 
     /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to their number.
     ///
-    /// Dropping the future, and an error, leave in `buf` what was consumed by then.
+    /// Dropping the future, and an error, leave in `buf` the bytes consumed by then.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes. The others are not consumed, and `limit`
@@ -563,7 +562,7 @@ impl<S: Source> Reader<S> {
         self.consumed += range.len();
     }
 
-    /// Whether the next bytes are a block, or a large part of one.
+    /// Returns whether the next bytes are a block, or a large part of one.
     pub(crate) fn has_block(&self) -> bool {
         self.carried() == 0 && self.range.len() * 2 > self.size_of_block()
     }

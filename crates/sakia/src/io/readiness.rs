@@ -12,14 +12,14 @@ use sakia_driver::PollEvents;
 
 use super::stream::Stream;
 
-/// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, what a library gave out.
+/// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, a descriptor from a library.
 ///
 /// It keeps the descriptor's owner and gives it back with [`into_inner`](Async::into_inner). Any number
 /// of tasks may wait at once, in both directions; each is told.
 ///
 /// The `*_with` methods try first and wait when that would block, so the descriptor should be
 /// non-blocking (`O_NONBLOCK`): a call that blocks holds up its whole thread. `new` does not change
-/// that flag, which belongs to the open file and is shared with whoever else has it.
+/// that flag, which belongs to the open file and is shared with its other users.
 ///
 /// The driver polls a duplicate of the descriptor. It is closed soon after the `Async` is dropped or
 /// taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
@@ -69,7 +69,8 @@ impl<T: AsFd> Async<T> {
 impl<T> Async<T> {
     /// Waits until there is something to read, the end of it, an error, or a hang-up.
     ///
-    /// Another task may be quicker to take what is there. Dropping the future gives up the wait.
+    /// Another task may be quicker to take the bytes or the connection. Dropping the future gives up the
+    /// wait.
     ///
     /// # Errors
     /// - `EBADF`, `EPERM`: the descriptor is of a kind that cannot be polled.
@@ -96,11 +97,11 @@ impl<T> Async<T> {
         self.readiness.ready(PollEvents::WRITABLE).await
     }
 
-    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in
-    /// between. `Interrupted` is tried again at once. Resolves to what `f` answered last.
+    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in between.
+    /// `Interrupted` is tried again at once. Resolves to the last result of `f`.
     ///
     /// # Errors
-    /// What `f` fails with, and as for [`readable`](Async::readable).
+    /// As the last call of `f`, and as for [`readable`](Async::readable).
     pub async fn read_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::READABLE, f).await
     }
@@ -108,7 +109,7 @@ impl<T> Async<T> {
     /// As [`read_with`](Async::read_with), waiting for room to write.
     ///
     /// # Errors
-    /// What `f` fails with, and as for [`readable`](Async::readable).
+    /// As the last call of `f`, and as for [`readable`](Async::readable).
     pub async fn write_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::WRITABLE, f).await
     }

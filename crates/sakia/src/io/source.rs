@@ -1,4 +1,4 @@
-//! What can be read and written, and in which order its bytes arrive.
+//! The traits of objects that can be read and written, and the order in which their bytes arrive.
 //!
 //! Four small traits say what a type can do: [`AsyncRead`] and [`AsyncWrite`] for what is read and
 //! written in order, [`AsyncReadAt`] and [`AsyncWriteAt`] for what has positions. Buffers go in by value
@@ -26,7 +26,7 @@ use super::file_range::FileRange;
 /// Memory that is read into, and written from.
 pub(crate) type Block = AlignedBuf;
 
-/// What is read in order: pipes, standard input, sockets, and what is built on them.
+/// An object that is read in order: a pipe, standard input, a socket, or a layer on top of one.
 ///
 /// # Examples
 /// ```
@@ -59,7 +59,7 @@ pub trait AsyncRead {
     fn read<T: IoBufMut>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
 }
 
-/// What is read at positions: files.
+/// An object that is read at positions: a file.
 ///
 /// The future does not borrow the object and begins at once, so that several reads are in flight at a
 /// time. Dropping it gives the buffer up.
@@ -73,21 +73,21 @@ pub trait AsyncReadAt {
     /// mean the end. A buffer without room is refused with `EINVAL`.
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T>;
 
-    /// What offsets and lengths of reads must be a multiple of, as with `O_DIRECT`. Such a read brings a
-    /// number of bytes off that only at the end; a [`Reader`](super::Reader) goes on from the multiple
-    /// before.
+    /// Returns the number of which offsets and lengths of reads must be a multiple, as with `O_DIRECT`. Only
+    /// a read at the end brings another number of bytes; a [`Reader`](super::Reader) goes on from the
+    /// multiple before.
     fn read_alignment(&self) -> usize {
         1
     }
 
-    /// The file, if that is what is read: the kernel may send it.
+    /// Returns the file that is read, if it is one: the kernel may send it.
     #[doc(hidden)]
     fn descriptor(&self) -> Option<&Fd> {
         None
     }
 }
 
-/// What is written in order: pipes, standard output, sockets, and what is built on them.
+/// An object that is written in order: a pipe, standard output, a socket, or a layer on top of one.
 pub trait AsyncWrite {
     /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
@@ -118,7 +118,7 @@ pub trait AsyncWrite {
         async { Ok(Level::Accepted) }
     }
 
-    /// Whether [`send_range`](AsyncWrite::send_range) may be called.
+    /// `true` if [`send_range`](AsyncWrite::send_range) may be called.
     #[doc(hidden)]
     const SENDS_FILES: bool = false;
 
@@ -137,7 +137,7 @@ pub trait AsyncWrite {
         Self: Sized;
 }
 
-/// What is written at positions: files.
+/// An object that is written at positions: a file.
 pub trait AsyncWriteAt {
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on.
     ///
@@ -160,7 +160,7 @@ pub trait AsyncWriteAt {
         write_first(bufs, async move |buf| self.write_at(buf, offset).await)
     }
 
-    /// Makes durable what was written, with as much of the file's attributes as reading it back needs.
+    /// Makes the written bytes durable, with as much of the file's attributes as reading it back needs.
     ///
     /// # Errors
     /// As the type says.
@@ -188,7 +188,7 @@ pub(crate) async fn write_first<T: IoBuf>(
     (result, bufs)
 }
 
-/// How far bytes have come that were written.
+/// The point that written bytes have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The kernel has taken them: they survive the end of the process.
@@ -244,8 +244,8 @@ macro_rules! shared {
 
 shared!(&F, Rc<F>);
 
-/// Where a [`Reader`](super::Reader) gets its blocks: [`Streamed`], [`Positional`] or
-/// [`Offloaded`](super::Offloaded). What else there is to read goes through one of these.
+/// The source of a [`Reader`](super::Reader)'s blocks: [`Streamed`], [`Positional`] or
+/// [`Offloaded`](super::Offloaded). All other objects are read through one of these.
 pub trait Source: private::Blocks {}
 
 impl<S: private::Blocks> Source for S {}
@@ -282,15 +282,15 @@ pub struct Streamed<R> {
     /// Not in use.
     spare: Held,
     link: Rc<Link>,
-    /// Performs the reads that `link` asks for, one after the other. A future of its own, so that a read
-    /// can borrow the object and still outlive the future of whoever wants the block.
+    /// Performs the reads that `link` asks for, one after the other. A future of its own, so that a read can
+    /// borrow the object and still outlive the future that requests the block.
     pump: Pin<Box<dyn Future<Output = R>>>,
 }
 
-/// What [`Streamed`] and its pump tell each other.
+/// The messages between [`Streamed`] and its pump.
 type Link = RefCell<Request>;
 
-/// Where a read stands.
+/// The progress of a read.
 #[derive(Debug)]
 enum Request {
     /// Nothing is asked for.
@@ -331,7 +331,7 @@ impl<R> Streamed<R> {
 /// Reads from `source` when asked, and gives it back in the end.
 async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
     loop {
-        // Whoever asks polls afterwards: no waker is needed.
+        // The side that sends a request polls afterwards: no waker is needed.
         let wanted = poll_fn(|_| {
             let mut request = link.borrow_mut();
             match std::mem::replace(&mut *request, Request::Reading) {
@@ -429,7 +429,7 @@ pub struct Positional<F: AsyncReadAt> {
     queue: VecDeque<Ahead<F>>,
     /// To be read and delivered before the queue: what a short or failed read left.
     gap: Option<Range<u64>>,
-    /// Where the next read ahead begins.
+    /// The offset of the next read ahead.
     next: u64,
     /// The end was found. Until there are bytes again, reads are made one at a time.
     is_ended: bool,
@@ -448,13 +448,13 @@ const GROWTH: u64 = 4;
 /// A read ahead.
 struct Ahead<F: AsyncReadAt> {
     read: F::ReadAt<Slice<Block>>,
-    /// What it came to, where it was done as soon as it began.
+    /// The result, if the read was done as soon as it began.
     output: Option<BufResult<usize, Slice<Block>>>,
     /// The first byte wanted.
     offset: u64,
-    /// Where it comes to lie in the block: what is before was delivered already.
+    /// The position of its first byte in the block: the bytes before it were delivered already.
     begin: usize,
-    /// Where the read ends in the block.
+    /// The position of its end in the block.
     end: usize,
 }
 
@@ -505,7 +505,7 @@ impl<F: AsyncReadAt> Positional<F> {
             && (self.queue.is_empty() || self.may_read_ahead())
         {
             let mut ahead = self.start_next(1);
-            // Nobody waits for this one yet: it is polled again when it is the first.
+            // No task waits for this one yet: it is polled again when it is the first.
             let mut cx = Context::from_waker(Waker::noop());
             if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(&mut cx) {
                 ahead.output = Some(output);
@@ -525,9 +525,9 @@ impl<F: AsyncReadAt> Positional<F> {
         ahead
     }
 
-    /// How many bytes the next read asks for: as many blocks, or less than one at the beginning of a
-    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where
-    /// they would without them.
+    /// Returns the size of the next read in bytes: `blocks` blocks, or less than one at the beginning of a
+    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where they
+    /// would without them.
     #[inline]
     fn next_bytes(&self, blocks: usize) -> usize {
         let read = self.next.saturating_sub(self.begin);
@@ -575,12 +575,12 @@ impl<F: AsyncReadAt> Positional<F> {
         Poll::Ready(done)
     }
 
-    /// Where a read begins that is to bring byte `offset`.
+    /// Returns the offset at which a read must begin to bring byte `offset`.
     fn block_begin(&self, offset: u64) -> u64 {
         offset - offset % self.alignment as u64
     }
 
-    /// The bytes `from..to` are missing before what was read ahead.
+    /// The bytes `from..to` are missing before those read ahead.
     fn go_on(&mut self, from: u64, to: u64) {
         if self.queue.is_empty() {
             self.next = from;

@@ -8,7 +8,7 @@ use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, Pol
 use super::transfer::{read_to_end, retrying, write_all};
 use crate::executor::current;
 
-/// What readers, writers, and waits for readiness have in common.
+/// The common part of readers, writers, and waits for readiness.
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: Fd,
@@ -97,8 +97,8 @@ macro_rules! reader {
 
             /// Reads until the end, and appends to `buf`.
             ///
-            /// Resolves to the number of bytes appended and the buffer, which has what was read
-            /// before an error too.
+            /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an
+            /// error too.
             ///
             /// # Errors
             /// As for [`read`](Self::read).
@@ -129,7 +129,7 @@ macro_rules! writer {
             /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
             ///
             /// # Errors
-            /// - `EPIPE`: nobody reads any more. The kernel also sends `SIGPIPE`, which Rust programs
+            /// - `EPIPE`: no reader is left. The kernel also sends `SIGPIPE`, which Rust programs
             ///   ignore unless they change that.
             /// - `ENOSPC`, `EDQUOT`, `EFBIG`: it is a file, and there is no room.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `write(2)`; never `EINTR` or

@@ -1,7 +1,7 @@
-//! What all transfers have in common: trying again, and going on until all is done.
+//! The common part of all transfers: trying again, and going on until all is done.
 //!
-//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that somebody made
-//! non-blocking, such as a shared terminal: then readiness is awaited before the next try.
+//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that other code made non-blocking, such
+//! as a shared terminal: then readiness is awaited before the next try.
 
 use std::future::Future;
 use std::io;
@@ -133,7 +133,8 @@ pub(crate) async fn read_to_end(
     }
 }
 
-/// Writes all of `buf` by as many writes as it takes. Each gets what is left, and how much was written.
+/// Writes all of `buf` by as many writes as it takes. Each gets the rest, and the number of bytes written so
+/// far.
 pub(crate) async fn write_all<T, F>(
     mut buf: T,
     write: impl Fn(Slice<T>, usize) -> F,

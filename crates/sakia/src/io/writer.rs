@@ -1,8 +1,8 @@
 //! Writing with buffers that the writer owns, so that ordinary code lends.
 //!
-//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and
-//! a task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that
-//! writes waits, so what that wrote in one go leaves together. One operation is in flight at a time.
+//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and a
+//! task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that writes
+//! waits, so the bytes that it wrote in one go leave together. One operation is in flight at a time.
 //!
 //! The pump ends when the writer is closed, or dropped and everything is written, or its runtime ends. An
 //! error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
@@ -42,13 +42,13 @@ const BATCH: usize = 64;
 /// Errors that no caller was told of, since the writer was dropped before.
 static UNREPORTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many writers of this process lost bytes after they were dropped: their sink failed, or their
-/// runtime ended first. [Closing](Writer::close) a writer tells instead.
+/// Returns the number of this process's writers that lost bytes after they were dropped: their sink failed,
+/// or their runtime ended first. [`Writer::close`] returns the error instead.
 pub fn unreported_write_errors() -> u64 {
     UNREPORTED.load(Ordering::Relaxed)
 }
 
-/// Writes from a buffer of its own, which it fills from what ordinary code lends.
+/// Writes from a buffer of its own, which it fills from slices that callers lend.
 ///
 /// Writing copies bytes to blocks and does not wait while there is room. What a task writes before it
 /// waits leaves together, to a sink that is written in order ([`new`](Writer::new)); to a file
@@ -59,9 +59,9 @@ pub fn unreported_write_errors() -> u64 {
 /// each call after that repeats it; [`written`](Writer::written) says how many bytes the sink had taken by
 /// then.
 ///
-/// Dropping a writer does not lose what was written: it still leaves, in the background, as long as the
-/// runtime lives. How that ends nobody is told; what is lost is counted, see [`unreported_write_errors`].
-/// [`close`](Writer::close) waits, and tells.
+/// Dropping a writer does not lose written bytes: they still leave, in the background, as long as the runtime
+/// lives. The outcome is not reported; lost bytes are counted, see [`unreported_write_errors`].
+/// [`close`](Writer::close) waits, and returns the outcome.
 ///
 /// # Examples
 /// ```
@@ -91,7 +91,7 @@ pub struct Writer<W> {
 
 type Shared = RefCell<State>;
 
-/// What a writer and its pump share.
+/// The state that a writer and its pump share.
 struct State {
     block_bytes: usize,
     bound_bytes: usize,
@@ -115,7 +115,7 @@ struct State {
     sync_to: u64,
     /// The same of what was synced, and reached `level`.
     synced: u64,
-    /// What syncing reaches.
+    /// The level of durability that syncing reaches.
     level: Level,
     end: End,
     /// The sink's first error.
@@ -144,7 +144,7 @@ enum End {
     No,
     /// By closing the sink.
     Close,
-    /// By closing the sink; nobody waits.
+    /// By closing the sink, without a caller that waits.
     Dropped,
     /// By giving the sink back.
     Give,
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// A block with room, `len` bytes long, that nobody uses.
+    /// Returns an unused block with room, `len` bytes long.
     fn block(&mut self, len: usize) -> Block {
         self.spare.take(len)
     }
@@ -257,7 +257,7 @@ impl State {
         self.bound_bytes.saturating_sub(self.waiting)
     }
 
-    /// Whether the pump has something to write.
+    /// Returns whether the pump has something to write.
     fn is_writable(&self) -> bool {
         let is_whole = match self.queue.front() {
             Some(Part::Bytes { block, range, grows }) => {
@@ -297,7 +297,7 @@ impl State {
         self.spare.give_all();
     }
 
-    /// Counts an error that nobody was told, and will not be.
+    /// Counts an error that was not reported, and will not be.
     fn count_loss(&mut self) {
         let untold = self.error.as_mut().filter(|failure| !failure.is_told);
         if let Some(failure) = untold {
@@ -306,8 +306,8 @@ impl State {
         }
     }
 
-    /// Takes `count` written bytes off the front of `batch`. Answers their number, which is no more than
-    /// there were.
+    /// Takes `count` written bytes off the front of `batch`. Returns their number, which is at most that of
+    /// the bytes in `batch`.
     fn advance(&mut self, batch: &mut Vec<Slice<Block>>, count: usize) -> usize {
         let mut left = count;
         let mut full = 0;
@@ -328,7 +328,7 @@ impl State {
     }
 }
 
-/// What the pump is to do.
+/// The next task of the pump.
 enum Work {
     Write,
     Sync(u64),
@@ -400,8 +400,8 @@ impl<W> Writer<W> {
         self
     }
 
-    /// Sets how many bytes may wait, at least 1: what was put in and not written, in flight included.
-    /// Without this call 256 KiB.
+    /// Sets how many bytes may wait, at least 1: those put in and not written, in flight included. Without
+    /// this call 256 KiB.
     #[must_use]
     pub fn bound_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().bound_bytes = bytes.max(1);
@@ -465,8 +465,8 @@ impl<W> Writer<W> {
     /// Dropping the future does not take the request back.
     ///
     /// # Errors
-    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: what was
-    /// written may be lost.
+    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: written bytes
+    /// may be lost.
     pub async fn flush(&mut self, level: Level) -> io::Result<Level> {
         poll_fn(|cx| self.poll_flush(cx, level)).await
     }
@@ -498,7 +498,7 @@ impl<W> Writer<W> {
     /// Dropping the future lets it go on.
     ///
     /// # Errors
-    /// As for [`flush`](Writer::flush); otherwise what closing fails with. The sink is gone in any case.
+    /// As for [`flush`](Writer::flush); otherwise the error of closing. The sink is gone in any case.
     pub async fn close(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_close(cx)).await
     }
@@ -512,7 +512,7 @@ impl<W> Writer<W> {
         Poll::Ready(self.shared.borrow_mut().check())
     }
 
-    /// Whether it was asked to close.
+    /// Returns whether it was asked to close.
     #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
     pub(crate) fn is_closing(&self) -> bool {
         self.shared.borrow().end == End::Close
@@ -542,7 +542,7 @@ impl<W> Writer<W> {
         if is_ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// A block that nobody uses, of `len` bytes.
+    /// Returns an unused block of `len` bytes.
     pub(crate) fn spare_block(&mut self, len: usize) -> Block {
         self.shared.borrow_mut().block(len)
     }
@@ -788,7 +788,7 @@ fn take_parts(queue: &mut VecDeque<Part>, batch: &mut Vec<Slice<Block>>) -> Opti
     None
 }
 
-/// Has the sink send what is in the queue of a file.
+/// Has the sink send the ranges of a file in the queue.
 async fn send_file<S: AsyncWrite>(sink: &mut S, shared: &Rc<Shared>, range: FileRange) {
     let len = range.len();
     let (result, sent) = sink.send_range(range).await;

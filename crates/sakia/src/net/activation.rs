@@ -10,8 +10,8 @@ use listenfd::ListenFd;
 /// Sockets that a service manager opened for this process, and passed on when it started it: a service that
 /// is started with its first connection, or keeps its sockets while it is started again.
 ///
-/// The manager says how many there are (`LISTEN_FDS`), for which process (`LISTEN_PID`), and what they are
-/// called (`LISTEN_FDNAMES`). They are listeners of `std`, which any thread may take to its
+/// The manager says how many there are (`LISTEN_FDS`), for which process (`LISTEN_PID`), and their names
+/// (`LISTEN_FDNAMES`). They are listeners of `std`, which any thread may take to its
 /// [`TcpListener::from_std`](super::TcpListener::from_std) or
 /// [`UnixListener::from_std`](super::UnixListener::from_std).
 ///
@@ -38,8 +38,8 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// Takes what the environment says, once in a process: a second call finds none. None, too, if it is for
-    /// another process, such as the one that has started this one.
+    /// Takes the sockets that the environment names, once in a process: a second call finds none. None, too,
+    /// if it is for another process, such as the one that has started this one.
     ///
     /// It removes the variables, so that processes that this one starts do not take the sockets for theirs.
     /// So call it before there are other threads, which may be looking at the environment.
@@ -50,13 +50,13 @@ impl Activation {
         Self { names: names.take(sockets.len()).collect(), sockets }
     }
 
-    /// How many sockets were passed.
+    /// Returns the number of sockets that were passed.
     #[expect(clippy::len_without_is_empty, reason = "those that were taken count, too")]
     pub fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// What the manager calls socket number `index`.
+    /// Returns the manager's name for socket number `index`.
     pub fn name(&self, index: usize) -> Option<&str> {
         self.names.get(index).map(String::as_str)
     }

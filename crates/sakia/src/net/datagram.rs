@@ -1,9 +1,8 @@
-//! A socket for datagrams, of whatever family: what [`UdpSocket`](super::UdpSocket) and
-//! [`UnixDatagram`](super::UnixDatagram) have in common. They add the names of their addresses.
+//! A socket for datagrams of any family: the common part of [`UdpSocket`](super::UdpSocket) and
+//! [`UnixDatagram`](super::UnixDatagram). They add the names of their addresses.
 //!
-//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended.
-//! What it brought all the same, a datagram or an error, goes to the receive that waits longest, or else to
-//! the next.
+//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. If
+//! it brought a datagram or an error all the same, the receive that waits longest gets it, or else the next.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -131,14 +130,14 @@ pub(super) use receivers;
 pub(super) struct Datagrams {
     fd: Fd,
     driver: Handle,
-    /// What dropped receives have brought or may still bring.
+    /// The results that dropped receives have brought or may still bring.
     kept: Kept,
     ahead: Ahead,
     /// It has a peer: an error may come up between two datagrams of a batch, and must not be lost.
     tells_errors: Cell<bool>,
     /// Receives into memory of the runtime.
     receiver: OnceCell<DatagramReceiver>,
-    /// What that has room for.
+    /// The space that `ahead` provides for each datagram.
     options: Cell<DatagramOptions>,
     /// The most room for control messages that a receive was given. From then on plain receives have it, too:
     /// if they are dropped the descriptors that come for them are kept.
@@ -488,8 +487,8 @@ impl Datagrams {
         }
     }
 
-    /// Receives one datagram by an operation of its own. While others have such operations under way, what is
-    /// received ahead would pass them by.
+    /// Receives one datagram by an operation of its own. While others have such operations under way,
+    /// datagrams received ahead would overtake them.
     async fn recv_alone(&self) -> io::Result<driver::Datagram> {
         let DatagramOptions { datagram_bytes_max, control_bytes } = self.options.get();
         let buf = Vec::with_capacity(datagram_bytes_max.clamp(1, DATAGRAM_BYTES_MAX));
@@ -500,7 +499,7 @@ impl Datagrams {
         Ok(driver::Datagram::new(buf, from, is_truncated, control))
     }
 
-    /// Whether nothing is received into memory of the runtime, and nothing left of that.
+    /// Returns whether nothing is received into memory of the runtime, and nothing left of that.
     fn is_ahead_empty(&self) -> bool {
         self.receiver.get().is_none_or(DatagramReceiver::is_idle)
     }
@@ -520,7 +519,7 @@ impl Datagrams {
         is_peek: bool,
         start: impl Fn(T) -> Op<O>,
     ) -> BufResult<R, T> {
-        // What waits already takes what was kept, if this takes anything.
+        // Unless this only peeks, receives that wait already come first for kept results.
         let is_kept = !self.kept.is_empty() && (is_peek || !self.kept.is_awaited());
         if (is_kept || !self.is_ahead_empty()) && buf.bytes_room() > 0 {
             match self.take_earlier().await {

@@ -1,5 +1,4 @@
-//! Receives of datagrams that were dropped, and what they brought: for the receives that wait, and the next
-//! ones.
+//! Dropped receives of datagrams, and their results: for the receives that wait, and the next ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::io::Errno;
 use sakia_driver::{self as driver, BufResult, IoBuf, IoBufMut, Op, Operation, ReceivedControl};
 
-/// What a receive tells besides the bytes. Some tell of control messages.
+/// The facts that a receive returns besides the bytes. Some types include control messages.
 pub(super) trait Shape: Sized + 'static {
     fn new(received: driver::Received, control: ReceivedControl) -> Self;
     fn into_parts(self) -> (driver::Received, ReceivedControl);
@@ -73,7 +72,7 @@ impl Datagram {
         driver::Datagram::new(bytes, received.from, received.is_truncated, control)
     }
 
-    /// Puts it into a buffer, and for a peek back to what is kept.
+    /// Puts it into a buffer, and for a peek back to the kept ones.
     pub(super) fn put<R: Shape, T: IoBufMut>(
         mut self,
         buf: &mut T,
@@ -91,7 +90,7 @@ impl Datagram {
     }
 }
 
-/// A receive that was dropped. Resolves when the kernel is done with it, to what it brought, if anything.
+/// A receive that was dropped. Resolves when the kernel is done with it, to its result, if there is one.
 type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 
 /// Dropped receives, in the order of dropping, and those that wait.
@@ -99,9 +98,9 @@ type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 /// One of those that wait polls the oldest dropped receive, which wakes it when the kernel is done:
 /// 1. Each that begins to wait polls it, and is the one from then on.
 /// 2. When that one goes away, or there is another oldest one, the one that waits longest is woken to poll.
-/// 3. Those that take what was kept and have no operation of their own are woken, too, when nothing is left.
+/// 3. Those that take kept results and have no operation of their own are woken, too, when nothing is left.
 ///
-/// So what a receive costs does not depend on how many others wait.
+/// So the cost of a receive does not depend on how many others wait.
 #[derive(Default)]
 pub(super) struct Kept {
     dropped: RefCell<VecDeque<Dropped>>,
@@ -168,7 +167,7 @@ impl Kept {
         self.dropped.borrow().is_empty()
     }
 
-    /// Returns whether receives under way wait for what was kept.
+    /// Returns whether receives under way wait for kept results.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.borrow().waiters.is_empty()
     }
@@ -304,13 +303,13 @@ fn says_nothing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN))
 }
 
-/// A receive under way. What it brings is kept if it is dropped. It takes what an earlier one brought that
-/// was dropped, and then cancels its own operation.
+/// A receive under way. If it is dropped, its result is kept. If an earlier one was dropped, it takes that
+/// one's result, and then cancels its own operation.
 pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
     op: Option<Op<O>>,
     kept: Option<&'a Kept>,
     place: Option<Place>,
-    /// What it took, until its operation has ended.
+    /// The result that it took, until its operation has ended.
     taken: Option<io::Result<Datagram>>,
 }
 
@@ -319,7 +318,7 @@ impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receivin
         Self { op: Some(op), kept, place: None, taken: None }
     }
 
-    /// What comes of the result of the operation.
+    /// Returns the result of the receive, given that of the operation.
     fn finish(&mut self, output: O::Output) -> O::Output {
         let Some(kept) = self.kept else { return output };
         let output = match (self.taken.take(), output) {

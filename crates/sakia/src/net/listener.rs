@@ -20,7 +20,7 @@ use super::{Error, Result, TcpStream};
 use crate::error::Object;
 use crate::executor::current;
 
-/// What [`serve`](super::serve) accepts connections from: a [`TcpListener`], a
+/// A source of connections for [`serve`](super::serve): a [`TcpListener`], a
 /// [`UnixListener`](super::UnixListener), or a pointer to one of them. No other type has this trait.
 pub trait Listener: Accepts {}
 
@@ -29,7 +29,7 @@ impl<L: Accepts> Listener for L {}
 pub(super) mod private {
     use super::{AcceptSocket, Stream};
 
-    /// What is behind a [`Listener`](super::Listener).
+    /// The private part of a [`Listener`](super::Listener).
     pub trait Accepts {
         /// Its connections.
         type Stream: Stream;
@@ -114,7 +114,7 @@ impl TcpListener {
         ttl(self.socket.fd())
     }
 
-    /// Whether it takes no connections by version 4. See [`ListenOptions::only_v6`].
+    /// Returns whether it takes no connections by version 4. See [`ListenOptions::only_v6`].
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -162,7 +162,7 @@ impl AcceptSocket {
                     let connection = self.driver.connection(fd);
                     match connection.peer_address().and_then(|peer| S::Address::of(&peer)) {
                         Ok(peer) => return Ok((S::of(Socket::new(connection)), peer)),
-                        // It has ended since: who it was with nobody knows any more.
+                        // It has ended since, and its peer's address is no longer known.
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => continue,
                         Err(error) => error,
                     }
@@ -171,7 +171,7 @@ impl AcceptSocket {
             };
             match Errno::from_io_error(&error) {
                 Some(errno) if is_of_the_connection(errno) => {}
-                // Somebody made the socket non-blocking, such as a service manager.
+                // Other code made the socket non-blocking, such as a service manager.
                 Some(Errno::AGAIN) => {
                     let ready = self.driver.poll(self.incoming.fd(), PollEvents::READABLE).await;
                     ready.map_err(|error| self.accept_error(error))?;
@@ -192,7 +192,7 @@ impl AcceptSocket {
         self.driver.local_address(self.incoming.fd())
     }
 
-    /// Gives the descriptor away, when what is under way on it has ended.
+    /// Gives the descriptor away, when the operations under way on it have ended.
     pub async fn into_owned(self) -> io::Result<OwnedFd> {
         let fd = self.incoming.fd().clone();
         drop(self.incoming);
@@ -278,7 +278,7 @@ macro_rules! listener {
                 Ok(Self { socket: AcceptSocket::adopt(listener.into())? })
             }
 
-            /// Gives the listener to `std`, when what is under way on it has ended. The number of the
+            /// Gives the listener to `std`, when the operations under way on it have ended. The number of the
             /// descriptor may change. Connections that were accepted ahead, or for a dropped future, are
             /// closed.
             ///
@@ -339,8 +339,8 @@ pub(super) async fn release(driver: &Handle, fd: Fd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether an error of accepting says something of one connection only: it broke off, or it has errors of
-/// the network, which `accept(2)` passes on.
+/// Returns whether an error of accepting concerns one connection only: it broke off, or it has errors of the
+/// network, which `accept(2)` passes on.
 fn is_of_the_connection(errno: Errno) -> bool {
     matches!(
         errno,

@@ -1,7 +1,7 @@
 //! Addresses, and names of hosts.
 //!
-//! What is an address already is used at once. A name is looked up by the C library, which may wait for
-//! servers, on a thread for code that blocks.
+//! Addresses are used at once. A name is looked up by the C library, which may wait for servers, on a thread
+//! for code that blocks.
 
 use std::io;
 use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -11,7 +11,7 @@ use crate::blocking::spawn_blocking;
 use crate::error::Object;
 use crate::executor::current;
 
-/// What is one or more addresses of sockets, or a name to look them up by.
+/// One or more addresses of sockets, or a name to look them up by.
 ///
 /// - [`SocketAddr`], [`SocketAddrV4`], [`SocketAddrV6`], and pairs of an IP address and a port.
 /// - `"host:port"` as [`str`] or [`String`], and pairs of a host and a port: `("example.org", 80)`. The host
@@ -30,8 +30,8 @@ impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}
 /// Dropping the future gives up the result; a lookup that has begun goes on, on its thread.
 ///
 /// # Errors
-/// A name that nobody knows, or of which nobody could be asked; it has no errno. `InvalidInput`: no port,
-/// or none that is a number.
+/// An unknown name, or no name server that could be asked; it has no errno. `InvalidInput`: no port, or none
+/// that is a number.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -106,7 +106,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// What a [`ToSocketAddrs`] stands for.
+/// The meaning of a [`ToSocketAddrs`].
 #[derive(Debug)]
 pub enum Target<'a> {
     One(SocketAddr),
@@ -132,7 +132,7 @@ impl<T: Resolve + ?Sized> Resolve for &T {
     }
 }
 
-/// What values of these types are looked up by.
+/// Implements [`Resolve`] for these types.
 macro_rules! targets {
     ($($type:ty: |$value:ident| $target:expr;)*) => {$(
         impl Resolve for $type {

@@ -1,5 +1,4 @@
-//! Network connections: the names and the meaning of [`std::net`], and what an asynchronous program needs
-//! besides.
+//! Network connections: the names and the meaning of [`std::net`], and additions for asynchronous programs.
 //!
 //! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] say
 //!   how. [`serve`] runs a handler for each connection, with bounds and an orderly end.
@@ -14,9 +13,9 @@
 //! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
 //! - [`Activation`]: sockets that a service manager opened.
 //!
-//! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even
-//! if the future is dropped. [`TcpStream::recv`] needs none: what it brings lies in memory of the runtime;
-//! so does what [`UdpSocket::recv_datagram`] brings.
+//! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even if
+//! the future is dropped. [`TcpStream::recv`] and [`UdpSocket::recv_datagram`] need none: their results lie
+//! in memory of the runtime.
 //!
 //! An operation on an address or a name fails with an [`Error`], the same as in [`fs`](crate::fs), that names
 //! both; `?` turns it into an [`std::io::Error`]. Errors of an open connection are the kernel's.
@@ -25,9 +24,9 @@
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
 //!
 //! On the [simulated kernel](crate::sim) there is a loopback network, without options: setting one that
-//! changes how fast bytes go, or when somebody notices that nobody is there (`nodelay`, `reuse_addr`,
-//! `keepalive`, `ttl`, sizes of buffers and the like), does nothing there. Setting any other, or asking for
-//! one, fails with `EOPNOTSUPP`.
+//! changes how fast bytes go, or when an absent peer is noticed (`nodelay`, `reuse_addr`, `keepalive`, `ttl`,
+//! sizes of buffers and the like), does nothing there. Setting any other, or asking for one, fails with
+//! `EOPNOTSUPP`.
 
 mod activation;
 mod datagram;

@@ -16,7 +16,7 @@ use crate::error::Object;
 use crate::executor::current;
 use crate::time::timeout_at;
 
-/// How to connect.
+/// Options for connecting.
 ///
 /// # Examples
 /// ```
@@ -46,7 +46,7 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// What [`TcpStream::connect`] does.
+    /// Returns the options of [`TcpStream::connect`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -60,8 +60,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Whether a [local address](ConnectOptions::local_addr) may be one of which earlier connections are not
-    /// forgotten yet. Without this call it may not.
+    /// Sets whether a [local address](ConnectOptions::local_addr) may be one of which earlier connections are
+    /// not forgotten yet. Without this call it may not.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -69,8 +69,8 @@ impl ConnectOptions {
         self
     }
 
-    /// How long all of it may take: looking the name up, and trying each of its addresses. Without this call
-    /// as long as the kernel tries, which is minutes for each address where nobody answers.
+    /// Sets how long all of it may take: looking the name up, and trying each of its addresses. Without this
+    /// call as long as the kernel tries, which is minutes for each address that does not answer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -79,20 +79,19 @@ impl ConnectOptions {
 
     common_options!();
 
-    /// Connects to the first of the addresses that `to` stands for where somebody answers. They are tried
-    /// one after the other.
+    /// Connects to the first address of `to` that answers. The addresses are tried one after the other.
     ///
     /// Dropping the future closes the socket.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `ECONNREFUSED`: nobody listens there. `ECONNRESET`: whoever did broke it off.
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `ETIMEDOUT`: nobody answered.
-    /// - `EADDRNOTAVAIL`: the local address is not this machine's, or no port is left. `EADDRINUSE`: somebody
-    ///   else has it.
+    /// - `ECONNREFUSED`: no program listens there. `ECONNRESET`: the peer broke it off.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `ETIMEDOUT`: no answer came.
+    /// - `EADDRNOTAVAIL`: the local address is not this machine's, or no port is left. `EADDRINUSE`: another
+    ///   socket has it.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - [`TimedOut`](io::ErrorKind::TimedOut) without an errno: the [timeout](ConnectOptions::timeout).
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -135,7 +134,7 @@ impl ConnectOptions {
         Err(Error::new(operation, Object::Addresses(std::mem::take(tried)), error))
     }
 
-    /// One try. The error says what failed.
+    /// Tries one address. The error names the step that failed.
     async fn connect_to(
         &self,
         driver: &Handle,
@@ -148,7 +147,7 @@ impl ConnectOptions {
             prepared.map_err(|error| ("prepare a socket for", error))?;
             match driver.connect(&fd, &SocketAddress::from(address)).await {
                 Ok(()) => return Ok(fd),
-                // In which state the socket is nobody knows.
+                // The state of the socket is unknown.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(("connect", error)),
             }
@@ -167,7 +166,7 @@ impl ConnectOptions {
     }
 }
 
-/// How to listen. Connections that are accepted have the options of the listener.
+/// Options for listening. Connections that are accepted have the options of the listener.
 ///
 /// # Examples
 /// ```
@@ -202,13 +201,13 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
-    /// What [`TcpListener::bind`](super::TcpListener::bind) does.
+    /// Returns the options of [`TcpListener::bind`](super::TcpListener::bind).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the address may be one of which earlier connections are not forgotten yet; otherwise a server
-    /// that is started again has to wait. Without this call it may.
+    /// Sets whether the address may be one of which earlier connections are not forgotten yet; otherwise a
+    /// server that is started again has to wait. Without this call it may.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -216,8 +215,9 @@ impl ListenOptions {
         self
     }
 
-    /// Whether others that ask for it, too, may listen on the same port. The kernel divides the connections
-    /// among them: so each thread of a server can have a listener of its own. Without this call they may not.
+    /// Sets whether other listeners with this option may have the same port. The kernel divides the
+    /// connections among them: so each thread of a server can have a listener of its own. Without this call
+    /// they may not.
     ///
     /// A connection that waits to be accepted is reset when its listener is closed. Not on the simulated
     /// kernel.
@@ -228,8 +228,8 @@ impl ListenOptions {
         self
     }
 
-    /// Whether a listener on `[::]` takes no connections by version 4. Without this call the system decides;
-    /// usually it takes them. Not on the simulated kernel.
+    /// Sets whether a listener on `[::]` takes no connections by version 4. Without this call the system
+    /// decides; usually it takes them. Not on the simulated kernel.
     #[doc(alias = "IPV6_V6ONLY")]
     #[must_use]
     pub fn only_v6(mut self, only_v6: bool) -> Self {
@@ -251,10 +251,10 @@ impl ListenOptions {
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `EADDRINUSE`: somebody else listens there. `EADDRNOTAVAIL`: it is not this machine's.
+    /// - `EADDRINUSE`: another socket listens there. `EADDRNOTAVAIL`: it is not this machine's.
     /// - `EACCES`: not allowed to have that port.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -267,7 +267,7 @@ impl ListenOptions {
         Ok(super::TcpListener::new(fd, driver))
     }
 
-    /// One try. The error says what failed.
+    /// Tries one address. The error names the step that failed.
     async fn listen_on(
         &self,
         driver: &Handle,
@@ -290,7 +290,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Makes a socket with an address, and with what `prepare` sets. The error says what failed.
+    /// Makes a socket with an address and the options that `prepare` sets. The error names the step that
+    /// failed.
     pub(super) async fn bind(
         &self,
         driver: &Handle,

@@ -1,4 +1,4 @@
-//! What a receive of datagrams tells.
+//! The results of receiving datagrams.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use super::Address;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {
-    /// How many bytes of the buffer it fills.
+    /// The number of bytes of the buffer that it fills.
     pub len: usize,
     /// Its sender.
     pub from: A,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// How many bytes it had. Only `recv_message` asks for that: of a batch this is `len`, and so it is of a
-    /// datagram that came for an earlier receive of another sort.
+    /// The number of bytes that it had. Only `recv_message` asks for that: of a batch this is `len`, and so
+    /// it is of a datagram that came for an earlier receive of another sort.
     pub datagram_len: usize,
 }
 
@@ -31,7 +31,8 @@ impl<A: Address> Received<A> {
         Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
     }
 
-    /// Takes what the driver tells of a batch, up to the first without a sender, as the end of receives is.
+    /// Converts the driver's facts about a batch, up to the first without a sender, as the end of receives
+    /// is.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`: there is none before that.
@@ -75,7 +76,7 @@ impl<A: Address> Datagram<A> {
     }
 }
 
-/// Returns what a receive without control messages tells.
+/// Returns the result of a receive without control messages.
 pub(super) fn len_and_sender<A: Address>(received: driver::Received) -> io::Result<(usize, A)> {
     Ok((received.len, A::of(&received.from)?))
 }

@@ -29,7 +29,7 @@ use crate::time::{Sleep, sleep};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How [`serve`] is to work. `E` is what handlers fail with, and `A` the address of a peer.
+/// Options of [`serve`]. `E` is the error of handlers, and `A` the address of a peer.
 pub struct ServeOptions<E, A = SocketAddr> {
     connections_max: usize,
     is_excess_refused: bool,
@@ -69,8 +69,8 @@ impl<E, A> ServeOptions<E, A> {
         self
     }
 
-    /// Whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at once,
-    /// instead of waiting. Without this call they wait.
+    /// Sets whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at
+    /// once, instead of waiting. Without this call they wait.
     #[must_use]
     pub fn refuse_excess(mut self, refuse: bool) -> Self {
         self.is_excess_refused = refuse;
@@ -78,7 +78,7 @@ impl<E, A> ServeOptions<E, A> {
     }
 
     /// A budget of which each connection holds a descriptor. Connections wait to be accepted while it has
-    /// none. So several servers, on any threads, share what the process has.
+    /// none. So several servers, on any threads, share the resources of the process.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
@@ -92,8 +92,8 @@ impl<E, A> ServeOptions<E, A> {
         self
     }
 
-    /// How long connections may go on after the stop; those that do are canceled then. Without this call for
-    /// ever.
+    /// Sets how long connections may go on after the stop; those that do are canceled then. Without this call
+    /// there is no limit.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -121,7 +121,7 @@ impl<E, A> fmt::Debug for ServeOptions<E, A> {
     }
 }
 
-/// What [`serve`] did.
+/// The counts of [`serve`]'s work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
@@ -141,7 +141,7 @@ pub struct Served {
     pub accept_errors: u64,
 }
 
-/// What went wrong while serving.
+/// An error of serving.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError<E, A = SocketAddr> {
@@ -149,14 +149,14 @@ pub enum ServeError<E, A = SocketAddr> {
     Accept(Error),
     /// A handler ended with an error.
     Failed {
-        /// Whose connection it was.
+        /// The peer of the connection.
         peer: A,
         /// The handler's error.
         error: E,
     },
     /// A handler panicked. The others go on.
     Panicked {
-        /// Whose connection it was.
+        /// The peer of the connection.
         peer: A,
         /// The panic.
         error: JoinError,
@@ -164,7 +164,7 @@ pub enum ServeError<E, A = SocketAddr> {
 }
 
 impl<E, A: Clone> ServeError<E, A> {
-    /// Whose connection it was. `None` when there was none yet.
+    /// Returns the peer of the connection. `None` when there was none yet.
     pub fn peer(&self) -> Option<A> {
         match self {
             Self::Accept(_) => None,
@@ -198,7 +198,7 @@ impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
 pub struct ServeFailed {
     /// Why.
     pub error: Error,
-    /// What was done until then.
+    /// The counts of the work done until then.
     pub served: Served,
 }
 
@@ -223,7 +223,7 @@ impl From<ServeFailed> for io::Error {
 /// Accepts connections, and runs `handler` for each, as a task of the calling thread's runtime.
 ///
 /// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that was
-/// given by value is closed at the stop, so that others who connect are refused; one that is borrowed stays
+/// given by value is closed at the stop, so that later connections are refused; one that is borrowed stays
 /// open, and they wait. Dropping the future cancels the handlers.
 ///
 /// When accepting fails since the process or the system has no descriptor or no memory left, that is
@@ -311,7 +311,7 @@ struct Server<E, S: Stream> {
     served: Served,
 }
 
-/// What happens while it accepts.
+/// An event while it accepts.
 enum Event<E, S: Stream> {
     Stopped,
     Ended(Result<End<E, S::Address>, JoinError>),
@@ -322,7 +322,7 @@ enum Event<E, S: Stream> {
     Accepted(Result<Accepted<S>>),
 }
 
-/// What is waited for before the next accept.
+/// The conditions to wait for before the next accept.
 struct Waits {
     /// After a failure: when to try again.
     pause: Option<Sleep>,
@@ -349,7 +349,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
         let mut next_pause = PAUSE_MIN;
         let Self { options: ServeOptions { connections_max, budget, .. }, .. } = self;
         let is_bounded = *connections_max < usize::MAX || budget.is_some();
-        // What is accepted ahead of its time would be beyond the bound.
+        // A connection accepted ahead of its time would be beyond the bound.
         let ahead = !is_bounded || self.options.is_excess_refused;
         loop {
             let is_full = self.tasks.len() >= self.options.connections_max;
@@ -497,7 +497,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
     }
 }
 
-/// Whether a listener that fails so will go on failing.
+/// Returns whether a listener with this error will go on failing.
 fn is_final(error: &Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw_os_error),

@@ -1,4 +1,4 @@
-//! What connections of all families have in common.
+//! The common part of connections of all families.
 //!
 //! `EINTR` starts a transfer again. `EAGAIN` comes from sockets that another owner made non-blocking: then
 //! readiness is awaited before the next try.
@@ -30,7 +30,7 @@ pub trait Stream: private::Connected + fmt::Debug + 'static {
 pub(super) mod private {
     use super::{Socket, SocketAddress, fmt, io};
 
-    /// What is behind a [`Stream`](super::Stream).
+    /// The private part of a [`Stream`](super::Stream).
     pub trait Connected: Sized {
         /// Makes a connection of its socket.
         fn of(socket: Socket) -> Self;
@@ -156,7 +156,7 @@ impl Socket {
         uninterrupted(async || self.connection.shutdown(how).await).await
     }
 
-    /// Whether to try again after `error`, having waited if need be.
+    /// Returns whether to try again after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
         may_retry(self.connection.driver(), self.connection.fd(), error, events).await
     }
@@ -230,9 +230,9 @@ macro_rules! stream {
             /// Closes the connection, and tells how it went. Dropping does the same, a little later, and does
             /// not tell.
             ///
-            /// The kernel goes on sending what it has. If bytes came that were not read, it resets the
-            /// connection instead, and the peer may not get all: [end the sends](Self::shutdown), and read
-            /// until the end.
+            /// The kernel goes on sending the bytes that it has. If bytes came that were not read, it resets
+            /// the connection instead, and the peer may not get all: [end the sends](Self::shutdown), and
+            /// read until the end.
             ///
             /// # Errors
             /// As `close(2)`. The descriptor is gone in any case.
@@ -263,10 +263,10 @@ macro_rules! stream {
                 Self::try_from($crate::io::adopt(stream))
             }
 
-            /// Gives the connection to `std`, when what is under way on it has ended, with the bytes that
-            /// came and were not taken: such as were received ahead, after a [`recv`](Self::recv), or for a
-            /// dropped future. They precede those that `std` will read. The number of the descriptor may
-            /// change.
+            /// Gives the connection to `std`, when the operations under way on it have ended, with the bytes
+            /// that came and were not taken: such as were received ahead, after a [`recv`](Self::recv), or
+            /// for a dropped future. They precede those that `std` will read. The number of the descriptor
+            /// may change.
             ///
             /// # Errors
             /// - `EMFILE`: it needs another descriptor. As `close(2)`.

@@ -1,8 +1,8 @@
 //! Options of sockets, by plain calls.
 //!
-//! The simulated kernel's sockets have none. There, setting an option that changes how fast bytes go, or
-//! when somebody notices that nobody is there, does nothing, so that programs run; setting one that changes
-//! what happens, and asking for any, fails with `EOPNOTSUPP`.
+//! The simulated kernel's sockets have none. There, setting an option that changes how fast bytes go, or when
+//! an absent peer is noticed, does nothing, so that programs run; setting one with another effect, and asking
+//! for any, fails with `EOPNOTSUPP`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -42,21 +42,21 @@ impl Keepalive {
         Self::default()
     }
 
-    /// How long nothing must have come before the peer is asked. Whole seconds, rounded up; at least one.
+    /// Sets how long the peer must be silent before it is asked. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPIDLE")]
     #[must_use]
     pub fn idle(self, idle: Duration) -> Self {
         Self { idle: Some(idle), ..self }
     }
 
-    /// How long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
+    /// Sets how long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPINTVL")]
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval: Some(interval), ..self }
     }
 
-    /// How often it is asked before the connection fails with `ETIMEDOUT`.
+    /// Sets how often it is asked before the connection fails with `ETIMEDOUT`.
     #[doc(alias = "TCP_KEEPCNT")]
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {
@@ -64,7 +64,7 @@ impl Keepalive {
     }
 }
 
-/// Sets what the simulated kernel does without.
+/// Sets an option that the simulated kernel does without.
 pub(super) fn tune(
     fd: &Fd,
     set: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
@@ -75,7 +75,7 @@ pub(super) fn tune(
     Ok(set(fd.peek())?)
 }
 
-/// Sets or asks for what the simulated kernel does not have.
+/// Sets or asks for an option that the simulated kernel does not have.
 pub(super) fn option<'a, T>(
     fd: &'a Fd,
     call: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<T>,
@@ -99,7 +99,7 @@ pub(super) fn set_keepalive(fd: &Fd, keepalive: Option<Keepalive>) -> io::Result
                 sockopt::set_tcp_keepcnt(fd, probes)?;
             }
         }
-        // Last, so that nobody is asked at the wrong time.
+        // Last, so that no peer is asked at the wrong time.
         sockopt::set_socket_keepalive(fd, keepalive.is_some())
     })
 }
@@ -117,7 +117,7 @@ pub(super) fn keepalive(fd: &Fd) -> io::Result<Option<Keepalive>> {
     })
 }
 
-/// Whether the socket is one of version 6.
+/// Returns whether the socket is one of version 6.
 fn is_v6(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(sockopt::socket_domain(fd)? == AddressFamily::INET6)
 }
@@ -150,7 +150,7 @@ pub(super) fn traffic_class(fd: &Fd) -> io::Result<u8> {
     })
 }
 
-/// What a socket is to tell of each datagram, by control messages.
+/// The facts about each datagram that a socket can report by control messages.
 #[derive(Clone, Copy)]
 pub(super) enum Told {
     TrafficClass,
@@ -243,8 +243,8 @@ impl Common {
 /// The methods of a builder that sets [`Common`] options, in its field `common`.
 macro_rules! common_options {
     () => {
-        /// Whether small pieces are sent at once, and not gathered while earlier ones are on their way.
-        /// Without this call the kernel gathers.
+        /// Sets whether small pieces are sent at once, instead of being gathered while earlier ones are on
+        /// their way. Without this call the kernel gathers.
         #[doc(alias = "TCP_NODELAY")]
         #[must_use]
         pub fn nodelay(mut self, nodelay: bool) -> Self {
@@ -252,7 +252,7 @@ macro_rules! common_options {
             self
         }
 
-        /// Asks a peer from which nothing comes whether it is still there. Without this call nobody asks.
+        /// Asks a silent peer whether it is still there. Without this call it is not asked.
         #[doc(alias = "SO_KEEPALIVE")]
         #[must_use]
         pub fn keepalive(mut self, keepalive: $crate::net::Keepalive) -> Self {
@@ -267,7 +267,7 @@ macro_rules! common_options {
 /// The methods of a builder that set the sizes of buffers, of a field `common` with [`Common`] options.
 macro_rules! buffer_options {
     () => {
-        /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
+        /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and
         /// has a limit. Without this call it adapts the size by itself.
         #[doc(alias = "SO_SNDBUF")]
         #[must_use]
@@ -276,7 +276,7 @@ macro_rules! buffer_options {
             self
         }
 
-        /// Bytes that the kernel keeps to be received; it doubles the number, for what it needs besides,
+        /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records,
         /// and has a limit. Without this call it adapts the size by itself.
         #[doc(alias = "SO_RCVBUF")]
         #[must_use]

@@ -151,7 +151,7 @@ impl<S: Stream> AsyncWrite for WriteHalf<'_, S> {
 async_read!([S: Stream] OwnedReadHalf<S>);
 async_read!([S: Stream] ReadHalf<'_, S>);
 
-/// What all halves have, and those of a direction.
+/// Generates the methods that all halves have, and those of a direction.
 macro_rules! half {
     ($type:ty, $methods:ident) => {
         impl<S: Stream> $type {

@@ -19,8 +19,8 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection. Dropping it closes it.
 ///
-/// What is sent is sent in order, and what comes is received in order, also when futures are dropped. Bytes
-/// that came for a dropped future go to the next one.
+/// Bytes are sent and received in order, also when futures are dropped. Bytes that came for a dropped future
+/// go to the next one.
 ///
 /// # Examples
 /// ```
@@ -52,8 +52,8 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects to the first of the addresses that `to` stands for where somebody answers. They are tried
-    /// one after the other. [`ConnectOptions`] has more ways.
+    /// Connects to the first address of `to` that answers. The addresses are tried one after the other.
+    /// [`ConnectOptions`] has more ways.
     ///
     /// # Errors
     /// As [`ConnectOptions::connect`]: the last failure, with all addresses that were tried.
@@ -82,7 +82,8 @@ impl TcpStream {
         ConnectOptions::new().timeout(timeout).connect(to).await
     }
 
-    /// Whether small pieces are sent at once, and not gathered while earlier ones are on their way.
+    /// Sets whether small pieces are sent at once, instead of being gathered while earlier ones are on their
+    /// way.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -91,7 +92,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_tcp_nodelay(fd, nodelay))
     }
 
-    /// Whether small pieces are sent at once.
+    /// Returns whether small pieces are sent at once.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -99,7 +100,7 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::tcp_nodelay)
     }
 
-    /// Whether what comes is acknowledged at once. The kernel changes this by itself later on.
+    /// Sets whether received bytes are acknowledged at once. The kernel changes this by itself later on.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -108,7 +109,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_tcp_quickack(fd, quickack))
     }
 
-    /// Whether what comes is acknowledged at once, now.
+    /// Returns whether received bytes are acknowledged at once, now.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -134,9 +135,9 @@ impl TcpStream {
         options::ttl(self.socket.fd())
     }
 
-    /// What closing does with bytes that were not sent yet. Without a time, as a new connection, it returns
-    /// and the kernel goes on sending. With 0, they are thrown away and the peer sees a reset. With more, in
-    /// whole seconds rounded up, closing waits so long, on a thread beside the loop if need be.
+    /// Sets the effect of closing on bytes that were not sent yet. Without a time, as a new connection, it
+    /// returns and the kernel goes on sending. With 0, they are thrown away and the peer sees a reset. With
+    /// more, in whole seconds rounded up, closing waits so long, on a thread beside the loop if need be.
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -145,7 +146,7 @@ impl TcpStream {
         option(self.socket.fd(), |fd| sockopt::set_socket_linger(fd, linger))
     }
 
-    /// What [`set_linger`](TcpStream::set_linger) has set.
+    /// Returns the time set by [`set_linger`](TcpStream::set_linger).
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -153,7 +154,7 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::socket_linger)
     }
 
-    /// Whether, and when, a peer from which nothing comes is asked if it is still there.
+    /// Sets whether, and when, a silent peer is asked if it is still there.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -170,7 +171,7 @@ impl TcpStream {
         options::keepalive(self.socket.fd())
     }
 
-    /// How long what was sent may stay without an answer, before the connection fails with `ETIMEDOUT`; in
+    /// Sets how long sent bytes may stay unacknowledged before the connection fails with `ETIMEDOUT`; in
     /// whole milliseconds. Without a time the system decides, which is many minutes.
     ///
     /// # Errors
@@ -180,7 +181,7 @@ impl TcpStream {
         options::set_user_timeout(self.socket.fd(), timeout)
     }
 
-    /// What [`set_user_timeout`](TcpStream::set_user_timeout) has set.
+    /// Returns the time set by [`set_user_timeout`](TcpStream::set_user_timeout).
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -188,7 +189,7 @@ impl TcpStream {
         options::user_timeout(self.socket.fd())
     }
 
-    /// Bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and has a
+    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and has a
     /// limit.
     ///
     /// # Errors
@@ -198,7 +199,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be sent, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be sent, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -206,8 +207,8 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::socket_send_buffer_size)
     }
 
-    /// Bytes that the kernel keeps to be received; it doubles the number, for what it needs besides, and has
-    /// a limit.
+    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records, and
+    /// has a limit.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -216,7 +217,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be received, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be received, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.

@@ -6,7 +6,7 @@ macro_rules! readers {
         /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
         ///
         /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
-        /// byte: what had come by then goes to the next call.
+        /// byte: bytes that had come by then go to the next call.
         ///
         /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more. A `Vec`
         /// that was empty has as many bytes as were read: clear it before the next read, or that asks for no
@@ -49,7 +49,7 @@ macro_rules! readers {
 
         /// Reads until the peer sends no more, and appends to `buf`.
         ///
-        /// Resolves to the number of bytes appended and the buffer, which has what was read before an error
+        /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an error
         /// too.
         ///
         /// # Errors

@@ -19,8 +19,8 @@ use super::{Result, UdpOptions};
 /// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
 /// may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to a receive that waits, or to the next.
-/// Dropping a send leaves unknown whether the datagram was sent.
+/// Dropping a receive loses no datagram: a receive that waits gets it, or the next. Dropping a send leaves
+/// unknown whether the datagram was sent.
 ///
 /// # Examples
 /// ```
@@ -72,7 +72,7 @@ impl UdpSocket {
     /// The last failure, with all addresses that were tried:
     /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `EAFNOSUPPORT`: it is of the other version.
     /// - `EACCES`: an address of everybody, without [`set_broadcast`](UdpSocket::set_broadcast).
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
@@ -210,7 +210,7 @@ impl UdpSocket {
     /// Receives a datagram, and those that have come by then, one into each buffer: with two system calls or
     /// a few on a ring.
     ///
-    /// Resolves to what was received, one at least, and all buffers: the first ones are filled, in this
+    /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this
     /// order. Dropping the future loses nothing.
     ///
     /// # Errors
@@ -240,9 +240,9 @@ impl UdpSocket {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &domains)? })
     }
 
-    /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Datagrams that came for dropped receives or were received ahead, and went to none, are
-    /// lost.
+    /// Gives the socket to `std`, when the operations under way on it have ended. The number of the
+    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and went to
+    /// none, are lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
@@ -277,7 +277,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_socket_broadcast(fd, broadcast))
     }
 
-    /// Whether datagrams may be sent to addresses of everybody.
+    /// Returns whether datagrams may be sent to broadcast addresses.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -285,8 +285,8 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::socket_broadcast)
     }
 
-    /// Receives what is sent to a group, by the interface with this address; by the usual one if that is
-    /// unspecified.
+    /// Joins a group: receives the datagrams sent to it, by the interface with this address; by the usual one
+    /// if that is unspecified.
     ///
     /// # Errors
     /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
@@ -304,7 +304,8 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ip_drop_membership(fd, &group, &interface))
     }
 
-    /// Receives what is sent to a group, by the interface with this index; 0 for the usual one.
+    /// Joins a group: receives the datagrams sent to it, by the interface with this index; 0 for the usual
+    /// one.
     ///
     /// # Errors
     /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
@@ -322,7 +323,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_drop_membership(fd, &group, interface))
     }
 
-    /// Sets whether sockets of this machine get what is sent to groups.
+    /// Sets whether sockets of this machine get datagrams that this one sends to groups.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -331,7 +332,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ip_multicast_loop(fd, on))
     }
 
-    /// Whether sockets of this machine get what is sent to groups.
+    /// Returns whether sockets of this machine get datagrams that this one sends to groups.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -339,7 +340,7 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::ip_multicast_loop)
     }
 
-    /// Sets whether sockets of this machine get what is sent to groups of version 6.
+    /// Sets whether sockets of this machine get datagrams that this one sends to groups of version 6.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -348,7 +349,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_multicast_loop(fd, on))
     }
 
-    /// Whether sockets of this machine get what is sent to groups of version 6.
+    /// Returns whether sockets of this machine get datagrams that this one sends to groups of version 6.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -458,7 +459,7 @@ impl UdpSocket {
         options::set_gro(self.inner.fd(), on)
     }
 
-    /// Whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
+    /// Returns whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -466,8 +467,8 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::ipv6_v6only)
     }
 
-    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for what it needs besides, and
-    /// has a limit.
+    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and has a
+    /// limit.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -476,7 +477,7 @@ impl UdpSocket {
         tune(self.inner.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be sent, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be sent, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -484,8 +485,8 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::socket_send_buffer_size)
     }
 
-    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for what it needs besides,
-    /// and has a limit. Datagrams that come when it is full are lost.
+    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records, and
+    /// has a limit. Datagrams that come when it is full are lost.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -494,7 +495,7 @@ impl UdpSocket {
         tune(self.inner.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
     }
 
-    /// Bytes that the kernel keeps to be received, with what it needs besides.
+    /// Returns the bytes that the kernel keeps to be received, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.

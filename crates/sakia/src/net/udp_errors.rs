@@ -27,7 +27,7 @@ const CONTROL_BYTES: usize = 512;
 pub struct UdpError {
     /// The errno, such as `ECONNREFUSED`: [`io::Error::from_raw_os_error`] makes an error of it.
     pub errno: i32,
-    /// Who has found it.
+    /// The source of the error.
     pub origin: UdpErrorOrigin,
     /// The type of the ICMP message, 0 if it is none.
     pub kind: u8,
@@ -44,7 +44,7 @@ pub struct UdpError {
     pub datagram: Vec<u8>,
 }
 
-/// Who has found an error of a datagram.
+/// The source of a datagram's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UdpErrorOrigin {
@@ -175,7 +175,7 @@ fn take(fd: impl AsFd) -> io::Result<Option<UdpError>> {
     }))
 }
 
-/// What `struct sock_extended_err` says.
+/// The contents of `struct sock_extended_err`.
 struct Extended {
     errno: i32,
     origin: u8,
@@ -184,7 +184,7 @@ struct Extended {
     info: u32,
 }
 
-/// Returns what the control message of an error says, and who sent it.
+/// Returns the contents of an error's control message, and its sender.
 fn found(message: ControlMessageOwned) -> Option<(Extended, Option<IpAddr>)> {
     let (error, offender) = match message {
         ControlMessageOwned::Ipv4RecvErr(error, from) => (error, from.and_then(v4)),

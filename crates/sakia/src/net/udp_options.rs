@@ -9,7 +9,7 @@ use super::sockopt::{Common, buffer_options};
 use super::{Result, UdpSocket};
 use crate::executor::current;
 
-/// How to bind a [`UdpSocket`].
+/// Options for binding a [`UdpSocket`].
 ///
 /// # Examples
 /// ```
@@ -38,8 +38,9 @@ impl UdpOptions {
         Self::default()
     }
 
-    /// Whether sockets that ask for it, too, may have the same address and port: all of them get what is sent
-    /// to a group or to everybody, and the last one all other datagrams. Without this call they may not.
+    /// Sets whether other sockets with this option may have the same address and port: all of them get
+    /// datagrams to a group or to a broadcast address, and the last one all others. Without this call they
+    /// may not.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -47,9 +48,9 @@ impl UdpOptions {
         self
     }
 
-    /// Whether sockets of the same user that ask for it, too, may have the same address and port. The kernel
-    /// divides the senders among them, so each thread of a server can have a socket of its own. Without this
-    /// call they may not. Not on the simulated kernel.
+    /// Sets whether other sockets of the same user with this option may have the same address and port. The
+    /// kernel divides the senders among them, so each thread of a server can have a socket of its own.
+    /// Without this call they may not. Not on the simulated kernel.
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn reuse_port(mut self, reuse: bool) -> Self {
@@ -57,7 +58,7 @@ impl UdpOptions {
         self
     }
 
-    /// Whether a socket on `[::]` gets no datagrams by version 4. Without this call the system decides;
+    /// Sets whether a socket on `[::]` gets no datagrams by version 4. Without this call the system decides;
     /// usually it gets them. Not on the simulated kernel.
     #[doc(alias = "IPV6_V6ONLY")]
     #[must_use]
@@ -75,7 +76,7 @@ impl UdpOptions {
     /// - `EADDRINUSE`: another socket has it. `EADDRNOTAVAIL`: it is not this machine's.
     /// - `EACCES`: not allowed to have that port.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
-    /// - Without addresses: what [`lookup_host`](super::lookup_host) fails with.
+    /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Panics
     /// Outside of a runtime.

@@ -133,7 +133,7 @@ impl UnixStream {
         Ok((stream(one), stream(other)))
     }
 
-    /// Returns who has connected: the process at the other end, as it was then.
+    /// Returns the process that has connected, as it was then.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -144,7 +144,7 @@ impl UnixStream {
         Ok(UCred::new(process, user, group))
     }
 
-    /// Sets whether received messages tell who sent them. See [`UCred::of`].
+    /// Sets whether received messages tell their sender. See [`UCred::of`].
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -153,7 +153,7 @@ impl UnixStream {
         option(self.socket.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
     }
 
-    /// Returns whether received messages tell who sent them.
+    /// Returns whether received messages tell their sender.
     ///
     /// # Errors
     /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -208,12 +208,14 @@ macro_rules! receives_messages {
         /// in front of them: have the bytes say which message has descriptors. They come in the order in
         /// which they were sent.
         ///
-        /// Dropping the future loses nothing: what had come by then, descriptors too, goes to the next call.
+        /// Dropping the future loses nothing: bytes and descriptors that had come by then go to the next
+        /// call.
         ///
         /// **All other methods that receive close the descriptors** that come with their bytes, and
         /// `recv` receives ahead. So where descriptors are expected receive by this one.
         ///
-        /// Resolves to the number of bytes and what came with them; 0 bytes mean that the peer sends no more.
+        /// Resolves to the number of bytes and the control messages that came with them; 0 bytes mean that
+        /// the peer sends no more.
         ///
         /// # Errors
         /// As `read`. Descriptors for which there is no room or no number are closed, and
@@ -383,8 +385,8 @@ pub struct UCred {
 }
 
 impl UCred {
-    /// Returns who sent a message that [`recv_message`](UnixStream::recv_message) brought. `None` without
-    /// [`set_passcred`](UnixStream::set_passcred), or if there was no room.
+    /// Returns the sender of a message that [`recv_message`](UnixStream::recv_message) brought. `None`
+    /// without [`set_passcred`](UnixStream::set_passcred), or if there was no room.
     #[doc(alias = "SCM_CREDENTIALS")]
     pub fn of(control: &ReceivedControl) -> Option<Self> {
         const SOL_SOCKET: u32 = 1;

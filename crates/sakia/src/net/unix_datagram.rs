@@ -26,9 +26,9 @@ use crate::executor::current;
 /// Datagrams arrive once and in order. Where the receiver has no room a send waits, and then another one that
 /// waits may overtake it. Several tasks may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: what had come for it goes to a receive that waits, or to the next,
-/// and so do descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown
-/// whether the datagram was sent.
+/// Dropping a receive loses no datagram: it goes to a receive that waits, or to the next, and so do
+/// descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the
+/// datagram was sent.
 ///
 /// # Examples
 /// ```
@@ -92,7 +92,7 @@ impl UnixDatagram {
         Ok(socket)
     }
 
-    /// Makes a socket without an address, to which nobody can send but its [peer](UnixDatagram::connect).
+    /// Makes a socket without an address: only its [peer](UnixDatagram::connect) can send to it.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. As `socket(2)`.
@@ -299,8 +299,8 @@ impl UnixDatagram {
         option(self.inner.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
     }
 
-    /// Whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of the
-    /// sender.
+    /// Returns whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group
+    /// of the sender.
     ///
     /// # Errors
     /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -318,8 +318,8 @@ impl UnixDatagram {
     }
 
     /// Ends one or both directions, for all descriptors of the socket. After the receives were ended, one
-    /// brings what came before, then 0 bytes from an unnamed sender, and so do those that wait; whoever sends
-    /// to this socket gets `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
+    /// brings earlier datagrams, then 0 bytes from an unnamed sender, and so do waiting receives; later sends
+    /// to this socket get `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
     /// nothing.
     ///
     /// # Errors
@@ -342,9 +342,9 @@ impl UnixDatagram {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
     }
 
-    /// Gives the socket to `std`, when what is under way on it has ended. The number of the descriptor may
-    /// change. Datagrams that came for dropped receives or were received ahead, and went to none, are
-    /// lost.
+    /// Gives the socket to `std`, when the operations under way on it have ended. The number of the
+    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and went to
+    /// none, are lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.

@@ -29,7 +29,7 @@ use crate::signal::SignalKind;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
-/// How a child process is to be started.
+/// Options for starting a child process.
 ///
 /// # Examples
 /// ```
@@ -55,7 +55,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 pub struct Command {
     inner: std_process::Command,
     kill_on_drop: bool,
-    /// Which standard streams were set.
+    /// The standard streams that were set.
     streams: Streams,
 }
 
@@ -120,14 +120,14 @@ impl Command {
         self
     }
 
-    /// Whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
+    /// Sets whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
     /// call it goes on.
     pub fn kill_on_drop(&mut self, kill_on_drop: bool) -> &mut Self {
         self.kill_on_drop = kill_on_drop;
         self
     }
 
-    /// The command as `std` has it, for what is not set here: user, group, session.
+    /// Returns the command of `std`, for options that are not set here: user, group, session.
     pub fn as_std_mut(&mut self) -> &mut std_process::Command {
         &mut self.inner
     }
@@ -221,7 +221,7 @@ pub struct Child {
     /// `None` only while the child is dropped.
     inner: Option<std_process::Child>,
     watch: Watch,
-    /// How it ended, once it was waited for. Its number may mean another process from then on.
+    /// The exit status, once it was waited for. Its number may mean another process from then on.
     status: Option<ExitStatus>,
     kill_on_drop: bool,
 }
@@ -230,7 +230,7 @@ pub struct Child {
 enum Watch {
     /// Its pidfd is readable then.
     Pidfd(Stream),
-    /// A thread waits, from the first time somebody does.
+    /// A thread waits, from the first time a caller does.
     Thread(Option<BlockingHandle<()>>),
 }
 
@@ -257,9 +257,9 @@ impl Watch {
     }
 }
 
-/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing
-/// to wait for any more, which whoever asks for the status finds out. If the child was reaped meanwhile
-/// and its number given to another child of ours, this waits for that one: for nobody, and harmlessly.
+/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing to
+/// wait for any more, which a later request for the status finds out. If the child was reaped meanwhile and
+/// its number given to another child of ours, this waits for that one, in vain and harmlessly.
 fn block_on(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
@@ -284,10 +284,10 @@ impl Child {
         inner.map(std_process::Child::id)
     }
 
-    /// How the child ended, if it has.
+    /// Returns the exit status if the child has ended.
     ///
     /// # Errors
-    /// - `ECHILD`: somebody else has reaped it.
+    /// - `ECHILD`: other code has reaped it.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.inner().try_wait()?;
@@ -300,7 +300,7 @@ impl Child {
     /// Dropping the future gives up the wait; another one may follow, and later ones tell the same.
     ///
     /// # Errors
-    /// - `ECHILD`: somebody else has reaped it. `ECANCELED`: the runtime has ended.
+    /// - `ECHILD`: other code has reaped it. `ECANCELED`: the runtime has ended.
     ///
     /// # Kernel
     /// 5.3, else a thread waits. Source: `pidfd_open(2)`.
@@ -316,8 +316,8 @@ impl Child {
         }
     }
 
-    /// As [`wait`](Child::wait), and reads what the child writes to those of its outputs that are piped
-    /// and still here, both at once.
+    /// As [`wait`](Child::wait), and reads the bytes that the child writes to those of its outputs that are
+    /// piped and still here, both at once.
     ///
     /// # Errors
     /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].
@@ -358,7 +358,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
         if self.kill_on_drop {
-            // It is gone already, or is another user's now, whom we must leave alone.
+            // It is gone already, or belongs to another user now, and must be left alone.
             inner.kill().ok();
         }
         if let Ok(None) = inner.try_wait() {

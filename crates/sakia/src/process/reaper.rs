@@ -26,7 +26,7 @@ struct Reaper {
     wake: OwnedFd,
 }
 
-/// A child that somebody dropped.
+/// A child whose handle was dropped.
 struct Orphan {
     child: Child,
     /// `None` where the kernel gives none.
@@ -69,7 +69,7 @@ impl Reaper {
             let new =
                 std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
             orphans.extend(new.into_iter().map(Orphan::new));
-            // An error means that somebody else has reaped it.
+            // An error means that other code has reaped it.
             orphans.retain_mut(|orphan| matches!(orphan.child.try_wait(), Ok(None)));
         }
     }

@@ -1,4 +1,4 @@
-//! What the simulated kernel has besides operations.
+//! The simulated kernel's surroundings other than operations.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! How a run failed, and how to see it again.
+//! The failure of a run, and the way to see it again.
 
 use std::error::Error;
 use std::fmt;
@@ -35,7 +35,7 @@ pub enum Cause {
     Diverged(String),
 }
 
-/// What a run left behind.
+/// The resources that a run left behind.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Leaks {

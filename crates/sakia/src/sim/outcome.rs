@@ -1,8 +1,8 @@
-//! What the body of a test may end with.
+//! The types with which the body of a test may end.
 
 use std::fmt::Debug;
 
-/// What the body of a test ends with: nothing, or a result whose error fails the test.
+/// The result of a test's body: nothing, or a `Result` whose error fails the test.
 pub trait Outcome: sealed::Sealed {
     /// The error as text.
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Tests: what is run, how often, and what a run must leave behind.
+//! Tests: the body and the number of its runs, and the checks after each run.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ type Change<'a> = Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>;
 /// A test that runs a program with many seeds.
 ///
 /// # Examples
-/// A relay copies what comes through a pipe, on a kernel with tiny queues on which much goes wrong:
+/// A relay copies bytes from a pipe, on a kernel with tiny queues on which much goes wrong:
 /// ```
 /// use sakia::fs::File;
 /// use sakia::io::{Reader, Writer, copy, pipe};
@@ -131,27 +131,26 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// How the runtime of each run is built, as far as that is a matter of the simulated kernel: see
+    /// Sets the options for the runtime of each run, as far as they matter on the simulated kernel: see
     /// [`Builder::build_simulated`].
     pub fn runtime(mut self, builder: Builder) -> Self {
         self.runtime = builder;
         self
     }
 
-    /// What is done to the kernel before each run: files made, faults scripted. Calls add up.
+    /// Prepares the kernel before each run: makes files, scripts faults. Calls add up.
     pub fn before(mut self, act: impl Fn(&SimHandle) + 'a) -> Self {
         self.before.push(Box::new(act));
         self
     }
 
-    /// What is checked after each run, when the runtime has ended: the contents of files, say. Calls add
-    /// up.
+    /// Checks the result of each run, when the runtime has ended: the contents of files, say. Calls add up.
     pub fn after(mut self, check: impl Fn(&SimHandle) + 'a) -> Self {
         self.after.push(Box::new(check));
         self
     }
 
-    /// How many seeds are run twice, the first ones. Default 2.
+    /// Sets how many seeds are run twice, the first ones. Default 2.
     ///
     /// Both runs must look the same to the kernel. If they do not, the program depends on something else:
     /// on real time, on the order of a hash map, on addresses, on threads. The failure shows where they
@@ -182,7 +181,7 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// Runs `body` with each seed. Gives what happened in all runs together.
+    /// Runs `body` with each seed. Returns the counts of all runs together.
     ///
     /// # Panics
     /// When a run fails, with a message that says how to see it again; no further seeds are run. When
@@ -252,7 +251,7 @@ impl<'a> Test<'a> {
         R: Outcome,
     {
         let handle = kernel.handle();
-        // Whoever sees what a panic has left half-changed is a test that fails because of it.
+        // State that a panic left half-changed is seen only by a test that fails because of that panic.
         let run = AssertUnwindSafe(|| {
             self.before.iter().for_each(|act| act(&handle));
             self.run_body(kernel, body)?;
@@ -302,7 +301,7 @@ impl fmt::Debug for Test<'_> {
     }
 }
 
-/// What happened in all runs of a test together.
+/// The counts of all runs of a test together.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     runs: u64,
@@ -311,12 +310,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// How many seeds were run; those that were run twice count once.
+    /// Returns the number of seeds that were run; those that were run twice count once.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// How often a fault of this kind took effect. A test that is about a fault asserts that it is not 0.
+    /// Returns how often a fault of this kind took effect. A test that is about a fault asserts that it is
+    /// not 0.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.injected.get(&(kind as usize)).copied().unwrap_or(0)
     }
@@ -329,7 +329,7 @@ impl Summary {
     }
 }
 
-/// What `SAKIA_SIM_SEED` asks for.
+/// The request in `SAKIA_SIM_SEED`.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     One(u64),
@@ -349,7 +349,7 @@ fn parse_seeds(text: &str) -> Asked {
     })
 }
 
-/// Whether two runs looked the same to their kernels; if not, where they part.
+/// Returns an error if two runs looked different to their kernels, which says where they part.
 fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     if first.log_hash() == second.log_hash() {
         return Ok(());
@@ -368,8 +368,8 @@ fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     Err(Cause::Diverged(place))
 }
 
-/// Operations that hold something of the driver's. A request to cancel does not; it may be left where a
-/// completion that nobody asked for passed for its answer.
+/// Operations that hold something of the driver's. A request to cancel does not; it may be left where an
+/// unrequested completion passed for its answer.
 fn in_flight(kernel: &SimHandle) -> usize {
     kernel.flights().iter().filter(|flight| flight.name != "ASYNC_CANCEL").count()
 }
@@ -379,7 +379,7 @@ fn open_descriptors(kernel: &SimHandle) -> Vec<i32> {
     (0..).filter(|&raw| kernel.is_open(raw)).take(kernel.open_descriptors()).collect()
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());

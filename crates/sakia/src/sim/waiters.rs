@@ -1,4 +1,4 @@
-//! Who waits for what, at one moment of a runtime.
+//! The tasks of a runtime, and the operations and timers that each waits for, at one moment.
 
 use std::fmt;
 use std::panic::Location;
@@ -14,17 +14,17 @@ pub struct Waiters {
     pub now: Duration,
     /// The body first, if it has not ended, then the tasks in the order of their numbers.
     pub waiters: Vec<Waiter>,
-    /// Operations under way for nobody: their futures were dropped, or are held by none of the above.
+    /// Operations under way without a waiter: their futures were dropped, or are held by none of the above.
     pub orphans: Vec<PendingOperation>,
 }
 
-/// A future that the runtime runs, and what it waits for.
+/// A future that the runtime runs, and the operations and timers that it waits for.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Which task it is; `None` for the future that the runtime was given to run, the body.
+    /// The task; `None` for the future that the runtime was given to run, the body.
     pub task: Option<TaskFacts>,
-    /// What it waits for. Nothing of this where another task or a thread has to wake it.
+    /// The operations and timers that it waits for. Empty if another task or a thread has to wake it.
     pub waits: Vec<Wait>,
 }
 
@@ -34,7 +34,7 @@ pub struct Waiter {
 pub struct TaskFacts {
     /// Its number. No other task has the same until it ends.
     pub number: usize,
-    /// Where it was started.
+    /// The source location that started it.
     pub spawned_at: &'static Location<'static>,
 }
 
@@ -59,7 +59,7 @@ pub struct PendingOperation {
     pub descriptor: Option<i32>,
     /// The paths that it names, once the kernel has it.
     pub names: Vec<String>,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: Stage,
     /// The kernel never ends it: see [`Fault::Stuck`](super::Fault::Stuck).
     pub is_stuck: bool,

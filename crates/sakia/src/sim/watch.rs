@@ -1,9 +1,9 @@
-//! The loop of a runtime on the simulated kernel, which knows who waits for what.
+//! The loop of a runtime on the simulated kernel, which knows which task waits for which operation.
 //!
-//! After each poll it looks for operations and timers that were not there before: they belong to the
-//! task that was polled, whichever future within it started them and whatever waker that has. So nothing
-//! is recorded on other backends, where nobody would look. An operation that is handed to another task
-//! stays with the one that started it.
+//! After each poll it looks for operations and timers that were not there before: they belong to the task
+//! that was polled, whichever future within it started them and whatever waker that has. So nothing is
+//! recorded on other backends, where no test would look. An operation that is handed to another task stays
+//! with the one that started it.
 //!
 //! Nothing here decides what happens: the loop does what that of other backends does, but that a round of
 //! busy tasks takes some virtual time.
@@ -34,7 +34,7 @@ const ROUND: Duration = Duration::from_micros(1);
 /// How long [`Watch::settle`] goes on, in virtual time.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Who started what.
+/// The task, or other code, that started an operation or a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// The future that the runtime was given to run.
@@ -59,10 +59,10 @@ pub(crate) struct Watch {
     seen: RefCell<Seen>,
 }
 
-/// Which operations and timers there are, as of the last look.
+/// The operations and timers that there are, as of the last look.
 #[derive(Default)]
 struct Seen {
-    /// How many operations the driver had started.
+    /// The number of operations that the driver had started.
     started: u64,
     /// By `user_data`: whose it is, and since when.
     operations: BTreeMap<u64, (Owner, Duration)>,
@@ -163,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Looks for what is new. It is `owner`'s.
+    /// Looks for new operations and timers. They are `owner`'s.
     fn look(&self, local: &Local, owner: Owner) {
         let mut seen = self.seen.borrow_mut();
         let started = local.driver.counters().started;
@@ -184,7 +184,7 @@ impl Watch {
         }
     }
 
-    /// Who waits for what now; with the body, if it has not ended.
+    /// Returns the waits of each task now; with the body, if it has not ended.
     pub(super) fn waiters(&self, local: &Local, with_body: bool) -> Waiters {
         let now = self.kernel.now();
         let mut waits = self.waits(local);
@@ -204,7 +204,7 @@ impl Watch {
         Waiters { now, waiters, orphans: orphans.collect() }
     }
 
-    /// All that is waited for, with whoever started it unless that does not wait any more.
+    /// Returns all waits, each with its owner unless that does not wait any more.
     fn waits(&self, local: &Local) -> Vec<(Owner, Wait)> {
         let (seen, now) = (self.seen.borrow(), self.kernel.now());
         let flights = self.kernel.flights();
@@ -228,7 +228,7 @@ impl Watch {
     }
 }
 
-/// Whether nothing is left that could wake a task, not even an operation that the driver starts next.
+/// Returns whether nothing is left that could wake a task, not even an operation that the driver starts next.
 fn is_at_rest(local: &Local) -> bool {
     let is_queued = |live: LiveOperation| live.stage == Stage::Queued;
     local.is_at_rest() && !local.driver.operations().into_iter().any(is_queued)
@@ -239,7 +239,7 @@ fn take_of(waits: &mut Vec<(Owner, Wait)>, owner: Owner) -> Vec<Wait> {
     waits.extract_if(.., |(whose, _)| *whose == owner).map(|(_, wait)| wait).collect()
 }
 
-/// What the driver knows of an operation, and the kernel if it has it.
+/// Combines the driver's facts about an operation with the kernel's, if the kernel has it.
 fn pending(live: &LiveOperation, flight: Option<&FlightFacts>, age: Duration) -> PendingOperation {
     let names = flight.map(|flight| &flight.names[..]).unwrap_or_default();
     PendingOperation {

@@ -1,13 +1,13 @@
-//! Shares of what a whole program has: work waits for them instead of failing.
+//! Shares of a whole program's resources: work waits for them instead of failing.
 //!
 //! A budget is a weighted semaphore per resource, in one order of arrival: a request waits while any
 //! came before it, even if it is small and would fit. `async-lock` has a semaphore, but its permits are
 //! single and may overtake, so this is our own, behind a lock that is held for a few instructions.
 //!
 //! A request's states: *new*; *waiting*, with its ticket in `waiting`; *granted*, with its ticket in
-//! `granted` and its amount already taken from `free`; *done*, its amount owned by a permit. Who
-//! releases grants. A request that is dropped leaves `waiting`, or gives back what it was granted;
-//! either may let those behind it in.
+//! `granted` and its amount already taken from `free`; *done*, its amount owned by a permit. Who releases
+//! grants. A request that is dropped leaves `waiting`, or gives back its grant; either may let those behind
+//! it in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::process::{Resource as Rlimit, getrlimit};
 use sakia_driver::wake_all;
 
-/// What a budget has shares of.
+/// A resource that a budget divides into shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open files, sockets, and all else with a descriptor.
@@ -35,7 +35,7 @@ impl Resource {
     const ALL: [Self; 3] = [Self::Descriptors, Self::Bytes, Self::Operations];
 }
 
-/// How much a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
+/// The amount that a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -59,7 +59,7 @@ impl Limits {
         Self::default()
     }
 
-    /// What the process may still use, now: see [`Budget::from_limits`].
+    /// Returns the amounts that the process may still use, now: see [`Budget::from_limits`].
     pub fn of_process() -> Self {
         Self {
             descriptors: free_descriptors(),
@@ -97,8 +97,8 @@ impl Limits {
 
 /// Descriptors, bytes and operations for a whole program, shared by all its threads.
 ///
-/// Work acquires what it is about to use and holds the [`Permit`] while it uses it. Requests are
-/// served in the order in which they came. Clones are the same budget.
+/// Work acquires its share before it begins and holds the [`Permit`] while it uses it. Requests are served in
+/// the order in which they came. Clones are the same budget.
 ///
 /// A task that holds some and asks for more may wait for others that do the same: acquire all that a
 /// piece of work needs of one resource at once, and the resources in one order.
@@ -127,7 +127,7 @@ struct Pool {
 }
 
 struct State {
-    /// What neither a permit nor a granted request holds.
+    /// The amount that neither a permit nor a granted request holds.
     free: u64,
     /// The next request's ticket.
     next: u64,
@@ -163,7 +163,7 @@ impl Pool {
 }
 
 impl State {
-    /// Takes `amount` if it is free and nobody came before.
+    /// Takes `amount` if it is free and no earlier request waits.
     fn try_take(&mut self, amount: u64) -> bool {
         let is_first = self.waiting.is_empty();
         let is_free = is_first && amount <= self.free;
@@ -195,15 +195,14 @@ impl Budget {
         Self { pools: Arc::new(pools) }
     }
 
-    /// A budget of what the process may still use:
+    /// Returns a budget of the resources that the process may still use:
     /// - descriptors: the soft `RLIMIT_NOFILE`, minus those open now, minus a reserve (an eighth of the
-    ///   limit, 8 to 64) for what opens descriptors without asking. Build the runtime first: its rings
+    ///   limit, 8 to 64) for code that opens descriptors without asking. Build the runtime first: its rings
     ///   are descriptors too;
     /// - bytes: a quarter of the memory that the machine has available;
     /// - operations: no limit, since each thread's engine admits its own.
     ///
-    /// Where `/proc` is missing it assumes that half of the descriptors are open, and does not limit
-    /// bytes.
+    /// Without `/proc` it assumes that half of the descriptors are open, and does not limit bytes.
     pub fn from_limits() -> Self {
         Self::new(Limits::of_process())
     }
@@ -213,7 +212,7 @@ impl Budget {
         self.pool(resource).total
     }
 
-    /// What nobody holds at the moment.
+    /// Returns the amount that no permit holds at the moment.
     pub fn available(&self, resource: Resource) -> u64 {
         self.pool(resource).lock().free
     }
@@ -222,7 +221,7 @@ impl Budget {
         &self.pools[resource as usize]
     }
 
-    /// What a request for `amount` gets.
+    /// Returns the amount that a request for `amount` gets.
     fn clamp(&self, resource: Resource, amount: u64) -> u64 {
         amount.min(self.pool(resource).total)
     }
@@ -236,7 +235,7 @@ impl Budget {
         Acquire { budget: self.clone(), resource, amount, ticket: None }
     }
 
-    /// Takes `amount` of a resource if it is free and nobody waits; as [`acquire`](Self::acquire)
+    /// Takes `amount` of a resource if it is free and no request waits; as [`acquire`](Self::acquire)
     /// otherwise.
     pub fn try_acquire(&self, resource: Resource, amount: u64) -> Option<Permit> {
         let amount = self.clamp(resource, amount);
@@ -337,12 +336,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// What it is a share of.
+    /// Returns the resource of which it is a share.
     pub fn resource(&self) -> Resource {
         self.resource
     }
 
-    /// How much it is: what was asked for, or all there is.
+    /// Returns the amount: the requested one, or the whole budget.
     pub fn amount(&self) -> u64 {
         self.amount
     }

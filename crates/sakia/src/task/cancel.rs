@@ -117,7 +117,7 @@ impl CancellationToken {
         Self { node }
     }
 
-    /// Cancels this token and all below it, and wakes who waits for that.
+    /// Cancels this token and all below it, and wakes the tasks that wait for that.
     pub fn cancel(&self) {
         let mut lists = vec![self.node.cancel()];
         while let Some(children) = lists.pop() {
@@ -126,7 +126,7 @@ impl CancellationToken {
         }
     }
 
-    /// Whether it was canceled.
+    /// Returns whether it was canceled.
     #[inline]
     pub fn is_canceled(&self) -> bool {
         self.node.is_canceled.load(Ordering::Acquire)

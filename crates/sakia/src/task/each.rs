@@ -84,7 +84,7 @@ where
     }
 }
 
-/// As [`for_each_concurrent`], and ends with the first error: what runs then is dropped, and no more
+/// As [`for_each_concurrent`], and ends with the first error: futures that run then are dropped, and no more
 /// items are taken.
 ///
 /// # Errors
@@ -110,7 +110,7 @@ where
     try_for_each_concurrent_from(limit, async || items.next(), f).await
 }
 
-/// As [`for_each_concurrent_from`], and ends with the first error: what runs then is dropped, and no
+/// As [`for_each_concurrent_from`], and ends with the first error: futures that run then are dropped, and no
 /// more items are taken.
 ///
 /// # Errors

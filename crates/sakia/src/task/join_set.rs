@@ -62,7 +62,7 @@ impl<T> JoinSet<T> {
         self.members.len()
     }
 
-    /// Whether all outcomes were taken.
+    /// Returns whether all outcomes were taken.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -12,7 +12,7 @@ use std::thread::LocalKey as ThreadKey;
 
 use pin_project_lite::pin_project;
 
-/// Declares values that belong to a future and what it awaits, not to a thread.
+/// Declares values that belong to a future and the futures that it awaits, not to a thread.
 ///
 /// ```
 /// sakia::task_local! {
@@ -145,7 +145,7 @@ pin_project! {
     impl<T: 'static, F> PinnedDrop for Scoped<T, F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // What the future drops may use the value, too.
+            // The values that the future drops may use the local value, too.
             this.key.enter(this.value, || this.future.set(None));
         }
     }

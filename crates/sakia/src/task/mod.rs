@@ -35,11 +35,12 @@ pub mod __private {
 /// Children looked at in one turn of a future that holds several: then others have their turn.
 const TURN: usize = 64;
 
-/// Waits until `is_so`. Whoever makes it so notifies the listeners of `event` afterwards.
+/// Waits until `is_so` returns true. The code that changes its result notifies the listeners of `event`
+/// afterwards.
 pub(crate) async fn wait_until(event: &Event, is_so: impl Fn() -> bool) {
     while !is_so() {
         listener!(event => listener);
-        // Made so between the two lines, perhaps, when nobody was listening yet.
+        // It may have become true between the two lines, before this task listened.
         if is_so() {
             break;
         }

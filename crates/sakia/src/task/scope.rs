@@ -1,9 +1,9 @@
 //! Children within their parent's future.
 //!
-//! A scope polls its body and its children itself: they are one task. So children may borrow what
-//! outlives the scope, dropping the scope drops them on the spot, and no unsafe code is needed:
-//! forgetting a scope's future only leaks it. The kernel never sees the children's memory, only the
-//! buffers that the driver owns.
+//! A scope polls its body and its children itself: they are one task. So children may borrow values that
+//! outlive the scope, dropping the scope drops them on the spot, and no unsafe code is needed: forgetting a
+//! scope's future only leaks it. The kernel never sees the children's memory, only the buffers that the
+//! driver owns.
 //!
 //! Children that were spawned wait in a queue until the scope's future takes them into its set. They
 //! may hold the scope themselves, to spawn siblings; the cycle that makes while they are queued is
@@ -25,9 +25,9 @@ type Child<'env> = Pin<Box<dyn Future<Output = ()> + 'env>>;
 
 /// Runs `body`, which may start children, and ends when all of them have ended too.
 ///
-/// Children run within the calling task, side by side but never in parallel, and may borrow what
-/// outlives the scope. Dropping this future drops the body and the children. A panic of a child is a
-/// panic of the scope.
+/// Children run within the calling task, side by side but never in parallel, and may borrow values that
+/// outlive the scope. Dropping this future drops the body and the children. A panic of a child is a panic of
+/// the scope.
 ///
 /// # Examples
 /// ```
@@ -166,7 +166,7 @@ impl fmt::Debug for Scope<'_> {
     }
 }
 
-/// Drops what is still queued when the scope's future ends or is dropped.
+/// Drops children still queued when the scope's future ends or is dropped.
 struct Ending<'a, 'env>(&'a Scope<'env>);
 
 impl Drop for Ending<'_, '_> {
@@ -189,7 +189,7 @@ pub struct ScopedHandle<T> {
 }
 
 impl<T> ScopedHandle<T> {
-    /// Whether the child's value is there.
+    /// Returns whether the child's value is there.
     pub fn is_finished(&self) -> bool {
         self.cell.borrow().value.is_some()
     }
@@ -214,10 +214,10 @@ impl<T> fmt::Debug for ScopedHandle<T> {
     }
 }
 
-/// Where a child leaves its value.
+/// The place in which a child leaves its value.
 struct Cell<T> {
     value: Option<T>,
-    /// Of who awaits the handle.
+    /// The waker of the task that awaits the handle.
     waker: Waker,
 }
 

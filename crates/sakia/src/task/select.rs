@@ -95,8 +95,8 @@ macro_rules! __select_arms {
     };
 }
 
-/// Which future of a [`select!`](crate::select) was first. Variants that it has no future for cannot
-/// be, so its match needs no arms for them.
+/// The future of a [`select!`](crate::select) that was first. Variants that it has no future for cannot
+/// occur, so its match needs no arms for them.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "for the macro: a variant per place")]
 pub enum Selected<

@@ -2,13 +2,13 @@
 //!
 //! How a scope ends:
 //! 1. Body and children run until all have ended, or the first fails: an error or a panic.
-//! 2. Upon a failure the body is dropped and all children are told to end. The scope goes on waiting
-//!    until their futures are gone; what else fails meanwhile is dropped.
+//! 2. Upon a failure the body is dropped and all children are told to end. The scope goes on waiting until
+//!    their futures are gone; further errors meanwhile are dropped.
 //! 3. If the scope's future is dropped in either state, all children are told to end, and the runtime
 //!    keeps them until their futures are gone.
 //!
-//! Children may hold the scope, to start siblings. Once it fails or ends it takes no more: what is
-//! spawned then is dropped at once.
+//! Children may hold the scope, to start siblings. Once it fails or ends it takes no more: a child spawned
+//! then is dropped at once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -206,7 +206,7 @@ impl<E> ScopeError<E> {
         Self { error: Ok(error) }
     }
 
-    /// Whether a child panicked.
+    /// Returns whether a child panicked.
     pub fn is_panic(&self) -> bool {
         self.error.as_ref().is_err_and(JoinError::is_panic)
     }

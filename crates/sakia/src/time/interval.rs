@@ -40,7 +40,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
     Interval { sleep: sleep_until(start), period, missed: MissedTicks::default() }
 }
 
-/// What an [`Interval`] does when a tick is taken so late that the next one is due already.
+/// The behavior of an [`Interval`] when a tick is taken so late that the next one is due already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTicks {
     /// It ticks at once until it has caught up: as many ticks as time asks for.
@@ -62,7 +62,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick, and answers when it was due.
+    /// Waits for the next tick, and returns when it was due.
     ///
     /// Dropping the future loses nothing: the tick is the next call's.
     pub async fn tick(&mut self) -> Instant {
@@ -104,18 +104,18 @@ impl Interval {
         self.sleep.reset(Instant::now().saturating_add(self.period));
     }
 
-    /// What it does about missed ticks.
+    /// Returns the behavior for missed ticks.
     pub fn missed_ticks(&self) -> MissedTicks {
         self.missed
     }
 
-    /// Says what it is to do about missed ticks; without this call [`MissedTicks::Burst`].
+    /// Sets the behavior for missed ticks; without this call [`MissedTicks::Burst`].
     pub fn set_missed_ticks(&mut self, missed: MissedTicks) {
         self.missed = missed;
     }
 }
 
-/// What is left of `duration` after as many periods as it holds.
+/// Returns the rest of `duration` after as many periods as it holds.
 fn remainder(duration: Duration, period: Duration) -> Duration {
     const NANOS: u128 = 1_000_000_000;
     let nanos = duration.as_nanos() % period.as_nanos();

@@ -73,7 +73,7 @@ impl Sleep {
         self.deadline
     }
 
-    /// Whether it has resolved.
+    /// Returns whether it has resolved.
     pub fn is_elapsed(&self) -> bool {
         self.is_over
     }
@@ -106,7 +106,7 @@ impl Sleep {
     }
 }
 
-/// Whether nobody lives to see it.
+/// Returns whether the deadline is too far away ever to be reached.
 fn is_endless(deadline: Instant) -> bool {
     deadline.since == Duration::MAX
 }

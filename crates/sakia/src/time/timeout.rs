@@ -14,8 +14,8 @@ use crate::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Gives a future as long as `duration`, counted from this call.
 ///
-/// Resolves to what the future resolves to. When time is up it resolves to [`Elapsed`], and the future
-/// is dropped with it. The future is polled first, so it wins if both happen at once.
+/// Resolves to the future's output. When time is up it resolves to [`Elapsed`], and the future is dropped
+/// with it. The future is polled first, so it wins if both happen at once.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -20,7 +20,7 @@ use crate::time::wheel::{TICK_MAX, Wheel};
 
 /// Alarms set at a time.
 const ALARMS_MAX: usize = 16;
-/// How exact timers are. They fire at the end of the tick into which their deadline falls.
+/// The resolution of timers. They fire at the end of the tick into which their deadline falls.
 const TICK: Duration = Duration::from_millis(1);
 /// Timers looked at, at most, to tell how long the thread may sleep.
 const LOOKS_MAX: usize = 64;
@@ -29,7 +29,7 @@ const LOOKS_MAX: usize = 64;
 /// another; the drivers' own clocks begin when their threads do.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What tells the time.
+/// The source of the time.
 #[derive(Clone, Copy)]
 enum Clock {
     /// The operating system.
@@ -50,7 +50,7 @@ pub(crate) struct Timers {
     alarms: RefCell<Vec<u64>>,
     /// There may be a timer that is due before the next alarm. It is the clock that tells then.
     is_unwatched: Cell<bool>,
-    /// Whether that matters: time passes while tasks run, and the driver may tell of it.
+    /// Set if that matters: time passes while tasks run, and the driver may tell of it.
     is_watchful: Cell<bool>,
 }
 
@@ -100,13 +100,13 @@ impl Timers {
         }
     }
 
-    /// Whether the clock is to tell while tasks run.
+    /// Returns whether the clock is to tell while tasks run.
     #[inline(always)]
     pub(crate) fn is_unwatched(&self) -> bool {
         self.is_unwatched.get()
     }
 
-    /// Forgets alarms that are over at `tick`. Answers whether there was one.
+    /// Forgets alarms that are over at `tick`. Returns whether there was one.
     fn forget_alarms(&self, tick: u64) -> bool {
         let mut alarms = self.alarms.borrow_mut();
         let count = alarms.len();
@@ -130,7 +130,7 @@ impl Timers {
         wheel.armed().map(|(key, tick)| (key, time_of(tick))).collect()
     }
 
-    /// Whether a timer has fired. If not, `waker` is who is to be woken.
+    /// Returns whether a timer has fired. If not, `waker` is woken later.
     pub(super) fn poll(&self, key: u32, waker: &Waker) -> bool {
         let wheel = self.wheel.borrow();
         if wheel.has_fired(key) {
@@ -159,7 +159,7 @@ impl Local {
         }
     }
 
-    /// Wakes whoever waits for a timer that is due.
+    /// Wakes the tasks whose timers are due.
     #[inline(always)]
     pub(crate) fn fire_timers(&self) {
         if !self.timers.wheel.borrow().is_idle() {
@@ -198,7 +198,8 @@ impl Local {
         }
     }
 
-    /// Whether a timer may be due that no alarm tells of. It may also be a while later, never earlier.
+    /// Returns whether a timer may be due that no alarm tells of. It may also be a while later, never
+    /// earlier.
     pub(crate) fn is_timer_due(&self) -> bool {
         let timers = &self.timers;
         let tick = ticks_until(self.now());
@@ -228,7 +229,7 @@ impl Local {
         }
     }
 
-    /// How long the thread may sleep when it has nothing to do: until the next timer is due, and at
+    /// Returns how long the thread may sleep when it has nothing to do: until the next timer is due, and at
     /// most for `limit`. With very many timers it may be less.
     pub(crate) fn sleep_limit(&self, limit: Option<Duration>) -> Option<Duration> {
         let Some(tick) = self.timers.wheel.borrow().next_deadline(LOOKS_MAX) else {

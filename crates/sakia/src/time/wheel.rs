@@ -34,7 +34,7 @@ const FAR: u16 = (LEVELS * SLOTS) as u16;
 /// The list of timers that are due.
 const DUE: u16 = FAR + 1;
 const LISTS: usize = DUE as usize + 1;
-/// What the entry of a fired timer has for a list.
+/// The list in the entry of a fired timer.
 const NONE: u16 = u16::MAX;
 /// The end of a list.
 const END: u32 = u32::MAX;
@@ -61,9 +61,9 @@ struct Entry {
     at: u64,
     previous: u32,
     next: u32,
-    /// Where it is linked; `NONE` once it has fired.
+    /// The list in which it is linked; `NONE` once it has fired.
     list: u16,
-    /// Who waits; `None` once it has fired.
+    /// The waker of the waiting task; `None` once it has fired.
     waker: Option<Waker>,
 }
 
@@ -88,7 +88,7 @@ impl Wheel {
         }
     }
 
-    /// Whether no timer is left to fire.
+    /// Returns whether no timer is left to fire.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.armed == 0
@@ -130,12 +130,12 @@ impl Wheel {
         self.entries[key as usize].list == NONE
     }
 
-    /// Whether a timer wakes the same task as `waker`.
+    /// Returns whether a timer wakes the same task as `waker`.
     pub(super) fn will_wake(&self, key: u32, waker: &Waker) -> bool {
         self.entries[key as usize].waker.as_ref().is_some_and(|old| old.will_wake(waker))
     }
 
-    /// Changes who waits.
+    /// Changes the waker of a timer.
     #[must_use = "dropping a waker may run users' code, so first let go of the wheel"]
     pub(super) fn set_waker(&mut self, key: u32, waker: Waker) -> Option<Waker> {
         self.entry(key).waker.replace(waker)
@@ -159,7 +159,7 @@ impl Wheel {
         self.tick = self.tick.max(to);
     }
 
-    /// Fires the next timer that is due, and says who waits for it.
+    /// Fires the next timer that is due, and returns its waker.
     pub(super) fn pop_due(&mut self) -> Option<Waker> {
         loop {
             let key = self.lists[usize::from(DUE)].first;
@@ -263,7 +263,7 @@ impl Wheel {
     }
 }
 
-/// Where a timer for tick `at` belongs when the wheel is at `tick`.
+/// Returns the list for a timer of tick `at` when the wheel is at `tick`.
 fn list_for(tick: u64, at: u64) -> u16 {
     if at <= tick {
         return DUE;

@@ -21,7 +21,7 @@ const BUFFERS_MAX: usize = 1024;
 /// See [`File::read_at`] and [`File::read`].
 pub struct ReadAt<T> {
     file: File,
-    /// What is left of the buffer's room.
+    /// The remaining room of the buffer.
     rest: Room<T>,
     at: At,
 }
@@ -31,7 +31,7 @@ impl<T: IoBufMut + Send> ReadAt<T> {
         Self { file: file.clone(), rest: buf.room(usize::MAX), at }
     }
 
-    /// What it has come to, if this is the result of its last part.
+    /// Returns the result of the whole transfer, given the result of its last part.
     #[inline]
     fn end(self, result: io::Result<usize>) -> BufResult<usize, T> {
         (total_of(self.rest.filled(), result), self.rest.into_inner())
@@ -163,14 +163,14 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
     }
 }
 
-/// Where to go on after so many bytes.
+/// Returns the position after so many bytes.
 #[inline]
 fn further(at: At, done: usize) -> At {
     at.map(|offset| offset.saturating_add(done as u64))
 }
 
-/// What a transfer of `len` bytes has come to, if it is over: of the last part, for which `wanted` bytes were
-/// asked, this is the result. Otherwise how far it is.
+/// Returns the result of a transfer of `len` bytes if it is over, given the `result` of its last part, for
+/// which `wanted` bytes were asked. Otherwise returns how far it is.
 fn ended(
     result: io::Result<usize>,
     done: usize,
@@ -183,7 +183,7 @@ fn ended(
     }
 }
 
-/// What was transferred before an error is told, and the error next time.
+/// Returns the number of bytes transferred before an error; the next call returns the error.
 #[inline]
 fn total_of(done: usize, result: io::Result<usize>) -> io::Result<usize> {
     match result {
