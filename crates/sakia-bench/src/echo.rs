@@ -21,7 +21,7 @@ use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "echo";
 
 /// Connections, unless others are asked for.
@@ -48,7 +48,7 @@ const WARMUP_PART: u64 = 5;
 /// A quick look has one request where others have so many.
 const QUICK_PART: u64 = 4;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connections; with each size a point.
@@ -94,7 +94,7 @@ pub struct Echo {
     options: Options,
     place: Place,
     about: About,
-    /// What is sent at each point.
+    /// The messages of each point.
     messages: Vec<Messages>,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::cell;
 
-    /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
+    /// Returns the place for a test's connections: the machine's loopback, on any processors.
     fn place() -> Place {
         let congestion = net::CONGESTION.to_owned();
         Place { namespace: false, congestion, processors: None }

@@ -22,7 +22,7 @@ const STARTS: usize = 4 << 20;
 /// Bytes that are written at a time at most.
 const PART_BYTES: usize = 1 << 20;
 
-/// What a tree is to be.
+/// The shape of a tree to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Its directories and files.
@@ -59,7 +59,7 @@ pub struct Even {
     pub size_bytes: u64,
 }
 
-/// What is in a tree.
+/// Counts of a tree's entries and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Regular files.
@@ -71,7 +71,7 @@ pub struct Counts {
 }
 
 impl Layout {
-    /// Whether such a tree can be made.
+    /// Checks that a tree of this shape can be made.
     ///
     /// # Errors
     /// No level or too many of them, or more than [`ENTRIES_MAX`] files and directories.
@@ -103,7 +103,7 @@ impl Even {
     }
 }
 
-/// What [`make`] would make of these options. Touches no file.
+/// Returns the counts of the tree that [`make`] would make with these options. Touches no file.
 ///
 /// # Errors
 /// As [`Layout::check`].
@@ -141,9 +141,9 @@ fn claim(directory: &Path) -> anyhow::Result<()> {
 /// Makes a tree, or only counts what it would be.
 struct Maker<'a> {
     layout: Layout,
-    /// What follows the seed: sizes, names, where the bytes of a file begin.
+    /// The source of all choices that depend on the seed: sizes, names, the first byte of a file's data.
     rng: Rng,
-    /// Where all files take their bytes from; nothing where they are only counted.
+    /// Data from which all files take their bytes; empty if files are only counted.
     bytes: Vec<u8>,
     made: Counts,
     is_real: bool,

@@ -33,7 +33,7 @@ use self::load::{Load, Share};
 use self::variants::Timing;
 pub use self::variants::Variant;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "sched";
 
 /// The most threads.
@@ -61,7 +61,7 @@ const BYTES_QUICK: u64 = 500_000_000;
 const COUNT_MOST: u64 = 100_000;
 const COUNT_MOST_QUICK: u64 = 20_000;
 const COUNT_LEAST: u64 = 20;
-/// Where each operation reads the clock, or goes to the device.
+/// The most operations of a run in which each reads the clock, and of one that goes to the device.
 const COUNT_TIMED: u64 = 10_000;
 const COUNT_DEVICE: u64 = 2000;
 
@@ -109,7 +109,7 @@ pub enum Mode {
     Fig6,
 }
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which points there are. What else is asked for narrows that.
@@ -145,15 +145,15 @@ pub struct Options {
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
-    /// Where to make a directory for the files.
+    /// The directory in which the experiment makes a directory for the files.
     pub directory: PathBuf,
 }
 
 impl Options {
-    /// Whether they go together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
-    /// Which do not, by the flags of the command line.
+    /// Two options contradict each other; the error names them by the flags of the command line.
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
         let is_testbench = self.mode == Mode::Testbench;
@@ -210,12 +210,12 @@ pub struct Sched {
     about: About,
     loads: Vec<Load>,
     timing: Timing,
-    /// What was asked for and is not measured.
+    /// Requested measurements that are left out, with the reasons.
     left_out: Vec<String>,
     input: Input,
 }
 
-/// What a run is told. Files are looked for in the working directory.
+/// The input of a run. Files are in the working directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Task {
     load: Load,

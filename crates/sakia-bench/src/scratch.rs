@@ -38,8 +38,8 @@ pub(crate) fn write_back(path: &Path) -> anyhow::Result<()> {
     synced.with_context(|| format!("cannot sync {}", path.display()))
 }
 
-/// What this process has made for experiments and not removed yet, a line each: directories, mounts and loop
-/// devices. Directories in others of these are left out.
+/// Returns the directories, mounts and loop devices that this process has made for experiments and not
+/// removed yet, a line each. A directory inside another one of these is left out.
 ///
 /// # Errors
 /// As reading `/proc/self/mountinfo` and the directory for temporary files.

@@ -49,7 +49,7 @@ const COPIED: &str = "ring.sends_copied";
 /// Bytes of a piece that is read and written.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of the file; each is a point.
@@ -98,13 +98,13 @@ pub struct SendFile {
     options: Options,
     place: Place,
     about: About,
-    /// What is asked for at each point.
+    /// The requests of each point.
     messages: Vec<Messages>,
-    /// Where the files are.
+    /// The directory with the files.
     directory: TempDir,
 }
 
-/// What a server is told beside its task.
+/// The input of a server beside its task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Input {
     #[serde(flatten)]
@@ -142,7 +142,7 @@ impl SendFile {
     }
 }
 
-/// What is compared.
+/// Returns the pairs of variants to compare.
 fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
     let mut pairs = against(variants, [Variant::Blocking.name(), Variant::Copy.name()]);
     if [Variant::SendZc, Variant::Send].iter().all(|one| variants.contains(&one.name())) {
@@ -199,7 +199,7 @@ impl Experiment for SendFile {
         let (path, messages) = (self.file(point), self.messages[point]);
         let write = |path: &Path| {
             load::write_stream(File::create(path)?, messages.message_bytes as u64)?;
-            // What is to be written back would take its time from the variants.
+            // Dirty pages are written back now: later, their write-back would take time from the variants.
             File::open(path)?.sync_all()
         };
         write(&path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -40,7 +40,7 @@ const WARMUP_PART: u64 = 5;
 /// A quick look has one datagram where others have so many.
 const QUICK_PART: u64 = 4;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Datagrams under way at a time; with each size a point.
@@ -86,7 +86,7 @@ pub struct Udp {
     options: Options,
     place: Place,
     about: About,
-    /// What is sent at each point.
+    /// The messages of each point.
     messages: Vec<Messages>,
 }
 

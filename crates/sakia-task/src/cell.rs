@@ -77,7 +77,7 @@ pub(crate) const DETACHED: u8 = 1 << 4;
 /// The value of a task's future, or the panic that ended it.
 pub type Outcome<T> = Result<T, Box<dyn Any + Send>>;
 
-/// What all cells begin with.
+/// The first part of every cell.
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) count: Count,
@@ -90,7 +90,7 @@ pub(crate) struct Header {
     pub(crate) table: &'static Table,
 }
 
-/// What depends on the types of a cell. Each function takes a cell of those types.
+/// Functions and facts that depend on the types of a cell. Each function takes a cell of those types.
 pub(crate) struct Table {
     /// Takes the runnable's reference. At home; for [`work`](crate::work) on the thread that has it.
     pub(crate) run: unsafe fn(NonNull<Header>),
@@ -104,7 +104,7 @@ pub(crate) struct Table {
     pub(crate) elsewhere: unsafe fn(NonNull<Header>),
     /// Frees a cell that has no references, neither a future nor an outcome.
     pub(crate) free: unsafe fn(NonNull<Header>),
-    /// Where the outcome is, in bytes from the beginning.
+    /// The offset of the outcome from the beginning of the cell, in bytes.
     pub(crate) outcome: usize,
 }
 
@@ -251,7 +251,7 @@ unsafe fn poll<F: Future>(stage: *mut Stage<F>, cx: &mut Context<'_>) -> Outcome
     }))
 }
 
-/// Drops the future, and keeps a panic of its destructor, about which nobody is left to be told.
+/// Drops the future, and discards a panic of its destructor: no handle is left that could report it.
 ///
 /// # Safety
 /// - As of [`poll`]; the future is not used afterwards.

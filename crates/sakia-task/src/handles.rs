@@ -1,4 +1,4 @@
-//! What executors have of a task: access to its future, or word of it from another thread.
+//! An executor's handles of a task: access to its future, or a message about it from another thread.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -155,7 +155,7 @@ async fn sum_blocks<S: Source>(
     }
 }
 
-/// What a runtime's driver counted, and the reads that were begun.
+/// Returns the counters of a runtime's driver, and the number of reads that were begun.
 fn counted(runtime: &Runtime) -> Counters {
     let mut counters = engine::counted(runtime);
     let count = |name| counters.get(name).copied().unwrap_or(0);

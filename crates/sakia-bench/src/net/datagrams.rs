@@ -32,7 +32,7 @@ pub struct DatagramLoad {
     under_way: Vec<u64>,
     /// A datagram, whose first bytes are set before it is sent.
     datagram: Vec<u8>,
-    /// What was received last; a byte longer, so that too much is found.
+    /// The datagram received last; one byte longer than expected, so that a too long one is noticed.
     buffer: Vec<u8>,
     /// Of the numbers of those that came back.
     pub sum: u64,

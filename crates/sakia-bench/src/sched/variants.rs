@@ -40,7 +40,7 @@ named! {
     }
 }
 
-/// What is measured beside the whole.
+/// The times that are measured beside the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Timing {
@@ -200,7 +200,7 @@ fn until_done<O: driver::Operation>(driver: &Driver, mut op: Op<O>) -> io::Resul
     }
 }
 
-/// What a thread has, and what it did.
+/// A thread's buffers and results.
 struct Thread<B> {
     /// Memory for reading, and for writing, used again and again. It is away while an operation has it.
     buffers: [Option<B>; 2],
@@ -290,7 +290,7 @@ fn failed(
     }
 }
 
-/// What all threads did.
+/// The results of all threads.
 #[derive(Debug, Default)]
 struct Driven {
     sum: u64,

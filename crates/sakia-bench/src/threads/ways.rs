@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Nothing changes any more if nothing has for so long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What the threads that read tell the first.
+/// Progress of the reads, reported by the reading threads to the first one.
 struct Reads {
     total: usize,
     /// Those that a thread has asked the kernel for, or the engine.
@@ -91,11 +91,11 @@ impl Reads {
     }
 }
 
-/// What reads.
+/// The readers.
 #[derive(Default)]
 struct Readers {
     threads: Vec<JoinHandle<()>>,
-    /// Where threads that have nothing more to do wait for the end, with the first one.
+    /// The barrier at which threads without more work wait for the end, with the first thread.
     end: Option<Arc<Barrier>>,
     /// Open until all is counted: closing a file may take a thread, too.
     files: Arc<Vec<File>>,
@@ -206,7 +206,7 @@ fn wait_until_quiet(reads: &Reads, census: &mut Census) {
     }
 }
 
-/// What there is to be seen while nothing is answered.
+/// Returns the counts that are taken while no read is answered.
 fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
     let threads = census.look_closely();
     let mut counted = counters([
@@ -232,7 +232,7 @@ fn plain(
     let end = (!is_each).then(|| Arc::new(Barrier::new(threads + 1)));
     let mut readers = Readers { files: Arc::new(files), end, ..Readers::default() };
     for index in 0..threads {
-        // Where nothing is held the first ones end before the last begin.
+        // If nothing is held back, the first threads end before the last ones begin.
         if is_each && index % LOOK_AFTER == LOOK_AFTER - 1 {
             census.look();
         }

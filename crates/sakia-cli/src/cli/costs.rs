@@ -76,7 +76,8 @@ pub(super) struct BaselineArgs {
     #[arg(value_parser = bytes(baseline::SIZE_BYTES_MIN, FILE_BYTES_MAX))]
     size: Option<u64>,
 
-    /// Where to make the files; where this program was built, or the directory for temporary files
+    /// Directory in which to make the files; where this program was built, or the directory for temporary
+    /// files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
