@@ -151,7 +151,7 @@ unsafe fn end_unreferenced(cell: NonNull<Header>) {
     let header = unsafe { cell.as_ref() };
     if header.count.flags() & DONE != 0 {
         // SAFETY: no reference is left. The future is gone; the handle took or dropped the outcome, or the
-        // thread that set `DONE` did. A forgotten outcome is leaked.
+        // thread that set `DONE` did. If the handle was forgotten, the outcome is leaked.
         return unsafe { (header.table.free)(cell) };
     }
     header.count.revive();
