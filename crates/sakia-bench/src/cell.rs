@@ -1,4 +1,4 @@
-//! One run of one variant: what the process that does it is told, and what it answers.
+//! One run of one variant: the order to the process that does it, and the process's answer.
 
 use std::collections::BTreeMap;
 
@@ -85,10 +85,10 @@ pub struct Done {
 #[error("{0}")]
 pub(crate) struct Unavailable(pub(crate) String);
 
-/// Does what a line of JSON, a [`Spec`], says: the work of one variant, once, in this process.
+/// Executes a [`Spec`], given as a line of JSON: the work of one variant, once, in this process.
 ///
 /// # Errors
-/// An unknown experiment or variant, or what kept the work from being done.
+/// The experiment or variant is unknown, or the work failed.
 pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
     match spec.experiment.as_str() {

@@ -45,7 +45,7 @@ pub const QUICK_FILE_BYTES: u64 = 64 << 20;
 const BASE: &str = "cp";
 /// The same once more.
 const AGAIN: &str = "cp-again";
-/// The variant that is compared with all others, and what its names begin with.
+/// The variant that is compared with all others, and the beginning of its names.
 const SAKIA: &str = "sakia";
 
 /// Options of the experiment.
@@ -409,7 +409,7 @@ impl Experiment for CopyTree {
         }
         if let Some(chill) = self.chill {
             chill.apply(&self.source)?;
-            // The programs themselves are not what is cold.
+            // Only the sources are to be cold, not the programs.
             self.ways.iter().try_for_each(|way| source::warm(&way.program))?;
         }
         touch(place.memory_bytes(census));

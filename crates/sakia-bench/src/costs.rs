@@ -40,7 +40,7 @@ pub const OPERATIONS_MAX: u64 = 1 << 20;
 pub const BATCH_MAX: u64 = 64;
 /// Events of an operation that is recorded, and of the turn around it, at most.
 const EVENTS_OF_OPERATION: u64 = 8;
-/// Names of what is counted.
+/// Names of counters.
 const EVENTS: &str = "events";
 const LOST: &str = "events_lost";
 

@@ -43,7 +43,7 @@ const REQUESTS: u64 = 100_000;
 /// Of messages of more than this there are fewer.
 const LARGE_BYTES: usize = 4096;
 const REQUESTS_LARGE: u64 = 40_000;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look has one request where others have so many.
 const QUICK_PART: u64 = 4;
@@ -55,7 +55,7 @@ pub struct Options {
     pub connections: Vec<usize>,
     /// Bytes of a message, [`load::MESSAGE_BYTES_MIN`] to [`load::MESSAGE_BYTES_MAX`].
     pub message_bytes: Vec<usize>,
-    /// Requests of a run, of all connections together; `None`: as many as take about half a second.
+    /// Requests of a run, of all connections together; `None`: enough for about half a second.
     pub requests: Option<u64>,
     /// A quarter of these.
     pub quick: bool,

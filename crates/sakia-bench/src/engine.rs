@@ -1,4 +1,4 @@
-//! The runtimes that variants are made of, and what they counted.
+//! The runtimes that variants are made of, and their counters.
 
 use std::io;
 use std::time::Duration;

@@ -59,9 +59,9 @@ pub enum Focus {
 pub struct About {
     /// The name of the experiment.
     pub name: &'static str,
-    /// In one line, what is measured.
+    /// The measured subject, in one line.
     pub title: String,
-    /// How it is measured, and what else a reader must know; a sentence each.
+    /// The method, and other facts that a reader must know; a sentence each.
     pub notes: Vec<String>,
     /// The names of the ways to do the work.
     pub variants: Vec<&'static str>,
@@ -73,7 +73,7 @@ pub struct About {
     pub focus: Focus,
     /// The directory with the inputs; it is the working directory of runs.
     pub directory: PathBuf,
-    /// The machine, with what matters of it here.
+    /// The machine, with the facts that matter here.
     pub machine: Machine,
     /// Requested variants that are unavailable, as far as that is known before the first run.
     pub left_out: Vec<Missing>,
@@ -144,7 +144,7 @@ pub(crate) fn against(
     of(first).chain(of(second).filter(|&(one, _)| one != first)).collect()
 }
 
-/// A point for each size of what is read in blocks, in ascending order, each once.
+/// Returns a point for each size of an input that is read in blocks, in ascending order, each once.
 pub(crate) fn points_of_sizes(sizes: &mut Vec<u64>, block_bytes: usize, cold: bool) -> Vec<Point> {
     sizes.sort_unstable();
     sizes.dedup();

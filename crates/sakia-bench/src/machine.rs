@@ -1,4 +1,4 @@
-//! The machine: what it is, and what others do on it meanwhile.
+//! The machine: its description, and the load of other programs on it during a run.
 
 use std::fs;
 use std::io;
@@ -113,7 +113,7 @@ pub const STEAL_MAX: f64 = 0.05;
 /// kinds down. A run is not called noisy for that.
 const RESOLUTION_NS: u64 = 20_000_000;
 
-/// Watches what other programs take of the machine.
+/// Watches the processor time that other programs take.
 #[derive(Debug)]
 pub struct Watch {
     begin: Instant,

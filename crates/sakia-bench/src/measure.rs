@@ -65,7 +65,7 @@ impl Meter {
         Ok(seen)
     }
 
-    /// The section ends here, whatever is done before [`stop`](Meter::stop).
+    /// Ends the section here: later work, until [`stop`](Meter::stop), is not part of it.
     ///
     /// # Errors
     /// See [`Usage::of_process`].

@@ -27,7 +27,7 @@ const PART_BYTES: usize = 1 << 20;
 pub struct Options {
     /// Its directories and files.
     pub layout: Layout,
-    /// Fixes what is random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -113,10 +113,10 @@ pub fn plan(options: &Options) -> anyhow::Result<Counts> {
 }
 
 /// Makes a tree in `directory`, which must be empty or not exist yet. Asks `is_stopped` now and then, and
-/// gives up early if so. Returns what was made.
+/// gives up early if so. Returns the counts of the new tree.
 ///
 /// # Errors
-/// Those of [`Layout::check`]; `directory` is not empty; what kept a file or directory from being made.
+/// Those of [`Layout::check`]; `directory` is not empty; a file or directory cannot be made.
 pub fn make(
     directory: &Path,
     options: &Options,
@@ -138,10 +138,10 @@ fn claim(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a tree, or only counts what it would be.
+/// Makes a tree, or only counts its entries and bytes.
 struct Maker<'a> {
     layout: Layout,
-    /// The source of all choices that depend on the seed: sizes, names, the first byte of a file's data.
+    /// The seeded generator that chooses sizes, names, and the place in `bytes` where a file's data begins.
     rng: Rng,
     /// Data from which all files take their bytes; empty if files are only counted.
     bytes: Vec<u8>,

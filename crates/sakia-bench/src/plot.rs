@@ -48,7 +48,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Width and height of a plot.
 const SIZE: (u32, u32) = (760, 380);
-/// Of this, what the legend has.
+/// The part of this for the legend.
 const LEGEND_WIDTH: u32 = 110;
 /// The colors of lines, told apart by those who see few colors too (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [

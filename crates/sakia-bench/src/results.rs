@@ -12,7 +12,7 @@ use crate::plot::Series;
 /// Everything that a report is made of.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The experiment and its place. Its variants include those that could not be measured.
+    /// Facts about the experiment. Its variants include those that could not be measured.
     pub about: About,
     /// All runs, in the order in which they were made.
     pub runs: Vec<Run>,
@@ -20,7 +20,7 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Comparisons, in the order of points, then as the experiment lists them.
     pub ratios: Vec<Ratio>,
-    /// Why variants take what they take, by point and variant.
+    /// Explanations of the variants' figures, by point and variant.
     pub reasons: Vec<((usize, &'static str), String)>,
     /// Variants without a row, and why.
     pub missing: Vec<Missing>,
@@ -95,7 +95,7 @@ pub struct Ratio {
     pub ci95: Option<[f64; 2]>,
     /// The same of `cpu`.
     pub ci95_cpu: Option<[f64; 2]>,
-    /// Ratio of the least processor times, whatever the round.
+    /// Ratio of the least processor times of all rounds.
     pub cpu_best: f64,
     /// The interval of wall time to show: the one of 95 %, or where there is none the whole range.
     #[serde(skip)]

@@ -65,7 +65,7 @@ const COUNT_LEAST: u64 = 20;
 const COUNT_TIMED: u64 = 10_000;
 const COUNT_DEVICE: u64 = 2000;
 
-/// Buffers of all threads take no more than this, nor than half of what memory has left.
+/// Buffers of all threads take no more than this, nor than half of the available memory.
 const MEMORY_MAX: u64 = 2 << 30;
 /// Files take no more than this together.
 const DISK_MAX: u64 = 4 << 30;
@@ -112,7 +112,7 @@ pub enum Mode {
 /// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which points there are. What else is asked for narrows that.
+    /// The mode: it chooses the points; other options narrow the choice.
     pub mode: Mode,
     /// Threads; each number with each size is a point. None: as usual.
     pub threads: Vec<usize>,
@@ -120,7 +120,7 @@ pub struct Options {
     pub read_sizes: Vec<u64>,
     /// Bytes of writes.
     pub write_sizes: Vec<u64>,
-    /// Reads of all threads together; `None`: as many as can be measured.
+    /// Reads of all threads together; `None`: the default for their size.
     pub reads: Option<u64>,
     /// Writes of all threads together.
     pub writes: Option<u64>,
@@ -233,7 +233,7 @@ struct Shape {
 }
 
 impl Sched {
-    /// Finds out what can be measured, and makes a directory for the files.
+    /// Determines the points that can be measured, and makes a directory for the files.
     ///
     /// # Errors
     /// Options that contradict each other, or ask for more than memory or disk should have to bear. There is

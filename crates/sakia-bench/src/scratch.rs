@@ -29,7 +29,7 @@ pub(crate) fn directory(prefix: &str, parent: &Path) -> anyhow::Result<TempDir> 
     Ok(made)
 }
 
-/// Brings a file system to its disk: what is dirty can be dropped from no cache.
+/// Brings a file system to its disk: dirty data cannot be dropped from a cache.
 ///
 /// # Errors
 /// As `open(2)` and `syncfs(2)`, with the path.

@@ -39,11 +39,11 @@ pub const NAME: &str = "send-file";
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
 /// Bytes that a run sends, about.
 const BYTES: u64 = 1 << 30;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up requests from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look sends so many times less of small files.
 const QUICK_PART: u64 = 4;
-/// Names of what is counted: sends by a ring, and those of them that were to be without a copy and were not.
+/// Names of counters: sends by a ring, and those of them that were to be without a copy and were not.
 const SENDS: &str = "ring.sends";
 const COPIED: &str = "ring.sends_copied";
 /// Bytes of a piece that is read and written.
@@ -344,7 +344,7 @@ fn send_blocking(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Sends what the file has by a ring, from memory.
+/// Sends the file's content by a ring, from memory.
 fn send_memory(
     task: &Task,
     path: &Path,
@@ -366,7 +366,7 @@ fn send_memory(
             sender.settle()?;
             let Counts { sends, copied, .. } = sender.counts();
             let (sends, copied) = (sends - before.sends, copied - before.copied);
-            // The last question is what is measured.
+            // Only the last request is measured.
             *its.lock().unwrap_or_else(PoisonError::into_inner) = (sends, copied);
         }
         Ok(0)

@@ -38,7 +38,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// A column of a table: its name, its width, and what a row has there.
+/// A column of a table: its name, its width, and a row's content there.
 #[derive(Clone, Copy)]
 pub(crate) struct Column(pub(crate) &'static str, usize, pub(crate) fn(&Results, &Row) -> String);
 
@@ -234,7 +234,7 @@ fn is_tie(ratio: f64) -> bool {
     (1.0 - TIE..=1.0 + TIE).contains(&ratio)
 }
 
-/// Returns the name of the [`bounds`]: their kind.
+/// Returns the name for the kind of [`bounds`].
 pub(crate) fn bounds_name(results: &Results) -> &'static str {
     match results.ratios.first() {
         Some(Ratio { ci95: None, .. }) => "min to max",

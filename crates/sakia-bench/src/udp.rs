@@ -35,7 +35,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 1500;
 /// Datagrams of a run with one under way, and with several.
 const REQUESTS_ALONE: u64 = 20_000;
 const REQUESTS: u64 = 100_000;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look has one datagram where others have so many.
 const QUICK_PART: u64 = 4;
@@ -47,7 +47,7 @@ pub struct Options {
     pub in_flight: Vec<usize>,
     /// Bytes of a datagram.
     pub datagram_bytes: Vec<usize>,
-    /// Datagrams of a run; `None`: as many as take about half a second.
+    /// Datagrams of a run; `None`: enough for about half a second.
     pub requests: Option<u64>,
     /// A quarter of these.
     pub quick: bool,
@@ -60,7 +60,7 @@ pub struct Options {
 named! {
     /// A way to serve.
     pub enum Variant {
-        /// The ring: what has come is received and sent back as a batch.
+        /// The ring: receives all datagrams that have come, and sends them back as a batch.
         Uring = "uring",
         /// The ring, one datagram after the other.
         Single = "single",

@@ -1,4 +1,4 @@
-//! The cell of a task: one allocation with its state, its future and what that comes to.
+//! The cell of a task: one allocation with its state, its future and its outcome.
 //!
 //! A task belongs to one thread, its *home*. There its future is polled and dropped, and its state changes
 //! without an atomic operation. Other threads leave word: they set flags in the cell and send a [`Mail`]
@@ -53,7 +53,7 @@ pub(crate) const DONE: u64 = 1 << 1;
 pub(crate) const VALUE: u64 = 1 << 2;
 /// The handle's waker is or was in `far_join`. Set by the handle.
 pub(crate) const JOIN: u64 = 1 << 3;
-/// The handle is gone, and left the outcome to whom sets `DONE`. Set by the handle.
+/// The handle is gone, and left the outcome to the thread that sets `DONE`. Set by the handle.
 pub(crate) const LEFT: u64 = 1 << 4;
 /// A mail is on its way, which brings all wakes until it is opened. Set by wakers and the handle, cleared by
 /// home, or with a mail that is dropped.
@@ -263,7 +263,7 @@ unsafe fn drop_future<F: Future>(stage: *mut Stage<F>) {
     }
 }
 
-/// Calls foreign code whose panic would leave the protocol halfway. The panic hook has told of it.
+/// Calls foreign code whose panic would leave the protocol halfway. The panic hook has reported it.
 #[inline(always)]
 fn contain(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {

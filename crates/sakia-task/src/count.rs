@@ -53,7 +53,7 @@ pub(crate) struct Count {
 // such thread.
 unsafe impl Sync for Count {}
 
-/// How [`Count::settle`] went.
+/// The result of [`Count::settle`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// There was one reference, the caller's: nothing else can reach the object.
@@ -135,7 +135,7 @@ impl Count {
     #[must_use]
     pub(crate) fn release(&self) -> bool {
         if self.is_home() {
-            // Pairs with the changes of others: what they did before they dropped theirs is seen.
+            // Pairs with the changes of others: all that they did before they dropped theirs is seen.
             let word = self.word.load(Ordering::Acquire);
             if word & MERGED == 0 {
                 let local = self.local.get() - 1;

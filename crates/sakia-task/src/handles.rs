@@ -128,7 +128,7 @@ impl<S: Schedule> Mail<S> {
         unsafe { &(*self.cell.cast::<Prefix<S>>().as_ptr()).scheduler }
     }
 
-    /// Takes what the mail says, on the task's thread. `None` if the task has ended, or is scheduled already.
+    /// Takes the mail's message on the task's thread. `None` if the task has ended, or is scheduled already.
     ///
     /// # Errors
     /// On another thread: the mail.

@@ -90,7 +90,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a disk for which there is an inode.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// A place of a point, with what was copied there.
+/// A place of a point, with the copies there.
 #[derive(Debug)]
 pub(super) struct Ground {
     place: Place,
@@ -201,7 +201,7 @@ mod tests {
             fs::write(first.join("a"), "x").unwrap();
             let (second, is_short) = ground.fresh().unwrap();
             assert!(first != second && !second.exists(), "{place:?}");
-            // A disk that is nearly full keeps none, which is told.
+            // A disk that is nearly full keeps none, which is reported.
             assert_eq!(first.exists(), place == Place::Disk && !is_short);
             assert!(!is_short || place == Place::Disk, "{place:?}");
             drop(ground);

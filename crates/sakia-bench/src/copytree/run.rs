@@ -21,7 +21,7 @@ use crate::measure::{Section, kib_of};
 
 /// How often a program's memory and threads are looked at, but for the first moments.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// After what time they are looked at first; each further look waits twice as long.
+/// The time before the first look at them; each further look waits twice as long.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// A hot source of which a larger part was read from disk, one in so many, was not hot.
 const COLD_PART: u64 = 20;
@@ -45,7 +45,7 @@ pub(super) struct Task {
     pub(super) is_disturbed: bool,
 }
 
-/// Copies by the program of this variant, and counts what it made.
+/// Copies by the program of this variant, and counts the copy's entries.
 ///
 /// # Errors
 /// The program fails, or its copy lacks something.

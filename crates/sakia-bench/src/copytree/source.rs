@@ -83,7 +83,7 @@ impl From<mktree::Counts> for Census {
     }
 }
 
-/// Calls `visit` for the path and all below it, directories before what is in them; links are not followed.
+/// Calls `visit` for the path and all below it, directories before their entries; links are not followed.
 fn walk(
     path: &Path,
     visit: &mut dyn FnMut(&Path, &fs::Metadata) -> anyhow::Result<()>,
@@ -160,7 +160,7 @@ pub(super) fn warm(path: &Path) -> anyhow::Result<()> {
 pub(super) enum Chill {
     /// The kernel forgets all that it has cached, names included. Takes root.
     Everything,
-    /// It forgets what is in files; directories, and what is known of names, stay.
+    /// It forgets the data of files; directories and cached names stay.
     Files,
 }
 

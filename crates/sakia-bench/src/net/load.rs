@@ -151,7 +151,7 @@ pub struct Report {
 /// Does the work. `announce` is told where control is expected, before anyone waits for it.
 ///
 /// # Errors
-/// The server ended early, or sent back what is wrong.
+/// The server ended early, or sent back wrong data.
 pub fn run(
     order: &Order,
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
@@ -359,7 +359,7 @@ impl MessageLoad {
         Ok(())
     }
 
-    /// Sends what may be under way.
+    /// Sends as much as may be under way.
     fn send(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let size = self.messages.message_bytes as u64;

@@ -79,7 +79,7 @@ impl Place {
             .with_context(|| format!("cannot choose {} in {CONGESTION_FILE}", self.congestion))
     }
 
-    /// Tells a socket, and those that it will accept, what TCP is to do here.
+    /// Sets the TCP options of this experiment on a socket, and on those that it will accept.
     ///
     /// # Errors
     /// There is no such congestion control, or none that everyone may choose.
@@ -91,7 +91,7 @@ impl Place {
         if chosen != *congestion {
             bail!("a socket has the congestion control {chosen}, not {congestion}");
         }
-        // A part of a message goes out at once: what is measured is no timer.
+        // A part of a message goes out at once, so that no TCP timer is measured.
         sockopt::set_tcp_nodelay(&socket, true).context("cannot set TCP_NODELAY")
     }
 

@@ -112,7 +112,7 @@ impl Load {
 /// The name of the load, where experiments and variants have theirs.
 pub(crate) const LOAD: &str = "load";
 
-/// Does what a spec of the load says, in this process.
+/// Runs the load that a spec describes, in this process.
 pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
     let order: Order = spec.task()?;
     let announce = |address: SocketAddr| {
@@ -177,7 +177,7 @@ pub(crate) fn serve_blocking(
         })
     };
     let sum = match order.work {
-        // The load is through with it, and what it sent may be under way.
+        // The load has finished with it; the load's last bytes may still be under way.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;
@@ -263,7 +263,7 @@ where
         anyhow::Ok(engine::between(&before, engine::counted(runtime)))
     };
     Ok(match order.work {
-        // The load is through with it, and what it sent may be under way.
+        // The load has finished with it; the load's last bytes may still be under way.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join().await?;
             let counters = end()?;

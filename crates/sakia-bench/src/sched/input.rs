@@ -115,7 +115,7 @@ impl Input {
         Ok(())
     }
 
-    /// Restores what a run begins with: what is to be written is not written yet.
+    /// Restores the state before a run: the areas for writes are not written yet.
     pub fn reset(&mut self, load: &Load, is_cold: bool) -> anyhow::Result<()> {
         for (index, name) in load.files.iter().enumerate() {
             let path = self.directory.path().join(name);
@@ -124,7 +124,7 @@ impl Input {
             if written > 0 {
                 let file = OpenOptions::new().write(true).open(&path).with_context(context)?;
                 self.unwrite(&file, load.writes_begin(), written).with_context(context)?;
-                // A later point may read what is behind.
+                // A later point may read the bytes behind.
                 self.made.insert(name.clone(), load.writes_begin());
             }
             if is_cold {

@@ -105,7 +105,7 @@ impl Load {
         }
     }
 
-    /// The sum of what has to be in a file where it is written.
+    /// Returns the sum of the bytes that a file must hold where it is written.
     pub fn written_sum(&self, file: usize, is_sparse: bool) -> u64 {
         let places = self.writes.places(self.writes.of_file(file, self.files.len()));
         let of_one: u64 = pattern(self.writes.size).iter().map(|&byte| u64::from(byte)).sum();

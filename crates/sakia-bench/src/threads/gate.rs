@@ -79,7 +79,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Holds what is asked of the place for one run. The gate is open when this returns.
+/// Holds back requests to the place for one run. The gate is open when this returns.
 fn serve(mut stream: UnixStream, hold: impl Fn() -> fuse::Gate) -> io::Result<()> {
     let process = socket_peercred(&stream)?.pid;
     stream.set_read_timeout(Some(LOOK))?;

@@ -29,7 +29,7 @@ use crate::cell::{Counters, Done};
 use crate::engine::{available, counters};
 use crate::measure::{Meter, threads};
 
-/// Threads of the pool: as many as the pools of asynchronous runtimes have at most.
+/// Threads of the pool: the usual limit of asynchronous runtimes' pools.
 pub(super) const POOL_THREADS: usize = 512;
 /// Stack of a thread that reads.
 const STACK_BYTES: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Reads {
             }
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot read file {index}"));
-                self.error.set(error).ok(); // the first is told
+                self.error.set(error).ok(); // the first is reported
             }
         }
         if self.ended.fetch_add(1, Ordering::AcqRel) + 1 == self.total {
@@ -164,7 +164,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     Ok(Done { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
 }
 
-/// Opens all files, and drops what the page cache has of them.
+/// Opens all files, and drops their data from the page cache.
 fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
     raise_limit(task.reads as u64 + SPARE_FILES)?;
     let flags = if task.direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
