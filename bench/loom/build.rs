@@ -177,7 +177,7 @@ const TASK: Source = Source {
     path: "../../crates/sakia-task/src",
     replaced: &[("crate::thread::", "crate::thread_id::"), ("crate::", "super::")],
     mutants: &[
-        // What other threads have dropped is never known.
+        // The count never learns which references other threads have dropped.
         ("task_not_merged", "self.shared().count.merge();", ""),
         // The last one does not see what others did before they dropped theirs.
         (

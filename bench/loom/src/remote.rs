@@ -17,7 +17,7 @@ impl RemoteWake for Sleep {
     }
 }
 
-/// What is sent.
+/// The message that is sent.
 #[derive(Debug)]
 struct Mail;
 

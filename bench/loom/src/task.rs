@@ -13,7 +13,7 @@ macro_rules! checked {
         mod $name {
             include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
 
-            /// What the code under test shares between threads.
+            /// The types that the code under test shares between threads.
             mod sync {
                 use std::any::Any;
 

@@ -54,16 +54,16 @@ const WRITTEN: &str = "written";
 const TREE: &str = "tree";
 const COPY: &str = "copy";
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of the file that is read, and of the one that is written, a multiple of 1 MiB.
     pub size_bytes: u64,
     /// A tree of 155 files, and fewer calls at random.
     pub quick: bool,
-    /// What is measured, in the order in which it is shown.
+    /// The parts to measure, in the order in which they are shown.
     pub variants: Vec<Variant>,
-    /// Where files are made.
+    /// The directory in which files are made.
     pub directory: PathBuf,
 }
 
@@ -80,7 +80,7 @@ named! {
 }
 
 named! {
-    /// What is done.
+    /// One measured part.
     pub enum Part {
         /// The file is read from begin to end.
         SequentialRead = "sequential-read",
@@ -107,7 +107,7 @@ pub struct Baseline {
     is_made: bool,
 }
 
-/// What a run is told.
+/// The input of a run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     part: String,

@@ -1,4 +1,4 @@
-//! What all experiments do with bytes, and how numbers of them are shown.
+//! Work on bytes that all experiments share, and the display of byte counts.
 
 use std::io::{self, Read};
 

@@ -1,4 +1,4 @@
-//! One run of one variant: what the process that does it is told, and what it answers.
+//! One run of one variant: the order to the process that does it, and the process's answer.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use crate::{
 /// Numbers with names, in the order of the names.
 pub type Counters = BTreeMap<String, u64>;
 
-/// What a process is told to do.
+/// The order for a process that runs one variant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The experiment's name.
     pub experiment: String,
     /// The variant's name.
     pub variant: String,
-    /// What the variant needs to know; the experiment's own matter.
+    /// Input for the variant, in a form that the experiment chooses.
     pub input: Value,
 }
 
@@ -36,13 +36,13 @@ impl Spec {
         variant.with_context(|| format!("{} has no variant {}", self.experiment, self.variant))
     }
 
-    /// What the variant needs to know.
+    /// Returns the input for the variant.
     pub(crate) fn task<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_value(self.input.clone()).context("input")
     }
 }
 
-/// What became of it.
+/// The outcome of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -62,21 +62,21 @@ pub struct Measured {
     pub process_cpu_ns: u64,
     /// The most memory that the process had at a time.
     pub peak_rss_bytes: u64,
-    /// What the variant counted, and what the driver did.
+    /// Counters of the variant and of the driver.
     pub counters: Counters,
-    /// What was computed, to be compared.
+    /// The sum that the run computed; it must be the same in every variant.
     pub sum: u64,
     /// Something kept this run from being like the others: it counts as noisy.
     #[serde(default)]
     pub is_disturbed: bool,
 }
 
-/// What a variant's work came to.
+/// The result of a variant's work.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// What was computed.
+    /// The computed sum.
     pub sum: u64,
-    /// What was counted.
+    /// The variant's counters.
     pub counters: Counters,
 }
 
@@ -85,10 +85,10 @@ pub struct Done {
 #[error("{0}")]
 pub(crate) struct Unavailable(pub(crate) String);
 
-/// Does what a line of JSON, a [`Spec`], says: the work of one variant, once, in this process.
+/// Executes a [`Spec`], given as a line of JSON: the work of one variant, once, in this process.
 ///
 /// # Errors
-/// An unknown experiment or variant, or what kept the work from being done.
+/// The experiment or variant is unknown, or the work failed.
 pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     let spec: Spec = serde_json::from_str(spec).context("not the description of a cell")?;
     match spec.experiment.as_str() {

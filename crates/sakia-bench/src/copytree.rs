@@ -34,7 +34,7 @@ use self::run::Task;
 use self::source::{Census, Chill};
 use self::ways::Way;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "copytree";
 /// Bytes of the tree that is one file, unless others are asked for.
 pub const FILE_BYTES: u64 = 1 << 30;
@@ -45,15 +45,15 @@ pub const QUICK_FILE_BYTES: u64 = 64 << 20;
 const BASE: &str = "cp";
 /// The same once more.
 const AGAIN: &str = "cp-again";
-/// The variant that is compared with all others, and what its names begin with.
+/// The variant that is compared with all others, and the beginning of its names.
 const SAKIA: &str = "sakia";
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is copied.
+    /// The trees to copy.
     pub trees: Vec<Tree>,
-    /// Where to; each tree at each place is a point.
+    /// The places to copy to; each tree at each place is a point.
     pub places: Vec<Place>,
     /// Bytes of [`Tree::File`].
     pub file_bytes: u64,
@@ -73,9 +73,9 @@ pub struct Options {
     pub variants: Vec<String>,
     /// Sakia's own program.
     pub program: Option<PathBuf>,
-    /// Where programs are searched for: the value of `PATH`.
+    /// The directories in which programs are searched for: the value of `PATH`.
     pub search: Option<OsString>,
-    /// Where to make a directory for the sources.
+    /// The directory in which the experiment makes a directory for the sources.
     pub directory: PathBuf,
 }
 
@@ -100,7 +100,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether they make sense.
+    /// Checks that the options name only variants that exist.
     ///
     /// # Errors
     /// A variant that does not exist.
@@ -128,7 +128,7 @@ pub enum Mode {
     Durable,
 }
 
-/// What is copied.
+/// A tree to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
     /// 117,649 files of 4 KiB, in leaf directories.
@@ -147,7 +147,7 @@ impl Tree {
     /// Those with a name of their own.
     pub const NAMED: [Self; 4] = [Self::Small, Self::Large, Self::Source, Self::File];
 
-    /// What it is called: a path by its last part.
+    /// Returns the name of the tree: of a path its last part.
     pub fn name(&self) -> String {
         match self {
             Self::Small => "small".into(),
@@ -187,7 +187,7 @@ impl Tree {
     }
 }
 
-/// What is a path rather than a name.
+/// Returns `name` as a path if it is a path rather than the name of a tree.
 fn as_path(name: &str) -> Option<PathBuf> {
     (name.contains('/') || name == ".").then(|| name.into())
 }
@@ -209,7 +209,7 @@ pub struct CopyTree {
     cells: Vec<Cell>,
     chill: Option<Chill>,
     source: PathBuf,
-    /// Where copies of the point at hand are made.
+    /// The ground for copies of the current point.
     ground: Option<Ground>,
     /// The next copy.
     destination: PathBuf,
@@ -409,7 +409,7 @@ impl Experiment for CopyTree {
         }
         if let Some(chill) = self.chill {
             chill.apply(&self.source)?;
-            // The programs themselves are not what is cold.
+            // Only the sources are to be cold, not the programs.
             self.ways.iter().try_for_each(|way| source::warm(&way.program))?;
         }
         touch(place.memory_bytes(census));
@@ -441,7 +441,7 @@ impl Experiment for CopyTree {
     }
 }
 
-/// What a program said of its work, as far as it said it.
+/// Returns phrases for the figures that a program reported about its work.
 fn explained(row: &Row) -> Vec<String> {
     // With the least that is shown.
     const COUNTS: [(&str, &str, u64); 13] = [

@@ -40,11 +40,11 @@ pub const OPERATIONS_MAX: u64 = 1 << 20;
 pub const BATCH_MAX: u64 = 64;
 /// Events of an operation that is recorded, and of the turn around it, at most.
 const EVENTS_OF_OPERATION: u64 = 8;
-/// Names of what is counted.
+/// Names of counters.
 const EVENTS: &str = "events";
 const LOST: &str = "events_lost";
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How often a run does each part; rounded up to a multiple of [`BATCH_MAX`].
@@ -91,11 +91,11 @@ impl Variant {
 pub struct Costs {
     operations: u64,
     about: About,
-    /// Where recordings are written.
+    /// The directory for recordings.
     _directory: TempDir,
 }
 
-/// What a run is told.
+/// The input of a run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     operations: u64,
@@ -124,7 +124,7 @@ impl Costs {
     }
 }
 
-/// What is compared: what watching operations costs.
+/// Returns the pairs of variants to compare: they show the cost of observing operations.
 fn pairs(variants: &[Variant]) -> Vec<(&'static str, &'static str)> {
     let all = [
         (Variant::Recorded64, Variant::Nop64),

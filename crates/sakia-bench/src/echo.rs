@@ -21,7 +21,7 @@ use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "echo";
 
 /// Connections, unless others are asked for.
@@ -43,19 +43,19 @@ const REQUESTS: u64 = 100_000;
 /// Of messages of more than this there are fewer.
 const LARGE_BYTES: usize = 4096;
 const REQUESTS_LARGE: u64 = 40_000;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look has one request where others have so many.
 const QUICK_PART: u64 = 4;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connections; with each size a point.
     pub connections: Vec<usize>,
     /// Bytes of a message, [`load::MESSAGE_BYTES_MIN`] to [`load::MESSAGE_BYTES_MAX`].
     pub message_bytes: Vec<usize>,
-    /// Requests of a run, of all connections together; `None`: as many as take about half a second.
+    /// Requests of a run, of all connections together; `None`: enough for about half a second.
     pub requests: Option<u64>,
     /// A quarter of these.
     pub quick: bool,
@@ -94,7 +94,7 @@ pub struct Echo {
     options: Options,
     place: Place,
     about: About,
-    /// What is sent at each point.
+    /// The messages of each point.
     messages: Vec<Messages>,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::cell;
 
-    /// Where a test's connections are made: on the machine's loopback, wherever the scheduler likes.
+    /// Returns the place for a test's connections: the machine's loopback, on any processors.
     fn place() -> Place {
         let congestion = net::CONGESTION.to_owned();
         Place { namespace: false, congestion, processors: None }

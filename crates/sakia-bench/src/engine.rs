@@ -1,4 +1,4 @@
-//! The runtimes that variants are made of, and what they counted.
+//! The runtimes that variants are made of, and their counters.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::cell::{Counters, Unavailable};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
     pub(crate) policy: Policy,
-    /// Whether operations are done as plain calls where that is the cheaper way.
+    /// Set if operations run as plain calls when those are cheaper.
     pub(crate) bypass: bool,
     /// How long it looks for work before it sleeps.
     pub(crate) spin: Duration,
@@ -39,10 +39,10 @@ impl Engine {
     }
 }
 
-/// What was built.
+/// Returns a newly built runtime or ring, or the reason for its absence.
 ///
 /// # Errors
-/// [`Unavailable`] where this machine refuses a ring; or what else went wrong.
+/// [`Unavailable`] if this machine refuses a ring; otherwise the error of `built`.
 pub(crate) fn available<T>(built: io::Result<T>) -> anyhow::Result<T> {
     built.map_err(|error| {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>());
@@ -53,7 +53,7 @@ pub(crate) fn available<T>(built: io::Result<T>) -> anyhow::Result<T> {
     })
 }
 
-/// What a runtime's driver counted.
+/// Returns the counters of a runtime's driver.
 pub(crate) fn counted(runtime: &Runtime) -> Counters {
     let totals = runtime.counters();
     let mut counters = counters(totals.iter());
@@ -65,7 +65,7 @@ pub(crate) fn counted(runtime: &Runtime) -> Counters {
     counters
 }
 
-/// What was counted between two moments.
+/// Returns the difference between counters taken at two moments.
 pub(crate) fn between(earlier: &Counters, later: Counters) -> Counters {
     let since = |(name, count): (String, u64)| {
         let before = earlier.get(&name).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What an experiment is.
+//! The interface of an experiment.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::plot::Plot;
 use crate::results::{Missing, Results, Row};
 
-/// What distinguishes a point from the others, with units in the names, as in JSON.
+/// The parameters that tell a point from the others, with units in the names, as in JSON.
 pub type Params = Map<String, Value>;
 
 /// An amount of work to be measured.
@@ -32,7 +32,7 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// What counts in an experiment, and how it is shown.
+/// The figures that matter in an experiment, and how they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
     /// The time that bytes take.
@@ -51,17 +51,17 @@ pub enum Focus {
     Device,
 }
 
-/// What an experiment is, as far as that is known before its first run.
+/// Facts about an experiment that are known before its first run.
 ///
-/// Variants and points are in the order in which they are shown; points are done one after the
-/// other, and at each point the variants alternate.
+/// Variants and points are in the order in which they are shown; points are done one after the other, and at
+/// each point the variants alternate.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// What it is called.
+    /// The name of the experiment.
     pub name: &'static str,
-    /// In one line, what is measured.
+    /// The measured subject, in one line.
     pub title: String,
-    /// How it is measured, and what else a reader must know; a sentence each.
+    /// The method, and other facts that a reader must know; a sentence each.
     pub notes: Vec<String>,
     /// The names of the ways to do the work.
     pub variants: Vec<&'static str>,
@@ -69,13 +69,13 @@ pub struct About {
     pub points: Vec<Point>,
     /// Pairs of variants to be compared: the time of the first in parts of that of the second.
     pub pairs: Vec<(&'static str, &'static str)>,
-    /// What counts, and how it is shown.
+    /// The figures that matter, and how they are shown.
     pub focus: Focus,
-    /// Where the inputs are; runs have it as their working directory.
+    /// The directory with the inputs; it is the working directory of runs.
     pub directory: PathBuf,
-    /// The machine, with what matters of it here.
+    /// The machine, with the facts that matter here.
     pub machine: Machine,
-    /// What was asked for and is not there, as far as that is known before the first run.
+    /// Requested variants that are unavailable, as far as that is known before the first run.
     pub left_out: Vec<Missing>,
 }
 
@@ -99,7 +99,7 @@ impl About {
 
 /// The same work, done in several ways.
 pub trait Experiment {
-    /// What it is.
+    /// Returns the facts about the experiment.
     fn about(&self) -> &About;
 
     /// Returns whether a variant is measured at a point.
@@ -107,25 +107,25 @@ pub trait Experiment {
         true
     }
 
-    /// Makes the input of a point, and returns the result that every run must come to. Asks
-    /// `is_stopped` now and then, and gives up early if so.
+    /// Makes the input of a point, and returns the sum that every run must compute. Asks `is_stopped` now and
+    /// then, and gives up early if it returns true.
     ///
     /// # Errors
-    /// What kept the input from being made, with its path.
+    /// The input cannot be made; the error names the path.
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64>;
 
-    /// Restores what runs must begin with, before each, unless they do so themselves.
+    /// Restores the state in which each run must begin, unless runs do so themselves.
     ///
     /// # Errors
-    /// What kept it from being restored.
+    /// The state cannot be restored.
     fn reset(&mut self, _point: usize) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// What a run of any variant is told: the `input` of its [`Spec`](crate::cell::Spec).
+    /// Returns the input of a run, the same for all variants: the `input` of its [`Spec`](crate::cell::Spec).
     fn input(&self, point: usize) -> Value;
 
-    /// What the counters tell about why a variant takes what it takes, for people.
+    /// Explains a variant's figures by its counters, in words.
     fn reason(&self, row: &Row) -> Option<String>;
 
     /// The plots of a report; none where each variant has one number, which the table says.
@@ -144,7 +144,7 @@ pub(crate) fn against(
     of(first).chain(of(second).filter(|&(one, _)| one != first)).collect()
 }
 
-/// A point for each size of what is read in blocks, in ascending order, each once.
+/// Returns a point for each size of an input that is read in blocks, in ascending order, each once.
 pub(crate) fn points_of_sizes(sizes: &mut Vec<u64>, block_bytes: usize, cold: bool) -> Vec<Point> {
     sizes.sort_unstable();
     sizes.dedup();

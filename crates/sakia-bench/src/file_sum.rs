@@ -29,7 +29,7 @@ use crate::results::{Results, Row};
 use self::input::Input;
 pub use self::variants::Variant;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "file-sum";
 
 /// Sizes of the file, unless others are asked for.
@@ -41,7 +41,7 @@ pub const BLOCK_BYTES: usize = 32 << 10;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Sizes of the file; each is a point, in ascending order.
@@ -52,7 +52,7 @@ pub struct Options {
     pub cold: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
-    /// Where to make a directory for the file.
+    /// The directory in which the experiment makes a directory for the file.
     pub directory: PathBuf,
 }
 
@@ -64,7 +64,7 @@ pub struct FileSum {
     input: Input,
 }
 
-/// What a run is told. The file is looked for in the working directory.
+/// The input of a run. The file is in the working directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Task {
     file: PathBuf,
@@ -165,7 +165,8 @@ impl Experiment for FileSum {
                     ("read.lane", "on threads of a lane"),
                     ("read.punted", "on the kernel's workers"),
                 ];
-                // Where there is no ring, what is submitted is counted again by its way.
+                // Without a ring, the submitted reads are counted a second time under the way in which they
+                // ran.
                 let ways = &ways[usize::from(variant == Variant::Poll)..];
                 let ways = ways.iter().filter(|(name, _)| row.count(name) > 0);
                 let ways: Vec<_> =

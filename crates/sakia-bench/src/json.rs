@@ -50,7 +50,7 @@ enum Line<'a> {
     },
 }
 
-/// Where the experiment runs.
+/// Returns the line about the machine on which the experiment runs.
 ///
 /// # Errors
 /// None is known.

@@ -1,4 +1,4 @@
-//! The machine: what it is, and what others do on it meanwhile.
+//! The machine: its description, and the load of other programs on it during a run.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::measure::kib_of;
 use crate::net::Place;
 
-/// What a reader must know to place a result.
+/// Facts about the machine that put a result in context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// The processor's name.
@@ -28,11 +28,11 @@ pub struct Machine {
     pub architecture: String,
     /// Memory in all.
     pub memory_bytes: u64,
-    /// Where the inputs are. Bytes that are not UTF-8 are replaced.
+    /// The directory with the inputs. Bytes that are not UTF-8 are replaced.
     pub directory: String,
     /// The type of the file system there.
     pub file_system: String,
-    /// Where connections are made, in experiments on these.
+    /// The place for connections, in experiments that make some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Place>,
     /// Sakia's version.
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Whether the inputs are in memory, where nothing is dropped from a cache.
+    /// Returns whether the inputs are on a file system in memory, where dropping caches has no effect.
     pub(crate) fn is_in_memory(&self) -> bool {
         ["tmpfs", "ramfs"].contains(&self.file_system.as_str())
     }
@@ -109,11 +109,11 @@ fn cpu_name(cpuinfo: &str) -> Option<&str> {
 pub const FOREIGN_MAX: f64 = 0.15;
 /// A run is noisy from this many processors on that other machines took.
 pub const STEAL_MAX: f64 = 0.05;
-/// What `/proc/stat` may be off by over any time: it counts in hundredths of a second, each of a
-/// few kinds rounded down. A run is not called noisy for that.
+/// The error of `/proc/stat` over any time: it counts in hundredths of a second, and rounds each of a few
+/// kinds down. A run is not called noisy for that.
 const RESOLUTION_NS: u64 = 20_000_000;
 
-/// Watches what other programs take of the machine.
+/// Watches the processor time that other programs take.
 #[derive(Debug)]
 pub struct Watch {
     begin: Instant,
@@ -121,7 +121,7 @@ pub struct Watch {
     own: u64,
 }
 
-/// What others took.
+/// Processor time that was taken by others during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Noise {
     /// Processors that other programs, and the kernel for them, took on average.
@@ -142,7 +142,8 @@ impl Watch {
         Ok(Self { begin: Instant::now(), machine: Ticks::now(), own: own_ns()? })
     }
 
-    /// What others took since. Child processes are known when they have been waited for.
+    /// Returns the processor time that others took since the start. The time of child processes counts as
+    /// this program's only after they have been waited for.
     ///
     /// # Errors
     /// Those of [`Usage`].
@@ -157,7 +158,7 @@ fn own_ns() -> io::Result<u64> {
     Ok(Usage::of_process()?.cpu_ns + Usage::of_children()?.cpu_ns)
 }
 
-/// What others took between two moments, in which this program took `own_ns`.
+/// Returns the processor time that others took between two moments, in which this program took `own_ns`.
 fn between(earlier: Ticks, later: Ticks, own_ns: u64, elapsed: Duration) -> Noise {
     let busy = later.busy_ns.saturating_sub(earlier.busy_ns);
     let foreign = busy.saturating_sub(own_ns);

@@ -1,4 +1,4 @@
-//! What a section of a process takes: time, processor time, context switches, threads, memory.
+//! Costs of a section of a process: time, processor time, context switches, threads, memory.
 
 use std::fs;
 use std::io;
@@ -13,16 +13,16 @@ pub struct Meter {
     usage: Usage,
     threads_max: u64,
     begin: Instant,
-    /// What was measured, if the section is over.
+    /// The measurements, if the section is over.
     section: Option<Section>,
 }
 
-/// What a [`Meter`] measured.
+/// The measurements of a [`Meter`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
     /// Time from begin to end.
     pub wall_ns: u64,
-    /// What all threads took meanwhile.
+    /// The resources that all threads used meanwhile.
     #[serde(flatten)]
     pub usage: Usage,
     /// The most threads that were seen, the kernel's workers included.
@@ -39,7 +39,7 @@ impl Meter {
         Ok(Self { usage, threads_max: 0, begin: Instant::now(), section: None })
     }
 
-    /// What went before was preparation: the section begins now. Threads that were counted stay so.
+    /// Begins the section now: all work so far was preparation. Threads that were counted stay counted.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -48,12 +48,12 @@ impl Meter {
         Ok(())
     }
 
-    /// What went before was a wait: the time begins now. All else counts from where it did.
+    /// Starts the clock now: the time so far was a wait. All other figures count from where they did.
     pub fn restart_clock(&mut self) {
         self.begin = Instant::now();
     }
 
-    /// What `look` takes is no part of the section.
+    /// Runs `look` and leaves its costs out of the section.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -65,7 +65,7 @@ impl Meter {
         Ok(seen)
     }
 
-    /// The section ends here, whatever is done before [`stop`](Meter::stop).
+    /// Ends the section here: later work, until [`stop`](Meter::stop), is not part of it.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -135,7 +135,7 @@ mod tests {
             (0..1_000_000u64).fold(0, |sum, x| black_box(sum ^ x))
         });
         meter.note_threads();
-        // Whoever waits gives the processor up; this one does until the other has.
+        // A thread that waits gives the processor up; this one yields until the other has done so.
         let switches = || Usage::of_process().unwrap().voluntary_switches;
         let before = switches();
         while switches() == before {

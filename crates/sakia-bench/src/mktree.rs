@@ -22,12 +22,12 @@ const STARTS: usize = 4 << 20;
 /// Bytes that are written at a time at most.
 const PART_BYTES: usize = 1 << 20;
 
-/// What a tree is to be.
+/// The shape of a tree to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Its directories and files.
     pub layout: Layout,
-    /// Fixes what is random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Even {
     pub size_bytes: u64,
 }
 
-/// What is in a tree.
+/// Counts of a tree's entries and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Regular files.
@@ -71,7 +71,7 @@ pub struct Counts {
 }
 
 impl Layout {
-    /// Whether such a tree can be made.
+    /// Checks that a tree of this shape can be made.
     ///
     /// # Errors
     /// No level or too many of them, or more than [`ENTRIES_MAX`] files and directories.
@@ -103,7 +103,7 @@ impl Even {
     }
 }
 
-/// What [`make`] would make of these options. Touches no file.
+/// Returns the counts of the tree that [`make`] would make with these options. Touches no file.
 ///
 /// # Errors
 /// As [`Layout::check`].
@@ -113,10 +113,10 @@ pub fn plan(options: &Options) -> anyhow::Result<Counts> {
 }
 
 /// Makes a tree in `directory`, which must be empty or not exist yet. Asks `is_stopped` now and then, and
-/// gives up early if so. Returns what was made.
+/// gives up early if so. Returns the counts of the new tree.
 ///
 /// # Errors
-/// Those of [`Layout::check`]; `directory` is not empty; what kept a file or directory from being made.
+/// Those of [`Layout::check`]; `directory` is not empty; a file or directory cannot be made.
 pub fn make(
     directory: &Path,
     options: &Options,
@@ -138,12 +138,12 @@ fn claim(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a tree, or only counts what it would be.
+/// Makes a tree, or only counts its entries and bytes.
 struct Maker<'a> {
     layout: Layout,
-    /// What follows the seed: sizes, names, where the bytes of a file begin.
+    /// The seeded generator that chooses sizes, names, and the place in `bytes` where a file's data begins.
     rng: Rng,
-    /// Where all files take their bytes from; nothing where they are only counted.
+    /// Data from which all files take their bytes; empty if files are only counted.
     bytes: Vec<u8>,
     made: Counts,
     is_real: bool,

@@ -10,7 +10,7 @@ pub trait Named: Copy + PartialEq + 'static {
         Self::NAMES.iter().find(|(of, _)| *of == name).map(|(_, one)| *one)
     }
 
-    /// What these are called.
+    /// Returns the names of these values.
     fn names(of: &[Self]) -> Vec<&'static str> {
         let name = |one| Self::NAMES.iter().find(|(_, other)| other == one);
         of.iter().filter_map(name).map(|(name, _)| *name).collect()
@@ -35,7 +35,7 @@ macro_rules! named {
             /// All of them, in the order in which they are shown.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$one),*];
 
-            /// What it is called.
+            /// Returns the name of the value.
             pub fn name(self) -> &'static str {
                 <Self as $crate::named::Named>::NAMES[self as usize].0
             }

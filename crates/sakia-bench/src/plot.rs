@@ -7,7 +7,7 @@ use anyhow::Context;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// What is to be seen in a plot.
+/// The contents of a plot.
 #[derive(Clone, Debug, Default)]
 pub struct Plot {
     /// Above it.
@@ -43,12 +43,12 @@ pub struct Series {
     pub deviations: Vec<f64>,
 }
 
-/// What a plot is drawn on.
+/// The drawing area of a plot.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Width and height of a plot.
 const SIZE: (u32, u32) = (760, 380);
-/// Of this, what the legend has.
+/// The part of this for the legend.
 const LEGEND_WIDTH: u32 = 110;
 /// The colors of lines, told apart by those who see few colors too (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
@@ -62,10 +62,10 @@ const COLORS: [RGBColor; 7] = [
 ];
 
 impl Plot {
-    /// The plot as an `svg` element.
+    /// Returns the plot as an `svg` element.
     ///
     /// # Errors
-    /// What `plotters` refuses; nothing is known that it would.
+    /// An error of `plotters`; none is known.
     pub fn to_svg(&self) -> anyhow::Result<String> {
         let mut svg = String::new();
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -131,7 +131,7 @@ impl Plot {
         series.points.iter().zip(&series.deviations).filter_map(bar).collect()
     }
 
-    /// Where the axes begin and end.
+    /// Returns the ranges of both axes.
     fn axes(&self) -> [Range<f64>; 2] {
         let points = self.series.iter().flat_map(|series| self.placed(series));
         let ends = self.series.iter().flat_map(|series| self.bars(series, f64::INFINITY));
@@ -157,7 +157,7 @@ impl Plot {
 }
 
 impl Scale {
-    /// Where a value is drawn.
+    /// Returns the position of a value on an axis of this scale.
     fn place(self, value: f64) -> Option<f64> {
         match self {
             Self::Linear => Some(value),
@@ -165,7 +165,7 @@ impl Scale {
         }
     }
 
-    /// What is written where one is drawn, on axes by powers of ten.
+    /// Returns the label of a position, on axes by powers of ten.
     fn label(self, place: f64) -> String {
         let value = 10f64.powf(place);
         match value {

@@ -1,5 +1,5 @@
-//! Results as one page of HTML with its plots inside. It loads nothing: it is readable without a
-//! network, and by whoever it is sent to.
+//! Results as one page of HTML with its plots inside. The page loads nothing: it is readable without a
+//! network, and by every recipient.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

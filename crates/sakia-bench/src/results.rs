@@ -1,4 +1,4 @@
-//! What came out of an experiment.
+//! Results of an experiment.
 
 use sakia_bench_support::stats::{self, Range};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::plot::Series;
 /// Everything that a report is made of.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// What was measured, and where. Its variants are also those that could not be measured.
+    /// Facts about the experiment. Its variants include those that could not be measured.
     pub about: About,
     /// All runs, in the order in which they were made.
     pub runs: Vec<Run>,
@@ -20,7 +20,7 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Comparisons, in the order of points, then as the experiment lists them.
     pub ratios: Vec<Ratio>,
-    /// Why variants take what they take, by point and variant.
+    /// Explanations of the variants' figures, by point and variant.
     pub reasons: Vec<((usize, &'static str), String)>,
     /// Variants without a row, and why.
     pub missing: Vec<Missing>,
@@ -37,11 +37,11 @@ pub struct Run {
     pub variant: &'static str,
     /// Runs with the same number were made one after the other, and are compared in pairs.
     pub round: usize,
-    /// What the process measured.
+    /// The measurements of the process.
     pub measured: Measured,
     /// From the start of the process to its end.
     pub process_wall_ns: u64,
-    /// What others took meanwhile.
+    /// Processor time that others took meanwhile.
     pub noise: Noise,
 }
 
@@ -90,12 +90,12 @@ pub struct Ratio {
     pub wall: f64,
     /// Median of the ratios of processor time.
     pub cpu: f64,
-    /// Where the median of `wall` lies with 95 % probability; `None` for fewer than
+    /// The interval in which the median of `wall` lies with 95 % probability; `None` for fewer than
     /// [`stats::INTERVAL_MIN`] runs.
     pub ci95: Option<[f64; 2]>,
     /// The same of `cpu`.
     pub ci95_cpu: Option<[f64; 2]>,
-    /// Ratio of the least processor times, whatever the round.
+    /// Ratio of the least processor times of all rounds.
     pub cpu_best: f64,
     /// The interval of wall time to show: the one of 95 %, or where there is none the whole range.
     #[serde(skip)]
@@ -226,7 +226,7 @@ impl Results {
         self.runs.iter().filter(|run| run.noise.is_noisy).count()
     }
 
-    /// Whether something failed: a variant, or a result.
+    /// Returns whether something failed: a variant, or the comparison of results.
     pub fn has_failed(&self) -> bool {
         !self.mismatches.is_empty() || self.missing.iter().any(|missing| missing.is_failure)
     }

@@ -30,7 +30,7 @@ use crate::results::{Missing, Results, Row, Run};
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
-    /// What comes before the last argument.
+    /// The arguments before the last one.
     pub arguments: Vec<OsString>,
 }
 
@@ -86,7 +86,7 @@ pub struct Settings {
     pub at_hand: AtHand,
 }
 
-/// What is happening.
+/// Progress of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The input of a point is being made.

@@ -33,7 +33,7 @@ use self::load::{Load, Share};
 use self::variants::Timing;
 pub use self::variants::Variant;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "sched";
 
 /// The most threads.
@@ -61,11 +61,11 @@ const BYTES_QUICK: u64 = 500_000_000;
 const COUNT_MOST: u64 = 100_000;
 const COUNT_MOST_QUICK: u64 = 20_000;
 const COUNT_LEAST: u64 = 20;
-/// Where each operation reads the clock, or goes to the device.
+/// The most operations of a run in which each reads the clock, and of one that goes to the device.
 const COUNT_TIMED: u64 = 10_000;
 const COUNT_DEVICE: u64 = 2000;
 
-/// Buffers of all threads take no more than this, nor than half of what memory has left.
+/// Buffers of all threads take no more than this, nor than half of the available memory.
 const MEMORY_MAX: u64 = 2 << 30;
 /// Files take no more than this together.
 const DISK_MAX: u64 = 4 << 30;
@@ -109,10 +109,10 @@ pub enum Mode {
     Fig6,
 }
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which points there are. What else is asked for narrows that.
+    /// The mode: it chooses the points; other options narrow the choice.
     pub mode: Mode,
     /// Threads; each number with each size is a point. None: as usual.
     pub threads: Vec<usize>,
@@ -120,7 +120,7 @@ pub struct Options {
     pub read_sizes: Vec<u64>,
     /// Bytes of writes.
     pub write_sizes: Vec<u64>,
-    /// Reads of all threads together; `None`: as many as can be measured.
+    /// Reads of all threads together; `None`: the default for their size.
     pub reads: Option<u64>,
     /// Writes of all threads together.
     pub writes: Option<u64>,
@@ -145,15 +145,15 @@ pub struct Options {
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
-    /// Where to make a directory for the files.
+    /// The directory in which the experiment makes a directory for the files.
     pub directory: PathBuf,
 }
 
 impl Options {
-    /// Whether they go together.
+    /// Checks that the options fit together.
     ///
     /// # Errors
-    /// Which do not, by the flags of the command line.
+    /// Two options contradict each other; the error names them by the flags of the command line.
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
         let is_testbench = self.mode == Mode::Testbench;
@@ -210,12 +210,12 @@ pub struct Sched {
     about: About,
     loads: Vec<Load>,
     timing: Timing,
-    /// What was asked for and is not measured.
+    /// Requested measurements that are left out, with the reasons.
     left_out: Vec<String>,
     input: Input,
 }
 
-/// What a run is told. Files are looked for in the working directory.
+/// The input of a run. Files are in the working directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Task {
     load: Load,
@@ -233,7 +233,7 @@ struct Shape {
 }
 
 impl Sched {
-    /// Finds out what can be measured, and makes a directory for the files.
+    /// Determines the points that can be measured, and makes a directory for the files.
     ///
     /// # Errors
     /// Options that contradict each other, or ask for more than memory or disk should have to bear. There is

@@ -29,7 +29,7 @@ pub(crate) fn directory(prefix: &str, parent: &Path) -> anyhow::Result<TempDir> 
     Ok(made)
 }
 
-/// Brings a file system to its disk: what is dirty can be dropped from no cache.
+/// Brings a file system to its disk: dirty data cannot be dropped from a cache.
 ///
 /// # Errors
 /// As `open(2)` and `syncfs(2)`, with the path.
@@ -38,8 +38,8 @@ pub(crate) fn write_back(path: &Path) -> anyhow::Result<()> {
     synced.with_context(|| format!("cannot sync {}", path.display()))
 }
 
-/// What this process has made for experiments and not removed yet, a line each: directories, mounts and loop
-/// devices. Directories in others of these are left out.
+/// Returns the directories, mounts and loop devices that this process has made for experiments and not
+/// removed yet, a line each. A directory inside another one of these is left out.
 ///
 /// # Errors
 /// As reading `/proc/self/mountinfo` and the directory for temporary files.

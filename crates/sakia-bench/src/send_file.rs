@@ -39,17 +39,17 @@ pub const NAME: &str = "send-file";
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
 /// Bytes that a run sends, about.
 const BYTES: u64 = 1 << 30;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up requests from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look sends so many times less of small files.
 const QUICK_PART: u64 = 4;
-/// Names of what is counted: sends by a ring, and those of them that were to be without a copy and were not.
+/// Names of counters: sends by a ring, and those of them that were to be without a copy and were not.
 const SENDS: &str = "ring.sends";
 const COPIED: &str = "ring.sends_copied";
 /// Bytes of a piece that is read and written.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of the file; each is a point.
@@ -98,13 +98,13 @@ pub struct SendFile {
     options: Options,
     place: Place,
     about: About,
-    /// What is asked for at each point.
+    /// The requests of each point.
     messages: Vec<Messages>,
-    /// Where the files are.
+    /// The directory with the files.
     directory: TempDir,
 }
 
-/// What a server is told beside its task.
+/// The input of a server beside its task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Input {
     #[serde(flatten)]
@@ -142,7 +142,7 @@ impl SendFile {
     }
 }
 
-/// What is compared.
+/// Returns the pairs of variants to compare.
 fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
     let mut pairs = against(variants, [Variant::Blocking.name(), Variant::Copy.name()]);
     if [Variant::SendZc, Variant::Send].iter().all(|one| variants.contains(&one.name())) {
@@ -199,7 +199,7 @@ impl Experiment for SendFile {
         let (path, messages) = (self.file(point), self.messages[point]);
         let write = |path: &Path| {
             load::write_stream(File::create(path)?, messages.message_bytes as u64)?;
-            // What is to be written back would take its time from the variants.
+            // Dirty pages are written back now: later, their write-back would take time from the variants.
             File::open(path)?.sync_all()
         };
         write(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -344,7 +344,7 @@ fn send_blocking(mut stream: &TcpStream, path: &Path) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Sends what the file has by a ring, from memory.
+/// Sends the file's content by a ring, from memory.
 fn send_memory(
     task: &Task,
     path: &Path,
@@ -366,7 +366,7 @@ fn send_memory(
             sender.settle()?;
             let Counts { sends, copied, .. } = sender.counts();
             let (sends, copied) = (sends - before.sends, copied - before.copied);
-            // The last question is what is measured.
+            // Only the last request is measured.
             *its.lock().unwrap_or_else(PoisonError::into_inner) = (sends, copied);
         }
         Ok(0)

@@ -196,7 +196,7 @@ pub struct Options {
     pub cells: Vec<Cell>,
     /// Microseconds that a call of the host takes more than its system call.
     pub exits_us: Vec<u64>,
-    /// Calls, or requests, of a run; `None`: as many as take `plain` about half a second.
+    /// Calls, or requests, of a run; `None`: enough for about half a second of `plain`.
     pub operations: Option<u64>,
     /// Fewer of these.
     pub quick: bool,

@@ -20,7 +20,7 @@ use crate::plot::Plot;
 use crate::results::{Results, Row};
 use crate::run::Launcher;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "tcp-sum";
 
 /// Bytes sent, unless others are asked for.
@@ -32,7 +32,7 @@ pub const BLOCK_BYTES: usize = 128 << 10;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes sent; each is a point.

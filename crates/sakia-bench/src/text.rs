@@ -38,7 +38,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// A column of a table: its name, its width, and what a row has there.
+/// A column of a table: its name, its width, and a row's content there.
 #[derive(Clone, Copy)]
 pub(crate) struct Column(pub(crate) &'static str, usize, pub(crate) fn(&Results, &Row) -> String);
 
@@ -220,7 +220,7 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         let tie = if is_tie(*cpu_best) { " tie" } else { "" };
         let [wall, cpu] = [wall, cpu].map(|ratio| format!("{ratio:.2}"));
         let best = format!("{cpu_best:>5.2}{tie}");
-        // Where only time counts there are no columns for the last ones.
+        // If only time counts, there are no columns for the last cells.
         let cells = [wall, bounds(ratio.wall_bounds), cpu, bounds(ratio.cpu_bounds), best];
         line(f, cells.into_iter().zip(&columns).map(|(cell, (_, width))| (cell, *width)))?;
     }
@@ -234,7 +234,7 @@ fn is_tie(ratio: f64) -> bool {
     (1.0 - TIE..=1.0 + TIE).contains(&ratio)
 }
 
-/// What [`bounds`] are.
+/// Returns the name for the kind of [`bounds`].
 pub(crate) fn bounds_name(results: &Results) -> &'static str {
     match results.ratios.first() {
         Some(Ratio { ci95: None, .. }) => "min to max",
@@ -263,7 +263,7 @@ pub(crate) struct Standing<'a> {
     pub(crate) variant: &'a str,
     /// In words that go on after the name.
     pub(crate) words: String,
-    /// What the counters tell about why.
+    /// An explanation from the counters.
     pub(crate) reason: Option<&'a str>,
 }
 
@@ -319,7 +319,7 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     rows.iter().map(standing).collect()
 }
 
-/// What a reader must know beside the numbers.
+/// Returns the remarks that readers need beside the numbers.
 pub(crate) fn remarks(results: &Results) -> Vec<String> {
     let mut remarks = Vec::new();
     for missing in &results.missing {

@@ -28,7 +28,7 @@ use crate::scratch;
 
 use self::input::Input;
 
-/// What the experiment is called.
+/// The name of the experiment.
 pub const NAME: &str = "threads";
 
 /// Reads at the same time, unless others are asked for.
@@ -44,7 +44,7 @@ pub const BYTES_MAX: u64 = 1 << 30;
 /// How late an answer of the FUSE file system is, unless told.
 pub const DELAY: Duration = Duration::from_millis(10);
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Reads at the same time, 1 to [`READS_MAX`], each of a file of its own.
@@ -55,9 +55,9 @@ pub struct Options {
     pub direct: bool,
     /// How late each answer of the FUSE file system is, once it answers.
     pub delay: Duration,
-    /// Where the files are; each is a point.
+    /// The places of the files; each is a point.
     pub places: Vec<Place>,
-    /// Where to make a directory for [`Place::Path`].
+    /// The directory in which the experiment makes a directory for [`Place::Path`].
     pub directory: Option<PathBuf>,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -78,7 +78,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether they make sense.
+    /// Checks that the options make sense.
     ///
     /// # Errors
     /// More than [`BYTES_MAX`] in all; direct reads that are not of whole blocks.
@@ -92,7 +92,7 @@ impl Options {
 }
 
 named! {
-    /// Where the files are.
+    /// The place of the files.
     pub enum Place {
         /// On an ext4, whose disk has room for all reads in its queue.
         Disk = "disk",
@@ -131,18 +131,18 @@ pub struct ManyReads {
     about: About,
     /// The place of the point at hand.
     input: Option<Input>,
-    /// Where runs work, and find the keeper of the gate.
+    /// The working directory of runs, with the socket of the gate's keeper.
     scratch: TempDir,
 }
 
-/// What a run is told.
+/// The input of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Task {
     directory: PathBuf,
     reads: usize,
     size_bytes: usize,
     direct: bool,
-    /// Where the keeper of the gate waits; none where nothing is held.
+    /// The socket of the gate's keeper; `None` if no answer is held back.
     gate: Option<PathBuf>,
 }
 
@@ -214,9 +214,9 @@ fn note_on(place: Place, options: &Options) -> String {
              room."
             .into(),
         Place::Full => "full: the same disk without a scheduler. Once 128 requests are under way the \
-             kernel makes whoever asks for more wait: a read that is not to wait too, since it begins \
+             kernel blocks the caller of any further read: a non-blocking read too, since it begins \
              by reading ahead, and a direct read through a ring. So the thread that awaits, or the \
-             engine's, stands still there until a request is answered."
+             engine's, is blocked there until a request is answered."
             .into(),
         Place::Fuse => format!(
             "fuse: a file system that another process serves, and whose answers take {} ms. A read \

@@ -35,19 +35,19 @@ pub const DATAGRAM_BYTES_MAX: usize = 1500;
 /// Datagrams of a run with one under way, and with several.
 const REQUESTS_ALONE: u64 = 20_000;
 const REQUESTS: u64 = 100_000;
-/// Of these, how many more come before what is measured, as one part of so many.
+/// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
 /// A quick look has one datagram where others have so many.
 const QUICK_PART: u64 = 4;
 
-/// What is to be measured.
+/// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Datagrams under way at a time; with each size a point.
     pub in_flight: Vec<usize>,
     /// Bytes of a datagram.
     pub datagram_bytes: Vec<usize>,
-    /// Datagrams of a run; `None`: as many as take about half a second.
+    /// Datagrams of a run; `None`: enough for about half a second.
     pub requests: Option<u64>,
     /// A quarter of these.
     pub quick: bool,
@@ -60,7 +60,7 @@ pub struct Options {
 named! {
     /// A way to serve.
     pub enum Variant {
-        /// The ring: what has come is received and sent back as a batch.
+        /// The ring: receives all datagrams that have come, and sends them back as a batch.
         Uring = "uring",
         /// The ring, one datagram after the other.
         Single = "single",
@@ -86,7 +86,7 @@ pub struct Udp {
     options: Options,
     place: Place,
     about: About,
-    /// What is sent at each point.
+    /// The messages of each point.
     messages: Vec<Messages>,
 }
 

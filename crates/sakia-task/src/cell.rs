@@ -1,4 +1,4 @@
-//! The cell of a task: one allocation with its state, its future and what that comes to.
+//! The cell of a task: one allocation with its state, its future and its outcome.
 //!
 //! A task belongs to one thread, its *home*. There its future is polled and dropped, and its state changes
 //! without an atomic operation. Other threads leave word: they set flags in the cell and send a [`Mail`]
@@ -53,7 +53,7 @@ pub(crate) const DONE: u64 = 1 << 1;
 pub(crate) const VALUE: u64 = 1 << 2;
 /// The handle's waker is or was in `far_join`. Set by the handle.
 pub(crate) const JOIN: u64 = 1 << 3;
-/// The handle is gone, and left the outcome to whom sets `DONE`. Set by the handle.
+/// The handle is gone, and left the outcome to the thread that sets `DONE`. Set by the handle.
 pub(crate) const LEFT: u64 = 1 << 4;
 /// A mail is on its way, which brings all wakes until it is opened. Set by wakers and the handle, cleared by
 /// home, or with a mail that is dropped.
@@ -77,7 +77,7 @@ pub(crate) const DETACHED: u8 = 1 << 4;
 /// The value of a task's future, or the panic that ended it.
 pub type Outcome<T> = Result<T, Box<dyn Any + Send>>;
 
-/// What all cells begin with.
+/// The first part of every cell.
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) count: Count,
@@ -90,7 +90,7 @@ pub(crate) struct Header {
     pub(crate) table: &'static Table,
 }
 
-/// What depends on the types of a cell. Each function takes a cell of those types.
+/// Functions and facts that depend on the types of a cell. Each function takes a cell of those types.
 pub(crate) struct Table {
     /// Takes the runnable's reference. At home; for [`work`](crate::work) on the thread that has it.
     pub(crate) run: unsafe fn(NonNull<Header>),
@@ -104,7 +104,7 @@ pub(crate) struct Table {
     pub(crate) elsewhere: unsafe fn(NonNull<Header>),
     /// Frees a cell that has no references, neither a future nor an outcome.
     pub(crate) free: unsafe fn(NonNull<Header>),
-    /// Where the outcome is, in bytes from the beginning.
+    /// The offset of the outcome from the beginning of the cell, in bytes.
     pub(crate) outcome: usize,
 }
 
@@ -251,7 +251,7 @@ unsafe fn poll<F: Future>(stage: *mut Stage<F>, cx: &mut Context<'_>) -> Outcome
     }))
 }
 
-/// Drops the future, and keeps a panic of its destructor, about which nobody is left to be told.
+/// Drops the future, and discards a panic of its destructor: no handle is left that could report it.
 ///
 /// # Safety
 /// - As of [`poll`]; the future is not used afterwards.
@@ -263,7 +263,7 @@ unsafe fn drop_future<F: Future>(stage: *mut Stage<F>) {
     }
 }
 
-/// Calls foreign code whose panic would leave the protocol halfway. The panic hook has told of it.
+/// Calls foreign code whose panic would leave the protocol halfway. The panic hook has reported it.
 #[inline(always)]
 fn contain(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {

@@ -39,10 +39,12 @@ pub(crate) struct Count {
     /// Never changed. In a cell like all else here, so that no reference to a count promises that it stays:
     /// another thread may free it while a call of `release` returns.
     home: Cell<ThreadId>,
-    /// What home has made, less what it has dropped. Touched by home only, while [`MERGED`] is not set.
+    /// References that the home thread has made, less those that it has dropped. Only home touches it, while
+    /// [`MERGED`] is not set.
     local: HomeCell<i64>,
-    /// What the others have made, less what they have dropped, above the flags. Changed by read-modify-write
-    /// only, so that each change sees what was before all changes that it follows.
+    /// References that other threads have made, less those that they have dropped, above the flags. Changed
+    /// by read-modify-write only, so that each change sees everything done before the changes that it
+    /// follows.
     word: AtomicU64,
 }
 
@@ -51,7 +53,7 @@ pub(crate) struct Count {
 // such thread.
 unsafe impl Sync for Count {}
 
-/// How [`Count::settle`] went.
+/// The result of [`Count::settle`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// There was one reference, the caller's: nothing else can reach the object.
@@ -84,7 +86,7 @@ impl Count {
         Self { home: Cell::new(home), local: HomeCell::new(0), word }
     }
 
-    /// Whether the calling thread is home.
+    /// Returns whether the calling thread is home.
     #[inline(always)]
     pub(crate) fn is_home(&self) -> bool {
         self.home.get().is_current()
@@ -119,7 +121,7 @@ impl Count {
 
     #[inline(never)]
     fn retain_shared(&self) {
-        // Whoever has the reference from which this one is made keeps the object.
+        // The reference from which this one is made keeps the object alive.
         let before = self.word.fetch_add(ONE, Ordering::Relaxed);
         if references(before) > REFERENCES_MAX {
             std::process::abort();
@@ -133,7 +135,7 @@ impl Count {
     #[must_use]
     pub(crate) fn release(&self) -> bool {
         if self.is_home() {
-            // Pairs with the changes of others: what they did before they dropped theirs is seen.
+            // Pairs with the changes of others: all that they did before they dropped theirs is seen.
             let word = self.word.load(Ordering::Acquire);
             if word & MERGED == 0 {
                 let local = self.local.get() - 1;
@@ -160,7 +162,8 @@ impl Count {
         if word & MERGED != 0 && references(word) == 1 {
             return true;
         }
-        // Release: whoever drops the last one sees what was done before. Acquire: if that is the caller.
+        // Release: the thread that drops the last reference sees all earlier uses. Acquire: in case it is
+        // this thread.
         let before = self.word.fetch_sub(ONE, Ordering::AcqRel);
         before & MERGED != 0 && references(before) == 1
     }

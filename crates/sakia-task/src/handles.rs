@@ -1,4 +1,4 @@
-//! What executors have of a task: access to its future, or word of it from another thread.
+//! An executor's handles of a task: access to its future, or a message about it from another thread.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -128,7 +128,7 @@ impl<S: Schedule> Mail<S> {
         unsafe { &(*self.cell.cast::<Prefix<S>>().as_ptr()).scheduler }
     }
 
-    /// Takes what the mail says, on the task's thread. `None` if the task has ended, or is scheduled already.
+    /// Takes the mail's message on the task's thread. `None` if the task has ended, or is scheduled already.
     ///
     /// # Errors
     /// On another thread: the mail.

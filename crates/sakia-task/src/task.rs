@@ -29,8 +29,7 @@ const ABORTED: u8 = 1 << 1;
 /// It may go to another thread if the value may.
 pub struct Task<T> {
     cell: NonNull<Header>,
-    /// Whether the outcome is gone, and whether the task was aborted. Changed atomically where the handle is
-    /// shared.
+    /// Flags: the outcome is gone; the task was aborted. Changed atomically where the handle is shared.
     marks: AtomicU8,
     /// It may have the value.
     _has: PhantomData<T>,
@@ -66,7 +65,7 @@ impl<T> Task<T> {
         unsafe { self.cell.as_ref() }
     }
 
-    /// Whether the cell's state at home may be used, on this thread: for flags without `DONE`.
+    /// Returns whether this thread may use the cell's home state, given flags without `DONE`.
     #[inline(always)]
     fn is_home(&self, flags: u64) -> bool {
         // A cell that was merged before it was done is one for another thread.
@@ -116,12 +115,12 @@ impl<T> Task<T> {
         }
     }
 
-    /// Whether the task has ended, its future included, or was aborted.
+    /// Returns whether the task has ended, its future included, or was aborted.
     pub fn is_finished(&self) -> bool {
         self.is_aborted() || self.header().count.flags() & DONE != 0
     }
 
-    /// Whether [`abort`](Self::abort) was called.
+    /// Returns whether [`abort`](Self::abort) was called.
     pub fn is_aborted(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & ABORTED != 0
     }

@@ -41,7 +41,7 @@ impl ThreadId {
         Self(number)
     }
 
-    /// Whether this is the calling thread.
+    /// Returns whether this is the calling thread.
     #[inline(always)]
     pub fn is_current(self) -> bool {
         // A thread without a number has 0, which is no thread's.

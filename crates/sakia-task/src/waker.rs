@@ -150,8 +150,8 @@ unsafe fn end_unreferenced(cell: NonNull<Header>) {
     // SAFETY: nothing else reaches the cell, and it is not freed but below.
     let header = unsafe { cell.as_ref() };
     if header.count.flags() & DONE != 0 {
-        // SAFETY: no reference is left. The future is gone; the handle took or dropped the outcome, or
-        // whoever set `DONE` did, unless it was forgotten, and then it is leaked.
+        // SAFETY: no reference is left. The future is gone; the handle took or dropped the outcome, or the
+        // thread that set `DONE` did. If the handle was forgotten, the outcome is leaked.
         return unsafe { (header.table.free)(cell) };
     }
     header.count.revive();

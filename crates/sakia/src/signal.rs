@@ -148,7 +148,7 @@ impl Signal {
     /// Outside of a runtime, and on a simulated kernel.
     pub fn of_any(kinds: &[SignalKind]) -> io::Result<Self> {
         if let Some(kind) = kinds.iter().find(|kind| consts::FORBIDDEN.contains(&kind.0)) {
-            let message = format!("nobody can listen for signal {}", kind.0);
+            let message = format!("a process cannot listen for signal {}", kind.0);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let (receiver, sender) = UnixStream::pair()?;

@@ -22,7 +22,7 @@ pub(super) struct Operation {
     driver: &'static str,
     /// Connections that have a request at the same time.
     connections: Option<u64>,
-    /// Whether the program takes the name of a file.
+    /// Set if the program takes the name of a file.
     has_file: bool,
 }
 

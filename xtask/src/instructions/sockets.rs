@@ -36,7 +36,7 @@ const CELLS: [(&str, u64); 17] = [
     ("iperf-send-4", 6400),
 ];
 
-/// What an operation takes.
+/// The cost of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     instructions: f64,

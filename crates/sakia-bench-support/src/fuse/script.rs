@@ -38,7 +38,7 @@ opcodes! {
     READ = 15, "A read, also ahead of the reader.";
     WRITE = 16, "A write.";
     STATFS = 17, "The file system's sizes.";
-    RELEASE = 18, "The last use of an open file ended. Nobody waits for the answer.";
+    RELEASE = 18, "The last use of an open file ended. The kernel does not wait for the answer.";
     FSYNC = 20, "`fsync` and `fdatasync` of a file.";
     FLUSH = 25, "A descriptor closed.";
     INIT = 26, "The first request; never scripted.";

@@ -1,4 +1,4 @@
-//! Where copies go: a fresh file system, or a fresh directory, for each run.
+//! Places for copies: a fresh file system, or a fresh directory, for each run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::bytes::bytes;
 use crate::machine::memory_available_bytes;
 use crate::scratch;
 
-/// Where copies are made.
+/// A place for copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On a tmpfs.
@@ -33,7 +33,7 @@ impl Place {
     /// Those with a name of their own.
     pub const NAMED: [Self; 4] = [Self::Tmpfs, Self::Ext4, Self::Ext4NoJournal, Self::Disk];
 
-    /// What it is called.
+    /// Returns the name of the place.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
@@ -50,7 +50,7 @@ impl Place {
         named.or_else(|| super::as_path(name).map(Self::Path))
     }
 
-    /// Where this machine cannot make it, the reason.
+    /// Returns the reason why this machine cannot make the place, if it cannot.
     pub(super) fn lacks(&self) -> anyhow::Result<Option<String>> {
         match self.mount(PROBE_BYTES) {
             None | Some(Ok(_)) => Ok(None),
@@ -81,23 +81,23 @@ impl Place {
 
 /// Enough for any file system.
 const PROBE_BYTES: u64 = 64 << 20;
-/// What an entry takes beside its bytes: the rest of its last page, its inode, its name.
+/// Bytes that an entry takes beside its data: the rest of its last page, its inode, its name.
 const ENTRY_BYTES: u64 = 2048;
-/// What a file system takes beside its entries: a journal, and tables.
+/// Bytes that a file system takes beside its entries: a journal, and tables.
 const SPARE_BYTES: u64 = 256 << 20;
-/// What the rest of its last block, or a directory, takes at most.
+/// The most bytes that the unused rest of a file's last block, or a directory, takes.
 const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a disk for which there is an inode.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// A place of a point, with what was copied there.
+/// A place of a point, with the copies there.
 #[derive(Debug)]
 pub(super) struct Ground {
     place: Place,
     census: Census,
     /// Of the run at hand.
     mounted: Option<SmallFs>,
-    /// Where directories are made. Goes with all that is in it.
+    /// The directory that holds the copies' directories. Dropping it removes everything in it.
     kept: Option<TempDir>,
     /// Copies that were begun, which names them.
     copies: u64,
@@ -130,13 +130,14 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Where the next copy is to be: nothing is there, and nothing of earlier runs on the way to a disk.
+    /// Prepares the place for the next copy and returns its path: nothing is there, and no data of earlier
+    /// runs is still on its way to a disk.
     ///
-    /// Copies on disks stay as long as there is room, since an ext4 without journal is slow to use again what
-    /// was deleted in the last minutes. Returns whether earlier ones had to go.
+    /// Copies on disks stay as long as there is room, since an ext4 without a journal is slow to use space
+    /// again that was freed in the last minutes. Also returns whether earlier copies had to be removed.
     ///
     /// # Errors
-    /// What cannot be mounted or removed.
+    /// A file system cannot be mounted, or an earlier copy cannot be removed.
     pub(super) fn fresh(&mut self) -> anyhow::Result<(PathBuf, bool)> {
         self.mounted = None; // before the next takes its memory
         self.copies += 1;
@@ -165,7 +166,7 @@ impl Ground {
     }
 }
 
-/// Whether the next copy would leave little room on the disk.
+/// Returns whether the next copy would leave little room on the disk.
 fn is_short(path: &Path, bytes: u64) -> anyhow::Result<bool> {
     let room = statvfs(path).with_context(|| format!("cannot ask {}", path.display()))?;
     let free = room.f_bavail * room.f_frsize;
@@ -200,7 +201,7 @@ mod tests {
             fs::write(first.join("a"), "x").unwrap();
             let (second, is_short) = ground.fresh().unwrap();
             assert!(first != second && !second.exists(), "{place:?}");
-            // A disk that is nearly full keeps none, which is told.
+            // A disk that is nearly full keeps none, which is reported.
             assert_eq!(first.exists(), place == Place::Disk && !is_short);
             assert!(!is_short || place == Place::Disk, "{place:?}");
             drop(ground);

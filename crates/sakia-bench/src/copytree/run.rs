@@ -21,21 +21,21 @@ use crate::measure::{Section, kib_of};
 
 /// How often a program's memory and threads are looked at, but for the first moments.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// After what time they are looked at first; each further look waits twice as long.
+/// The time before the first look at them; each further look waits twice as long.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// A hot source of which a larger part was read from disk, one in so many, was not hot.
 const COLD_PART: u64 = 20;
 /// Bytes of a block, as `getrusage(2)` counts them.
 const BLOCK_BYTES: u64 = 512;
 
-/// What a run is told.
+/// The input of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     /// All programs; the variant says which.
     pub(super) ways: Vec<Way>,
     pub(super) source: PathBuf,
     pub(super) destination: PathBuf,
-    /// What is copied.
+    /// The files, directories and bytes to copy.
     pub(super) census: Census,
     /// Processors that the program may use; all, if there is none.
     pub(super) cores: Option<usize>,
@@ -45,7 +45,7 @@ pub(super) struct Task {
     pub(super) is_disturbed: bool,
 }
 
-/// Copies by the program of this variant, and counts what it made.
+/// Copies by the program of this variant, and counts the copy's entries.
 ///
 /// # Errors
 /// The program fails, or its copy lacks something.
@@ -107,7 +107,7 @@ fn blocks_read() -> io::Result<u64> {
     Ok(u64::try_from(usage.block_reads()).unwrap_or(0))
 }
 
-/// What was seen of a process while it ran.
+/// Memory and threads of a process, observed while it ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looked {
     rss_bytes: u64,
@@ -141,8 +141,8 @@ fn look(status: &Path, is_done: &Receiver<()>) -> Looked {
     most
 }
 
-/// What a program said of its work, in one JSON object: its numbers, and those among its `counters`. Times
-/// become whole microseconds.
+/// Returns the figures in a program's report of its work, one JSON object: its numbers, and those among its
+/// `counters`. Times become whole microseconds.
 fn reported(said: &[u8]) -> Counters {
     let report: Value = serde_json::from_slice(said).unwrap_or_default();
     let mut found = Counters::new();

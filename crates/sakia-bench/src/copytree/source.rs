@@ -1,4 +1,4 @@
-//! What is copied: made, counted, and brought into the page cache or out of it.
+//! Sources of copies: makes them, counts them, and brings them into the page cache or out of it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::scratch::write_back;
 
 /// Bytes that are read at a time.
 const PART_BYTES: usize = 256 << 10;
-/// Where root has the kernel forget what it has cached.
+/// The file through which root makes the kernel drop its caches.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// What is below a path, the path itself included.
+/// Counts of everything below a path, the path itself included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Census {
     pub(super) files: u64,
@@ -33,10 +33,10 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Counts.
+    /// Counts the entries and bytes below `path`.
     ///
     /// # Errors
-    /// What cannot be read, with its path.
+    /// An entry cannot be read; the error names its path.
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let mut census = Self::default();
         walk(path, &mut |_, found| {
@@ -83,7 +83,7 @@ impl From<mktree::Counts> for Census {
     }
 }
 
-/// Calls `visit` for the path and all below it, directories before what is in them; links are not followed.
+/// Calls `visit` for the path and all below it, directories before their entries; links are not followed.
 fn walk(
     path: &Path,
     visit: &mut dyn FnMut(&Path, &fs::Metadata) -> anyhow::Result<()>,
@@ -95,7 +95,7 @@ fn walk(
     Ok(())
 }
 
-/// What a tree is, or will be.
+/// Returns the counts of a tree that exists, or of one before it is made.
 ///
 /// # Errors
 /// The user's tree cannot be read.
@@ -110,10 +110,10 @@ pub(super) fn plan(tree: &Tree, quick: bool, file_bytes: u64) -> anyhow::Result<
     }
 }
 
-/// Makes a tree in `scratch`, or returns the user's. What was made is on its disk, unless it was to stop.
+/// Makes a tree in `scratch`, or returns the user's. Unless stopped early, the new files are on their disk.
 ///
 /// # Errors
-/// What cannot be made.
+/// A file or directory cannot be made.
 pub(super) fn make(
     tree: &Tree,
     quick: bool,
@@ -142,10 +142,10 @@ pub(super) fn make(
     Ok(path)
 }
 
-/// Reads all of it once, so that the page cache has it. A link is followed if it is the path itself.
+/// Reads the whole tree once, so that the page cache has it. A link is followed if it is the path itself.
 ///
 /// # Errors
-/// What cannot be read, with its path.
+/// An entry cannot be read; the error names its path.
 pub(super) fn warm(path: &Path) -> anyhow::Result<()> {
     let mut buffer = vec![0; PART_BYTES];
     let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
@@ -160,12 +160,12 @@ pub(super) fn warm(path: &Path) -> anyhow::Result<()> {
 pub(super) enum Chill {
     /// The kernel forgets all that it has cached, names included. Takes root.
     Everything,
-    /// It forgets what is in files; directories, and what is known of names, stay.
+    /// It forgets the data of files; directories and cached names stay.
     Files,
 }
 
 impl Chill {
-    /// What this process may do.
+    /// Returns the strongest way in which this process may empty caches.
     pub(super) fn possible() -> Self {
         let opened = File::options().write(true).open(DROP_CACHES);
         if opened.is_ok() { Self::Everything } else { Self::Files }
@@ -201,17 +201,17 @@ fn each_file(path: &Path, act: &mut dyn FnMut(File) -> io::Result<()>) -> anyhow
         if !found.is_file() {
             return Ok(());
         }
-        // Should it have become a pipe meanwhile, nobody waits for its other end.
+        // If the file has become a pipe meanwhile, opening it must not wait for a writer.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path);
         file.and_then(&mut *act).with_context(|| format!("cannot read {}", path.display()))
     })
 }
 
-/// A copy by plain calls, to be deleted again. Only files and directories.
+/// Copies files and directories, and only those, by plain calls; the copy is to be deleted again.
 ///
 /// # Errors
-/// What cannot be copied, with its path.
+/// An entry cannot be copied; the error names its path.
 pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     walk(from, &mut |path, found| {
         // A source that is a file has no path below itself.
@@ -228,10 +228,10 @@ pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Removes a copy, whatever it is. It need not be there.
+/// Removes a copy, of any file type. A missing copy is no error.
 ///
 /// # Errors
-/// What cannot be removed.
+/// An entry cannot be removed.
 pub(super) fn remove(path: &Path) -> anyhow::Result<()> {
     let removed = match path.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

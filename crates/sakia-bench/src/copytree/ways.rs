@@ -26,7 +26,7 @@ pub(super) struct Way {
     pub(super) name: String,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
-    /// It prints what it did, as JSON.
+    /// It prints a report of its work, as JSON.
     pub(super) reports: bool,
     /// A source that is a directory is given with a slash at its end.
     pub(super) slash: bool,
@@ -85,7 +85,7 @@ const ARCHIVE: &[Known] = &[
     other("rsync", "rsync", &["-aHAXS"]),
 ];
 
-/// Copies that would outlive a loss of power. All but the first, which shows what that costs.
+/// Copies that would outlive a loss of power. All but the first, which shows the cost of that.
 const DURABLE: &[Known] = &[
     other("cp", "cp", &["-r"]),
     other("cp-fdatasync", "sh", &["-c", EACH, "sh"]),

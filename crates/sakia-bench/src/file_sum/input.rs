@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::bytes::sum;
 use crate::scratch;
 
-/// What the file is called.
+/// The name of the file.
 pub(super) const FILE: &str = "data";
 /// Bytes written at a time.
 const PART_BYTES: usize = 1 << 20;

@@ -22,7 +22,7 @@ struct Job {
     offset: u64,
 }
 
-/// What was read into a block.
+/// The result of reading a block, with the block's buffer.
 type Answer = (io::Result<usize>, AlignedBuf);
 
 /// Jobs that no thread has taken yet. `None` ends the thread that takes it.

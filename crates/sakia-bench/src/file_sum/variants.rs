@@ -23,7 +23,7 @@ use crate::named::named;
 /// several reads share the cost of an enter; with more than a few of them blocks leave the processor's
 /// nearest caches before they are added.
 pub(super) const DEPTH: usize = 4;
-/// Bytes of all blocks of `offload`: as many as such a reader has unless told otherwise.
+/// Bytes of all blocks of `offload`: a reader's default.
 const OFFLOAD_BYTES: usize = 1 << 20;
 /// The fewest blocks of these, where they are large.
 const OFFLOAD_BLOCKS_MIN: usize = 4;
@@ -155,7 +155,7 @@ async fn sum_blocks<S: Source>(
     }
 }
 
-/// What a runtime's driver counted, and the reads that were begun.
+/// Returns the counters of a runtime's driver, and the number of reads that were begun.
 fn counted(runtime: &Runtime) -> Counters {
     let mut counters = engine::counted(runtime);
     let count = |name| counters.get(name).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Datagrams: a load that gets them back, and what its servers have in common.
+//! Datagrams: a load that gets them back, and the code that its servers share.
 //!
 //! On a loopback none is lost as long as the receiver's buffer has room, and the windows are small enough for
 //! that. One that is missing for [`PATIENCE`] ends the run.
@@ -32,7 +32,7 @@ pub struct DatagramLoad {
     under_way: Vec<u64>,
     /// A datagram, whose first bytes are set before it is sent.
     datagram: Vec<u8>,
-    /// What was received last; a byte longer, so that too much is found.
+    /// The datagram received last; one byte longer than expected, so that an overlong one is noticed.
     buffer: Vec<u8>,
     /// Of the numbers of those that came back.
     pub sum: u64,

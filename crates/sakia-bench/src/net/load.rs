@@ -35,18 +35,18 @@ const PATIENCE_S: i64 = 30;
 /// Connections that are answered between two calls of `epoll_wait(2)`.
 const EVENTS: usize = 256;
 
-/// What a load is to do.
+/// The task of a load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Where.
+    /// The place for connections.
     pub place: Place,
-    /// What.
+    /// The work.
     pub work: Work,
-    /// Whether the load looks for messages all the time, instead of sleeping until one has come.
+    /// Set if the load polls for messages all the time, instead of sleeping until one has come.
     pub spin: bool,
 }
 
-/// What is sent.
+/// The data that is sent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// Messages, each of which the server sends back.
@@ -88,7 +88,7 @@ impl Work {
         }
     }
 
-    /// What a run is to come to: of streams to the server its own sum, of the rest the load's.
+    /// Returns the sum that a run must compute: for streams to the server its own sum, otherwise the load's.
     pub fn expected(&self) -> u64 {
         match *self {
             Self::Messages(messages) | Self::Datagrams(messages) => {
@@ -139,7 +139,7 @@ pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     pattern
 }
 
-/// What came of it.
+/// The load's results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Of the numbers of all messages that came back.
@@ -151,7 +151,7 @@ pub struct Report {
 /// Does the work. `announce` is told where control is expected, before anyone waits for it.
 ///
 /// # Errors
-/// The server ended early, or sent back what is wrong.
+/// The server ended early, or sent back wrong data.
 pub fn run(
     order: &Order,
     announce: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
@@ -194,7 +194,7 @@ pub fn run(
 #[derive(Debug)]
 pub struct Session {
     control: TcpStream,
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub server: SocketAddr,
 }
 
@@ -288,7 +288,7 @@ struct Connection {
     sent: u64,
     /// Bytes that came back.
     received: u64,
-    /// Whether it waits until more can be sent.
+    /// Set while the connection waits until more can be sent.
     is_full: bool,
 }
 
@@ -305,7 +305,7 @@ struct MessageLoad {
     busy: usize,
     /// A message, whose first bytes are set before it is sent.
     message: Vec<u8>,
-    /// What was received last.
+    /// The data received last.
     buffer: Vec<u8>,
     /// Of the numbers of the messages that came back.
     sum: u64,
@@ -359,7 +359,7 @@ impl MessageLoad {
         Ok(())
     }
 
-    /// Sends what may be under way.
+    /// Sends as much as may be under way.
     fn send(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let size = self.messages.message_bytes as u64;

@@ -30,7 +30,7 @@ pub(crate) use self::server::{
 pub(crate) use self::streams::Sampled;
 pub use self::streams::Streams;
 
-/// Said by the load before what is measured, and by the server when it is ready for that.
+/// Sent by the load before the measured section, and by the server when it is ready for it.
 pub const BEGIN: u8 = b'b';
-/// Said by the load after what is measured, and by the server when it has stopped measuring.
+/// Sent by the load after the measured section, and by the server when it has stopped measuring.
 pub const END: u8 = b'e';

@@ -1,9 +1,9 @@
-//! Where connections are made, so that they are the same on every machine.
+//! Places for connections, the same on every machine.
 //!
-//! A machine's usual congestion control may pace, which on a loopback is a limit of its own: BBR halves
-//! what goes through. So servers run in a network namespace, in which all sockets have the congestion
-//! control that the results name. Where that is not allowed they run on the machine's loopback, and sockets
-//! are told one by one.
+//! A machine's usual congestion control may pace, which on a loopback is a limit of its own: BBR halves the
+//! throughput. So servers run in a network namespace, in which all sockets have the congestion control that
+//! the results name. If a namespace is not allowed, servers run on the machine's loopback, and the congestion
+//! control is set on each socket.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ pub const CONGESTION: &str = "reno";
 /// The default of new sockets in the namespace of who looks.
 const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Where connections are made.
+/// A place for connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// In a network namespace of their own; otherwise on the machine's loopback.
@@ -47,7 +47,7 @@ impl Place {
         let mut usable = processors().into_iter().flatten();
         let processors = usable.next().zip(usable.next()).map(|(server, load)| [server, load]);
         let mut place = Self { namespace: true, congestion: congestion.to_owned(), processors };
-        // On a thread that ends then: its namespace is its own, and nobody else's changes.
+        // Tried on a thread of its own, which ends afterwards: only that thread's namespace changes.
         let tried = thread::scope(|scope| scope.spawn(|| place.enter_namespace()).join());
         place.namespace = matches!(tried, Ok(Ok(())));
         if !place.namespace {
@@ -79,7 +79,7 @@ impl Place {
             .with_context(|| format!("cannot choose {} in {CONGESTION_FILE}", self.congestion))
     }
 
-    /// Tells a socket, and those that it will accept, what TCP is to do here.
+    /// Sets the TCP options of this experiment on a socket, and on those that it will accept.
     ///
     /// # Errors
     /// There is no such congestion control, or none that everyone may choose.
@@ -91,7 +91,7 @@ impl Place {
         if chosen != *congestion {
             bail!("a socket has the congestion control {chosen}, not {congestion}");
         }
-        // A part of a message goes out at once: what is measured is no timer.
+        // A part of a message goes out at once, so that no TCP timer is measured.
         sockopt::set_tcp_nodelay(&socket, true).context("cannot set TCP_NODELAY")
     }
 

@@ -1,4 +1,4 @@
-//! What servers of all variants have in common: the load's other end.
+//! Code that servers of all variants share: the connection to the load.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use crate::measure::Meter;
 use crate::named::Named;
 use crate::run::Launcher;
 
-/// What a run of a server is told.
+/// The input of a run of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) order: Order,
@@ -47,12 +47,12 @@ pub(crate) fn run_cell<V: Named>(
 
 /// The load of a server.
 pub(crate) struct Load {
-    /// Where it waits for control.
+    /// The address on which it waits for control.
     pub(crate) control: SocketAddr,
     runner: Runner,
 }
 
-/// Who does the work.
+/// The process or thread that generates the load.
 enum Runner {
     Process(Child, BufReader<ChildStdout>),
     Thread(JoinHandle<anyhow::Result<load::Report>>),
@@ -82,7 +82,7 @@ impl Load {
 
     fn start_thread(order: Order) -> anyhow::Result<Self> {
         let (sender, receiver) = mpsc::channel();
-        let announce = move |address| sender.send(address).map_err(|_| anyhow!("nobody waits"));
+        let announce = move |address| sender.send(address).map_err(|_| anyhow!("no receiver"));
         let thread = thread::spawn(move || load::run(&order, announce));
         let control = receiver.recv().context("the load ended early")?;
         Ok(Self { control, runner: Runner::Thread(thread) })
@@ -112,7 +112,7 @@ impl Load {
 /// The name of the load, where experiments and variants have theirs.
 pub(crate) const LOAD: &str = "load";
 
-/// Does what a spec of the load says, in this process.
+/// Runs the load that a spec describes, in this process.
 pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
     let order: Order = spec.task()?;
     let announce = |address: SocketAddr| {
@@ -124,7 +124,8 @@ pub(crate) fn run_load(spec: &Spec, meter: &mut Meter) -> anyhow::Result<Done> {
     Ok(Done { sum, counters: Counters::new() })
 }
 
-/// What a server came to: of messages what the load found, of a stream what was served.
+/// Returns the result of a server's run: for messages the sum that the load computed, for a stream the sum of
+/// the bytes served.
 pub(crate) fn done(
     load: Load,
     order: &Order,
@@ -176,7 +177,7 @@ pub(crate) fn serve_blocking(
         })
     };
     let sum = match order.work {
-        // The load is through with it, and what it sent may be under way.
+        // The load has finished with it; the load's last bytes may still be under way.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;
@@ -262,7 +263,7 @@ where
         anyhow::Ok(engine::between(&before, engine::counted(runtime)))
     };
     Ok(match order.work {
-        // The load is through with it, and what it sent may be under way.
+        // The load has finished with it; the load's last bytes may still be under way.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join().await?;
             let counters = end()?;

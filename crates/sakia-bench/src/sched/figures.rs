@@ -7,7 +7,7 @@ use crate::cell::Counters;
 use crate::plot::{Plot, Scale, Series};
 use crate::results::{Results, Run};
 
-/// What a plot shows of a run: mean and deviation, in nanoseconds.
+/// Returns the figure of a run that a plot shows: mean and deviation, in nanoseconds.
 type Value<'a> = dyn Fn(&Run) -> Option<(f64, f64)> + 'a;
 
 pub(super) fn plots(sched: &Sched, results: &Results) -> Vec<Plot> {
@@ -84,7 +84,7 @@ fn calls(sched: &Sched, results: &Results) -> Vec<Plot> {
 const CALLS: [(&str, &str); 4] =
     [("aio", "io_submit"), ("aio", "io_getevents"), ("ring", "enter"), ("blocking", "pread")];
 
-/// What counters say of times, for people: mean and deviation of an operation, or of system calls.
+/// Puts counted times in words: mean and deviation of an operation, or of system calls.
 pub(super) fn times_in_words(timing: Timing, counters: &Counters) -> String {
     let words = |name: &str, called: &str| {
         let (mean, deviation) = named(counters, name)?;
@@ -100,7 +100,7 @@ pub(super) fn times_in_words(timing: Timing, counters: &Counters) -> String {
     }
 }
 
-/// What the counters of a run have under a name.
+/// Returns mean and deviation of the counter with this name in a run.
 fn named(counters: &Counters, name: &str) -> Option<(f64, f64)> {
     let count = |what: &str| counters.get(&format!("{name}_{what}")).copied();
     (count("count")? > 0).then_some((count("ns_mean")? as f64, count("ns_deviation")? as f64))

@@ -19,7 +19,7 @@ use crate::scratch;
 const PART_BYTES: usize = 1 << 20;
 /// Fixes the bytes of the files.
 const SEED: u64 = 0x5aa1_a001;
-/// What direct I/O is aligned to where the kernel does not tell: before Linux 6.1.
+/// The assumed alignment of direct I/O if the kernel does not report it: before Linux 6.1.
 const ALIGN_GUESS: u64 = 4096;
 
 /// Files in a directory of their own, which is removed when this is dropped; or files of others, which are
@@ -43,7 +43,7 @@ impl Input {
         self.directory.path()
     }
 
-    /// What offsets and lengths of direct I/O are aligned to here. `None`: there is none.
+    /// Returns the alignment of offsets and lengths for direct I/O here; `None` if direct I/O is unsupported.
     pub fn direct_alignment(&self) -> anyhow::Result<Option<u64>> {
         let path = self.directory.path().join("probe");
         File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -115,7 +115,7 @@ impl Input {
         Ok(())
     }
 
-    /// Restores what a run begins with: what is to be written is not written yet.
+    /// Restores the state before a run: the areas for writes are not written yet.
     pub fn reset(&mut self, load: &Load, is_cold: bool) -> anyhow::Result<()> {
         for (index, name) in load.files.iter().enumerate() {
             let path = self.directory.path().join(name);
@@ -124,7 +124,7 @@ impl Input {
             if written > 0 {
                 let file = OpenOptions::new().write(true).open(&path).with_context(context)?;
                 self.unwrite(&file, load.writes_begin(), written).with_context(context)?;
-                // A later point may read what is behind.
+                // A later point may read the bytes behind.
                 self.made.insert(name.clone(), load.writes_begin());
             }
             if is_cold {

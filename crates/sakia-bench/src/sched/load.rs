@@ -1,4 +1,4 @@
-//! What a run does: which operations, by which thread, on which bytes.
+//! The load of a run: operations, the threads that do them, and the bytes they touch.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a file that is read and written, before those that are written; a multiple of this.
 const AREA_BYTES: u64 = 1 << 20;
-/// What is in dense files where nothing was written yet: none of the bytes of [`pattern`].
+/// The byte in dense files before the first write: none of the bytes of [`pattern`].
 pub(super) const UNWRITTEN: u8 = 255;
 
 /// The operations of a run.
@@ -86,7 +86,7 @@ impl Load {
         self.threads as u64 * (self.reads.buffer_bytes() + self.writes.buffer_bytes()) as u64
     }
 
-    /// Where in each file writes begin.
+    /// Returns the offset in each file at which writes begin.
     pub fn writes_begin(&self) -> u64 {
         self.reads.span(self.reads.of_file(0, self.files.len())).next_multiple_of(AREA_BYTES)
     }
@@ -105,7 +105,7 @@ impl Load {
         }
     }
 
-    /// The sum of what has to be in a file where it is written.
+    /// Returns the sum of the bytes that a file must hold where it is written.
     pub fn written_sum(&self, file: usize, is_sparse: bool) -> u64 {
         let places = self.writes.places(self.writes.of_file(file, self.files.len()));
         let of_one: u64 = pattern(self.writes.size).iter().map(|&byte| u64::from(byte)).sum();
@@ -163,12 +163,13 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What is written: bytes of which none is [`UNWRITTEN`], nor like its neighbors.
+/// Returns bytes to write: none is [`UNWRITTEN`], and none equals its neighbor.
 pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index % 251) as u8).collect()
 }
 
-/// What is added of each read while time is measured: its ends, which costs next to nothing.
+/// Returns the part of a read's bytes that is added to the sum while time is measured: its two ends, which
+/// cost next to nothing.
 #[inline]
 pub(super) fn sample(bytes: &[u8]) -> u64 {
     let word = |part: &[u8; 8]| u64::from_le_bytes(*part);

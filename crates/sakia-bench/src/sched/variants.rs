@@ -40,7 +40,7 @@ named! {
     }
 }
 
-/// What is measured beside the whole.
+/// The times that are measured beside the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Timing {
@@ -160,7 +160,7 @@ fn through_engine(
     if is_ring {
         return driven.finish(load, &[("sent", did.submitted)]);
     }
-    // All are waited for, and what does not go to the engine's thread is a plain call.
+    // Each operation is waited for; one that does not go to the engine's thread is a plain call.
     let plain = did.waited.saturating_sub(did.submitted);
     driven.finish(load, &[("plain", plain), ("sent", did.submitted), ("calls", plain)])
 }
@@ -200,7 +200,7 @@ fn until_done<O: driver::Operation>(driver: &Driver, mut op: Op<O>) -> io::Resul
     }
 }
 
-/// What a thread has, and what it did.
+/// A thread's buffers and results.
 struct Thread<B> {
     /// Memory for reading, and for writing, used again and again. It is away while an operation has it.
     buffers: [Option<B>; 2],
@@ -242,7 +242,7 @@ impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
         Ok(())
     }
 
-    /// Adds what was read. All bytes are there, or it is an error.
+    /// Adds the bytes of a read to the sum. A short read is an error.
     #[inline]
     fn check(
         &mut self,
@@ -264,7 +264,7 @@ impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
         }
     }
 
-    /// The sum with all bytes of what was read last, which takes its time.
+    /// Returns the sum with all bytes of the last read, which takes a while.
     fn whole_sum(&self) -> u64 {
         let last = self.buffers[0].as_deref().filter(|_| self.has_read);
         self.sum.wrapping_add(last.map_or(0, sum))
@@ -290,7 +290,7 @@ fn failed(
     }
 }
 
-/// What all threads did.
+/// The results of all threads.
 #[derive(Debug, Default)]
 struct Driven {
     sum: u64,
@@ -314,7 +314,7 @@ impl Driven {
         driven
     }
 
-    /// Looks at what was written.
+    /// Returns the result of the run, with the sum of the written bytes added.
     fn finish(self, load: &Load, counts: &[(&'static str, u64)]) -> anyhow::Result<Done> {
         let Self { mut sum, counters: mut all, .. } = self;
         if load.writes.count > 0 {
@@ -326,7 +326,7 @@ impl Driven {
     }
 }
 
-/// The sum of what is in the files where they were written.
+/// Returns the sum of the files' bytes where they were written.
 fn written(load: &Load) -> anyhow::Result<u64> {
     const PART_BYTES: u64 = 1 << 20;
     let mut part = vec![0; PART_BYTES as usize];

@@ -239,7 +239,7 @@ fn select_send(
 /// Writes up to 10 times, as long as there is room, `left` bytes in all.
 fn write_blocks(socket: &Socket, block: &[u8], left: &mut u64) -> Result<(), Errno> {
     for _ in 0..WRITES {
-        // Where a write took a part of a block, the next one begins with the rest.
+        // After a write of a part of a block, the next write begins with the rest.
         let rest = match *left % block.len() as u64 {
             0 => block.len(),
             rest => rest as usize,

@@ -49,7 +49,7 @@ fn work(variant: Variant, input: &Input, meter: &mut Meter) -> anyhow::Result<Do
     let is_datagrams = matches!(task.order.work, Work::Datagrams(_));
     let server = thread::spawn(move || {
         let all = if is_datagrams { vec![socket] } else { accept(&socket, connections)? };
-        // Without the other end the load has failed, which is told below.
+        // If the other end is gone, the load has failed, which is reported below.
         let _ = sender.send(());
         serve(program, &its, all, block_bytes)
     });
@@ -67,7 +67,7 @@ fn work(variant: Variant, input: &Input, meter: &mut Meter) -> anyhow::Result<Do
     hear_blocking(&control, END)?;
     let counted = || counters(&sockets.host().counts().since(&before));
     let (sum, counters) = match task.order.work {
-        // The load is through with it, and what it sent may be under way.
+        // The load has finished with it; the load's last bytes may still be under way.
         Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;

@@ -4,9 +4,9 @@ use std::fs;
 
 use crate::measure::threads;
 
-/// What the kernel calls the workers of a ring.
+/// The kernel's name for the workers of a ring.
 const IOWQ_NAME: &str = "iou-wrk";
-/// What an engine calls the threads of its lanes.
+/// An engine's names for the threads of its lanes.
 const LANE_NAMES: [&str; 2] = ["sakia-bounded", "sakia-elastic"];
 /// With more threads than this, they are looked at only when all stand still.
 const FEW: u64 = 256;

@@ -1,16 +1,16 @@
-//! Who holds the answers of a slow place, and how a run tells when.
+//! The gate that holds back the answers of a slow place, and the protocol by which a run controls it.
 //!
 //! The place belongs to the experiment's process, so that its threads are not counted. A run is another
-//! process, and they talk over a socket:
+//! process, and the two talk over a socket:
 //!
 //! 1. The run opens its files, connects, and waits.
 //! 2. The keeper closes the gate, and says so. No read is answered from now on.
 //! 3. The run begins all reads, waits until nothing changes any more, counts its threads, and says so.
-//! 4. The keeper opens the gate. It forgets it when the run hangs up.
+//! 4. The keeper opens the gate, and drops it when the run hangs up.
 //!
-//! A process that died cannot go while one of its threads is in a read of what is held, and its end of the
-//! socket stays open. So the keeper also looks whether the process is still alive, and is patient for so long
-//! only.
+//! A process that died cannot go away while one of its threads is in a read that is held back, and its end of
+//! the socket stays open. So the keeper also checks that the process is alive. It drops the gate if the
+//! process has died, or if the run does not answer for too long.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -62,7 +62,7 @@ impl Keeper {
         Ok(Self { socket, listener, thread: Some(thread) })
     }
 
-    /// Where runs connect.
+    /// Returns the path of the socket to which runs connect.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -79,7 +79,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Holds what is asked of the place for one run. The gate is open when this returns.
+/// Holds back requests to the place for one run. The gate is open when this returns.
 fn serve(mut stream: UnixStream, hold: impl Fn() -> fuse::Gate) -> io::Result<()> {
     let process = socket_peercred(&stream)?.pid;
     stream.set_read_timeout(Some(LOOK))?;
@@ -102,7 +102,7 @@ fn serve(mut stream: UnixStream, hold: impl Fn() -> fuse::Gate) -> io::Result<()
     }
 }
 
-/// Whether the first thread of a process has not ended.
+/// Returns whether the first thread of a process has not ended.
 fn is_alive(process: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
     let stat = stat.unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::scratch;
 const SEED: u64 = 0x5aa1_a001;
 /// Bytes of a block of the disk's file system.
 const BLOCK_BYTES: u64 = 4096;
-/// What the disk has beside the files, twice as much as they take: its journal, and the rest.
+/// Bytes of the disk beyond twice the size of its files: for its journal, and the rest.
 const SPARE_BYTES: u64 = 64 << 20;
 /// Bytes that may be dirty on it: enough for files to be made at once.
 const DIRTY_BYTES: u64 = 64 << 20;
@@ -28,12 +28,12 @@ const REQUESTS_MAX: u32 = 2048;
 /// A slow place with files in it. All goes with it.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// Where the files are.
+    /// The directory with the files.
     pub(super) directory: PathBuf,
     /// The keeper of the gate of a place that can be held, who has the place.
     keeper: Option<Keeper>,
     _removed_with_it: Option<TempDir>,
-    /// What reading all files comes to.
+    /// The sum that reading all files must give.
     pub(super) sum: u64,
 }
 
@@ -41,7 +41,7 @@ impl Input {
     /// Makes the place and its files. The keeper of its gate waits in `scratch`.
     ///
     /// # Errors
-    /// What kept the place or the files from being made.
+    /// The place or its files cannot be made.
     pub(super) fn new(
         place: Place,
         options: &Options,
@@ -74,7 +74,7 @@ impl Input {
         Ok(Self { directory, keeper, _removed_with_it: removed, sum })
     }
 
-    /// Where the keeper of the gate waits, if there is one.
+    /// Returns the socket of the gate's keeper, if there is a gate.
     pub(super) fn gate(&self) -> Option<&Path> {
         self.keeper.as_ref().map(Keeper::socket)
     }
@@ -92,7 +92,7 @@ fn content(index: usize, size_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of a file come to (FNV-1a); not the same for each file.
+/// Returns a hash (FNV-1a) of a file's bytes and its index, so that equal files differ.
 pub(super) fn hash(index: usize, bytes: &[u8]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;

@@ -29,7 +29,7 @@ use crate::cell::{Counters, Done};
 use crate::engine::{available, counters};
 use crate::measure::{Meter, threads};
 
-/// Threads of the pool: as many as the pools of asynchronous runtimes have at most.
+/// Threads of the pool: the usual limit of asynchronous runtimes' pools.
 pub(super) const POOL_THREADS: usize = 512;
 /// Stack of a thread that reads.
 const STACK_BYTES: usize = 64 << 10;
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Nothing changes any more if nothing has for so long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What the threads that read tell the first.
+/// Progress of the reads, reported by the reading threads to the first one.
 struct Reads {
     total: usize,
     /// Those that a thread has asked the kernel for, or the engine.
@@ -68,7 +68,7 @@ impl Reads {
             }
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot read file {index}"));
-                self.error.set(error).ok(); // the first is told
+                self.error.set(error).ok(); // the first is reported
             }
         }
         if self.ended.fetch_add(1, Ordering::AcqRel) + 1 == self.total {
@@ -91,11 +91,11 @@ impl Reads {
     }
 }
 
-/// What reads.
+/// The readers.
 #[derive(Default)]
 struct Readers {
     threads: Vec<JoinHandle<()>>,
-    /// Where threads that have nothing more to do wait for the end, with the first one.
+    /// The barrier at which threads without more work wait for the end, with the first thread.
     end: Option<Arc<Barrier>>,
     /// Open until all is counted: closing a file may take a thread, too.
     files: Arc<Vec<File>>,
@@ -164,7 +164,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     Ok(Done { sum: reads.sum.load(Ordering::Relaxed), counters: counted })
 }
 
-/// Opens all files, and drops what the page cache has of them.
+/// Opens all files, and drops their data from the page cache.
 fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
     raise_limit(task.reads as u64 + SPARE_FILES)?;
     let flags = if task.direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
@@ -206,7 +206,7 @@ fn wait_until_quiet(reads: &Reads, census: &mut Census) {
     }
 }
 
-/// What there is to be seen while nothing is answered.
+/// Returns the counts that are taken while no read is answered.
 fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
     let threads = census.look_closely();
     let mut counted = counters([
@@ -232,7 +232,7 @@ fn plain(
     let end = (!is_each).then(|| Arc::new(Barrier::new(threads + 1)));
     let mut readers = Readers { files: Arc::new(files), end, ..Readers::default() };
     for index in 0..threads {
-        // Where nothing is held the first ones end before the last begin.
+        // If nothing is held back, the first threads end before the last ones begin.
         if is_each && index % LOOK_AFTER == LOOK_AFTER - 1 {
             census.look();
         }

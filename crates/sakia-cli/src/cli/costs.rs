@@ -33,8 +33,8 @@ pub(super) struct CostsArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=costs::OPERATIONS_MAX))]
     operations: Option<u64>,
 
-    /// What to measure: call, switch, wake, yield, nop-1, nop-8, nop-64, nop-64-recorded, nop-64-measured,
-    /// event, event-off
+    /// Variants to measure: call, switch, wake, yield, nop-1, nop-8, nop-64, nop-64-recorded,
+    /// nop-64-measured, event, event-off
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<costs::Variant>)]
     variants: Vec<costs::Variant>,
@@ -76,11 +76,11 @@ pub(super) struct BaselineArgs {
     #[arg(value_parser = bytes(baseline::SIZE_BYTES_MIN, FILE_BYTES_MAX))]
     size: Option<u64>,
 
-    /// Where to make the files; where this program was built, or the directory for temporary files
+    /// Directory for the files; where this program was built, or the directory for temporary files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// What to measure: direct, buffered, cp
+    /// Variants to measure: direct, buffered, cp
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<baseline::Variant>)]
     variants: Vec<baseline::Variant>,

@@ -124,7 +124,7 @@ impl BufferedFile {
         if let Some(writer) = writer {
             drop(writer.into_inner().await?);
         }
-        Ok(Rc::try_unwrap(file).expect("nobody shares the file any more"))
+        Ok(Rc::try_unwrap(file).expect("the file is no longer shared"))
     }
 
     /// Waits for the writer in the name of one half.

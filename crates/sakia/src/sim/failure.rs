@@ -113,7 +113,7 @@ impl fmt::Display for Leaks {
             write!(f, "\n{} tasks\n{}", self.task_count, self.tasks)?;
         }
         if self.operations > 0 {
-            write!(f, "\n{} operations whose results nobody has taken", self.operations)?;
+            write!(f, "\n{} operations whose results no task has taken", self.operations)?;
         }
         if self.in_flight > 0 {
             write!(f, "\n{} operations that the kernel has not given back", self.in_flight)?;

@@ -123,7 +123,7 @@ impl fmt::Display for Waiters {
             separator = "\n";
         }
         for operation in &self.orphans {
-            write!(f, "{separator}  nobody waits for {operation}")?;
+            write!(f, "{separator}  no task waits for {operation}")?;
             separator = "\n";
         }
         Ok(())
