@@ -29,9 +29,9 @@ fn a_wait_is_woken_by_bytes_that_another_thread_reads_ahead() {
                 send(&a, &b, 10);
                 // The kernel has none of them any more.
                 read_ahead(&b);
-                go.send(()).expect("it waits");
                 // The wait may find nothing first, if the host wakes it early.
                 state.open_door();
+                go.send(()).expect("it waits");
                 assert_eq!(sleeper.join().expect("no panic"), [(7, Events::IN)]);
             });
             assert_eq!(state.signals.load(Ordering::SeqCst), round);
@@ -69,8 +69,8 @@ fn a_poll_and_a_select_are_woken_by_bytes_that_another_thread_reads_ahead() {
                 let go = door.recv().expect("it is about to sleep");
                 send(&a, &b, 10);
                 read_ahead(&b);
-                go.send(()).expect("it waits");
                 state.open_door();
+                go.send(()).expect("it waits");
                 sleeper.join().expect("no panic");
             });
             // For the next round, on the same event descriptor.
@@ -103,8 +103,8 @@ fn sets_within_sets_wake_those_that_sleep_in_the_outer_one() {
             let go = door.recv().expect("it is about to sleep");
             send(&a, &b, 10);
             read_ahead(&b);
-            go.send(()).expect("it waits");
             state.open_door();
+            go.send(()).expect("it waits");
             sleeper.join().expect("no panic");
         });
         if polls {
@@ -166,8 +166,8 @@ fn a_wait_is_woken_by_an_error_of_delayed_bytes() {
             let go = door.recv().expect("it is about to sleep");
             state.send_error.store(Errno::CONNRESET.raw_os_error(), Ordering::SeqCst);
             assert_eq!(a.send(b"lost", SendFlags::NOSIGNAL), Ok(4));
-            go.send(()).expect("it waits");
             state.open_door();
+            go.send(()).expect("it waits");
             sleeper.join().expect("no panic");
         });
         assert_eq!(ready(&set), [(7, Events::ERR)], "level");
@@ -203,9 +203,9 @@ fn room_in_the_queue_is_an_edge_that_wakes() {
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| wait(&set, 8, None));
         let go = door.recv().expect("it is about to sleep");
+        state.open_door();
         go.send(()).expect("it waits");
         state.send_error.store(0, Ordering::SeqCst);
-        state.open_door();
         // The pump looks for room.
         assert_eq!(sleeper.join().expect("no panic"), [(7, Events::OUT)]);
     });
@@ -298,8 +298,8 @@ fn nothing_is_read_ahead_while_another_thread_looks() {
         for _ in 0..count {
             read_ahead(&b);
         }
-        go.send(()).expect("it waits");
         state.open_door();
+        go.send(()).expect("it waits");
         let patience = std::env::var("SAKIA_TEST_PATIENCE_S")
             .map_or(60, |text| text.parse().expect("SAKIA_TEST_PATIENCE_S is a number"));
         let found = end.recv_timeout(Duration::from_secs(patience)).expect("it sees the bytes");
