@@ -144,8 +144,8 @@ impl State {
         door
     }
 
-    /// From now on threads sleep at once. To be called before the last thread at the door may go on, which may
-    /// come to it again.
+    /// From now on threads sleep at once. To be called before the last thread at the door may go on, since it
+    /// may come to the door again.
     pub fn open_door(&self) {
         self.has_door.store(false, Ordering::SeqCst);
     }
