@@ -154,7 +154,7 @@ fn status_of(error: &io::Error) -> StatusCode {
     /// `ENXIO`: it is a socket.
     const NO_DEVICE: i32 = 6;
     match error.kind() {
-        _ if error.raw_os_error() == Some(NO_DEVICE) => StatusCode::NOT_FOUND,
+        _ if errno(error) == Some(NO_DEVICE) => StatusCode::NOT_FOUND,
         ErrorKind::NotFound | ErrorKind::NotADirectory => StatusCode::NOT_FOUND,
         ErrorKind::InvalidInput | ErrorKind::InvalidFilename => StatusCode::BAD_REQUEST,
         // `EXDEV`: out of the folder.
@@ -162,4 +162,10 @@ fn status_of(error: &io::Error) -> StatusCode {
         ErrorKind::ResourceBusy => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
+}
+
+/// Returns the errno of an error, which may be within one that names operation and path.
+fn errno(error: &io::Error) -> Option<i32> {
+    let within = || error.get_ref()?.downcast_ref::<sakia::fs::Error>()?.raw_os_error();
+    error.raw_os_error().or_else(within)
 }
