@@ -19,31 +19,6 @@ use sakia_driver::Policy;
 
 use crate::files::TempDir;
 
-/// Makes tests of these functions, on each backend.
-macro_rules! on_each_backend {
-    ($($name:ident)*) => {
-        mod uring {
-            $(
-                #[test]
-                fn $name() {
-                    if let Err(error) = sakia_ring::Ring::builder().build() {
-                        return crate::refused::children::announce_skip(&error.to_string());
-                    }
-                    super::$name(sakia_driver::Policy::Uring);
-                }
-            )*
-        }
-        mod poll {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name(sakia_driver::Policy::Poll);
-                }
-            )*
-        }
-    };
-}
-
 on_each_backend! {
     a_thread_that_is_stuck_in_a_task_is_seen
     a_thread_that_is_stuck_in_a_system_call_is_seen

@@ -5,6 +5,31 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+/// Makes tests of these functions, on each backend.
+macro_rules! on_each_backend {
+    ($($name:ident)*) => {
+        mod uring {
+            $(
+                #[test]
+                fn $name() {
+                    if let Err(error) = sakia_ring::Ring::builder().build() {
+                        return crate::refused::children::announce_skip(&error.to_string());
+                    }
+                    super::$name(sakia_driver::Policy::Uring);
+                }
+            )*
+        }
+        mod poll {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name(sakia_driver::Policy::Poll);
+                }
+            )*
+        }
+    };
+}
+
 mod blocking;
 mod budget;
 mod buffered_files;

@@ -25,31 +25,6 @@ use sakia_testkit::drop_probe::{DropCounter, DropProbe};
 
 use crate::refused::children;
 
-/// Makes tests of these functions, on each backend.
-macro_rules! on_each_backend {
-    ($($name:ident)*) => {
-        mod uring {
-            $(
-                #[test]
-                fn $name() {
-                    if let Err(error) = sakia_ring::Ring::builder().build() {
-                        return crate::refused::children::announce_skip(&error.to_string());
-                    }
-                    super::$name(sakia_driver::Policy::Uring);
-                }
-            )*
-        }
-        mod poll {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name(sakia_driver::Policy::Poll);
-                }
-            )*
-        }
-    };
-}
-
 on_each_backend! {
     with_direct_reads_in_flight
     with_tasks_in_every_state
