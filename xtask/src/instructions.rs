@@ -17,9 +17,9 @@ mod runtime;
 mod saved;
 pub(crate) mod sockets;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{env, fs};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -71,6 +71,10 @@ fn with_data<T>(run: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<
 fn build(root: &Path, package: &str, example: &str) -> anyhow::Result<PathBuf> {
     let mut command = cargo::command(root);
     command.args(["build", "--release", "--package", package, "--example", example]);
+    // As users compile it: without the flags of this repository, which pad code.
+    if env::var_os("RUSTFLAGS").is_none() {
+        command.env("RUSTFLAGS", "");
+    }
     let messages = cargo::build(&mut command).context("the example")?;
     cargo::program(&messages, example)
 }

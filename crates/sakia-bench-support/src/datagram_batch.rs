@@ -1,5 +1,6 @@
 //! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the least
-//! that a server of datagrams pays.
+//! that a server of datagrams pays. And one datagram at a time, for which the thread waits on a ring: the
+//! least that a server on a ring pays.
 //!
 //! The batch owns its memory, and tells the kernel of it anew for each call.
 //!
@@ -10,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr_storage, socklen_t};
+use sakia_ring::{Cqe, Ring, Sqe};
 
 /// Bytes of an address of whatever family.
 const NAME_BYTES: socklen_t = size_of::<sockaddr_storage>() as socklen_t;
@@ -71,6 +73,34 @@ impl DatagramBatch {
             (len, header.msg_hdr.msg_namelen.min(NAME_BYTES))
         }));
         Ok(count)
+    }
+
+    /// Waits on a ring, which has nothing else to do, for one datagram, and receives it.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`, but for `EINTR`.
+    ///
+    /// # Panics
+    /// If the ring fails while the kernel may write to the memory, the process ends.
+    pub fn receive_by_ring(&mut self, ring: &mut Ring, socket: impl AsFd) -> io::Result<()> {
+        self.received.clear();
+        let (room, name) = (&mut self.bytes[..self.datagram_bytes], &mut self.names[0]);
+        let mut part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        let mut header = header(&mut part, ptr::from_mut(name), NAME_BYTES).msg_hdr;
+        let entry = Sqe::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, 0);
+        // SAFETY: the header, and the part, room and name that it names, are borrowed mutably, and so is the
+        // descriptor, until the completion, below; without it the process ends.
+        unsafe { ring.push(entry) }.ok_or(io::ErrorKind::WouldBlock)?;
+        let mut completions = [Cqe::default()];
+        while ring.reap(&mut completions) == 0 {
+            match ring.enter(1, None) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => std::process::abort(),
+                _ => {}
+            }
+        }
+        let len = (completions[0].result()? as usize).min(self.datagram_bytes);
+        self.received.push((len, header.msg_namelen.min(NAME_BYTES)));
+        Ok(())
     }
 
     /// Sends the datagrams that were received last to their senders.
@@ -154,5 +184,17 @@ mod tests {
         one.send(b"b").unwrap();
         assert_eq!(batch.receive(&other).unwrap(), 1);
         assert!(batch.datagrams().eq([b"b"]));
+        let mut ring = match Ring::builder().sq_entries(8).build() {
+            Ok(ring) => ring,
+            Err(error) => return crate::place::announce_skip("a ring", &error.to_string()),
+        };
+        for text in ["c", "", "long"] {
+            one.send(text.as_bytes()).unwrap();
+            batch.receive_by_ring(&mut ring, &other).unwrap();
+            assert!(batch.datagrams().eq([&text.as_bytes()[..text.len().min(3)]]));
+            batch.send_back(&other).unwrap();
+            let len = one.recv(&mut buf).unwrap();
+            assert_eq!(&buf[..len], &text.as_bytes()[..text.len().min(3)]);
+        }
     }
 }

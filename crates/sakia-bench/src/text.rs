@@ -302,10 +302,10 @@ pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
             };
         }
         match results.about.focus {
-            Focus::Requests if is_tie(ratio.cpu) => {
+            Focus::Requests if low <= 1.0 || is_tie(ratio.cpu) => {
                 format!("ties with it: {:.2} ({bounds})", ratio.cpu)
             }
-            _ if low <= 1.0 => format!("cannot be told apart from it ({bounds})"),
+            _ if low <= 1.0 => format!("ties with it: {:.2} ({bounds})", ratio.wall),
             Focus::Requests => format!("takes {:.2} times as much ({bounds})", ratio.cpu),
             _ => format!("takes {:.2} times as long ({bounds})", ratio.wall),
         }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn difference_that_may_be_chance_is_not_called_one() {
         let text = Text(&sample(&[(2, 1), (1, 2), (3, 2)])).to_string();
-        assert!(text.contains("cannot be told apart from it (0.50 to 2.00)"), "{text}");
+        assert!(text.contains("ties with it: 0.67 (0.50 to 2.00)"), "{text}");
         assert!(text.contains("min to max    CPU\n"), "{text}");
         assert!(text.contains("fewer than 6 runs"), "{text}");
     }

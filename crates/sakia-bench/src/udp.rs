@@ -6,10 +6,11 @@ use std::io;
 use std::net::UdpSocket;
 
 use sakia_bench_support::datagram_batch::DatagramBatch;
+use sakia_ring::Ring;
 use serde_json::{Value, json};
 
 use crate::bytes::bytes;
-use crate::cell::{Done, Outcome, Spec};
+use crate::cell::{Done, Outcome, Spec, Unavailable};
 use crate::engine::Engine;
 use crate::experiment::{About, Experiment, Focus, Params, Point, Work, against};
 use crate::measure::Meter;
@@ -72,6 +73,8 @@ named! {
         Ahead = "ahead",
         /// The least that a server pays: a thread with plain calls for batches.
         Floor = "floor",
+        /// The least that a server on a ring pays: a thread that waits on it for one datagram at a time.
+        FloorRing = "floor-ring",
     }
 }
 
@@ -130,7 +133,8 @@ fn notes(place: &Place) -> Vec<String> {
         ),
         "uring, poll: a runtime of one thread and one task, which calls recv_batch and send_batch; \
          single: recv_from and send_to on the ring; ahead: recv_datagram and send_to on the ring. \
-         blocking: a thread with recvfrom and sendto; floor: a thread with recvmmsg and sendmmsg."
+         blocking: a thread with recvfrom and sendto; floor: a thread with recvmmsg and sendmmsg; \
+         floor-ring: a thread with a ring, on which it waits for one datagram, and sendmmsg."
             .into(),
         "Of processor time, 5 % more or less are a tie.".into(),
     ]
@@ -179,7 +183,7 @@ impl Experiment for Udp {
         let calls = match Variant::by_name(row.variant)? {
             Variant::Blocking => "2.000 system calls, ".into(),
             // It does not count them.
-            Variant::Floor => String::new(),
+            Variant::Floor | Variant::FloorRing => String::new(),
             _ => format!("{:.3} system calls, ", a_message(system_calls(row))),
         };
         Some(format!("{per_second} messages a second; a message: {calls}{switches:.3} switches"))
@@ -232,6 +236,11 @@ fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done>
             let serve = move |socket| echo_floor(&socket, bytes);
             return net::serve_datagrams_blocking(&task, meter, serve);
         }
+        Variant::FloorRing => {
+            small_ring().map_err(|error| Unavailable(error.to_string()))?;
+            let serve = move |socket| echo_floor_ring(&socket, bytes);
+            return net::serve_datagrams_blocking(&task, meter, serve);
+        }
     };
     net::serve_datagrams(&task, meter, engine, move |socket| echo(socket, bytes))
 }
@@ -275,6 +284,22 @@ fn echo_floor(socket: &UdpSocket, bytes: usize) -> io::Result<()> {
     let mut batch = DatagramBatch::new(IN_FLIGHT_MAX, bytes);
     loop {
         batch.receive(socket)?;
+        if batch.datagrams().any(<[u8]>::is_empty) {
+            return Ok(());
+        }
+        batch.send_back(socket)?;
+    }
+}
+
+fn small_ring() -> io::Result<Ring> {
+    Ring::builder().sq_entries(8).build().map_err(io::Error::other)
+}
+
+fn echo_floor_ring(socket: &UdpSocket, bytes: usize) -> io::Result<()> {
+    let mut batch = DatagramBatch::new(1, bytes);
+    let mut ring = small_ring()?;
+    loop {
+        batch.receive_by_ring(&mut ring, socket)?;
         if batch.datagrams().any(<[u8]>::is_empty) {
             return Ok(());
         }

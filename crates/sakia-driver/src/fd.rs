@@ -19,7 +19,10 @@ use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
 use crate::stat::StatxResult;
-use crate::sys::{Direction, send_file};
+use crate::sys::{
+    Direction,
+    send_file::{self, Cached},
+};
 
 /// The way in which a descriptor is closed. Only the driver has its number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ struct Inner {
     mode: Cell<SocketMode>,
     /// Predicts whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
+    /// The part of it that the page cache was last found to have.
+    cached: Cell<Cached>,
     /// The mounted file system, found out together with the kind.
     mount: OnceCell<Rc<Mount>>,
     /// The parked close operation to go on with once the last clone is gone.
@@ -195,6 +200,7 @@ impl Fd {
                 is_nonblock_added: Cell::new(false),
                 mode: Cell::new(SocketMode::Foreign),
                 cache_hint: CacheHint::new(),
+                cached: Cell::default(),
                 mount: OnceCell::new(),
                 closer: Cell::new(None),
                 owner,
@@ -460,6 +466,15 @@ impl Fd {
             }
             (CallMode::Blocking, Attempt::Unsupported) => Retry::InQueue,
         }
+    }
+
+    /// The part of the file that the page cache was last found to have.
+    pub(crate) fn cached(&self) -> Cached {
+        self.inner.cached.get()
+    }
+
+    pub(crate) fn note_cached(&self, cached: Cached) {
+        self.inner.cached.set(cached);
     }
 
     /// Returns whether `Handle::close` was called on a clone.

@@ -15,7 +15,7 @@
 //!   caller for transfers, which [`read_plainly`](crate::read_plainly) passes on. Never repeated: a close, and
 //!   what makes, moves or removes names or attributes, which may have been done.
 //! - `SIGPIPE`: no call raises it. Sends say [`NO_SIGNAL`]; a write to a pipe is made in
-//!   [`without_sigpipe`](signals::without_sigpipe).
+//!   [`without_sigpipe`](signals::without_sigpipe), and so is a send of a file.
 //! - FIFOs and `O_NONBLOCK`: [`open`].
 //!
 //! Any thread may call these. Sources: the manual page of each call, `asm/unistd.h`.
@@ -453,6 +453,35 @@ pub(crate) fn nap(duration: Duration) {
     let _ = rustix::thread::nanosleep(&timespec(duration));
 }
 
+/// A time of the kernel's coarse clock, which moves by ticks of 1 to 10 ms and is read without a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    /// A result of this age is used no more; a younger one may be up to a tick old.
+    const LASTS_NS: u64 = 2_000_000;
+
+    /// Now. Never zero, which is the default.
+    pub(crate) fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        Self((time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64).max(1))
+    }
+
+    /// Returns whether a result of this tick may still be used.
+    pub(crate) fn lasts(self, now: Self) -> bool {
+        self.0 > 0 && now.0.wrapping_sub(self.0) < Self::LASTS_NS
+    }
+
+    /// Its number; see [`of_number`](Self::of_number).
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Returns how often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<abi::rusage>::zeroed();
@@ -486,6 +515,19 @@ pub(crate) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSe
     Ok(old)
 }
 
+/// `rt_sigaction(2)`: returns whether the process ignores this signal.
+pub(crate) fn is_ignored(signal: u32) -> Result<bool, Errno> {
+    let mut action = MaybeUninit::<abi::kernel_sigaction>::zeroed();
+    let args = [signal as usize, 0, action.as_mut_ptr() as usize, size_of::<SignalSet>(), 0, 0];
+    // SAFETY: nothing is changed, and the structure, which the call fills, outlives it.
+    unsafe { syscall(abi::__NR_rt_sigaction, args) }?;
+    // SAFETY: zeroed and then filled by the kernel. It is read as a number: `SIG_IGN` is no address.
+    let handler =
+        unsafe { (&raw const (*action.as_ptr()).sa_handler_kernel).cast::<usize>().read() };
+    const SIG_IGN: usize = 1;
+    Ok(handler == SIG_IGN)
+}
+
 /// `rt_sigpending(2)`: blocked signals that wait for the calling thread.
 pub(crate) fn signals_pending() -> Result<SignalSet, Errno> {
     let mut set: SignalSet = 0;
@@ -514,5 +556,22 @@ mod tests {
         let before = voluntary_switches();
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(voluntary_switches() > before);
+    }
+
+    #[test]
+    fn a_result_lasts_less_than_two_milliseconds() {
+        let at = |ms: u64| Tick(ms * 1_000_000);
+        assert!(at(5).lasts(at(5)) && at(5).lasts(at(6)));
+        assert!(!at(5).lasts(at(7)) && !at(5).lasts(at(9)) && !at(5).lasts(at(4)));
+        assert!(!Tick::default().lasts(at(0)), "there is no result");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_signal_may_be_ignored() {
+        // The runtime of every Rust program does so before `main`.
+        assert_eq!(is_ignored(libc::SIGPIPE as u32), Ok(true));
+        assert_eq!(is_ignored(libc::SIGWINCH as u32), Ok(false));
+        assert_eq!(is_ignored(0), Err(Errno::INVAL));
     }
 }

@@ -114,6 +114,17 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.plan_exact()
     }
 
+    /// A thread waits for the host's bytes until [`wait_ended`](Self::wait_ended): as in a plain call, nothing
+    /// is read ahead meanwhile, since it would not see bytes that come to memory.
+    pub fn wait_began(&mut self) {
+        self.direct += 1;
+    }
+
+    /// A thread waits no more.
+    pub fn wait_ended(&mut self) {
+        self.direct = self.direct.saturating_sub(1);
+    }
+
     /// A plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
     pub fn direct_ended(&mut self, want: usize, count: Option<usize>) {
         self.direct = self.direct.saturating_sub(1);

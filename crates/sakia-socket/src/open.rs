@@ -257,6 +257,24 @@ impl<H: Host> Source<H> for Open<H> {
         options.gather != When::Never
             || self.kind == Kind::Internet && options.read_ahead != When::Never
     }
+
+    fn can_be_undisturbed(&self) -> bool {
+        let options = &self.shared.options;
+        options.gather == When::Never
+            && (self.kind != Kind::Internet || options.read_ahead != When::Always)
+    }
+
+    fn wait_began(&self) {
+        if self.kind == Kind::Internet {
+            self.receiving().wait_began();
+        }
+    }
+
+    fn wait_ended(&self) {
+        if self.kind == Kind::Internet {
+            self.receiving().wait_ended();
+        }
+    }
 }
 
 impl<H: Host> Shared<H> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::open::Shared;
-use crate::wake::{Sleeper, Source};
+use crate::wake::{Sleeper, Source, Undisturbed};
 use crate::{Entry, Events, Host, Layer, Pollable};
 
 /// A file whose events do not end a wait is left out of it for so long.
@@ -78,6 +78,7 @@ pub(crate) fn wait_for<'a, H: Host>(
         .map(|timeout| host.now().saturating_add(timeout));
     let mut left = timeout;
     let mut sleeper: Option<Sleeper<'_, H>> = None;
+    let mut undisturbed: Option<Undisturbed<'_, H>> = None;
     let mut is_heard = !items.iter().any(|item| item.source.may_keep());
     loop {
         let is_ready =
@@ -85,8 +86,12 @@ pub(crate) fn wait_for<'a, H: Host>(
         let may_sleep = !is_ready && left != Some(Duration::ZERO);
         if may_sleep && !std::mem::replace(&mut is_heard, true) {
             let files: Vec<&'a dyn Source<H>> = items.iter().map(|item| item.source).collect();
-            sleeper = Sleeper::new(&shared.host, &shared.beds, files)?;
-            // From now on it hears of memory, which may have changed before.
+            // From now on it hears of memory, or nothing comes there. It may have changed before.
+            if items.iter().all(|item| item.source.can_be_undisturbed()) {
+                undisturbed = Some(Undisturbed::new(files));
+            } else {
+                sleeper = Sleeper::new(&shared.host, &shared.beds, files)?;
+            }
             continue;
         }
         let mut timeout = if may_sleep { left } else { Some(Duration::ZERO) };
@@ -99,6 +104,7 @@ pub(crate) fn wait_for<'a, H: Host>(
         let has_slept = may_sleep && left.is_some() && count == 0 && asks_all;
         let is_over = left == Some(Duration::ZERO) || has_slept;
         if is_over || items.iter().any(|item| !item.ready.is_empty()) {
+            drop(undisturbed);
             return Ok(());
         }
         // A clock that goes back adds nothing.

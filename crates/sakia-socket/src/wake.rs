@@ -11,6 +11,9 @@
 //! So one of both sees the other. Only where a thread sleeps, a call of the host wakes it: a signal to an
 //! event descriptor, which is in the sleeper's set or poll.
 //!
+//! A poll of sockets that read ahead on evidence alone has neither list nor event: while a thread sleeps in
+//! one, [nothing comes to memory](Undisturbed), and the host tells all.
+//!
 //! Locks: the list of a file is taken under the locks of its directions, and under that of a set's state; the
 //! mail of a set is taken under that list. No other lock is taken under either.
 
@@ -39,6 +42,17 @@ pub(crate) trait Source<H: Host>: Debug + Send + Sync {
 
     /// Returns true if its memory is ever used.
     fn may_keep(&self) -> bool;
+
+    /// Returns true if nothing comes to its memory while a thread [waits](Source::wait_began) for it.
+    fn can_be_undisturbed(&self) -> bool {
+        false
+    }
+
+    /// A thread is about to sleep until the host has news of it.
+    fn wait_began(&self) {}
+
+    /// That is over.
+    fn wait_ended(&self) {}
 
     /// Returns true if it is an `epoll` set.
     fn is_set(&self) -> bool {
@@ -171,6 +185,23 @@ impl<H: Host> Listener for Bed<H> {
             // An event that cannot be signaled is one that was.
             let _ = self.host.signal(&self.event);
         }
+    }
+}
+
+/// Files to whose memory nothing comes until this is dropped. To be followed by a look at memory.
+#[derive(Debug)]
+pub(crate) struct Undisturbed<'a, H: Host>(Vec<&'a dyn Source<H>>);
+
+impl<'a, H: Host> Undisturbed<'a, H> {
+    pub(crate) fn new(files: Vec<&'a dyn Source<H>>) -> Self {
+        files.iter().for_each(|file| file.wait_began());
+        Self(files)
+    }
+}
+
+impl<H: Host> Drop for Undisturbed<'_, H> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|file| file.wait_ended());
     }
 }
 

@@ -59,6 +59,13 @@ pub(crate) fn run(root: &Path, experiment: &Experiment) -> anyhow::Result<ExitCo
 /// The profile of timed programs, defined in `bench/peers/Cargo.toml`.
 const PROFILE: &str = "whole";
 
+/// The compiler's flag of all programs that are measured: see `.cargo/config.toml`.
+const NO_STRADDLING: &str = if cfg!(target_arch = "x86_64") {
+    "-Cllvm-args=-x86-branches-within-32B-boundaries"
+} else {
+    ""
+};
+
 /// A program's report of a run. Times are of the measured section only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 struct Run {
@@ -96,6 +103,8 @@ impl Build<'_> {
         }
         if let Some(flags) = self.flags {
             let target = cargo::target_folder(folder).join("flags");
+            // They replace those of the repository's configuration.
+            let flags = format!("{flags} {NO_STRADDLING}");
             command.env("RUSTFLAGS", flags).arg("--target-dir").arg(target);
         }
         cargo::program(&cargo::build(&mut command)?, self.package)

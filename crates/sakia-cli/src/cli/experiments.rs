@@ -54,13 +54,14 @@ enum ExperimentArgs {
 /// Options of all experiments.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CommonArgs {
-    /// Take a quick look: little work, 3 runs, less than a minute
+    /// Take a quick look: little work and few runs, less than a minute
     #[arg(long)]
     pub(super) quick: bool,
 
-    /// Runs of each variant at each point; 9 for files, 15 for connections, 3 for threads or with --quick
+    /// Runs of each variant at each point; 9 for files, 15 for connections, 3 for threads
     ///
-    /// From 6 on, ratios have a 95 % interval.
+    /// With --quick 7 of file-sum, udp, send-file and costs, 3 of the others. From 6 on, ratios have a 95 %
+    /// interval.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: Option<u16>,
@@ -511,9 +512,13 @@ pub(super) fn resolve(
         Of::Costs(args) => (sakia_bench::costs::NAME, Which::Costs(args.resolve()), 9),
         Of::Baseline(args) => (sakia_bench::baseline::NAME, Which::Baseline(args.resolve()), 9),
     };
+    let quick_runs = match experiment {
+        Which::FileSum(_) | Which::Udp(_) | Which::SendFile(_) | Which::Costs(_) => 7,
+        _ => 3,
+    };
     let options = bench::Options {
         experiment,
-        runs: common.runs.map_or(if common.quick { 3 } else { runs }, usize::from),
+        runs: common.runs.map_or(if common.quick { quick_runs } else { runs }, usize::from),
         format: if common.json { Format::Json } else { Format::Human },
         report: common.report,
         keep: common.keep,

@@ -2,8 +2,8 @@
 //!
 //! No ring has an entry for this, and each of its splices occupies a worker. So it is a plain call, on one
 //! of two threads:
-//! - On this thread, if the page cache has all of the bytes, according to `cachestat(2)`; without that call,
-//!   by timed calls.
+//! - On this thread, if the page cache has all of the bytes, or had them a moment ago, according to
+//!   `cachestat(2)`; without that call, by timed calls.
 //! - On a thread of a lane otherwise: reading the file may wait for its device.
 //!
 //! Neither waits for the peer: the socket is in non-blocking mode during the call. `EAGAIN` means that it is
@@ -26,6 +26,7 @@ use crate::counters::OpKind;
 use crate::fd::{Fd, SendMode};
 use crate::operation::{Completion, Operation};
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
+use crate::sys::send_file::Cached;
 use crate::sys::{Direction, register};
 
 /// The most bytes of a file sent by one call, which takes some fifty microseconds for them: about as long as
@@ -42,25 +43,28 @@ pub(crate) struct SendFile {
     len: usize,
     /// The permitted change of the mode.
     mode: SendMode,
+    /// The range of the file that the page cache is known to have.
+    cached: Cached,
 }
 
 impl SendFile {
     pub(crate) fn new(socket: Fd, file: Fd, offset: u64, len: usize) -> Self {
-        let mode = SendMode::Given;
-        Self { socket, file, offset, len: len.min(SEND_FILE_BYTES_MAX), mode }
+        let (mode, cached) = (SendMode::Given, file.cached());
+        Self { socket, file, offset, len: len.min(SEND_FILE_BYTES_MAX), mode, cached }
     }
 }
 
-// SAFETY: the call names two descriptors that the value keeps open, and its offset, which nothing else
-// accesses before the completion.
+// SAFETY: the call names two descriptors that the value keeps open, its offset, and its copy of that
+// range, both of which nothing else accesses before the completion.
 unsafe impl Operation for SendFile {
     type Output = io::Result<usize>;
     const KIND: OpKind = OpKind::SendFile;
 
     fn call(&mut self) -> Call {
-        let Self { socket, file, offset, len, mode } = self;
+        let Self { socket, file, offset, len, mode, cached } = self;
         *mode = socket.mode_for_sends();
-        let args = [register(file.raw()), word(&raw mut *offset), *len, *mode as usize];
+        let (offset, cached) = (word(&raw mut *offset), word(&raw mut *cached));
+        let args = [register(file.raw()), offset, *len, *mode as usize, cached];
         System::on(Function::Sendfile, socket.raw(), args)
     }
 
@@ -73,6 +77,7 @@ unsafe impl Operation for SendFile {
         if self.mode == SendMode::Kept && is_kept {
             self.socket.note_nonblocking();
         }
+        self.file.note_cached(self.cached);
         result
     }
 

@@ -10,6 +10,9 @@
 //! The kernel sends a file through an internal pipe. It refuses a pipe as the source, which is spliced
 //! instead.
 //!
+//! The page cache is asked once per [tick](Tick) for a range, and taken to keep it until the next one. If it
+//! drops pages in between, the call reads them from the device, and waits.
+//!
 //! Source: `sendfile(2)`, `splice(2)`, `cachestat(2)`.
 
 use std::ptr;
@@ -18,7 +21,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::signals::without_sigpipe;
-use super::{abi, borrow, retry, syscall};
+use super::{Tick, abi, borrow, retry, syscall};
 
 /// The mode is only read.
 pub(crate) const GIVEN: usize = 0;
@@ -29,9 +32,17 @@ pub(crate) const KEPT: usize = 2;
 /// The socket is in non-blocking mode.
 pub(crate) const NON_BLOCKING: usize = 3;
 
+/// The bytes of a file that the page cache was last found to have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cached {
+    begin: u64,
+    end: u64,
+    found: Tick,
+}
+
 /// Sends bytes of a file to a socket, as many as it has room for. The arguments are those of `sendfile(2)`,
-/// and one of the constants below for the socket's mode. After [`KEPT`] the socket is in non-blocking mode
-/// if the call has succeeded or failed with `EAGAIN`.
+/// one of the constants above for the mode, and the address of a [`Cached`], or 0. After [`KEPT`] the
+/// socket is in non-blocking mode if the call has succeeded or failed with `EAGAIN`.
 ///
 /// # Errors
 /// - `EAGAIN`: there is no room, or the source is an empty pipe.
@@ -74,14 +85,15 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
     result
 }
 
-/// Returns whether the page cache has all bytes that such a call would read; `None` if the kernel does not
+/// Returns whether the page cache has all bytes that such a call would read, by the [`Cached`] among the
+/// arguments or, which it then says, by the kernel's answer; `None` if the kernel does not
 /// report it: before Linux 6.5, and for files of other users that the caller may not write.
 ///
 /// # Safety
 ///
-/// - As [`send_file`].
+/// - As [`send_file`]. The [`Cached`] that the last argument names is the call's alone, too.
 pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
-    let [_, file, offset, len, ..] = args;
+    let [_, file, offset, len, _, known] = args;
     if cfg!(not(target_arch = "x86_64")) {
         return None; // the kernel answers in pages, whose size may be any
     }
@@ -93,6 +105,16 @@ pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
     let Some(last) = end.filter(|_| len > 0).map(|end| (end - 1) / PAGE_BYTES) else {
         return Some(true);
     };
+    let known = match known {
+        0 => None,
+        // SAFETY: the caller's promise: it is the address of such a value, which nothing else uses now.
+        known => Some(unsafe { &mut *ptr::with_exposed_provenance_mut::<Cached>(known) }),
+    };
+    let (begin, end, now) = (offset, offset + len as u64, Tick::now());
+    let is_within = |known: &Cached| known.begin <= begin && end <= known.end;
+    if known.as_ref().is_some_and(|known| is_within(known) && known.found.lasts(now)) {
+        return Some(true);
+    }
     let range = abi::cachestat_range { off: offset, len: len as u64 };
     let mut found = abi::cachestat {
         nr_cache: 0,
@@ -104,7 +126,11 @@ pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
     let (range, result) = (&raw const range as usize, &raw mut found as usize);
     // SAFETY: the kernel reads the range and fills the result, both of which outlive the call.
     unsafe { syscall(abi::__NR_cachestat, [file, range, result, 0, 0, 0]) }.ok()?;
-    Some(found.nr_cache > last - offset / PAGE_BYTES)
+    let is_cached = found.nr_cache > last - offset / PAGE_BYTES;
+    if let Some(known) = known.filter(|_| is_cached) {
+        *known = Cached { begin, end, found: now };
+    }
+    Some(is_cached)
 }
 
 #[cfg(test)]
@@ -220,6 +246,27 @@ mod tests {
         ] {
             assert_eq!(ask(offset, len), Some(expected), "{offset} {len}");
         }
+        // The last result is used for a tick and no longer. These ranges are beyond the file's end.
+        let beyond = |known: &mut Cached, offset: u64, len| {
+            let mut offset = offset;
+            let mut args = args(&near, &file, &mut offset, len);
+            args[5] = word(&raw mut *known);
+            // SAFETY: the descriptors, the offset and what is known are this function's.
+            unsafe { is_cached(args) }
+        };
+        let mut known = Cached::default();
+        assert_eq!(beyond(&mut known, 4096, 5000), Some(true));
+        assert_eq!((known.begin, known.end), (4096, 9096));
+        known = Cached { begin: 12_000, end: 14_000, found: known.found };
+        let now = Tick::now();
+        let lasts = known.found.lasts(now);
+        let answers = [(12_000, 2000), (13_000, 1), (12_000, 2001), (11_999, 1000)];
+        let answers = answers.map(|(offset, len)| beyond(&mut known, offset, len));
+        if lasts && Tick::now() == now {
+            assert_eq!(answers, [true, true, false, false].map(Some));
+        }
+        known.found = Tick::default();
+        assert_eq!(beyond(&mut known, 12_000, 2000), Some(false));
         let nothing = OwnedFd::from(near.try_clone().unwrap());
         let mut offset = 0;
         let mut args = args(&near, &file, &mut offset, 1);

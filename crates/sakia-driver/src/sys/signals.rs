@@ -1,8 +1,12 @@
 //! Blocking signals: `SIGPIPE` during writes to pipes, all others on lane threads.
 //!
 //! The ring returns `EPIPE` and raises no signal, and so must this backend. A send to a socket has
-//! `MSG_NOSIGNAL`; for a pipe the supported kernels have no such flag, so the signal is blocked around the
-//! write and removed from the thread afterwards:
+//! `MSG_NOSIGNAL`; for a pipe, and for a file that is sent, the supported kernels have no such flag.
+//!
+//! Rust's runtime makes the process ignore the signal before `main`. If that still holds, and the thread does
+//! not block the signal, nothing is left to do. The check takes two calls, so its result is used until the
+//! next [tick](Tick): a program that restores the default action may be ended by a write of the same tick.
+//! Otherwise the signal is blocked around the write, and removed from the thread afterwards:
 //! 1. Block `SIGPIPE`. The mask is the thread's own.
 //! 2. If it was blocked before, check whether one is pending: that one must stay. If it was not blocked,
 //!    none can be pending.
@@ -15,15 +19,18 @@
 //!
 //! Source: `sigprocmask(2)`, `sigtimedwait(2)`, `signal(7)`.
 
+use std::cell::Cell;
+
 use rustix::io::Errno;
 
-use crate::sys::{self, MaskChange, SignalSet};
+use crate::sys::{self, MaskChange, SignalSet, Tick};
 
 const fn bit(signal: u32) -> SignalSet {
     1 << (signal - 1)
 }
 
-const SIGPIPE: SignalSet = bit(13);
+const SIGPIPE_NUMBER: u32 = 13;
+const SIGPIPE: SignalSet = bit(SIGPIPE_NUMBER);
 
 /// The signals that a lane thread blocks. Not among them: those raised by its own instructions (ILL, TRAP,
 /// BUS, FPE, SEGV, SYS), which must not be blocked, and the three that C libraries send to all threads and
@@ -36,18 +43,60 @@ const KEPT_OFF_LANES: SignalSet =
 /// # Errors
 /// Those of `write`.
 pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    if !Sigpipe::is_without_effect() {
+        return with_sigpipe_blocked(write);
+    }
+    let result = write();
+    if matches!(result, Err(Errno::PIPE)) {
+        // Blocked since the last look, it would stay.
+        let mask = sys::signal_mask(MaskChange::Block, 0)?;
+        if mask & SIGPIPE != 0 {
+            take_sigpipe();
+        }
+    }
+    result
+}
+
+/// The effect of a `SIGPIPE` on this thread, as last found.
+struct Sigpipe;
+
+impl Sigpipe {
+    const NO_EFFECT: u64 = 1;
+
+    /// Returns whether nothing happens: the process ignores the signal, and the thread does not block it.
+    fn is_without_effect() -> bool {
+        thread_local! {
+            /// The tick of the last answer, whose lowest bit it is.
+            static ANSWER: Cell<u64> = const { Cell::new(0) };
+        }
+        let (now, answer) = (Tick::now(), ANSWER.get());
+        if Tick::of_number(answer & !Self::NO_EFFECT).lasts(now) {
+            return answer & Self::NO_EFFECT != 0;
+        }
+        let is_blocked = || sys::signal_mask(MaskChange::Block, 0).map(|mask| mask & SIGPIPE != 0);
+        let has_none = sys::is_ignored(SIGPIPE_NUMBER) == Ok(true) && is_blocked() == Ok(false);
+        ANSWER.set(now.number() & !Self::NO_EFFECT | u64::from(has_none));
+        has_none
+    }
+}
+
+fn with_sigpipe_blocked<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let old = sys::signal_mask(MaskChange::Block, SIGPIPE)?;
     let was_blocked = old & SIGPIPE != 0;
     let was_pending = was_blocked && sys::signals_pending().is_ok_and(|set| set & SIGPIPE != 0);
     let result = write();
     if matches!(result, Err(Errno::PIPE)) && !was_pending {
-        // `EAGAIN` means that the file was not a pipe and raised no signal.
-        let _ = sys::retry(|| sys::take_signal(SIGPIPE));
+        take_sigpipe();
     }
     if !was_blocked {
         restore(old);
     }
     result
+}
+
+fn take_sigpipe() {
+    // `EAGAIN` means that the file was not a pipe and raised no signal.
+    let _ = sys::retry(|| sys::take_signal(SIGPIPE));
 }
 
 /// Calls `spawn` with the signal mask that a lane thread inherits.
@@ -109,6 +158,50 @@ mod tests {
             assert_ne!(mask() & SIGPIPE, 0);
             sys::take_signal(SIGPIPE).unwrap();
         });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_thread_that_blocks_the_signal_since_the_last_look_keeps_none() {
+        alone(|| {
+            assert!(Sigpipe::is_without_effect());
+            for _ in 0..100 {
+                sys::signal_mask(MaskChange::Block, SIGPIPE).unwrap();
+                assert_eq!(write_to_nobody(), Err(Errno::PIPE));
+                assert_eq!(sys::signals_pending().unwrap() & SIGPIPE, 0);
+                restore(0);
+                assert_eq!(write_to_nobody(), Err(Errno::PIPE));
+            }
+        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_signal_that_would_end_the_process_is_blocked() {
+        let run = |is_known_to_be_ignored: bool| {
+            // SAFETY: until it exits, the child makes system calls only; nothing of them allocates.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let was_ignored = is_known_to_be_ignored && Sigpipe::is_without_effect();
+                // SAFETY: the child's own disposition.
+                unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+                let is_over = write_to_nobody() == Err(Errno::PIPE);
+                // SAFETY: ends the child without what the parent's threads have registered.
+                unsafe { libc::_exit(i32::from(!is_over) + 2 * i32::from(was_ignored)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child, whose status is this function's.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            status
+        };
+        let is_ended_by_sigpipe =
+            |status| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGPIPE;
+        // On a new thread, nothing is known yet.
+        let status = std::thread::spawn(move || run(false)).join().unwrap();
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
+        // After a check in the same tick it does not help, as said above.
+        let known = || std::thread::spawn(move || run(true)).join().unwrap();
+        assert!((0..100).map(|_| known()).any(is_ended_by_sigpipe));
     }
 
     #[test]

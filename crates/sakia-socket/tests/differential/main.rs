@@ -17,6 +17,7 @@ mod api;
 mod datagrams;
 mod streams;
 mod threads;
+mod urgent;
 
 /// The number of programs, unless the environment has another.
 fn programs(usual: u64) -> u64 {

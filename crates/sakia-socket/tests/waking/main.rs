@@ -4,6 +4,7 @@ mod host;
 mod hostile;
 mod many;
 mod memory;
+mod plain;
 mod pump;
 mod sleeping;
 
