@@ -30,14 +30,14 @@ use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{self, Buffers, Call, Direction, Function, System, Transfer};
 
-/// They mean nothing here.
+/// Flags without an effect here.
 const AT_WITHOUT_EFFECT: u32 = AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
 
 /// A checked call and what it holds until it completes.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) kind: Kind,
-    /// The memory that it was lent, but for paths and vectors, which were copied.
+    /// The lent memory, without paths and vectors, which were copied.
     pub(super) lent: Lent,
     /// The open file acted on. Closing its descriptor does not end the operation.
     pub(super) file: Option<Rc<OpenFile>>,
@@ -58,7 +58,7 @@ pub(super) enum Kind {
     Write {
         offset: u64,
         nowait: bool,
-        /// To the end, whatever the offset.
+        /// Writes to the end of the file, whatever the offset.
         appends: bool,
         syncs: Option<Level>,
     },
@@ -66,7 +66,7 @@ pub(super) enum Kind {
         raw: i32,
     },
     Fsync(Level),
-    /// Of the path, or without one of the open file.
+    /// The status of the path or, without one, of the open file.
     Statx {
         path: Option<(Place, Last)>,
     },
@@ -82,7 +82,7 @@ pub(super) enum Kind {
     },
 }
 
-/// Which operations a cancel is for.
+/// The operations that a cancel selects.
 #[derive(Clone, Debug)]
 pub(super) enum Victims {
     UserData(u64),
@@ -94,7 +94,7 @@ pub(super) enum Victims {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(i32),
-    /// One completion of many, and the number of the provided buffer that it used.
+    /// A completion that is not the last, and the number of the provided buffer that it used.
     Shot {
         res: i32,
         buffer: Option<u16>,
@@ -110,7 +110,7 @@ impl From<Result<usize, Errno>> for Outcome {
     }
 }
 
-/// The result of a completion that says that the operation failed.
+/// Returns the result of a completion for a failed operation.
 pub(super) fn failed(errno: Errno) -> i32 {
     -errno.raw_os_error()
 }
@@ -124,7 +124,7 @@ impl Request {
         Self { kind, lent: Lent::Nothing, file: Some(Rc::clone(file)) }
     }
 
-    /// The paths and addresses that it names.
+    /// Returns the paths and addresses that the operation names.
     pub(super) fn names(&self) -> Vec<Vec<u8>> {
         match &self.kind {
             Kind::Open { place, .. } | Kind::Statx { path: Some((place, _)) } => {
@@ -138,7 +138,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it may wait for ever, and so can be canceled meanwhile.
+    /// Returns whether the operation may wait for ever, and thus can be canceled meanwhile.
     pub(super) fn may_wait(&self) -> bool {
         let is_stream = self.file.as_ref().is_some_and(|file| file.is_stream());
         match &self.kind {
@@ -150,7 +150,7 @@ impl Request {
         }
     }
 
-    /// The group whose buffers it takes.
+    /// Returns the group whose buffers the operation takes.
     pub(super) fn group(&self) -> Option<u16> {
         match self.kind {
             Kind::Socket(SocketOp::RecvMultishot { group, .. }) => Some(group),
@@ -158,7 +158,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it moves bytes, and may move fewer than requested.
+    /// Returns whether the operation moves bytes, and may move fewer than requested.
     pub(super) fn is_transfer(&self) -> bool {
         match &self.kind {
             Kind::Read { .. } | Kind::Write { .. } => true,
@@ -167,7 +167,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it would not have to wait now.
+    /// Returns whether the operation would not have to wait now.
     pub(super) fn is_ready(&self, kernel: &Kernel) -> bool {
         let Some(file) = &self.file else { return true };
         let len = self.lent.len();
@@ -194,9 +194,9 @@ impl Request {
 ///
 /// # Safety
 ///
-/// - The memory that the call names is lent to us until we complete the operation.
+/// - The memory that the call names is lent to the simulation until it completes the operation.
 pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
-    // SAFETY: the caller's promise is each function's.
+    // SAFETY: the caller's promise is that of each function.
     unsafe {
         match *call {
             Call::Nop => Ok(Request::new(Kind::Nop)),
@@ -253,9 +253,9 @@ unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<Request, Err
     Ok(Request::new(Kind::Open { place, how }))
 }
 
-/// Checks how something is to be opened.
+/// Checks the flags of an open.
 fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
-    // `O_DIRECT`, `O_PATH`, `O_TMPFILE` and whatever else is not listed is not there.
+    // Unlisted flags, such as `O_DIRECT`, `O_PATH` and `O_TMPFILE`, are unsupported.
     let known = OFlags::ACCMODE
         | OFlags::CREATE
         | OFlags::EXCL
@@ -313,7 +313,7 @@ unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<Reques
     let nowait = check_transfer(file, &transfer)?;
     let segments = match buffers {
         Buffers::One { addr, len } => vec![Segment::new(addr, (len as usize).min(MAX_RW_BYTES))],
-        // SAFETY: the caller's promise; the address is that of a vector with as many entries.
+        // SAFETY: the caller's promise; the address is that of a vector with `count` entries.
         Buffers::Many { vector, count } => unsafe { read_vector(vector, count) }?,
     };
     if is_read {
@@ -573,7 +573,7 @@ fn advance(file: &OpenFile, offset: u64, count: usize) {
     }
 }
 
-/// Data goes into the log as its hash, so that runs that move other bytes are told apart.
+/// Logs data as its hash, so that runs that move other bytes differ in the log.
 pub(super) fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
     let numbers = [bytes.len() as i64, Digest::of(bytes) as i64];
     kernel.note(template, &numbers);
@@ -598,8 +598,8 @@ unsafe fn statx(
     Ok(())
 }
 
-/// The bytes of a `struct statx`, of a pipe or a socket without an inode. Has all basic fields whatever
-/// was asked for, as it may.
+/// Returns the bytes of a `struct statx`, also for a pipe or a socket, which have no inode. It has all basic
+/// fields, whatever the requested mask, as the kernel may return them.
 fn statx_record(
     kernel: &Kernel,
     inode: Option<InodeId>,
@@ -646,7 +646,7 @@ fn poll_once(kernel: &Kernel, file: &OpenFile, events: u16) -> Outcome {
     if ready == 0 { Outcome::WouldBlock } else { Outcome::Done(i32::from(ready)) }
 }
 
-/// Of `events` and of those that are always reported, the ones that are there.
+/// Returns the events that have occurred, of `events` and those that are always reported.
 fn ready_events(kernel: &Kernel, file: &OpenFile, events: u16) -> u16 {
     kernel.poll_events(file) & (events | poll::ALWAYS)
 }

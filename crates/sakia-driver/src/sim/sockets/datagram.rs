@@ -6,7 +6,7 @@ use super::{Role, SocketId, Sockets, Transport};
 use crate::address::{Domain, SocketAddress};
 use crate::sim::faults::FaultKind;
 
-/// The most bytes of a datagram on the network.
+/// Maximum number of bytes of a datagram on the network.
 const NETWORK_BYTES_MAX: usize = 65_507;
 
 /// A datagram in a queue.
@@ -21,12 +21,12 @@ pub(super) struct Datagram {
 pub(in super::super) enum Fate {
     Lost,
     Duplicated,
-    /// It overtakes the one before.
+    /// It overtakes the one before it.
     Reordered,
 }
 
 impl Fate {
-    /// The fault that this is.
+    /// Returns the fault of this fate.
     pub(in super::super) fn kind(self) -> FaultKind {
         match self {
             Self::Lost => FaultKind::DatagramLost,
@@ -36,7 +36,7 @@ impl Fate {
     }
 }
 
-/// The room that a datagram of so many bytes takes: an empty one takes some, too.
+/// Returns the space that a datagram of this length takes: an empty one takes some, too.
 pub(super) fn datagram_bytes(len: usize) -> usize {
     len.max(1)
 }
@@ -51,7 +51,7 @@ enum Way {
 }
 
 impl Sockets {
-    /// Sends a datagram. False when the sender has to wait.
+    /// Sends a datagram. Returns false if the sender has to wait.
     ///
     /// # Errors
     /// As `send(2)`.
@@ -64,7 +64,7 @@ impl Sockets {
         let is_unix = self.get(id).domain == Domain::UNIX;
         let way = self.way(id, bytes.len(), to);
         if is_unix && to.is_none() && matches!(way, Err(Errno::CONNREFUSED)) {
-            // Its peer is gone, which it is told once.
+            // The peer is gone, which is reported once.
             self.get_mut(id).role = Role::Idle;
         }
         let way = way?;
@@ -140,7 +140,7 @@ impl Sockets {
         }
     }
 
-    /// Puts a datagram into a queue, unless the network does something else with it.
+    /// Puts a datagram into a queue, unless the network changes its fate.
     fn deliver(&mut self, target: SocketId, datagram: Datagram, is_unix: bool) {
         let fate = self.fate.filter(|_| !is_unix);
         let queue = &mut self.get_mut(target).datagrams;
@@ -148,7 +148,7 @@ impl Sockets {
             Some(Fate::Lost) => {}
             Some(Fate::Duplicated) => queue.extend([datagram.clone(), datagram]),
             Some(Fate::Reordered) if !queue.is_empty() => queue.insert(queue.len() - 1, datagram),
-            // Nothing is there to be overtaken.
+            // There is no datagram to overtake.
             Some(Fate::Reordered) | None => return queue.push_back(datagram),
         }
         self.fate = None;

@@ -1,4 +1,4 @@
-//! Operations that go on: accepting one connection after the other, receiving into provided buffers.
+//! Multishot operations: accepting connections one after the other, receiving into provided buffers.
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
@@ -36,7 +36,7 @@ impl Kernel {
         len_max: usize,
     ) -> Outcome {
         let Some(buffer) = self.groups.oldest(group) else {
-            // That matters only where there is something to put in it.
+            // A missing buffer matters only if there is data for it.
             return match receive(self, id, 1, 1, true) {
                 Ok(None) => Outcome::WouldBlock,
                 Ok(Some(received)) if received.bytes.is_empty() => Outcome::Done(0),
@@ -54,7 +54,7 @@ impl Kernel {
             return Outcome::Done(0);
         }
         self.groups.take_oldest(group);
-        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        // SAFETY: the buffer was in the group, so it is lent until the completion that names it.
         unsafe { Lent::from(buffer).fill(&received.bytes) };
         note_data(self, "  received {} bytes {x}", &received.bytes);
         Outcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
@@ -93,7 +93,7 @@ impl Kernel {
         note_data(self, "  received {} bytes {x}", &received.bytes);
         let all = received.into_buffer(self, rooms);
         self.groups.take_oldest(group);
-        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        // SAFETY: the buffer was in the group, so it is lent until the completion that names it.
         unsafe { Lent::from(buffer).fill(&all) };
         Outcome::Shot { res: all.len() as i32, buffer: Some(buffer.id) }
     }
