@@ -63,7 +63,7 @@ impl AlignedBuf {
         } else {
             Layout::from_size_align(len.saturating_add(Self::ALIGN), 1)
         };
-        layout.unwrap_or_else(|_| panic!("{len} bytes are more than memory has"))
+        layout.unwrap_or_else(|_| panic!("{len} bytes exceed the address space"))
     }
 }
 

@@ -208,7 +208,7 @@ impl Auto {
         if let Some(sim) = known(any) {
             return Self::Sim(sim);
         }
-        Self::Other(Box::new(backend.expect("it is none of these")))
+        Self::Other(Box::new(backend.expect("no backend above took it")))
     }
 
     /// Returns the backend if it is of this type; [`Auto`] itself always is.

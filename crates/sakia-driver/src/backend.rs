@@ -326,7 +326,7 @@ pub unsafe trait Backend: Any {
     /// Makes the descriptors of [`pollable`](Backend::pollable) unreadable until something new comes.
     fn clear_readiness(&mut self) {}
 
-    /// Statistics of a lane of threads; all zero without one.
+    /// Returns the statistics of a lane of threads; all zero without one.
     fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
         let _ = lane;
         LaneStatistics::default()

@@ -52,7 +52,7 @@ use crate::counters::{Counters, OpKind};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
 use crate::policy::{CallMode, Route, Rules};
-use crate::slab::{Slab, SlotRef, State, flag};
+use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
@@ -205,8 +205,8 @@ impl Core {
         self.trace_dropped(slot, true);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
-        if header.state == State::Done {
-            header.state = State::Disposing;
+        if header.state == SlotState::Done {
+            header.state = SlotState::Disposing;
             self.outbox.disposals.push_back(slot);
         } else {
             self.watch_mark(slot, mark::ORPHAN);

@@ -289,7 +289,7 @@ impl Driver {
     /// Refuses a descriptor of the process where numbers mean something else.
     fn assert_is_of_this_process(&self, fd: &impl AsFd) {
         let is_of_process = self.handle.shared.descriptors.are_of_this_process();
-        assert!(is_of_process, "{:?} is none of the simulated kernel's", fd.as_fd());
+        assert!(is_of_process, "{:?} does not belong to the simulated kernel", fd.as_fd());
     }
 
     /// Gives a descriptor to the driver, which closes it when its last user is gone.

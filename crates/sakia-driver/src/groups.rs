@@ -59,7 +59,7 @@ impl Groups {
     /// # Panics
     /// When the group is unknown or full, or the id is not below its size.
     pub(crate) fn provide(&mut self, group: u16, buffer: Provided) {
-        let group = self.by_number.get_mut(&group).expect("buffers are for a group that is there");
+        let group = self.by_number.get_mut(&group).expect("buffers are for a registered group");
         let is_in_bounds =
             buffer.id < group.entries && group.buffers.len() < usize::from(group.entries);
         assert!(is_in_bounds, "buffer {} of {}", buffer.id, group.entries);

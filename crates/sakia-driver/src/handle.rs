@@ -25,7 +25,7 @@ use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Completion, Erased, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
-use crate::slab::{Notify, SlotRef, State};
+use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
 /// The state that all handles of a driver share.
@@ -372,7 +372,7 @@ impl Shared {
     pub(crate) fn set_token(&self, slot: SlotRef, token: u64) {
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
-        if header.state == State::Done {
+        if header.state == SlotState::Done {
             if token != Notify::NONE {
                 core.outbox.tokens.push_back(token);
             }
@@ -390,8 +390,8 @@ impl Shared {
             let mut core = self.core.borrow_mut();
             let header = core.slab.header(slot);
             match (header.state, &header.notify) {
-                (State::Done, _) => return true,
-                (State::Lost, _) => panic!(
+                (SlotState::Done, _) => return true,
+                (SlotState::Lost, _) => panic!(
                     "the driver was dropped while the kernel held this operation's memory, and \
                      could not get it back"
                 ),
@@ -480,7 +480,7 @@ impl Shared {
         }
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
-        debug_assert!(header.state == State::Disposing);
+        debug_assert!(header.state == SlotState::Disposing);
         let completion = header.completion();
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);

@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::counters::OpKind;
 use crate::operation::{Class, InPlace};
-use crate::slab::{SlotRef, State, flag};
+use crate::slab::{SlotRef, SlotState, flag};
 
 /// The stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,12 @@ impl Core {
         let user_data = self.slab.key(slot).user_data();
         let header = self.slab.header(slot);
         let stage = match header.state {
-            State::Free => return None,
-            State::Backlog if header.has(flag::PARKED) => Stage::Parked,
-            State::Backlog => Stage::Queued,
-            State::Pushed => Stage::InFlight,
-            State::Done | State::Disposing => Stage::Done,
-            State::Lost => Stage::Lost,
+            SlotState::Free => return None,
+            SlotState::Backlog if header.has(flag::PARKED) => Stage::Parked,
+            SlotState::Backlog => Stage::Queued,
+            SlotState::Pushed => Stage::InFlight,
+            SlotState::Done | SlotState::Disposing => Stage::Done,
+            SlotState::Lost => Stage::Lost,
         };
         let is_orphan = header.has(flag::ORPHAN);
         let is_bounded = header.class == Class::Bounded;

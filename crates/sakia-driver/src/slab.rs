@@ -2,7 +2,7 @@
 //!
 //! A slot's memory, its *cell*, holds the operation and with it every byte and descriptor reference
 //! that the kernel may see. It is allocated in chunks that are never moved nor given back while the
-//! driver lives. The header beside it names the owner of the cell; see [`State`].
+//! driver lives. The header beside it names the owner of the cell; see [`SlotState`].
 //!
 //! Only the driver's thread uses a slab. Nothing here runs users' code.
 
@@ -21,7 +21,7 @@ const CHUNK: u32 = 256;
 /// The owner of a slot's cell, and the transitions that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum SlotState {
     /// No owner: the slot is on the free list. Left by being allocated.
     Free,
     /// The driver. The operation has no entry yet and waits on its class's list for room, or for its
@@ -88,7 +88,7 @@ pub(crate) struct Header {
     pub(crate) index: u32,
     /// Changes each time the slot is freed, so that old keys match nothing.
     pub(crate) generation: u32,
-    pub(crate) state: State,
+    pub(crate) state: SlotState,
     /// [`flag`]s.
     pub(crate) flags: u16,
     pub(crate) class: Class,
@@ -111,7 +111,7 @@ impl Header {
         Self {
             index,
             generation: 0,
-            state: State::Free,
+            state: SlotState::Free,
             flags: 0,
             class: Class::Bounded,
             position: 0,
@@ -260,7 +260,7 @@ impl Slab {
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
         // With the class, which a free slot does not use, the three are one store.
-        (header.state, header.flags, header.class) = (State::Free, 0, Class::Bounded);
+        (header.state, header.flags, header.class) = (SlotState::Free, 0, Class::Bounded);
         header.next = free;
         self.free = Some(slot);
         self.live -= 1;
@@ -271,7 +271,7 @@ impl Slab {
     #[inline(never)]
     fn grow(&mut self) -> SlotRef {
         let len = self.chunks.len() as u32 * CHUNK;
-        assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are under way on one driver");
+        assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are in flight on one driver");
         let chunk: Box<[Slot]> = (len..len + CHUNK)
             .map(|index| Slot { cell: Cell::empty(), header: Header::unused(index) })
             .collect();

@@ -18,7 +18,7 @@ use crate::counters::OpKind;
 use crate::key::Key;
 use crate::operation::{Class, Completion, InPlace, Operation};
 use crate::policy::Lane;
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Operations that wait to be pushed, and the number of further ones that may be pushed.
 #[derive(Debug)]
@@ -233,7 +233,7 @@ impl Core {
     #[inline(always)]
     fn note_pushed(&mut self, slot: SlotRef, class: Class, kind: OpKind, position: Position) {
         let header = self.slab.header(slot);
-        header.state = State::Pushed;
+        header.state = SlotState::Pushed;
         header.position = position.to_raw();
         self.admission.take(class);
         self.in_flight += 1;
@@ -276,7 +276,7 @@ impl Core {
     /// Puts an operation at the end of its class's backlog.
     pub(super) fn list(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         let class = header.class;
         self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
@@ -346,7 +346,7 @@ impl Core {
         let slot = self.occupy(ManuallyDrop::new(operation));
         let header = self.slab.header(slot);
         header.class = class;
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         header.flags = flag::PARKED;
         if self.watcher.is_some() {
             // Other operations determine how long it stays parked.

@@ -16,7 +16,7 @@ use crate::fd::Fd;
 use crate::key::Kind;
 use crate::operation::{Class, Completion, Operation};
 use crate::policy::Lane;
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Cancel requests that wait, and those in flight.
 #[derive(Debug)]
@@ -164,18 +164,18 @@ impl Core {
         header.flags |= flag::ORPHAN;
         let class = header.class;
         match header.state {
-            State::Done => {
-                header.state = State::Disposing;
+            SlotState::Done => {
+                header.state = SlotState::Disposing;
                 true
             }
             // A parked close continues by itself: its descriptor still has to be closed.
-            State::Backlog if header.has(flag::PARKED) => {
+            SlotState::Backlog if header.has(flag::PARKED) => {
                 self.watch_mark(slot, mark::ORPHAN);
                 false
             }
-            State::Backlog => {
+            SlotState::Backlog => {
                 header.set_completion(Completion::REVOKED);
-                header.state = State::Disposing;
+                header.state = SlotState::Disposing;
                 if header.has(flag::SHOWN) {
                     self.watch_end(slot);
                 }
@@ -185,7 +185,7 @@ impl Core {
                 self.trace_completed(slot, Completion::REVOKED);
                 true
             }
-            State::Pushed => {
+            SlotState::Pushed => {
                 self.counters.orphaned += 1;
                 self.watch_mark(slot, mark::ORPHAN);
                 if self.revoke(slot) {
@@ -195,8 +195,8 @@ impl Core {
                 }
                 false
             }
-            State::Lost => false,
-            state @ (State::Free | State::Disposing) => {
+            SlotState::Lost => false,
+            state @ (SlotState::Free | SlotState::Disposing) => {
                 unreachable!("a handle's slot is {state:?}")
             }
         }
@@ -234,12 +234,12 @@ impl Core {
     pub(crate) fn cancel(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
         match header.state {
-            State::Backlog if header.has(flag::PARKED) => {}
-            State::Backlog => {
+            SlotState::Backlog if header.has(flag::PARKED) => {}
+            SlotState::Backlog => {
                 self.unlist(slot);
                 self.finish(slot, Completion::REVOKED);
             }
-            State::Pushed => self.list_cancel(slot),
+            SlotState::Pushed => self.list_cancel(slot),
             _ => {}
         }
     }
@@ -251,21 +251,21 @@ impl Core {
         for slot in self.slab.slots() {
             let header = self.slab.header(slot);
             let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
-            may_cancel_all &= header.state != State::Pushed || is_cancelable;
+            may_cancel_all &= header.state != SlotState::Pushed || is_cancelable;
         }
         // One request for all would also hit a close that a worker performs, and then it could not be told
         // whether the close had begun.
         if may_cancel_all {
             self.cancels.all = self.in_flight > 0;
             for slot in self.slab.slots() {
-                if self.slab.header(slot).state == State::Pushed {
+                if self.slab.header(slot).state == SlotState::Pushed {
                     self.watch_mark(slot, mark::CANCEL_ASKED);
                 }
             }
             return;
         }
         for slot in self.slab.slots() {
-            if self.slab.header(slot).state == State::Pushed {
+            if self.slab.header(slot).state == SlotState::Pushed {
                 self.list_cancel(slot);
             }
         }

@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage};
 use crate::policy::Lane;
-use crate::slab::{Notify, SlotRef, State, flag};
+use crate::slab::{Notify, SlotRef, SlotState, flag};
 
 /// Actions in users' code that are due once the borrow of the core ends.
 #[derive(Debug, Default)]
@@ -106,7 +106,8 @@ impl Core {
         }
         let key = Key::from_user_data(cqe.user_data);
         let found = self.slab.find(key);
-        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == State::Pushed) else {
+        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == SlotState::Pushed)
+        else {
             self.counters.stale += 1;
             return;
         };
@@ -208,7 +209,7 @@ impl Core {
             return;
         }
         let header = self.slab.header(slot);
-        header.state = State::Done;
+        header.state = SlotState::Done;
         if !matches!(header.notify, Notify::Token(Notify::NONE)) {
             self.outbox.tell(mem::replace(&mut header.notify, Notify::none()));
         }
@@ -224,7 +225,7 @@ impl Core {
         let header = self.slab.header(slot);
         let is_orphan = header.has(flag::ORPHAN);
         if is_orphan {
-            header.state = State::Disposing;
+            header.state = SlotState::Disposing;
             self.outbox.disposals.push_back(slot);
         }
         is_orphan
@@ -234,7 +235,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
         let header = self.slab.header(slot);
-        let completion = (header.state == State::Done).then(|| header.completion());
+        let completion = (header.state == SlotState::Done).then(|| header.completion());
         if completion.is_some() {
             self.trace_resumed(slot);
         }

@@ -14,7 +14,7 @@ use super::{Core, Phase};
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::descriptors::KernelDescriptors;
 use crate::operation::Completion;
-use crate::slab::{Notify, State};
+use crate::slab::{Notify, SlotState};
 
 /// A reference that keeps a driver's memory, which this core is part of, for slots that are still in use
 /// after the driver's end.
@@ -140,10 +140,10 @@ impl Core {
         let mut lost = 0;
         for slot in self.slab.slots() {
             let header = self.slab.header(slot);
-            if header.state != State::Pushed {
+            if header.state != SlotState::Pushed {
                 continue;
             }
-            header.state = State::Lost;
+            header.state = SlotState::Lost;
             if let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none()) {
                 self.outbox.wakes.push_back(waker);
             }

@@ -15,7 +15,7 @@ use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Class, Completion, InCell, InPlace};
 use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing};
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
@@ -314,7 +314,7 @@ impl Core {
         self.counters.deferred += 1;
         self.trace_delayed(slot, Delay::Budget);
         let header = self.slab.header(slot);
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         header.flags |= flag::DEFERRED;
         self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
@@ -414,7 +414,7 @@ impl Core {
         self.trace_to_lane(slot, lane);
         self.watch_lane(slot, lane);
         let header = self.slab.header(slot);
-        header.state = State::Pushed;
+        header.state = SlotState::Pushed;
         header.flags |= flag::LANE;
         // Its completion needs no room in a queue; a drop cancels an operation that may wait for ever.
         header.class = Class::Waiting;

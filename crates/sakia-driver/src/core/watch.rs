@@ -368,7 +368,7 @@ impl Core {
     pub(crate) fn end_watch(&mut self) {
         let lost = self.slab.slots().filter(|&slot| {
             let header = self.slab.header(slot);
-            header.state == crate::slab::State::Lost && header.has(flag::SHOWN)
+            header.state == crate::slab::SlotState::Lost && header.has(flag::SHOWN)
         });
         let lost: Vec<SlotRef> = lost.collect();
         for slot in lost {

@@ -504,7 +504,7 @@ impl Machine {
             let raw = self.registry.watch(place).raw;
             let Flight { request, stage: Stage::Waiting { class, .. }, .. } = self.flights[id]
             else {
-                unreachable!("what waits in a way is to be tried")
+                unreachable!("an operation in a way waits to be tried")
             };
             let (tried, took_some) = self.attempt(&request, raw, class);
             was_fruitful |= took_some;

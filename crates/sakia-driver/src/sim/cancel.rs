@@ -52,7 +52,7 @@ impl Machine {
 
     fn cancel_one(&mut self, id: u64, race: Option<CancelRace>) -> Result<(), Errno> {
         let has_begun = self.random.chance(1 << 15);
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         let (stage, may_wait) = (flight.stage, flight.request.may_wait());
         if flight.forced.is_some() {
             return Err(Errno::NOENT); // already canceled
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     fn cancel_now(&mut self, id: u64) {
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         flight.forced = Some(failed(Errno::CANCELED));
         if flight.stage != Stage::Ready {
             self.make_ready(id);

@@ -16,7 +16,7 @@ use sakia_ring::CURRENT_POSITION;
 
 use super::kernel::{FILE_BYTES_MAX, Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path, read_plain};
-use super::ops::{Kind, Outcome, Request, note_data};
+use super::ops::{Kind, OpOutcome, PreparedCall, note_data};
 use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, System, address};
@@ -83,7 +83,7 @@ pub(super) enum FileOp {
 /// # Safety
 ///
 /// - As [`ops::prepare`](super::ops::prepare).
-pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
+pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCall, Errno> {
     let mut lent = Lent::Nothing;
     let (raw, op) = match *call {
         Call::Flock { raw, operation } => {
@@ -193,7 +193,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
         _ => return Err(Errno::OPNOTSUPP),
     };
     let file = Some(Rc::clone(kernel.file(raw)?));
-    Ok(Request { kind: Kind::File(op), lent, file })
+    Ok(PreparedCall { kind: Kind::File(op), lent, file })
 }
 
 /// # Safety
@@ -239,8 +239,8 @@ impl FileOp {
         file: &Rc<OpenFile>,
         lent: &Lent,
         len_max: usize,
-    ) -> Outcome {
-        let done = |result: Result<(), Errno>| Outcome::from(result.map(|()| 0));
+    ) -> OpOutcome {
+        let done = |result: Result<(), Errno>| OpOutcome::from(result.map(|()| 0));
         match self {
             Self::Allocate { mode, offset, len } => {
                 done(allocate(kernel, file, *mode, *offset, *len))
@@ -262,7 +262,7 @@ impl FileOp {
                 match (kernel.lock(file, *is_exclusive), *nowait) {
                     (true, _) => done(Ok(())),
                     (false, true) => done(Err(Errno::AGAIN)),
-                    (false, false) => Outcome::WouldBlock,
+                    (false, false) => OpOutcome::WouldBlock,
                 }
             }
             Self::Statfs => {

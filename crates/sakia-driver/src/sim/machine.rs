@@ -33,7 +33,7 @@ use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan
 use super::kernel::{Kernel, Object, OpenFile};
 use super::log::{code, nanos};
 use super::memory::Lent;
-use super::ops::{self, Kind, Outcome, Request, failed};
+use super::ops::{self, Kind, OpOutcome, PreparedCall, failed};
 use super::random::Random;
 use crate::call::Call;
 use crate::policy::{Attempt, CallMode};
@@ -79,7 +79,7 @@ pub(super) struct Flight {
     pub(super) user_data: u64,
     /// The first descriptor that it names.
     pub(super) raw: i32,
-    pub(super) request: Request,
+    pub(super) request: PreparedCall,
     pub(super) plan: Plan,
     pub(super) stage: Stage,
     /// The result, if it does not depend on performing the operation.
@@ -271,9 +271,9 @@ impl Machine {
         let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
         self.count_lost_sync(loses_sync);
         match outcome {
-            Outcome::Done(res) => Attempt::Done(res),
-            Outcome::WouldBlock => Attempt::WouldBlock,
-            Outcome::Shot { .. } => unreachable!("what goes on may wait"),
+            OpOutcome::Done(res) => Attempt::Done(res),
+            OpOutcome::WouldBlock => Attempt::WouldBlock,
+            OpOutcome::Shot { .. } => unreachable!("a multishot operation may wait"),
         }
     }
 
@@ -418,13 +418,13 @@ impl Machine {
         // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and that is
         // posted only after the flight is gone.
         let prepared = asked.call.and_then(|call| unsafe { ops::prepare(&self.kernel, &call) });
-        for name in prepared.iter().flat_map(Request::names) {
+        for name in prepared.iter().flat_map(PreparedCall::names) {
             self.kernel.note_name("  named", &name);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
             Err(errno) => {
-                let request = Request { kind: Kind::Nop, lent: Lent::Nothing, file: None };
+                let request = PreparedCall { kind: Kind::Nop, lent: Lent::Nothing, file: None };
                 (request, Some(failed(errno)))
             }
         };
@@ -558,7 +558,7 @@ impl Machine {
                 Work::Ghost(cqe) if self.is_known(cqe.user_data) => {}
                 Work::Ghost(cqe) => self.post(cqe, false),
                 Work::Operation(id) => {
-                    let flight = self.flights.remove(&id).expect("what is ready is under way");
+                    let flight = self.flights.remove(&id).expect("a ready operation is in flight");
                     self.perform(id, flight);
                 }
             }
@@ -570,12 +570,12 @@ impl Machine {
     fn perform(&mut self, id: u64, mut flight: Flight) {
         self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
-            Outcome::Done(res) => self.complete(id, flight, res, 0),
-            Outcome::Shot { res, buffer } => self.shoot(id, flight, res, buffer),
-            Outcome::WouldBlock if flight.must_end => {
+            OpOutcome::Done(res) => self.complete(id, flight, res, 0),
+            OpOutcome::Shot { res, buffer } => self.shoot(id, flight, res, buffer),
+            OpOutcome::WouldBlock if flight.must_end => {
                 self.complete(id, flight, failed(Errno::CANCELED), 0);
             }
-            Outcome::WouldBlock => {
+            OpOutcome::WouldBlock => {
                 flight.stage = Stage::Armed;
                 self.note_stage(id, flight.stage);
                 self.armed.insert(id);
@@ -584,9 +584,9 @@ impl Machine {
         }
     }
 
-    fn outcome(&mut self, flight: &Flight) -> Outcome {
+    fn outcome(&mut self, flight: &Flight) -> OpOutcome {
         if let Some(res) = flight.forced {
-            return Outcome::Done(res);
+            return OpOutcome::Done(res);
         }
         if let Some(errno) = flight.plan.errno {
             let is_restart = errno == ERESTARTSYS;
@@ -595,17 +595,17 @@ impl Machine {
                 // As in the kernel, the number is free afterwards in any case.
                 self.kernel.close(raw).ok();
             }
-            return Outcome::Done(-errno);
+            return OpOutcome::Done(-errno);
         }
         if let Kind::Cancel { what, all } = &flight.request.kind {
-            return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
+            return OpOutcome::Done(self.cancel(what, *all, flight.plan.cancel));
         }
         if flight.plan.no_buffers_after.is_some_and(|after| flight.shots >= after)
             && flight.request.group().is_some()
             && flight.request.is_ready(&self.kernel)
         {
             self.count(FaultKind::NoBuffers);
-            return Outcome::Done(failed(Errno::NOBUFS));
+            return OpOutcome::Done(failed(Errno::NOBUFS));
         }
         self.act_as_network(flight);
         let answered = flight.plan.server_errno.filter(|_| self.is_served(&flight.request));
@@ -617,7 +617,7 @@ impl Machine {
         {
             self.count(fate.kind());
         }
-        if let Outcome::Done(count) = outcome
+        if let OpOutcome::Done(count) = outcome
             && flight.request.is_transfer()
             && usize::try_from(count) == Ok(len_max)
             && len_max < flight.request.lent.len()
@@ -625,19 +625,19 @@ impl Machine {
             self.count(FaultKind::ShortTransfer);
         }
         match (outcome, answered) {
-            (Outcome::Done(res @ 0..), Some(errno)) => {
+            (OpOutcome::Done(res @ 0..), Some(errno)) => {
                 self.count(FaultKind::ServerErrno);
                 if let Kind::Open { .. } = flight.request.kind {
                     self.kernel.close(res).ok();
                 }
-                Outcome::Done(-errno)
+                OpOutcome::Done(-errno)
             }
             (outcome, _) => outcome,
         }
     }
 
     /// Returns whether a file server handles the request.
-    fn is_served(&self, request: &Request) -> bool {
+    fn is_served(&self, request: &PreparedCall) -> bool {
         let is_file = |file: &OpenFile| !file.is_stream();
         match &request.kind {
             Kind::Close { raw } => self.kernel.file(*raw).is_ok_and(|file| is_file(file)),
@@ -770,7 +770,7 @@ impl Machine {
 
     /// Marks an operation as ready for an enter to finish.
     pub(super) fn make_ready(&mut self, id: u64) {
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         assert!(!matches!(flight.stage, Stage::Ready | Stage::Inline), "{flight} is made ready");
         flight.stage = Stage::Ready;
         self.armed.remove(&id);

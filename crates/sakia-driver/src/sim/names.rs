@@ -12,7 +12,7 @@ use sakia_ring::AT_FDCWD;
 
 use super::kernel::{Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path, read_plain};
-use super::ops::{Kind, Request};
+use super::ops::{Kind, PreparedCall};
 use super::tree::{InodeId, Last, Place, Time};
 use crate::call::Function;
 
@@ -115,7 +115,7 @@ pub(super) unsafe fn prepare(
     kernel: &Kernel,
     function: Function,
     args: [usize; 6],
-) -> Result<Request, Errno> {
+) -> Result<PreparedCall, Errno> {
     let [dir, first, second, third, fourth, _] = args;
     // SAFETY: the caller's promise; every use passes a directory and the address of a path.
     let at = |dir: usize, path: usize| unsafe { read_place(kernel, dir as i32, path as u64) };
@@ -176,7 +176,7 @@ pub(super) unsafe fn prepare(
         }
         _ => return Err(Errno::OPNOTSUPP),
     };
-    Ok(Request { kind: Kind::Name(op), lent, file: None })
+    Ok(PreparedCall { kind: Kind::Name(op), lent, file: None })
 }
 
 /// Returns the meaning of these flags for the last part of a path, and whether the path may be empty.

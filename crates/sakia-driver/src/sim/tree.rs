@@ -241,7 +241,7 @@ impl Tree {
 
     /// Returns the bytes of an inode that is open as a regular file.
     pub(super) fn content(&self, id: InodeId) -> &[u8] {
-        self.inode(id).content().expect("what is open as a file is one")
+        self.inode(id).content().expect("an inode open as a file is a file")
     }
 
     /// Returns the content of a regular file, for a change.
@@ -250,7 +250,7 @@ impl Tree {
         (inode.attributes.modified, inode.attributes.changed) = (now, now);
         match &mut inode.node {
             Node::File(content) => content,
-            _ => unreachable!("what is open as a file is one"),
+            _ => unreachable!("an inode open as a file is a file"),
         }
     }
 

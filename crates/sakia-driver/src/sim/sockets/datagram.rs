@@ -42,7 +42,7 @@ pub(super) fn datagram_bytes(len: usize) -> usize {
 }
 
 /// The destination of a datagram.
-enum Way {
+enum Destination {
     To(SocketId),
     /// It is lost without an error.
     Nowhere,
@@ -62,26 +62,26 @@ impl Sockets {
         to: Option<SocketAddress>,
     ) -> Result<bool, Errno> {
         let is_unix = self.get(id).domain == Domain::UNIX;
-        let way = self.way(id, bytes.len(), to);
-        if is_unix && to.is_none() && matches!(way, Err(Errno::CONNREFUSED)) {
+        let destination = self.destination(id, bytes.len(), to);
+        if is_unix && to.is_none() && matches!(destination, Err(Errno::CONNREFUSED)) {
             // The peer is gone, which is reported once.
             self.get_mut(id).role = Role::Idle;
         }
-        let way = way?;
+        let destination = destination?;
         if let Some(errno) = self.get_mut(id).error.take() {
             return Err(errno);
         }
         if !is_unix {
             self.take_port(id)?;
         }
-        match way {
-            Way::To(target) if self.has_room_for_datagram(target, bytes.len()) => {
+        match destination {
+            Destination::To(target) if self.has_room_for_datagram(target, bytes.len()) => {
                 let datagram = Datagram { from: self.get(id).local, bytes: bytes.to_vec() };
                 self.deliver(target, datagram, is_unix);
             }
-            Way::To(_) if is_unix => return Ok(false),
-            Way::Refused => self.get_mut(id).error = Some(Errno::CONNREFUSED),
-            Way::To(_) | Way::Nowhere => {}
+            Destination::To(_) if is_unix => return Ok(false),
+            Destination::Refused => self.get_mut(id).error = Some(Errno::CONNREFUSED),
+            Destination::To(_) | Destination::Nowhere => {}
         }
         Ok(true)
     }
@@ -93,15 +93,20 @@ impl Sockets {
         len: usize,
         to: Option<SocketAddress>,
     ) -> bool {
-        match self.way(id, len, to) {
-            Ok(Way::To(target)) if self.get(id).domain == Domain::UNIX => {
+        match self.destination(id, len, to) {
+            Ok(Destination::To(target)) if self.get(id).domain == Domain::UNIX => {
                 self.has_room_for_datagram(target, len)
             }
             _ => true,
         }
     }
 
-    fn way(&self, id: SocketId, len: usize, to: Option<SocketAddress>) -> Result<Way, Errno> {
+    fn destination(
+        &self,
+        id: SocketId,
+        len: usize,
+        to: Option<SocketAddress>,
+    ) -> Result<Destination, Errno> {
         let socket = self.get(id);
         let is_unix = socket.domain == Domain::UNIX;
         if socket.sends_ended {
@@ -114,7 +119,7 @@ impl Sockets {
             (None, Role::Directed(to)) => *to,
             (None, Role::Connected(_)) if is_too_long => return Err(Errno::MSGSIZE),
             (None, Role::Connected(peer)) if self.is_gone(*peer) => return Err(Errno::CONNREFUSED),
-            (None, Role::Connected(peer)) => return Ok(Way::To(*peer)),
+            (None, Role::Connected(peer)) => return Ok(Destination::To(*peer)),
             (None, _) if is_unix => return Err(Errno::NOTCONN),
             (None, _) => return Err(Errno::DESTADDRREQ),
         };
@@ -132,11 +137,11 @@ impl Sockets {
             Some(target) if takes(target) && is_unix && self.get(target).receives_ended => {
                 Err(Errno::PIPE)
             }
-            Some(target) if takes(target) => Ok(Way::To(target)),
+            Some(target) if takes(target) => Ok(Destination::To(target)),
             Some(_) if is_unix => Err(Errno::PERM),
             None if is_unix => Err(self.missing(&to)),
-            _ if matches!(socket.role, Role::Directed(_)) => Ok(Way::Refused),
-            _ => Ok(Way::Nowhere),
+            _ if matches!(socket.role, Role::Directed(_)) => Ok(Destination::Refused),
+            _ => Ok(Destination::Nowhere),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, MessageRooms, SocketCall, System, Verb};
 use crate::sim::kernel::{Kernel, Object, OpenFile, Passed};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
-use crate::sim::ops::{Kind, Outcome, Request, note_data};
+use crate::sim::ops::{Kind, OpOutcome, PreparedCall, note_data};
 use crate::sys::{ControlMessage, Message, array};
 
 /// Maximum number of bytes of an address that the kernel accepts.
@@ -104,7 +104,10 @@ pub(in super::super) struct Tells {
 /// # Safety
 ///
 /// - As [`ops::prepare`](crate::sim::ops::prepare).
-pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
+pub(in super::super) unsafe fn prepare(
+    kernel: &Kernel,
+    call: &Call,
+) -> Result<PreparedCall, Errno> {
     let mut lent = Lent::Nothing;
     let (raw, op) = match *call {
         Call::System(System { function, args }) => {
@@ -114,7 +117,7 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
                     let domain = u16::try_from(raw).map_err(|_| Errno::AFNOSUPPORT)?;
                     let (domain, kind) = (Domain(domain), SocketType(first as u32));
                     let kind = SocketOp::Create { domain, kind, protocol: second as u32 };
-                    return Ok(Request { kind: Kind::Socket(kind), lent, file: None });
+                    return Ok(PreparedCall { kind: Kind::Socket(kind), lent, file: None });
                 }
                 Function::Bind => {
                     // SAFETY: the caller's promise.
@@ -172,7 +175,7 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
         _ => return Err(Errno::OPNOTSUPP),
     };
     let (_, file) = kernel.socket_of(raw)?;
-    Ok(Request { kind: Kind::Socket(op), lent, file: Some(file) })
+    Ok(PreparedCall { kind: Kind::Socket(op), lent, file: Some(file) })
 }
 
 /// # Safety
@@ -316,7 +319,7 @@ impl SocketOp {
         file: Option<&OpenFile>,
         lent: &Lent,
         len_max: usize,
-    ) -> Outcome {
+    ) -> OpOutcome {
         if let Some(&OpenFile { object: Object::Socket(id), .. }) = file {
             match self {
                 Self::AcceptMultishot => return kernel.accept_next(id),
@@ -337,7 +340,7 @@ impl SocketOp {
         let nowait = !self.may_wait();
         match result {
             Ok(None) if nowait => Err(Errno::AGAIN).into(),
-            Ok(None) => Outcome::WouldBlock,
+            Ok(None) => OpOutcome::WouldBlock,
             Ok(Some(count)) => {
                 kernel.has_changed = true;
                 Ok(count).into()
