@@ -1,8 +1,8 @@
 //! Addresses and kinds of sockets, as the kernel has them.
 //!
-//! An address is kept in the kernel's own form, so that a system call can be given it where it lies,
-//! inside of an operation's slot. `rustix` has a type for each family, and one for all of them that is
-//! larger than a slot's own memory; this one is as long as the longest address in use.
+//! An address is kept in the kernel's own form, so that a system call can use it in place, inside an
+//! operation's slot. `rustix` has a type for each family, and one for all of them that is larger than a
+//! slot's own memory; this one is as long as the longest address in use.
 //!
 //! Sources: `ip(7)`, `ipv6(7)`, `unix(7)`.
 
@@ -26,7 +26,7 @@ const PATH_AT: usize = 2;
 pub struct Domain(pub u16);
 
 impl Domain {
-    /// Whatever has no family, such as the address of a socket without one.
+    /// No family, such as in the address of a socket without one.
     #[doc(alias = "AF_UNSPEC")]
     pub const UNSPECIFIED: Self = Self(0);
     /// Sockets within one machine.
@@ -59,7 +59,7 @@ impl SocketType {
 /// The process at the other end of a socket within the machine, as it was when they were connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its number; 0 if it has none here, being outside of this process's namespace.
+    /// Its number; 0 if it has none in this process's namespace.
     pub process: u32,
     /// Its effective user.
     pub user: u32,
@@ -70,7 +70,7 @@ pub struct Credentials {
 /// The directions of a connection to end: the kernel's `SHUT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
-    /// Nothing more is received: receives that wait bring 0.
+    /// Nothing more is received: pending receives return 0.
     #[doc(alias = "SHUT_RD")]
     Receives = 0,
     /// Nothing more is sent: the peer receives 0 after the bytes that were sent.
@@ -107,7 +107,7 @@ impl SocketAddress {
     /// No address, as an unnamed socket has it.
     pub const UNNAMED: Self = Self { bytes: [0; BYTES_MAX], len: 0 };
 
-    /// The address of a socket that is at `path` in a file system.
+    /// Returns the address of a socket that is at `path` in a file system.
     ///
     /// # Errors
     /// `EINVAL`: the path is empty or has a NUL in it. `ENAMETOOLONG`: it has more than 107 bytes.
@@ -123,7 +123,7 @@ impl SocketAddress {
         Ok(address)
     }
 
-    /// The address of a socket with this name in the abstract name space. Any bytes make a name.
+    /// Returns the address of a socket with this name in the abstract name space. Any bytes make a name.
     ///
     /// # Errors
     /// `ENAMETOOLONG`: more than 107 bytes.
@@ -134,7 +134,7 @@ impl SocketAddress {
         Ok(address)
     }
 
-    /// An address in the kernel's form. What is longer than any address in use is cut off.
+    /// Returns an address in the kernel's form. Bytes beyond the longest address in use are cut off.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let len = bytes.len().min(BYTES_MAX);
         let mut address = Self { len: len as u16, ..Self::UNNAMED };
@@ -154,17 +154,17 @@ impl SocketAddress {
         Ok(())
     }
 
-    /// The address in the kernel's form, a `struct sockaddr`.
+    /// Returns the address in the kernel's form, a `struct sockaddr`.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The address family; [`Domain::UNSPECIFIED`] if the kernel told none.
+    /// Returns the address family; [`Domain::UNSPECIFIED`] if the kernel reported none.
     pub fn domain(&self) -> Domain {
         Domain(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
 
-    /// An internet address of either version.
+    /// Returns the internet address, of either version.
     pub fn inet(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.field(2)?);
         match self.domain() {
@@ -182,15 +182,15 @@ impl SocketAddress {
         }
     }
 
-    /// The path of a socket in a file system.
+    /// Returns the path of a socket in a file system.
     pub fn path(&self) -> Option<&Path> {
         let path = self.unix_part()?;
-        // The kernel counts the NUL that it adds.
+        // The kernel counts the terminating NUL.
         let path = path.split(|&byte| byte == 0).next().filter(|path| !path.is_empty())?;
         Some(Path::new(OsStr::from_bytes(path)))
     }
 
-    /// The name of a socket in the abstract name space.
+    /// Returns the name of a socket in the abstract name space.
     pub fn name(&self) -> Option<&[u8]> {
         self.unix_part()?.strip_prefix(b"\0")
     }
@@ -205,7 +205,7 @@ impl SocketAddress {
         self.as_bytes().get(PATH_AT..).filter(|_| self.domain() == Domain::UNIX)
     }
 
-    /// The bytes of a field. `None` if the address ends before.
+    /// Returns the bytes of a field. `None` if the address ends before them.
     fn field<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.as_bytes().get(at..at + N)?.try_into().ok()
     }
@@ -261,17 +261,17 @@ impl fmt::Debug for SocketAddress {
     }
 }
 
-/// Room for an address that the kernel tells, inside of an operation.
+/// Room, inside an operation, for an address that the kernel writes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct AddressRoom {
     bytes: [u8; BYTES_MAX],
-    /// The bytes there are, and then those that were filled or would have been.
+    /// The capacity in bytes; after the call, the number of bytes written, or needed if that is more.
     len: u32,
 }
 
 impl AddressRoom {
-    /// The bytes there are.
+    /// The capacity in bytes.
     pub(crate) const BYTES: u32 = BYTES_MAX as u32;
 
     pub(crate) const fn new() -> Self {
@@ -285,12 +285,12 @@ impl AddressRoom {
         (at(offset_of!(Self, bytes)).cast(), at(offset_of!(Self, len)).cast())
     }
 
-    /// The address that was told.
+    /// Returns the address that the kernel wrote.
     pub(crate) fn address(&self) -> SocketAddress {
         self.address_of(self.len)
     }
 
-    /// The same where the length came in another way.
+    /// Returns the address that the kernel wrote, with a length from elsewhere.
     pub(crate) fn address_of(&self, len: u32) -> SocketAddress {
         SocketAddress::from_bytes(&self.bytes[..BYTES_MAX.min(len as usize)])
     }

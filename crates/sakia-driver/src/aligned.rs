@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 
 /// Bytes in memory of their own, which begins at a page: aligned for every `O_DIRECT`.
 ///
-/// The length is fixed when it is made, and may be any. For direct I/O it has to be a multiple of the
-/// file's alignment, which is a power of two and most often 512 or 4096; [`slice`](crate::IoBuf::slice) lends
-/// a part.
+/// The length is fixed at creation, and may be any. For direct I/O it has to be a multiple of the file's
+/// alignment, which is a power of two and most often 512 or 4096; [`slice`](crate::IoBuf::slice) lends a
+/// part.
 ///
 /// ```
 /// use sakia_driver::AlignedBuf;
@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 /// assert_eq!(buf.as_ptr() as usize % 4096, 0);
 /// ```
 pub struct AlignedBuf {
-    /// The allocation, whose bytes are initialized, `len` of them from the first aligned one on; dangling
-    /// when there are none.
+    /// The allocation, whose bytes are initialized, `len` of them from the first aligned one on; dangling if
+    /// `len` is 0.
     allocation: NonNull<u8>,
     len: usize,
 }
@@ -30,7 +30,7 @@ impl AlignedBuf {
     /// The alignment of the first byte: the largest page that the machine can have.
     pub const ALIGN: usize = sakia_ring::PAGE_BYTES_MAX;
 
-    /// `len` zeros. Where these are much, the system has no memory for them before they are used.
+    /// Allocates `len` zeros. The system backs a large allocation with memory only as it is used.
     ///
     /// # Panics
     /// When `len` exceeds `isize::MAX` less a page. Ends the process when there is no memory, as `Vec`
@@ -47,35 +47,35 @@ impl AlignedBuf {
         Self { allocation, len }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn addr(&self) -> NonNull<u8> {
         let skipped = self.allocation.addr().get().wrapping_neg() % Self::ALIGN;
-        // SAFETY: nothing is skipped where the layout is aligned, or nothing allocated; else the allocation
+        // SAFETY: `skipped` is 0 if the layout is aligned or nothing is allocated; otherwise the allocation
         // has room for `ALIGN` more bytes.
         unsafe { self.allocation.add(skipped) }
     }
 
-    /// Of the allocation. Allocators that are asked for aligned zeros write them; without the alignment they
-    /// take large ones from the system as they are.
+    /// Returns the layout of the allocation. Allocators write zeros to memory with a large alignment; without
+    /// one, they take large zeroed allocations from the system unwritten.
     fn layout(len: usize) -> Layout {
         let layout = if len < Self::ALIGN {
             Layout::from_size_align(len, Self::ALIGN)
         } else {
             Layout::from_size_align(len.saturating_add(Self::ALIGN), 1)
         };
-        layout.unwrap_or_else(|_| panic!("{len} bytes are more than memory has"))
+        layout.unwrap_or_else(|_| panic!("{len} bytes exceed the address space"))
     }
 }
 
 impl Default for AlignedBuf {
-    /// An empty one, which takes no memory.
+    /// Returns an empty one, which takes no memory.
     fn default() -> Self {
         Self::zeroed(0)
     }
 }
 
 impl From<&[u8]> for AlignedBuf {
-    /// A copy of `bytes`.
+    /// Returns a copy of `bytes`.
     fn from(bytes: &[u8]) -> Self {
         let mut buf = Self::zeroed(bytes.len());
         buf.copy_from_slice(bytes);

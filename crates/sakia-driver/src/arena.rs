@@ -1,4 +1,4 @@
-//! Registered memory: blocks that the kernel has pinned once and for all.
+//! Registered memory: blocks that the kernel pins once.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,8 +11,8 @@ use crate::buf::{IoBufMut, Slice};
 
 /// Equal blocks of page-aligned memory, registered with a driver. Clones refer to the same memory.
 ///
-/// It counts against the limit on locked memory. It is given back when the driver, the arena and every
-/// block are gone; never, if the driver had to give up on an operation that uses a block.
+/// It counts against the limit on locked memory. It is freed when the driver, the arena and every block are
+/// gone; never, if the driver had to give up an operation that uses a block.
 #[derive(Clone, Debug)]
 pub struct Arena {
     memory: Rc<Memory>,
@@ -28,7 +28,7 @@ struct Memory {
 }
 
 impl Arena {
-    /// `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages.
+    /// Allocates `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages.
     ///
     /// # Errors
     /// `EINVAL`: no blocks, or more than 1 GiB in all. `ENOMEM`: no memory.
@@ -45,7 +45,7 @@ impl Arena {
         Ok(Self { memory: Rc::new(Memory::map(len, block_bytes, blocks)?) })
     }
 
-    /// Returns the number of blocks, and that of free ones.
+    /// Returns the number of blocks, and the number of free blocks.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         let blocks = self.memory.len / self.memory.block_bytes;
         (blocks as u64, self.memory.free.borrow().len() as u64)
@@ -56,7 +56,7 @@ impl Arena {
         (self.memory.addr.as_ptr(), self.memory.len)
     }
 
-    /// Returns a free block, or `None` when all are in use. It still holds the bytes of its last user.
+    /// Returns a free block, or `None` if all are in use. It still holds the bytes of its last user.
     pub fn block(&self) -> Option<FixedBuf> {
         let index = self.memory.free.borrow_mut().pop()?;
         Some(FixedBuf { memory: Rc::clone(&self.memory), index })
@@ -67,7 +67,7 @@ impl Arena {
         Rc::ptr_eq(&self.memory, &block.memory)
     }
 
-    /// Bytes of each block.
+    /// Returns the size of each block in bytes.
     pub fn block_bytes(&self) -> usize {
         self.memory.block_bytes
     }
@@ -96,7 +96,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the whole map, to which no block refers any more. A forked child has a copy of it: the
-        // kernel copies pinned pages for the child, so that the parent's stay where they are.
+        // kernel copies pinned pages for the child, so that the parent's pages stay in place.
         unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) }.ok();
     }
 }
@@ -118,9 +118,9 @@ impl FixedBuf {
     }
 }
 
-/// A block of an [`Arena`], or a part of one. No other types can be.
+/// A block of an [`Arena`], or a part of one. The trait is sealed.
 pub trait RegisteredBuf: IoBufMut + sealed::Sealed {
-    /// The block.
+    /// Returns the block.
     #[doc(hidden)]
     fn block(&self) -> &FixedBuf;
 }
@@ -138,7 +138,7 @@ impl RegisteredBuf for Slice<FixedBuf> {
 }
 
 mod sealed {
-    /// Says that all bytes of the buffer lie within a block.
+    /// Marks types whose bytes all lie within a block.
     pub trait Sealed {}
 
     impl Sealed for super::FixedBuf {}

@@ -1,4 +1,4 @@
-//! The backend that this machine offers, chosen when the program runs.
+//! The backend that this machine offers, chosen at run time.
 
 use std::any::Any;
 use std::ffi::OsStr;
@@ -25,10 +25,10 @@ use crate::uring::Uring;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The ring where this machine offers one, epoll and threads elsewhere.
+    /// The ring if this machine offers one, otherwise epoll and threads.
     #[default]
     Auto,
-    /// The ring, or nothing.
+    /// The ring, or an error.
     Uring,
     /// Epoll and threads.
     Poll,
@@ -73,14 +73,14 @@ impl Choice {
         self.report.as_ref()
     }
 
-    /// Why there is no ring, if that is the reason for the choice.
+    /// Returns the reason why there is no ring, if that decided the choice.
     pub fn refusal(&self) -> Option<&SetupError> {
         self.refusal.as_ref()
     }
 }
 
 impl fmt::Display for Choice {
-    /// One line: the backend, and the reason if it is not the ring.
+    /// Writes one line: the backend, and the reason if it is not the ring.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         match &self.refusal {
@@ -90,7 +90,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Why there is no backend at all: epoll cannot be had either.
+/// The reason why there is no backend at all: epoll is unavailable, too.
 ///
 /// Its `Display` is one line: the failed step, the limit that is used up, and why there is no ring.
 #[derive(Debug)]
@@ -100,12 +100,12 @@ pub struct NoBackend {
 }
 
 impl NoBackend {
-    /// The errno of the call that epoll failed with.
+    /// Returns the errno of the failed epoll call.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.poll.raw_os_error()
     }
 
-    /// Why there is no ring; `None` where none was asked for.
+    /// Returns the reason why there is no ring; `None` if none was requested.
     pub fn refusal(&self) -> Option<&SetupError> {
         self.refusal.as_ref()
     }
@@ -139,11 +139,12 @@ impl std::error::Error for NoBackend {
     }
 }
 
-/// One of the backends. Each call costs a branch more than on the backend itself.
+/// One of the backends. Each call costs one branch more than on the backend itself.
 #[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
 #[non_exhaustive]
-// The case is a byte of its own: to read it out of a field of the ring's takes six instructions more.
+// The discriminant is a byte of its own: reading it out of a niche in the ring's fields takes six
+// instructions more.
 #[repr(u8)]
 pub enum Auto {
     /// The kernel's ring.
@@ -153,7 +154,7 @@ pub enum Auto {
     /// The simulated kernel, with the feature `sim`.
     #[cfg(any(test, feature = "sim"))]
     Sim(Sim),
-    /// One from outside this crate, or a ring on another host than the kernel.
+    /// A backend from outside this crate, or a ring on another host than the kernel.
     Other(Box<dyn Backend>),
 }
 
@@ -164,13 +165,13 @@ impl fmt::Debug for dyn Backend {
 }
 
 impl Auto {
-    /// The backend that `policy` and this machine lead to, for the calling thread. `ring` says how a
-    /// ring is to be set up, and how large the queues are.
+    /// Sets up the backend that `policy` and this machine lead to, for the calling thread. `ring` has the
+    /// options of a ring, and the sizes of the queues.
     ///
     /// # Errors
-    /// - With [`Policy::Uring`]: why there is no ring, a [`SetupError`] within.
-    /// - With the others: why there is no epoll either, a [`NoBackend`] within. Whatever keeps
-    ///   [`Policy::Auto`] from a ring leads to epoll, with that reason.
+    /// - With [`Policy::Uring`]: the reason why there is no ring, as a [`SetupError`].
+    /// - With the other policies: the reason why there is no epoll either, as a [`NoBackend`]. Any failure to
+    ///   set up a ring makes [`Policy::Auto`] fall back to epoll, with that reason.
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
         // Set-up makes system calls, too.
         sakia_trace::record_as_environment_says();
@@ -187,7 +188,7 @@ impl Auto {
         }
     }
 
-    /// This backend, as the case that it has here.
+    /// Wraps a backend in the variant of its type.
     pub(crate) fn from_backend<B: Backend>(backend: B) -> Self {
         fn known<T: 'static>(backend: &mut dyn Any) -> Option<T> {
             backend.downcast_mut::<Option<T>>().and_then(Option::take)
@@ -207,10 +208,10 @@ impl Auto {
         if let Some(sim) = known(any) {
             return Self::Sim(sim);
         }
-        Self::Other(Box::new(backend.expect("it is none of these")))
+        Self::Other(Box::new(backend.expect("no backend above took it")))
     }
 
-    /// The backend, if it is of this type; [`Auto`] itself always is.
+    /// Returns the backend if it is of this type; [`Auto`] itself always is.
     pub fn get<B: Backend>(&self) -> Option<&B> {
         let inner: &dyn Any = match self {
             Self::Uring(uring) => uring,
@@ -244,7 +245,7 @@ impl Auto {
         }
     }
 
-    /// As [`new`](Auto::new) with the default policy and ring.
+    /// Sets up a backend as [`new`](Auto::new) does with the default policy and ring.
     ///
     /// # Errors
     /// See [`new`](Auto::new).
@@ -252,15 +253,15 @@ impl Auto {
         Self::new(Policy::default(), Ring::builder())
     }
 
-    /// The simulated kernel, with the feature `sim`.
+    /// Returns the simulated kernel, with the feature `sim`.
     #[cfg(any(test, feature = "sim"))]
     pub fn simulated(sim: Sim) -> (Self, Choice) {
         (Self::Sim(sim), Choice { name: "sim", report: None, refusal: None })
     }
 }
 
-/// Calls a method of the backend that it is. What is not the kernel's ring is called elsewhere, so that the
-/// ring's calls can be inlined.
+/// Calls a method of the backend in use. Only the ring's calls are inlined: all other backends are called out
+/// of line.
 macro_rules! each {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
@@ -281,8 +282,8 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Methods of a [`Backend`], all with `&self` or all with `&mut self`, that call the same one of the backend
-/// that it is.
+/// Methods of a [`Backend`], all with `&self` or all with `&mut self`, that forward to the same method of the
+/// backend in use.
 macro_rules! forward {
     ($($(#[$attribute:meta])*
        fn $name:ident(&$self:ident $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
@@ -352,7 +353,7 @@ unsafe impl Backend for Auto {
     #[inline(always)]
     fn has_news(&self) -> bool {
         match self {
-            Self::Epoll(epoll) => epoll.has_news(), // asked after each poll of a task
+            Self::Epoll(epoll) => epoll.has_news(), // runs after each poll of a task
             other => each!(other, backend => backend.has_news()),
         }
     }
@@ -418,7 +419,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel, but that one call fails: the one with this number among all that are made, and with
+    /// The kernel, except that one call fails: the one with this number among all calls, and with
     /// `is_for_ever` all later ones.
     struct Failing {
         number: u32,
@@ -480,7 +481,7 @@ mod tests {
         }
     }
 
-    /// A ring, or epoll with this errno for the reason: never an error.
+    /// Asserts that there is a ring, or epoll with this errno for the reason: never an error.
     fn assert_chosen(number: u32, is_for_ever: bool, errno: Errno) -> &'static str {
         let host = Failing { number, is_for_ever, errno, calls: Cell::new(0) };
         let builder = Builder::with_host(host).sq_entries(8).cq_entries(8);

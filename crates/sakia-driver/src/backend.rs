@@ -2,8 +2,8 @@
 //!
 //! The driver core (slots, admission, cancellation, disposal) is written once, without a system
 //! call, over this interface. [`Uring`](crate::Uring) is the kernel's ring; `sim`, with the feature of
-//! that name, is a kernel in memory, for tests. A ring is given an operation as its own entry, an [`Sqe`];
-//! whatever is no ring, as a [`Call`](crate::call::Call).
+//! that name, is a kernel in memory, for tests. A ring takes an operation as its own entry, an [`Sqe`]; every
+//! other backend takes it as a [`Call`](crate::call::Call).
 //!
 //! Only the driver's thread calls a backend.
 
@@ -57,21 +57,21 @@ pub enum Takes {
 /// - if [`fills_what_it_reports`](Backend::fills_what_it_reports) returns true, the bytes that it reports as
 ///   read were written.
 ///
-/// It need not promise that completions make sense otherwise: unknown, stale and repeated ones are counted by
-/// the driver and otherwise ignored, and counts are clamped.
+/// It need not promise that completions make sense otherwise: the driver counts and ignores unknown, stale
+/// and repeated completions, and clamps counts.
 #[expect(unused_variables, reason = "bodies that do nothing; the names are documentation")]
 pub unsafe trait Backend: Any {
-    /// Size of the submission queue in entries, at least 1.
+    /// Returns the size of the submission queue in entries, at least 1.
     fn sq_entries(&self) -> u32;
 
-    /// Size of the completion queue in entries, at least [`sq_entries`](Backend::sq_entries).
+    /// Returns the size of the completion queue in entries, at least [`sq_entries`](Backend::sq_entries).
     fn cq_entries(&self) -> u32;
 
-    /// Entries pushed and not yet consumed.
+    /// Returns the number of entries pushed and not yet consumed.
     fn sq_pending(&self) -> u32;
 
-    /// Queues an entry. `None` when the queue is full. The driver uses each `user_data` of an operation
-    /// once, so that whatever comes for it later is known to be stale.
+    /// Queues an entry. `None` when the queue is full. The driver uses each `user_data` of an operation once,
+    /// so that a later completion with it is known to be stale.
     ///
     /// # Safety
     ///
@@ -85,11 +85,11 @@ pub unsafe trait Backend: Any {
         Takes::Entries
     }
 
-    /// Looks whether an entry asks for the same as a call, if it can tell. Asked in programs that are not
-    /// optimized.
+    /// Checks that an entry requests the same as a call, if the backend can tell. Called only in builds with
+    /// debug assertions.
     ///
     /// # Panics
-    /// When it does not.
+    /// When they differ.
     ///
     /// # Safety
     ///
@@ -106,8 +106,8 @@ pub unsafe trait Backend: Any {
         None
     }
 
-    /// A descriptor is about to be closed or given away, and no operation uses it any more. What is known
-    /// by its number is not true of the next file that has it.
+    /// Forgets a descriptor that is about to be closed or given away, and that no operation uses any more.
+    /// Facts known about its number do not hold for the next file that gets the number.
     ///
     /// # Safety
     ///
@@ -116,9 +116,9 @@ pub unsafe trait Backend: Any {
     unsafe fn forget_descriptor(&mut self, raw: i32) {}
 
     /// Returns whether a read that completes with `n` has written the first `n` bytes of the entry's memory,
-    /// or all of it if `n` is more. Then the driver may lend uninitialized buffers; without this promise it
-    /// writes zeros to them first. Reading a directory is no such read, because the gaps between its records
-    /// count as read.
+    /// or all of it if `n` is more. If true, the driver may lend uninitialized buffers; otherwise it writes
+    /// zeros to them first. The promise does not cover reading a directory, because the gaps between its
+    /// records count as read.
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         false
@@ -129,8 +129,8 @@ pub unsafe trait Backend: Any {
         0
     }
 
-    /// Makes an entry do nothing that was pushed at `position` with `user_data` and is still
-    /// pending. It completes with 0. False when it has been consumed.
+    /// Turns the entry that was pushed at `position` with `user_data` into a no-op if it is still pending. It
+    /// completes with 0. Returns false if the entry has been consumed.
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
 
     /// Lets pending entries be consumed, without waiting; finishes only the operations that complete at once.
@@ -139,44 +139,44 @@ pub unsafe trait Backend: Any {
     /// See the trait.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// Lets pending entries be consumed, finishes operations that have become ready, and waits for at least
-    /// `min_complete` completions to be ready to be reaped, or until `timeout` has passed. It may come back
-    /// earlier with fewer: after a signal, for one.
+    /// Lets pending entries be consumed, finishes operations that have become ready, and waits until at least
+    /// `min_complete` completions are ready to be reaped or `timeout` has passed. May return earlier with
+    /// fewer, for example after a signal.
     ///
     /// # Errors
     /// See the trait.
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
 
-    /// Performs an operation as a plain call, beside the queues, before it returns. It is not performed
-    /// again after [`Attempt::Done`].
+    /// Performs an operation as a plain call, beside the queues, before it returns. After [`Attempt::Done`]
+    /// the driver does not perform it again.
     ///
     /// # Safety
     ///
-    /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise
-    ///   accessed where the operation writes, until the call returns. One that it closes is the caller's.
+    /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise accessed
+    ///   where the operation writes, until the call returns. A descriptor that it closes is the caller's.
     unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         Attempt::Unsupported
     }
 
-    /// Returns whether operations of this kind, in a large batch and with their data cached, cost the queue
-    /// no more than plain calls.
+    /// Returns whether operations of this kind, in a large batch and with their data cached, cost no more in
+    /// the queue than as plain calls.
     fn batches_well(&self, kind: OpKind) -> bool {
         false
     }
 
-    /// The size in bytes of an open regular file, which moves to its end. `None` where that cannot be told
-    /// at once.
+    /// Returns the size in bytes of an open regular file, and moves the file's position to its end. `None` if
+    /// the size cannot be told at once.
     ///
     /// # Safety
     ///
-    /// - The descriptor is open and the caller's own, so that the position of no other owner's file moves.
+    /// - The descriptor is open and the caller's own, so that the position moved is no other owner's.
     ///
     /// # Examples
     ///
     /// ```compile_fail,E0133
     /// use sakia_driver::{Backend, Uring};
     ///
-    /// fn move_somebody_elses_file(backend: &Uring) -> Option<u64> {
+    /// fn move_the_file_of_another_owner(backend: &Uring) -> Option<u64> {
     ///     backend.size_now(0)
     /// }
     /// ```
@@ -184,12 +184,12 @@ pub unsafe trait Backend: Any {
         None
     }
 
-    /// Gives an operation to a thread. Its completion comes as any other; a request to cancel that is given
-    /// in the same way is for operations that were.
+    /// Gives an operation to a thread. Its completion comes as any other. A cancel request given this way
+    /// applies to operations given this way.
     ///
     /// # Errors
-    /// Why it cannot be: the operation is not performed. `EOPNOTSUPP`: there are no threads. `EAGAIN`: the
-    /// queue serves for them, and has no room.
+    /// The operation is not performed. `EOPNOTSUPP`: the backend has no threads. `EAGAIN`: the backend puts
+    /// these operations into its queue, which has no room.
     ///
     /// # Safety
     ///
@@ -198,7 +198,7 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Returns whether operations given to threads must be canceled there.
+    /// Returns whether operations that were given to threads must be canceled there.
     fn has_lanes(&self) -> bool {
         false
     }
@@ -208,20 +208,20 @@ pub unsafe trait Backend: Any {
         false
     }
 
-    /// Returns whether operations may end with `ECANCELED` without a request to cancel, before they began,
-    /// and whether a thread can perform them instead. A kernel's ring ends operations that way when they need
+    /// Returns whether operations may end with `ECANCELED` before they began and without a cancel request,
+    /// and whether a thread can perform them instead. A kernel's ring ends operations that way if they need
     /// one of its workers and it cannot start another.
     fn may_lack_workers(&self) -> bool {
         false
     }
 
-    /// Completions ready to be reaped.
+    /// Returns the number of completions ready to be reaped.
     fn cq_ready(&self) -> u32;
 
     /// Moves completions to the front of `out`, oldest first, and returns their number.
     fn reap(&mut self, out: &mut [Cqe]) -> usize;
 
-    /// The next [`enter`](Backend::enter) would bring completions although none is ready now.
+    /// Returns whether the next [`enter`](Backend::enter) would bring completions although none is ready now.
     fn needs_enter(&self) -> bool;
 
     /// Returns whether [`enter`](Backend::enter) would bring completions, as far as a few loads from memory
@@ -230,27 +230,26 @@ pub unsafe trait Backend: Any {
         self.needs_enter()
     }
 
-    /// Returns whether [`has_news`](Backend::has_news) reports every completion. If not, a busy loop enters
-    /// from time to time to find out, after [`look_again`](Backend::look_again).
+    /// Returns whether [`has_news`](Backend::has_news) reports every completion. If not, a busy loop calls
+    /// [`look_again`](Backend::look_again) and enters from time to time.
     fn tells_news(&self) -> bool {
         false
     }
 
-    /// Time has passed since the last enter: [`needs_enter`](Backend::needs_enter) no longer takes that for a
-    /// reason not to enter again.
+    /// Makes [`needs_enter`](Backend::needs_enter) advise an enter even if the last one was a moment ago.
     fn look_again(&self) {}
 
-    /// Has [`has_news`](Backend::has_news) turn true once `after` has passed, if it is not before. Several
-    /// may be set; none can be taken back. False where there is no such thing.
+    /// Makes [`has_news`](Backend::has_news) return true once `after` has passed, if not earlier. Several
+    /// alarms may be set; none can be taken back. Returns false if the backend has no alarms.
     fn set_alarm(&mut self, after: Duration) -> bool {
         false
     }
 
-    /// Completions overflowed the completion queue and are kept aside until the next enter.
+    /// Returns whether completions overflowed the completion queue and are kept aside until the next enter.
     fn is_overflowing(&self) -> bool;
 
-    /// Returns whether the backend can be used at all. False in a forked child, where every other method must
-    /// be inert.
+    /// Returns whether the backend is usable. False in a forked child, where every other method must be
+    /// inert.
     fn is_intact(&self) -> bool;
 
     /// Makes `len` bytes at `addr` the registered buffer with index 0, for the `_FIXED` operations.
@@ -274,8 +273,8 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Adds the `len` bytes at `addr` to a registered group, under a number below its `entries`. An operation
-    /// that receives takes it, and its completion names it.
+    /// Adds the `len` bytes at `addr` to a registered group, under a number below its `entries`. A receive
+    /// takes the buffer, and its completion names it.
     ///
     /// # Safety
     ///
@@ -285,26 +284,27 @@ pub unsafe trait Backend: Any {
     /// - No buffer with this `id` is in the group.
     unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {}
 
-    /// Time that never goes back, since some fixed moment.
+    /// Returns the time since some fixed moment, on a clock that never goes back.
     fn now(&self) -> Duration;
 
-    /// Returns how often the calling thread has waited in the kernel; see `ru_nvcsw` in `getrusage(2)`.
+    /// Returns the number of times that the calling thread has waited in the kernel; see `ru_nvcsw` in
+    /// `getrusage(2)`.
     fn waits(&self) -> u64 {
         0
     }
 
-    /// Lets time pass, after the kernel said that it has no room now.
+    /// Lets time pass, after the kernel reported that it has no room now.
     fn nap(&mut self, duration: Duration);
 
-    /// Returns the ways that operations of one kind took within the backend, as far as it tells: all but
-    /// `submitted`, which the driver counts.
+    /// Returns the ways that operations of one kind took within the backend, as far as it knows. `submitted`
+    /// is the exception: the driver counts it.
     fn ways(&self, kind: OpKind) -> KindCounters {
         KindCounters::default()
     }
 
     /// Returns the means for another thread to wake this one while it sleeps in [`enter`](Backend::enter). A
-    /// wake makes that call return, or the next one, possibly with nothing to reap; it may also appear as a
-    /// completion, which the driver counts. It outlives the backend, and does nothing then.
+    /// wake makes that call return, or the next one, possibly with nothing to reap. It may also appear as a
+    /// completion, which the driver counts. The returned value outlives the backend, and does nothing then.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left for it. `EOPNOTSUPP`: the backend
@@ -323,35 +323,35 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Makes that descriptor unreadable until something comes again.
+    /// Makes the descriptors of [`pollable`](Backend::pollable) unreadable until something new comes.
     fn clear_readiness(&mut self) {}
 
-    /// Statistics of a lane of threads; all zero without one.
+    /// Returns the statistics of a lane of threads; all zero without one.
     fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
         let _ = lane;
         LaneStatistics::default()
     }
 
-    /// Adds the jobs that have kept a thread of a lane busy for `limit` to `found`, each once. Returns how
-    /// long it takes until another may have.
+    /// Adds the jobs that have kept a thread of a lane busy for `limit` to `found`, each once. Returns the
+    /// time after which another job may be stuck.
     fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
         let _ = (limit, found);
         None
     }
 
-    /// Descriptor calls made at once, beside the queues; usable after the backend is gone. All that take a
-    /// number are unsafe.
+    /// Returns calls on descriptors that run at once, beside the queues. Usable after the backend is gone.
+    /// All that take a number are unsafe.
     fn descriptors(&self) -> Rc<dyn Descriptors>;
 }
 
 /// Wakes the thread of a backend.
 pub trait RemoteWake: Send + Sync {
-    /// Makes the thread come back from its sleep, or not fall asleep the next time. Any thread may
-    /// call it.
+    /// Wakes the thread from its sleep, or keeps it from falling asleep the next time. Any thread may call
+    /// it.
     fn wake(&self);
 }
 
-/// The kind of file that a descriptor refers to, as far as operations on it behave differently.
+/// The kind of file that a descriptor refers to, as far as operations on it differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file, a directory or a block device: operations end by themselves.
@@ -367,7 +367,7 @@ pub struct FileFacts {
     pub kind: FileKind,
     /// The device of its file system, as `st_dev`.
     pub device: Option<u64>,
-    /// Its mount, as in `/proc/self/mountinfo`, where the kernel tells (5.8).
+    /// Its mount, as in `/proc/self/mountinfo`, if the kernel reports it (5.8).
     pub mount_id: Option<u64>,
     /// The size in bytes of a regular file.
     pub size: Option<u64>,
@@ -387,7 +387,7 @@ impl FileFacts {
 /// ```compile_fail,E0133
 /// use sakia_driver::{Backend, Uring};
 ///
-/// fn close_somebody_elses_file(backend: &Uring) -> std::io::Result<()> {
+/// fn close_the_file_of_another_owner(backend: &Uring) -> std::io::Result<()> {
 ///     backend.descriptors().close(0)
 /// }
 /// ```
@@ -403,8 +403,9 @@ pub trait Descriptors {
     /// As `close(2)`. The number is free afterwards in any case.
     unsafe fn close(&self, raw: i32) -> io::Result<()>;
 
-    /// Closes a descriptor whose file server may have to be told first and never answer, without waiting for
-    /// that if it can be helped. The error is that of handing it over, where it is not closed here.
+    /// Closes a descriptor for which a file server may have to be told first and may never answer, if
+    /// possible without waiting for the server. If another thread closes it, the error is that of handing it
+    /// over.
     ///
     /// # Errors
     /// As [`close`](Descriptors::close).
@@ -436,7 +437,8 @@ pub trait Descriptors {
     /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
 
-    /// The same, and the result of `statx(2)` by the same call; its mask is zero where there is no such call.
+    /// Returns the same, and the result of `statx(2)` from the same call. Its mask is zero if there is no
+    /// such call.
     ///
     /// # Safety
     ///
@@ -447,7 +449,7 @@ pub trait Descriptors {
         (unsafe { self.facts(raw) }, StatxResult::default())
     }
 
-    /// The descriptor's status flags, as `F_GETFL`.
+    /// Returns the descriptor's status flags, as `F_GETFL`.
     ///
     /// # Safety
     ///
@@ -456,7 +458,7 @@ pub trait Descriptors {
         0
     }
 
-    /// The type of the file system with these facts; empty where that is not known.
+    /// Returns the type of the file system with these facts; empty if it is unknown.
     fn file_system(&self, facts: &FileFacts) -> String {
         String::new()
     }
@@ -472,13 +474,13 @@ pub trait Descriptors {
         false
     }
 
-    /// Returns whether the numbers are descriptors of this process; if not, they have a meaning elsewhere
+    /// Returns whether the numbers are descriptors of this process. If not, they have a meaning elsewhere
     /// only.
     fn are_of_this_process(&self) -> bool {
         true
     }
 
-    /// The address of a socket.
+    /// Returns the address of a socket.
     ///
     /// # Safety
     ///
@@ -490,7 +492,7 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// The address of a socket's peer.
+    /// Returns the address of a socket's peer.
     ///
     /// # Safety
     ///
@@ -502,8 +504,8 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Makes two sockets within the machine that are connected with each other, and not inherited by programs
-    /// that the process starts. They are the caller's.
+    /// Makes two sockets within the machine that are connected with each other and close on exec. The caller
+    /// owns them.
     ///
     /// # Errors
     /// As `socketpair(2)`. `EOPNOTSUPP`: there are no sockets.
@@ -511,7 +513,7 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// The credentials of the process that a socket is connected with, as `SO_PEERCRED` tells them.
+    /// Returns the credentials of the process that a socket is connected with, from `SO_PEERCRED`.
     ///
     /// # Safety
     ///
@@ -536,26 +538,26 @@ pub trait Descriptors {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Receives the bytes that have come to a connected socket, without waiting.
+    /// Receives the bytes that have arrived at a connected socket, without waiting.
     ///
     /// # Safety
     ///
     /// - As [`facts`](Descriptors::facts).
     ///
     /// # Errors
-    /// `EAGAIN`: nothing has. Otherwise as `recv(2)`. `EOPNOTSUPP`: there are no sockets.
+    /// `EAGAIN`: no bytes have arrived. Otherwise as `recv(2)`. `EOPNOTSUPP`: there are no sockets.
     unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// Takes `O_NONBLOCK` off the descriptor.
+    /// Clears `O_NONBLOCK` of the descriptor.
     ///
     /// # Safety
     ///
     /// - As for [`facts`](Descriptors::facts); and the open file has no other owner.
     unsafe fn make_blocking(&self, raw: i32) {}
 
-    /// Removes a name, which is not that of a directory, from the open directory `raw`.
+    /// Removes a name, other than a directory's, from the open directory `raw`.
     ///
     /// # Safety
     ///

@@ -1,11 +1,11 @@
 //! Datagrams in batches, by plain calls that do not wait.
 //!
-//! A ring has no `recvmmsg(2)` and no `sendmmsg(2)`: each datagram is an entry there, with a completion,
-//! which costs more than its share of a plain call for many. So datagrams that have come, and those that
-//! the socket has room for, are moved by one call. Waiting is left to operations.
+//! A ring has no `recvmmsg(2)` and no `sendmmsg(2)`: there each datagram is an entry with a completion, which
+//! costs more than its share of a plain call for many. So one plain call moves the datagrams that have
+//! arrived, or those that the socket has room for. Waiting is left to operations.
 //!
-//! A single datagram is sent by a plain call, too: it takes no entry and no completion, and the turn's enter
-//! has less to do.
+//! A single datagram is sent by a plain call, too: that takes no entry and no completion, and leaves the
+//! turn's enter less to do.
 //!
 //! Source: `recvmmsg(2)`, `sendmmsg(2)`, `sendto(2)`.
 
@@ -24,37 +24,37 @@ use crate::ops::{CONTROL_TRUNCATED, Received, TRUNCATED, transfer_len};
 use crate::policy::{Attempt, CallMode};
 use crate::sys::{DONT_WAIT, Message, NO_SIGNAL};
 
-/// The most datagrams of one call.
+/// The maximum number of datagrams in one call.
 const BATCH_MAX: usize = 64;
 
 /// `struct mmsghdr`.
 #[repr(C)]
 struct Header {
     message: Message,
-    /// The bytes of the datagram that were moved.
+    /// The number of bytes of the datagram that were moved.
     len: u32,
 }
 
-/// The arguments of the kernel for one batch, kept for the next batch because they are large.
+/// The kernel's arguments for one batch, kept for the next batch because they are large.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// The bytes of each datagram.
     parts: Vec<IoVec>,
     headers: Vec<Header>,
-    /// Room for the addresses of senders. What is in it is that of earlier ones.
+    /// Room for the senders' addresses. It still holds those of an earlier batch.
     names: Vec<AddressRoom>,
 }
 
 impl Handle {
-    /// Receives datagrams that have come to the socket `fd`, one into each buffer from the first on, by a
-    /// plain call. Appends the facts about each to `received`, and returns their number. `None`: rules, this
-    /// turn's plain calls or the backend do not allow that.
+    /// Receives datagrams that have arrived at the socket `fd`, one into each buffer from the first on, by a
+    /// plain call. Appends the facts about each to `received`, and returns their number. `None`: the rules,
+    /// this turn's plain calls or the backend do not allow the call.
     ///
     /// An empty `Vec` is filled up to its capacity. At most the first 64 buffers are used, and only those
     /// before one without room.
     ///
     /// # Errors
-    /// As [`recv_from`](Handle::recv_from): the socket's error, which it tells once.
+    /// As [`recv_from`](Handle::recv_from): the socket's pending error, which the call clears (`SO_ERROR`).
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -90,8 +90,8 @@ impl Handle {
         for (buf, ((name, part), header)) in bufs.iter_mut().zip(told).take(moved.unwrap_or(0)) {
             let Header { message, len } = header;
             let len = (*len as usize).min(part.len);
-            // SAFETY: a call that has brought so many bytes has written them, or they were initialized
-            // before; there is room for as many.
+            // SAFETY: the call has received `len` bytes, so they were written, or were initialized before;
+            // the buffer has room for them.
             unsafe { buf.set_init(len) };
             let from = name.address_of(message.name_len);
             received.push(Received {
@@ -106,18 +106,18 @@ impl Handle {
         match moved {
             Ok(count) => Ok(Some(count)),
             Err(Errno::AGAIN) => Ok(Some(0)),
-            // `EPERM` is a sandbox's word for a call that it does not know.
+            // A seccomp filter answers `EPERM` to a call that it does not know.
             Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Sends datagrams to their addresses by a plain call, from the first on, as far as the socket has room
-    /// and none fails. Returns their number. An operation tells why the next one was not sent. `None`:
-    /// rules, this turn's plain calls or the backend do not allow that.
+    /// Sends datagrams to their addresses by a plain call, from the first on, until the socket has no more
+    /// room or a datagram fails. Returns the number sent. An operation for the next datagram reports why it
+    /// was not sent. `None`: the rules, this turn's plain calls or the backend do not allow the call.
     ///
-    /// At most the first 64 are sent. An error that waits on the socket is lost if it comes up between two
-    /// datagrams: not for a socket with a peer.
+    /// At most the first 64 are sent. A pending error of the socket is lost if it comes up between two
+    /// datagrams, unless the socket has a peer.
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -143,8 +143,8 @@ impl Handle {
         let Scratch { parts, headers, .. } = &mut scratch;
         parts.extend(messages.iter().map(part));
         headers.extend(describe(names, parts));
-        // SAFETY: each header names a buffer and an address, which are borrowed for the call. That only
-        // reads them.
+        // SAFETY: each header names a buffer and an address, which are borrowed for the call, and which it
+        // only reads.
         let moved = unsafe { self.move_batch(OpKind::Send, fd, headers, DONT_WAIT | NO_SIGNAL) };
         self.keep(scratch);
         match moved {
@@ -154,11 +154,11 @@ impl Handle {
     }
 
     /// Sends one datagram to its address, or to the peer if that is unnamed, by a plain call. `None`: it was
-    /// not sent, as the socket has no room for it, or since rules, this turn's plain calls or the backend do
-    /// not allow that. An operation sends it, or tells why not.
+    /// not sent, because the socket has no room for it, or because the rules, this turn's plain calls or the
+    /// backend do not allow the call. Then an operation sends it, or reports the reason.
     ///
     /// # Errors
-    /// As [`send_to`](Handle::send_to): the socket's error, which it tells once.
+    /// As [`send_to`](Handle::send_to): the socket's pending error, which the call clears (`SO_ERROR`).
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -183,7 +183,7 @@ impl Handle {
         // descriptor open.
         match unsafe { core.act_now(OpKind::Send, call, CallMode::Blocking) } {
             Attempt::Done(count) if count >= 0 => Some(Ok((count as usize).min(len))),
-            // `EPERM` is a sandbox's word for a call that it does not know.
+            // A seccomp filter answers `EPERM` to a call that it does not know.
             Attempt::Done(res) => match Errno::from_raw_os_error(-res) {
                 Errno::AGAIN | Errno::OPNOTSUPP | Errno::PERM | Errno::INTR => None,
                 errno => Some(Err(errno.into())),
@@ -209,11 +209,11 @@ impl Handle {
     /// Moves datagrams, and returns their number.
     ///
     /// # Errors
-    /// As `recvmmsg(2)` and `sendmmsg(2)`; `EOPNOTSUPP`: there is no such call.
+    /// As `recvmmsg(2)` and `sendmmsg(2)`; `EOPNOTSUPP`: the kernel has no such call.
     ///
     /// # Safety
     ///
-    /// - The headers name memory that is lent for the call, to be written to by a receive.
+    /// - The headers name memory that is lent for the call; a receive may write to it.
     unsafe fn move_batch(
         &self,
         kind: OpKind,
@@ -238,7 +238,7 @@ impl Handle {
     }
 }
 
-/// The headers of datagrams with these addresses, or rooms for them, and parts.
+/// Returns the headers of datagrams with these addresses (or rooms for addresses) and parts.
 fn describe(
     names: impl Iterator<Item = (*mut u8, u32)>,
     parts: &mut [IoVec],

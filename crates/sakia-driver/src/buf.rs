@@ -4,14 +4,14 @@
 //! owns it, so no borrow has to be trusted.
 //!
 //! Three numbers describe a buffer: its initialized bytes ([`IoBuf::bytes_len`]), which are written and which
-//! safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and how much of that a read
-//! has filled ([`IoBufMut::set_init`]). They differ for an empty `Vec` only, whose room is its capacity. Only
-//! the kernel writes to memory that is not initialized, and the number of bytes that it has written becomes
-//! the length.
+//! safe code reaches; its room ([`IoBufMut::bytes_room`]), which a read may fill; and the part of the room
+//! that a read has filled ([`IoBufMut::set_init`]). The first two differ only for an empty `Vec`, whose room
+//! is its capacity. Only the kernel writes to memory that is not initialized, and the number of bytes that it
+//! has written becomes the length.
 
-// Above the modules, which use them.
+// Above the modules that use them.
 
-/// The bytes of an [`IoBuf`] that is a slice, or one by `Deref`.
+/// The bytes of an [`IoBuf`] that is a slice, or derefs to one.
 macro_rules! bytes_of_slice {
     () => {
         #[inline(always)]
@@ -26,7 +26,7 @@ macro_rules! bytes_of_slice {
     };
 }
 
-/// The room of an [`IoBufMut`] that grows as a `Vec` does, whose capacity this tells.
+/// The room of an [`IoBufMut`] that grows as a `Vec` does. The argument is its capacity.
 macro_rules! room_of_vec {
     ($capacity:path) => {
         #[inline(always)]
@@ -42,8 +42,8 @@ macro_rules! room_of_vec {
         #[inline(always)]
         unsafe fn set_init(&mut self, count: usize) {
             if count > self.len() {
-                // SAFETY: the caller says that so many bytes are initialized, and were room: they lie within
-                // the capacity.
+                // SAFETY: the caller says that `count` bytes are initialized and were room, so they lie
+                // within the capacity.
                 unsafe { self.set_len(count) };
             }
         }
@@ -68,10 +68,10 @@ pub use self::room::Room;
 use crate::aligned::AlignedBuf;
 use crate::arena::FixedBuf;
 
-/// A result together with the buffer that the operation had; the buffer comes back on error too.
+/// A result together with the operation's buffer, which comes back on error too.
 pub type BufResult<T, B> = (io::Result<T>, B);
 
-/// What to do with a [`BufResult`] where `?` is wanted.
+/// Ways to use a [`BufResult`] with `?`.
 ///
 /// ```
 /// use sakia_driver::{BufResult, BufResultExt};
@@ -90,19 +90,19 @@ pub trait BufResultExt<T, B>: Sized {
     /// Returns the value and the buffer. On error the buffer is dropped.
     ///
     /// # Errors
-    /// That of the operation.
+    /// The operation's error.
     fn both(self) -> io::Result<(T, B)>;
 
     /// Returns the value, and drops the buffer.
     ///
     /// # Errors
-    /// That of the operation.
+    /// The operation's error.
     fn value(self) -> io::Result<T>;
 
     /// Returns the buffer. On error it is dropped.
     ///
     /// # Errors
-    /// That of the operation.
+    /// The operation's error.
     fn buffer(self) -> io::Result<B>;
 }
 
@@ -122,7 +122,7 @@ impl<T, B> BufResultExt<T, B> for BufResult<T, B> {
     }
 }
 
-/// The most bytes that one read or write moves: `MAX_RW_COUNT` of the kernel, 2 GiB less a page.
+/// Maximum number of bytes that one read or write moves: `MAX_RW_COUNT` of the kernel, 2 GiB less a page.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 
 /// A buffer that the kernel may read from.
@@ -139,14 +139,14 @@ pub unsafe trait IoBuf: 'static {
     /// Returns the number of bytes.
     fn bytes_len(&self) -> usize;
 
-    /// The bytes, for code that is not the kernel.
+    /// Returns the bytes, for code that is not the kernel.
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: the trait promises that many initialized bytes there, which stay the same while the
         // value is borrowed: only a `&mut` to it may change them.
         unsafe { std::slice::from_raw_parts(self.stable_ptr(), self.bytes_len()) }
     }
 
-    /// The part of the buffer in `range`.
+    /// Returns the part of the buffer in `range`.
     ///
     /// # Panics
     /// When the range ends after the buffer, or before it begins.
@@ -175,10 +175,9 @@ pub unsafe trait IoBuf: 'static {
 
 /// A buffer that the kernel may write to.
 ///
-/// A read fills at most [`bytes_room`](IoBufMut::bytes_room) bytes, from the front on. That is the length of
-/// a buffer whose bytes are initialized, and it stays as long as it is, however many bytes were read. An
-/// *empty* `Vec` (and `BytesMut`) is read into up to its capacity, without zeroing that first, and its length
-/// is then what was read:
+/// A read fills at most [`bytes_room`](IoBufMut::bytes_room) bytes, from the front on. For a buffer whose
+/// bytes are initialized that is its length, which no read changes. An *empty* `Vec` (or `BytesMut`) is read
+/// into up to its capacity, without being zeroed first, and the number of bytes read becomes its length:
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -211,7 +210,7 @@ pub unsafe trait IoBuf: 'static {
 /// ```
 ///
 /// A buffer of any type *without room* is refused: the read ends with `EINVAL` and never reaches the kernel,
-/// since 0 means the end.
+/// since a result of 0 means the end of the file.
 ///
 /// # Safety
 ///
@@ -220,22 +219,22 @@ pub unsafe trait IoBuf: 'static {
 ///   [`bytes_len`](IoBuf::bytes_len), may be written to; nothing else reads or writes them while the value
 ///   is only moved: they are not shared.
 /// - The room stays the same while the value is only moved.
-/// - After [`set_init`](IoBufMut::set_init) there are at least as many initialized bytes as it was told. It
-///   moves no bytes, and the former room may still be written to.
+/// - After [`set_init`](IoBufMut::set_init) at least the first `count` bytes are initialized. It moves no
+///   bytes, and the former room may still be written to.
 /// - No method calls into a driver.
 pub unsafe trait IoBufMut: IoBuf {
     /// Returns a pointer to the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// Returns the number of bytes that a read may fill: those that are initialized, unless the type has
-    /// others. 0 is a buffer without room.
+    /// Returns the number of bytes that a read may fill: the initialized bytes, unless the type has room
+    /// beyond them. 0 is a buffer without room.
     #[inline(always)]
     fn bytes_room(&self) -> usize {
         self.bytes_len()
     }
 
-    /// Takes note that a read has filled the first `count` bytes. A buffer whose room is initialized in any
-    /// case has nothing to do.
+    /// Records that a read has filled the first `count` bytes. A buffer whose room is always initialized has
+    /// nothing to do.
     ///
     /// # Safety
     ///
@@ -246,15 +245,15 @@ pub unsafe trait IoBufMut: IoBuf {
         debug_assert!(count <= self.bytes_len(), "{count} bytes, of which all were initialized");
     }
 
-    /// The initialized bytes, for code that is not the kernel. What else there is room for is reached by
-    /// [`fill_from`](IoBufMut::fill_from) only.
+    /// Returns the initialized bytes, for code that is not the kernel. Only
+    /// [`fill_from`](IoBufMut::fill_from) reaches the rest of the room.
     fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the trait promises that many initialized bytes there, which may be written to, and
         // which nothing else accesses while the value is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.stable_mut_ptr(), self.bytes_len()) }
     }
 
-    /// Copies bytes to the front, as a read would: as many as there is room for. Returns how many.
+    /// Copies bytes to the front, as a read would, as far as there is room. Returns their number.
     fn fill_from(&mut self, bytes: &[u8]) -> usize {
         let fill = |room: &mut [MaybeUninit<u8>]| {
             let count = bytes.len().min(room.len());
@@ -265,7 +264,8 @@ pub unsafe trait IoBufMut: IoBuf {
         unsafe { fill_with(self, fill) }
     }
 
-    /// At most the first `most` bytes of the room, for reads that fill it one after the other.
+    /// Returns at most the first `most` bytes of the room, for several reads that fill it one after the
+    /// other.
     fn room(self, most: usize) -> Room<Self>
     where
         Self: Sized,
@@ -274,22 +274,22 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-/// Has `fill` write to the room of a buffer, and returns its result: the number of bytes that it filled, from
-/// the front on.
+/// Calls `fill` to write to the room of a buffer, and returns its result: the number of bytes that it filled,
+/// from the front on.
 ///
 /// # Safety
 ///
-/// - `fill` writes initialized bytes only, and as many as it says from the front on.
+/// - `fill` writes only initialized bytes, and fills the number of bytes that it returns, from the front on.
 pub(crate) unsafe fn fill_with<T: IoBufMut + ?Sized>(
     buf: &mut T,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> usize,
 ) -> usize {
     let room = buf.bytes_room();
-    // SAFETY: the trait promises that as many bytes may be written to, which nothing else accesses while the
-    // value is borrowed. Those that are initialized stay so (the caller's promise).
+    // SAFETY: the trait promises that `room` bytes may be written to, and that nothing else accesses them
+    // while the value is borrowed. Initialized bytes stay so (the caller's promise).
     let count = fill(unsafe { std::slice::from_raw_parts_mut(buf.stable_mut_ptr().cast(), room) });
     assert!(count <= room, "{count} bytes in a room of {room}");
-    // SAFETY: the caller says that these are filled; there was room for them.
+    // SAFETY: the caller says that `fill` has filled these bytes; there was room for them.
     unsafe { buf.set_init(count) };
     count
 }
@@ -330,19 +330,19 @@ owned_bytes! {
     FixedBuf;
 }
 
-// SAFETY: the bytes live in an allocation of their own that does not move with the value, and the value owns
+// SAFETY: the bytes lie in an allocation of their own that does not move with the value, and the value owns
 // it alone.
 unsafe impl IoBuf for Vec<u8> {
     bytes_of_slice!();
 }
 
-// SAFETY: as above, and so does the rest of the capacity, which nothing else uses: an empty one's room. To
-// set the length moves nothing.
+// SAFETY: as above. The same holds for the rest of the capacity, which nothing else uses: the room of an
+// empty one. Setting the length moves nothing.
 unsafe impl IoBufMut for Vec<u8> {
     room_of_vec!(capacity);
 }
 
-/// A function of its own, so that the way of a `Vec` that has a length stays short.
+/// Returns the capacity. Out of line, to keep the code for a `Vec` with a length short.
 #[cold]
 fn capacity(buf: &Vec<u8>) -> usize {
     buf.capacity()
@@ -366,7 +366,7 @@ shared_bytes! {
     Rc<[u8]>;
 }
 
-/// A part of a buffer. [`into_inner`](Slice::into_inner) gives the whole back.
+/// A part of a buffer. [`into_inner`](Slice::into_inner) returns the whole buffer.
 #[derive(Debug)]
 pub struct Slice<T> {
     buf: T,
@@ -375,20 +375,20 @@ pub struct Slice<T> {
 }
 
 impl<T> Slice<T> {
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> T {
         self.buf
     }
 
-    /// The whole buffer, borrowed.
+    /// Returns the whole buffer, borrowed.
     pub fn buffer(&self) -> &T {
         &self.buf
     }
 
-    /// Takes `count` bytes off the front.
+    /// Removes `count` bytes from the front.
     ///
     /// # Panics
-    /// When it has fewer.
+    /// When the slice has fewer.
     pub fn advance(&mut self, count: usize) {
         let len = self.end - self.begin;
         assert!(count <= len, "{count} bytes taken off a slice of {len}");
@@ -467,8 +467,8 @@ mod tests {
         Vec::<u8>::with_capacity(10).room(10).advance(1);
     }
 
-    /// On a kernel that writes late, and transfers less than asked for: under Miri no byte is reached that
-    /// has no value.
+    /// On a kernel that writes late, and transfers less than asked for: under Miri, no uninitialized byte is
+    /// read.
     #[test]
     fn only_what_was_read_gets_a_length() {
         for seed in 0..8 {
@@ -489,7 +489,7 @@ mod tests {
             let (result, bufs) = finish(&driver, driver.read_vectored(&file, bufs, 0));
             let count = result.expect("it can be read");
             assert!(bufs.concat().into_iter().take(count).eq(0..count as u8), "{bufs:?}");
-            // One that is canceled while the kernel has it, and one that is dropped.
+            // One read that is canceled while the kernel has it, and one that is dropped.
             let reader = driver.adopt_simulated(reader);
             let mut op = driver.read(&reader, Vec::with_capacity(64), 0);
             drop(driver.read(&reader, kernel.buffer(Vec::with_capacity(64)), 0));

@@ -1,12 +1,12 @@
 //! Operations as calls: a function of the kernel by name, and its arguments.
 //!
 //! An operation describes itself twice: as the entry that a ring takes, and as a [`Call`], which the other
-//! executors take: the poll backend, plain calls, threads of lanes, the simulated kernel. A call is a few
-//! words and can be sent to any thread. It names memory by address and descriptors by number; all of that is
-//! *lent*: the code that hands a call over keeps it valid until the call has ended.
+//! executors take (the poll backend, plain calls, threads of lanes, the simulated kernel). A call is a few
+//! words and can be sent to any thread. It names memory by address and descriptors by number. Both are
+//! *lent*: the code that hands a call over keeps them valid until the call has ended.
 //!
-//! This module states once the properties that many calls share: which are repeated after a signal, which act
-//! on an open file and which on a path, which change nothing.
+//! This module states the properties of calls once: which are repeated after a signal, which act on an open
+//! file and which on a path, which change nothing.
 //!
 //! Sources: the manual page of each call, `asm/unistd.h`.
 
@@ -40,7 +40,7 @@ pub enum Call {
         group: u16,
         /// `MSG_*`.
         flags: u32,
-        /// Each buffer is for a message, with these rooms in front of its bytes.
+        /// Set if each buffer is for a message, with these rooms in front of its bytes.
         message: Option<MessageRooms>,
     },
     /// Opens a path.
@@ -50,7 +50,7 @@ pub enum Call {
         /// The descriptor, which is given up.
         raw: i32,
     },
-    /// Waits for events on a descriptor, once.
+    /// Waits once for events on a descriptor.
     Poll {
         /// The descriptor.
         raw: i32,
@@ -86,7 +86,7 @@ pub enum Call {
     Cancel {
         /// The operations to cancel.
         victims: Victims,
-        /// All of them, and the answer is their number; otherwise the oldest.
+        /// Cancels all of them, and completes with their number; otherwise cancels the oldest.
         all: bool,
     },
     /// A system call that ends by itself and takes its arguments as they are.
@@ -134,29 +134,29 @@ pub enum Buffers {
     },
     /// Several.
     Many {
-        /// The address of as many [`IoVec`].
+        /// The address of an array of `count` [`IoVec`].
         vector: u64,
-        /// The number of parts.
+        /// The number of pieces.
         count: u32,
     },
 }
 
 impl Transfer {
-    /// A read into one piece of memory.
+    /// Returns a read into one piece of memory.
     #[inline(always)]
     pub(crate) fn read(raw: i32, to: *mut u8, len: u32, offset: u64, flags: u32) -> Call {
         let buffers = Buffers::One { addr: address(to), len };
         Call::Transfer(Self { raw, direction: Direction::Read, buffers, offset, flags })
     }
 
-    /// A write from one piece of memory.
+    /// Returns a write from one piece of memory.
     #[inline(always)]
     pub(crate) fn write(raw: i32, from: *const u8, len: u32, offset: u64, flags: u32) -> Call {
         let buffers = Buffers::One { addr: address(from), len };
         Call::Transfer(Self { raw, direction: Direction::Write, buffers, offset, flags })
     }
 
-    /// A transfer of several pieces of memory.
+    /// Returns a transfer of several pieces of memory.
     pub(crate) fn vectored(
         direction: Direction,
         raw: i32,
@@ -170,20 +170,20 @@ impl Transfer {
     }
 }
 
-/// The action on a socket that may wait for its peer.
+/// An action on a socket that may wait for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Takes a connection.
+    /// Accepts a connection.
     Accept,
-    /// Makes one.
+    /// Connects.
     Connect,
     /// Sends one piece of memory.
     Send,
-    /// Receives into one.
+    /// Receives into one piece of memory.
     Recv,
     /// Sends a message.
     SendMessage,
-    /// Receives one.
+    /// Receives a message.
     RecvMessage,
 }
 
@@ -194,7 +194,7 @@ pub struct SocketCall {
     pub raw: i32,
     /// The action.
     pub verb: Verb,
-    /// The system call's arguments after the descriptor, but for the flags.
+    /// The system call's arguments after the descriptor, without the flags.
     pub args: [usize; 2],
     /// `MSG_*`, or `SOCK_*` of an accept.
     pub flags: u32,
@@ -239,22 +239,22 @@ pub enum Victims {
     UserData(u64),
     /// Those on this descriptor.
     Descriptor(i32),
-    /// Whatever there is.
+    /// All operations.
     Any,
 }
 
 impl Victims {
-    /// The request as a call: for one with this `user_data`, or for all else.
+    /// Returns the request as a call: for one operation with this `user_data`, or for all other victims.
     pub(crate) fn call(self) -> Call {
         Call::Cancel { victims: self, all: !matches!(self, Self::UserData(_)) }
     }
 
-    /// The same with the number that identifies its completion.
+    /// Returns the request with the number that identifies its completion.
     pub(crate) fn request(self, user_data: u64) -> Request {
         Request { user_data, kind: OpKind::Cancel, call: self.call() }
     }
 
-    /// The same as a ring takes it.
+    /// Returns the request as a ring takes it.
     pub(crate) fn entry(self) -> Sqe {
         match self {
             Self::UserData(user_data) => Sqe::cancel(user_data),
@@ -300,9 +300,10 @@ macro_rules! functions {
 /// The properties of a system call besides its arguments.
 #[derive(Clone, Copy)]
 struct Properties {
-    /// Interrupted by a signal it may have been done, and doing it again would change that.
+    /// Not to be repeated after a signal: an interrupted call may have been done, and a second one would give
+    /// another result.
     once: bool,
-    /// It acts on the path that is its second argument, if that is there.
+    /// It acts on the path that is its second argument, unless that is null.
     path: bool,
     /// It waits neither for a peer nor for a device.
     short: bool,
@@ -359,22 +360,22 @@ functions! {
     Mkdirat = __NR_mkdirat: once path;
     /// `readlinkat(2)`.
     Readlinkat = __NR_readlinkat: path;
-    /// `recvmmsg(2)`, whose flags say that it does not wait.
+    /// `recvmmsg(2)`, with flags that forbid waiting.
     Recvmmsg = __NR_recvmmsg: ;
     /// `renameat2(2)`.
     Renameat = __NR_renameat2: once path;
-    /// `sendfile(2)` to a socket, as far as that has room. The fifth argument is not the kernel's: it says
-    /// what may be done with the socket's mode.
+    /// `sendfile(2)` to a socket, as far as that has room. The fifth argument is not the kernel's: it tells
+    /// how the socket's mode may be changed.
     Sendfile = __NR_sendfile: writes;
-    /// `sendmmsg(2)`, whose flags say that it does not wait.
+    /// `sendmmsg(2)`, with flags that forbid waiting.
     Sendmmsg = __NR_sendmmsg: ;
-    /// `sendto(2)`, whose flags say that it does not wait.
+    /// `sendto(2)`, with flags that forbid waiting.
     Sendto = __NR_sendto: ;
     /// `shutdown(2)`.
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.
     Socket = __NR_socket: short;
-    /// `splice(2)`, whose flags say that it does not wait for a pipe.
+    /// `splice(2)`, with flags that forbid waiting for a pipe.
     Splice = __NR_splice: writes;
     /// `statx(2)`.
     Statx = __NR_statx: path pure;
@@ -386,19 +387,19 @@ functions! {
     Syncfs = __NR_syncfs: ;
     /// `unlinkat(2)`.
     Unlinkat = __NR_unlinkat: once path;
-    /// `utimensat(2)`, without a path on the descriptor itself.
+    /// `utimensat(2)`; without a path it acts on the descriptor itself.
     Utimensat = __NR_utimensat: path;
 }
 
 impl System {
-    /// A system call with these arguments.
+    /// Returns a system call with these arguments.
     pub(crate) fn of<const N: usize>(function: Function, args: [usize; N]) -> Call {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&args);
         Call::System(Self { function, args: all })
     }
 
-    /// A system call on an open file, with these arguments after the descriptor.
+    /// Returns a system call on an open file, with these arguments after the descriptor.
     pub(crate) fn on<const N: usize>(function: Function, raw: i32, args: [usize; N]) -> Call {
         let mut all = [0; 6];
         all[0] = register(raw);
@@ -411,7 +412,7 @@ impl System {
         self.function.properties().short
     }
 
-    /// Performs it.
+    /// Performs the call.
     ///
     /// # Errors
     /// Its errno; `EOPNOTSUPP` for a call that this kernel does not have.
@@ -421,7 +422,7 @@ impl System {
     /// - The memory and the descriptors that it names are lent.
     pub(crate) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { function, args } = self;
-        // SAFETY: the arguments name memory and descriptors that are lent, by the caller's promise.
+        // SAFETY: the caller lends the memory and the descriptors that the arguments name.
         let call = || unsafe { sys::syscall(function as u32, args) };
         let result = match function.properties() {
             // SAFETY: as above.
@@ -435,8 +436,8 @@ impl System {
 }
 
 impl Call {
-    /// The descriptor whose operations it counts among: as with a ring, none if that only says where a path
-    /// begins. What closes one is none of them.
+    /// Returns the descriptor on which a cancel request finds the operation. As with a ring, it is `None` if
+    /// the descriptor only tells where a path begins, and for a close.
     pub(crate) fn acts_on(&self) -> Option<i32> {
         match self {
             Self::Open(_) | Self::Close { .. } | Self::Cancel { .. } => None,
@@ -450,7 +451,7 @@ impl Call {
         }
     }
 
-    /// The descriptor that it names first, be it the directory that a path begins at.
+    /// Returns the first descriptor that the call names, including a directory at which a path begins.
     pub(crate) fn descriptor(&self) -> Option<i32> {
         let raw = match *self {
             Self::Transfer(Transfer { raw, .. })
@@ -467,7 +468,7 @@ impl Call {
             Self::System(System { function: Function::Socket, .. })
             | Self::Nop
             | Self::Cancel { .. } => return None,
-            // The first argument is the address of what the link is to say.
+            // The first argument is the address of the link's target.
             Self::System(System { function: Function::Symlinkat, args }) => args[1] as i32,
             Self::System(System { args, .. }) => args[0] as i32,
         };
@@ -489,8 +490,8 @@ impl Call {
         matches!(self, Self::Transfer(transfer) if transfer.offset == CURRENT_POSITION)
     }
 
-    /// Returns whether it changes nothing, so that it may be done twice. A read at the file's own position
-    /// moves that position, and so is not pure.
+    /// Returns whether the call changes nothing, so that it may be done twice. A read at the file's own
+    /// position moves that position, and is therefore not pure.
     pub(crate) fn is_pure_read(&self) -> bool {
         match self {
             Self::Transfer(Transfer { direction, offset, .. }) => {
@@ -502,26 +503,26 @@ impl Call {
     }
 }
 
-/// The result of a completion.
+/// Returns the result as a completion has it.
 #[inline(always)]
 pub(crate) fn outcome(result: Result<usize, Errno>) -> i32 {
-    // No call is asked for more than `i32::MAX`, and a transfer moves at most `MAX_RW_BYTES`.
+    // No call requests more than `i32::MAX`, and a transfer moves at most `MAX_RW_BYTES`.
     result.map_or_else(failed, |count| count as i32)
 }
 
-/// The result of a completion that says that the operation failed.
+/// Returns the errno as the result of a completion.
 #[inline(always)]
 pub(crate) fn failed(errno: Errno) -> i32 {
     -errno.raw_os_error()
 }
 
-/// An address as a call has it. The memory is reached by that number alone.
+/// Returns an address as a call has it. The kernel reaches the memory by that number alone.
 #[inline(always)]
 pub(crate) fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// The same as the argument of a system call.
+/// Returns an address as the argument of a system call.
 pub(crate) fn word<T>(pointer: *const T) -> usize {
     pointer.expose_provenance()
 }

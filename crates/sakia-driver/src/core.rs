@@ -1,19 +1,18 @@
 //! The driver's state machine: admission, submission, completion, cancellation, without a system call
 //! and without running users' code.
 //!
-//! The caller of a method here holds the only borrow of the core. Actions in users' code that must follow
-//! (waking, disposing) are left on two queues, which [`Handle`](crate::Handle) works off when the borrow has
-//! ended.
+//! The caller of a method here holds the only borrow of the core. Actions that run users' code (waking,
+//! disposing) are put on two queues, which [`Handle`](crate::Handle) works off once the borrow has ended.
 //!
 //! Invariant: memory of a pushed operation is touched only by the kernel until its last completion. The parts
 //! have invariants of their own.
 //!
 //! # Layout
 //!
-//! Each part has its own state: `inline` plain calls and the way to threads, `admit` who is pushed and who
-//! waits, `submit` turns and enters, `complete` results, `cancel` requests to cancel, `attention` whether a
-//! turn is wanted, `buffers` memory that the backend has for good, `end` what is left then. `trace` and
-//! `watch` tell others what happens, `ages` is a list of the latter.
+//! Each part has its own state: `inline` has plain calls and the way to threads, `admit` decides which
+//! operations are pushed and which wait, `submit` has turns and enters, `complete` results, `cancel` requests
+//! to cancel, `attention` tells whether a turn is wanted, `buffers` has memory lent to the backend for good,
+//! `end` ends the driver. `trace` and `watch` report what happens; `ages` is a list that `watch` keeps.
 
 mod admit;
 mod ages;
@@ -53,11 +52,11 @@ use crate::counters::{Counters, OpKind};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
 use crate::policy::{CallMode, Route, Rules};
-use crate::slab::{Slab, SlotRef, State, flag};
+use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
-/// Completions handled in one turn before the caller gets to run.
+/// The maximum number of completions handled in one turn before the caller runs.
 const TURN_COMPLETIONS_MAX: u32 = 1024;
 
 /// The phase of a driver's life.
@@ -75,7 +74,7 @@ pub(crate) struct Core {
     pub(crate) backend: Auto,
     pub(crate) slab: Slab,
     pub(crate) phase: Phase,
-    /// Entries pushed whose last completion has not come, requests to cancel included.
+    /// Entries pushed and without a last completion, requests to cancel included.
     pub(crate) in_flight: u32,
     pub(crate) counters: Counters,
     memory: Memory,
@@ -126,7 +125,7 @@ impl Drop for Blocks {
 impl Core {
     pub(crate) fn new(backend: Auto) -> Self {
         let cq_entries = backend.cq_entries();
-        // Cancels must find room whatever else is in flight, on the smallest queue too.
+        // Requests to cancel must find room whatever else is in flight, on the smallest queue too.
         let reserve = (cq_entries / 8).clamp(1, 16);
         Self {
             slab: Slab::new(),
@@ -148,8 +147,8 @@ impl Core {
         }
     }
 
-    /// Moves an operation into a slot, and performs it at once or pushes its entry if there is room.
-    /// `rules` are other ones than the driver's.
+    /// Moves an operation into a slot, and performs it at once or pushes its entry if there is room. `rules`
+    /// replace the driver's rules.
     #[inline(always)]
     pub(crate) fn start<O: Operation>(
         &mut self,
@@ -179,7 +178,7 @@ impl Core {
                             return slot;
                         }
                     } else if mode == CallMode::Blocking || !self.batches_well(slot) {
-                        // Without a refusal here, the queue would hand the operation to a worker, or wait for
+                        // Without the plain call, the queue would hand the operation to a worker, or wait for
                         // it.
                         self.defer(slot);
                         return slot;
@@ -199,15 +198,15 @@ impl Core {
         slot
     }
 
-    /// Starts an operation whose result no caller waits for: it is disposed of.
+    /// Starts an operation whose result no caller waits for: its completion disposes of it.
     pub(crate) fn start_detached<O: Operation>(&mut self, operation: O) -> Key {
         let slot = self.start(ManuallyDrop::new(operation), None);
         let key = self.slab.key(slot);
         self.trace_dropped(slot, true);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
-        if header.state == State::Done {
-            header.state = State::Disposing;
+        if header.state == SlotState::Done {
+            header.state = SlotState::Disposing;
             self.outbox.disposals.push_back(slot);
         } else {
             self.watch_mark(slot, mark::ORPHAN);
@@ -215,7 +214,7 @@ impl Core {
         key
     }
 
-    /// A descriptor is about to be closed or given away.
+    /// Forgets a descriptor that is about to be closed or given away.
     ///
     /// # Safety
     ///
@@ -251,8 +250,8 @@ impl Core {
                 NonNull::from(Box::leak(Box::<O>::new_uninit())).cast()
             }
         };
-        // SAFETY: the slot is free, so its cell is unused memory of the slab, large enough and
-        // aligned for a pointer and, when the storage is inline, for `O`. So is the other memory.
+        // SAFETY: the slot is free, so its cell is unused memory of the slab, large enough and aligned for a
+        // pointer and, if the storage is inline, for `O`. The same holds for the pooled or boxed memory.
         unsafe {
             if Erased::<O>::STORAGE != Storage::Inline {
                 cell.cast::<NonNull<ManuallyDrop<O>>>().write(place);
@@ -266,12 +265,12 @@ impl Core {
         self.backend.is_intact()
     }
 
-    /// The backend's time; zero once there is none.
+    /// Returns the backend's time; zero once there is no backend.
     pub(crate) fn now(&self) -> Duration {
         self.backend.now()
     }
 
-    /// Returns all counters, with those of the backend.
+    /// Returns all counters, those of the backend included.
     pub(crate) fn counters(&self) -> Counters {
         let mut counters = self.counters;
         for &kind in OpKind::ALL {
@@ -288,7 +287,7 @@ impl Core {
         counters
     }
 
-    /// Operations that are still in slots.
+    /// Returns the number of operations that are still in slots.
     pub(crate) fn live(&self) -> u32 {
         self.slab.live()
     }

@@ -14,12 +14,12 @@ macro_rules! counters {
         }
 
         impl $type {
-            /// Every field that is a number, with its name, in the order of the fields.
+            /// Returns every field that is a number, with its name, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// Adds the counts of another one.
+            /// Adds the other's counts.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
                 $(
@@ -38,54 +38,54 @@ counters! {
         kinds: [KindCounters; OpKind::COUNT];
     /// Operations started.
     started,
-    /// Operations whose last completion came, or that ended before the kernel saw them.
+    /// Operations whose last completion came, or that ended before they reached the kernel.
     finished,
     /// Entries given to the kernel, requests to cancel included.
     pushed,
     /// Calls of `io_uring_enter(2)`.
     enters,
-    /// Of these, the ones that were ready to sleep.
+    /// Enters that were ready to sleep.
     waits,
     /// Completions copied out of the queue.
     completions,
-    /// Of these, the ones that were not their operation's last.
+    /// Completions that were not their operation's last.
     delivered,
-    /// Receives that found no provided buffer left, and brought memory of their own.
+    /// Receives that found no provided buffer, and brought memory of their own.
     pool_misses,
     /// Operations that had to wait for admission: queue full or no credit left.
     backlogged,
-    /// Operations that waited for the plain calls of another turn.
+    /// Operations that waited for another turn's plain calls.
     deferred,
     /// Operations dropped before they were done.
     orphaned,
-    /// Entries taken back before the kernel saw them.
+    /// Entries taken back before they reached the kernel.
     revoked,
     /// Requests to cancel given to the kernel.
     cancels,
     /// Completions of unknown or finished operations; ignored.
     stale,
-    /// Turns that found the completion queue overflowing. Nothing is lost by it.
+    /// Turns that found the completion queue overflowing. No completion is lost.
     overflows,
     /// Enters that the kernel answered with `EINTR`, `EAGAIN` or `EBUSY`.
     retries,
-    /// Times the kernel ended a wait for many sends because not all were done.
+    /// Waits for many sends that the kernel ended before all sends were done.
     drains_missed,
-    /// Times another thread woke this one, as far as completions tell.
+    /// Wakes by other threads, as far as completions tell.
     remote_wakes,
-    /// Operations too large for their slot's own memory, kept in a pooled block.
+    /// Operations in a pooled block, too large for their slot's own memory.
     pooled,
-    /// Operations too large for that too, kept in an allocation of their own.
+    /// Operations in an allocation of their own, too large for a pooled block.
     boxed,
-    /// Files that were registered with the ring, since many transfers went through it.
+    /// Files that were registered with the ring after many transfers through it.
     registered_files,
-    /// Descriptors whose `close(2)` failed while no caller waited for it.
+    /// Failed `close(2)` calls whose caller was gone.
     close_errors,
-    /// Operations whose memory was given up at the end because they would not finish.
+    /// Operations that never finished, and whose memory was leaked at the end.
     leaked,
 }
 
 impl Counters {
-    /// The counters of one kind of operation.
+    /// Returns the counters of one kind of operation.
     pub fn of(&self, kind: OpKind) -> KindCounters {
         self.kinds[kind as usize]
     }
@@ -99,11 +99,11 @@ counters! {
     submitted,
     /// Done as a plain system call on the driver's thread.
     inline,
-    /// Tried so, and found that it would have blocked.
+    /// Tried as a plain call, which would have blocked.
     would_block,
     /// Given to a thread of a lane.
     lane,
-    /// Handed by the kernel to one of its workers, as far as it tells: a ring does not.
+    /// Handed by the kernel to one of its workers, if the backend knows: a ring does not.
     punted,
 }
 
@@ -119,7 +119,7 @@ macro_rules! op_kinds {
         impl OpKind {
             pub(crate) const COUNT: usize = Self::ALL.len();
 
-            /// All kinds.
+            /// All kinds, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
             /// Returns the name of the kind, in lower case.
@@ -143,7 +143,7 @@ op_kinds! {
     Open "open";
     /// Closing.
     Close "close";
-    /// Asking about a file, or about a file system.
+    /// Queries about a file, or about a file system.
     Statx "statx";
     /// Making a file or a file system durable.
     Fsync "fsync";
@@ -155,13 +155,13 @@ op_kinds! {
     Rename "rename";
     /// Making a link of either sort.
     Link "link";
-    /// Asking where a symbolic link points to.
+    /// Reading the target of a symbolic link.
     Readlink "readlink";
     /// Allocating and freeing room within a file.
     Allocate "allocate";
     /// Changing the length of a file.
     Truncate "truncate";
-    /// Telling how a file will be used.
+    /// Advice on the future use of a file.
     Advise "advise";
     /// Listing a directory.
     List "list";
@@ -173,7 +173,7 @@ op_kinds! {
     Attribute "attribute";
     /// Locking a file, and unlocking.
     Lock "lock";
-    /// Making a socket, giving it an address, letting it take connections, ending one.
+    /// Making, binding, listening on and shutting down a socket.
     Socket "socket";
     /// Accepting a connection.
     Accept "accept";

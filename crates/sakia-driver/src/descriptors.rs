@@ -22,22 +22,22 @@ pub(crate) struct KernelDescriptors;
 
 impl Descriptors for KernelDescriptors {
     unsafe fn close(&self, raw: i32) -> io::Result<()> {
-        // SAFETY: the caller owns the descriptor, gives it up, and uses the number no more.
+        // SAFETY: the caller owns the descriptor, gives it up, and does not use the number any more.
         unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from)
     }
 
     unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
         // SAFETY: the caller gives the descriptor up.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // If the thread cannot be started, its closure is dropped, and the descriptors in it are closed here:
-        // without threads there is no other place to do it.
+        // If the thread cannot be started, its closure is dropped, which closes the descriptors on this
+        // thread: without threads there is no other place for it.
         let closer = thread::Builder::new().name("sakia-close".into());
         with_lane_mask(|| closer.spawn(move || drop(fd))).map(drop).or(Ok(()))
     }
 
     unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
         let Ok(table) = MountTable::read() else { return false };
-        // The caller's, or one that this call has opened.
+        // `raw` is the caller's, or a descriptor that this call has opened.
         let is_known = |raw| {
             // SAFETY: both stay open during the call.
             let facts = unsafe { self.facts(raw) };
@@ -47,7 +47,7 @@ impl Descriptors for KernelDescriptors {
         if path.to_bytes().first() != Some(&b'/') && !is_known(raw) {
             return false;
         }
-        // If only such types are mounted, no link on the way leads to another.
+        // If only such types are mounted, no link on the way leads to another type.
         let mut types = table.entries().iter().map(|entry| &*entry.file_system);
         if types.all(|name| mounts::is_local(name) || mounts::is_made_up(name)) {
             return true;
@@ -59,7 +59,7 @@ impl Descriptors for KernelDescriptors {
     unsafe fn facts(&self, raw: i32) -> FileFacts {
         // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // Attributes that need a request to a file server are left out: it may never answer.
+        // Attributes that need a request to a file server are omitted: the server may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MNT_ID;
         let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
@@ -76,7 +76,7 @@ impl Descriptors for KernelDescriptors {
         let mut stat = StatxResult::default();
         let (path, result) =
             (c"".as_ptr().expose_provenance(), (&raw mut stat).expose_provenance());
-        // SAFETY: the path is static, and the result outlives the call; it has the kernel's form.
+        // SAFETY: the path is static, and the result, which has the kernel's form, outlives the call.
         if unsafe { sys::statx(raw, path as u64, flags, wanted, result as u64) }.is_err() {
             // SAFETY: the caller keeps the descriptor open during the call.
             return (unsafe { self.facts(raw) }, StatxResult::default());
@@ -104,7 +104,7 @@ impl Descriptors for KernelDescriptors {
 
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
         let here = rustix::process::getcwd(Vec::new()).unwrap_or_default();
-        // A directory that was removed, or is not below the root, is taken to be on the root's mount.
+        // A directory that was removed, or lies outside the root, counts as on the root's mount.
         let here = Path::new("/").join(OsStr::from_bytes(here.to_bytes()));
         (RemoteMounts::read(), here)
     }
@@ -156,14 +156,14 @@ impl Descriptors for KernelDescriptors {
     unsafe fn make_blocking(&self, raw: i32) {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // It was set a moment ago in the same way.
+        // No failure is expected: the same call has just set the flag.
         let _ = open::make_blocking(fd);
     }
 }
 
 /// Returns whether a path leads to a file system that `is_known` accepts, given a descriptor on it. The
-/// directory of the last name has to be in the cache. The name is looked up there: its file is on the same
-/// mount, and is no link.
+/// directory of the last name has to be in the cache. The last name is looked up there, and its file must be
+/// on the same mount and not be a link.
 ///
 /// # Safety
 ///
@@ -190,7 +190,7 @@ unsafe fn is_known_by_place(raw: i32, path: &CStr, is_known: impl Fn(i32) -> boo
     }
 }
 
-/// The directory in which the last name of a path is looked up, and that name.
+/// Returns the directory in which the last name of a path is looked up, and that name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let named = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     match path[..named].iter().rposition(|&byte| byte == b'/') {
@@ -200,7 +200,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The address that this call tells of a socket.
+/// Returns the address of a socket that this call gets.
 ///
 /// # Safety
 ///
@@ -214,12 +214,12 @@ unsafe fn address_by(call: u32, raw: i32) -> io::Result<SocketAddress> {
     Ok(room.address())
 }
 
-/// Used where the kernel lacks `statx(2)`.
+/// Returns the facts about an open file on kernels without `statx(2)`.
 #[cold]
 fn facts_by_fstat(fd: BorrowedFd<'_>) -> FileFacts {
     match rustix::fs::fstat(fd) {
         Ok(stat) => facts_of(stat.st_mode, stat.st_size.try_into().ok(), stat.st_dev, None),
-        // Not to know is to expect the worst.
+        // Unknown facts stand for the worst case.
         Err(_) => FileFacts::UNKNOWN,
     }
 }
@@ -235,7 +235,7 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
     FileFacts { kind, device: Some(device), mount_id, size }
 }
 
-/// The type of the file system that a file is on; empty when the table does not have it.
+/// Returns the type of the file system that a file is on; empty if the table does not have it.
 fn find_type(table: &MountTable, facts: &FileFacts) -> String {
     let entry = match (facts.mount_id, facts.device) {
         (Some(id), _) => table.find_by_id(id),

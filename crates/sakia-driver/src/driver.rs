@@ -18,15 +18,15 @@ use crate::handle::{Handle, Shared};
 use crate::policy::Mounts;
 use crate::uring::Uring;
 
-/// How long a dropped driver waits for the kernel to give memory back.
+/// The time for which a dropped driver waits for the kernel to give memory back.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
-/// How often a driver that waits for its end asks again for everything to be canceled.
+/// The interval at which a driver that waits for its end requests again that everything be canceled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Performs operations for one thread.
 ///
 /// A loop starts operations through the [`Handle`] that the driver derefs to, and calls
-/// [`turn`](Driver::turn): that submits started operations, handles completions, and sleeps when there is
+/// [`turn`](Driver::turn), which submits started operations, handles completions, and sleeps when there is
 /// nothing to do.
 ///
 /// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
@@ -34,7 +34,7 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Driver {
     handle: Handle,
-    /// Turns are taken by the thread that owns the backend.
+    /// Only the thread that owns the backend takes turns.
     thread: PhantomData<*mut ()>,
 }
 
@@ -48,7 +48,7 @@ pub struct Drained {
 }
 
 impl Driver {
-    /// A driver on a ring with the default sizes.
+    /// Makes a driver on a ring with the default sizes.
     ///
     /// # Errors
     /// See [`sakia_ring::SetupError`].
@@ -56,7 +56,7 @@ impl Driver {
         Uring::new().map(|ring| Self::on(Auto::Uring(ring)))
     }
 
-    /// A driver on this backend, which has nothing in flight.
+    /// Makes a driver on this backend, which has nothing in flight.
     pub fn new(backend: impl Backend) -> Self {
         Self::on(Auto::from_backend(backend))
     }
@@ -70,22 +70,22 @@ impl Driver {
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
-    /// The handle through which operations are started.
+    /// Returns the handle through which operations are started.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
     /// Submits started operations and handles completions; if there are none, sleeps as `wait` says. Then
-    /// wakes tasks and disposes of unwanted results. Returns the number of operations that were finished,
-    /// dropped ones included, plus that of completions after which more follow. It may return 0 before the
-    /// time is over, for example after a signal.
+    /// wakes tasks and disposes of unwanted results. Returns the number of finished operations, dropped ones
+    /// included, plus the number of completions that are not their operation's last. It may return 0 before
+    /// `wait` is over, for example after a signal.
     ///
     /// Wakers are called from here, outside the driver, so that they may start operations and drop
     /// handles.
     ///
     /// # Errors
-    /// A permanent failure of the backend; and always in a forked child. The driver is of no more use
-    /// then.
+    /// A permanent failure of the backend, after which the driver is of no more use; always an error in a
+    /// forked child.
     #[inline]
     pub fn turn(&self, wait: Wait) -> io::Result<u32> {
         let mut core = self.handle.shared.core.borrow_mut();
@@ -98,7 +98,7 @@ impl Driver {
         result
     }
 
-    /// Says whether [`wants_turn`](Driver::wants_turn) is worth asking.
+    /// Returns a cheap check whether [`wants_turn`](Driver::wants_turn) is worth a call.
     pub fn attention(&self) -> Attention {
         self.handle.shared.core.borrow().due.attention.clone()
     }
@@ -110,37 +110,37 @@ impl Driver {
         self.handle.shared.core.borrow().wants_turn()
     }
 
-    /// Returns whether a turn would bring completions, as far as a few loads tell; started operations do not
-    /// count.
+    /// Returns whether a turn would bring completions, as far as a few loads from memory tell. Started
+    /// operations do not count.
     pub fn has_news(&self) -> bool {
         self.handle.shared.core.borrow().has_news()
     }
 
-    /// Returns whether [`wants_turn`](Driver::wants_turn) reports every completion. If not, a busy loop takes
-    /// a turn from time to time, and says so by [`look_again`](Driver::look_again).
+    /// Returns whether [`wants_turn`](Driver::wants_turn) reports every completion. If not, a busy loop calls
+    /// [`look_again`](Driver::look_again) and takes a turn from time to time.
     pub fn tells_news(&self) -> bool {
         self.with_backend(|backend: &Auto| backend.tells_news()).unwrap_or(false)
     }
 
-    /// Has the next turn look for completions, though the last one was not long ago.
+    /// Makes the next turn look for completions even if the last turn was a moment ago.
     pub fn look_again(&self) {
         self.handle.shared.core.borrow().look_again();
     }
 
-    /// Returns the number of plain calls made since the last turn; one that copies more counts as several.
-    /// When no more are made, all that a turn may have.
+    /// Returns the number of plain calls made since the last turn, where one that copies many bytes counts as
+    /// several. Returns a turn's whole budget if no more calls are allowed.
     pub fn plain_calls(&self) -> u32 {
         self.handle.shared.core.borrow().plain_calls()
     }
 
-    /// The backend's time, see [`Backend::now`]; zero once the driver has stopped.
+    /// Returns the backend's time, see [`Backend::now`]; zero once the driver has stopped.
     pub fn now(&self) -> Duration {
         self.handle.shared.core.borrow().now()
     }
 
-    /// Has [`wants_turn`](Driver::wants_turn) turn true once `after` has passed, if it is not before.
-    /// Several may be set; none can be taken back. One system call. False where there is no such thing, or
-    /// no room: then look at a clock.
+    /// Makes [`wants_turn`](Driver::wants_turn) return true once `after` has passed, if not earlier. Several
+    /// alarms may be set; none can be taken back. Costs one system call. Returns false if the backend has no
+    /// alarms or no room for another; then the caller has to read a clock.
     pub fn set_alarm(&self, after: Duration) -> bool {
         self.handle.shared.core.borrow_mut().set_alarm(after)
     }
@@ -153,14 +153,15 @@ impl Driver {
         self.handle.shared.core.borrow_mut().check()
     }
 
-    /// The token of an operation that is done, oldest first; see [`Op::set_token`](crate::Op::set_token).
+    /// Returns the token of an operation that is done, oldest first; see
+    /// [`Op::set_token`](crate::Op::set_token).
     #[inline]
     pub fn next_done(&self) -> Option<u64> {
         self.handle.shared.core.borrow_mut().outbox.tokens.pop_front()
     }
 
-    /// Returns the means for other threads to wake this one while it sleeps in [`turn`](Driver::turn). With
-    /// it, a turn that may wait for ever does so with nothing in flight too.
+    /// Returns the means for other threads to wake this one while it sleeps in [`turn`](Driver::turn).
+    /// Afterwards a turn that may wait for ever sleeps even with nothing in flight.
     ///
     /// # Errors
     /// See [`Backend::remote_wake`]; `ECANCELED` once the driver has stopped.
@@ -171,21 +172,22 @@ impl Driver {
         Ok(wake)
     }
 
-    /// A descriptor that becomes readable when a turn would bring something, for a foreign loop to
+    /// Returns a descriptor that becomes readable when a turn would bring something, for a foreign loop to
     /// poll; see [`Backend::pollable`].
     ///
     /// # Errors
-    /// See there; `ECANCELED` once the driver has stopped.
+    /// As [`Backend::pollable`]; `ECANCELED` once the driver has stopped.
     pub fn pollable(&self) -> io::Result<OwnedFd> {
         self.handle.shared.core.borrow_mut().backend.pollable()
     }
 
-    /// Makes that descriptor unreadable until something comes again. Before the turn, not after.
+    /// Makes the descriptor of [`pollable`](Driver::pollable) unreadable until something new comes. Call it
+    /// before the turn, not after.
     pub fn clear_readiness(&self) {
         self.handle.shared.core.borrow_mut().backend.clear_readiness();
     }
 
-    /// Calls `f` with the backend. `None` if it is of another type, and once the driver has stopped.
+    /// Calls `f` with the backend. `None` if the backend is of another type, or the driver has stopped.
     ///
     /// # Panics
     /// When `f` uses the driver.
@@ -194,14 +196,14 @@ impl Driver {
         core.backend.get().filter(|_| core.phase != Phase::Stopped).map(f)
     }
 
-    /// Ends the driver: lets nothing new in, cancels the operations in flight, and waits for the kernel to
-    /// give every operation's memory back, at most for `limit`. What is not back by then is leaked: it stays
+    /// Ends the driver: refuses new operations, cancels those in flight, and waits at most `limit` for the
+    /// kernel to give every operation's memory back. Memory that is not back by then is leaked: it stays
     /// valid for ever, and is counted.
     ///
-    /// Operations that are over by then keep their results for their handles. New ones end with
-    /// `ECANCELED`. In a forked child nothing happens but the leak.
+    /// Operations that end by then keep their results for their handles. New ones end with `ECANCELED`. In a
+    /// forked child the call only leaks.
     pub fn shutdown(self, limit: Duration) -> Drained {
-        self.end(limit) // `drop` finds it done
+        self.end(limit) // `drop` has nothing left to do
     }
 
     fn end(&self, limit: Duration) -> Drained {
@@ -210,7 +212,7 @@ impl Driver {
             return Drained { leaked: 0 };
         }
         if !shared.core.borrow().is_intact() {
-            // The parent's operations: neither their memory nor their ring is this process's.
+            // The parent's operations: this process owns neither their memory nor their ring.
             std::mem::forget(self.handle.clone());
             return Drained { leaked: u64::from(shared.core.borrow().in_flight) };
         }
@@ -237,7 +239,7 @@ impl Driver {
                 core.cancel_everything();
                 ask_again = now + CANCEL_INTERVAL;
             }
-            // No loop asks for them any more, and with some the turn would not sleep.
+            // No loop asks for the tokens any more, and a turn does not sleep while there are some.
             core.outbox.tokens.clear();
             let wait = Wait::For(left.min(ask_again - now));
             let turn = catch_unwind(AssertUnwindSafe(|| core.take_turn(wait)));
@@ -270,8 +272,9 @@ impl Driver {
     }
 
     /// Lends a descriptor to the driver, which keeps its owner while operations use it, and does not close
-    /// it. So several drivers, on different threads, can have operations on the same one. Lent twice at a
-    /// time it is the same [`Fd`]. Closing that says no more than that nothing uses it here any more.
+    /// it. So several drivers, on different threads, can have operations on the same descriptor. A descriptor
+    /// lent again while a loan lasts gives the same [`Fd`]. Closing that `Fd` means only that this driver no
+    /// longer uses the descriptor.
     ///
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
@@ -286,7 +289,7 @@ impl Driver {
     /// Refuses a descriptor of the process where numbers mean something else.
     fn assert_is_of_this_process(&self, fd: &impl AsFd) {
         let is_of_process = self.handle.shared.descriptors.are_of_this_process();
-        assert!(is_of_process, "{:?} is none of the simulated kernel's", fd.as_fd());
+        assert!(is_of_process, "{:?} does not belong to the simulated kernel", fd.as_fd());
     }
 
     /// Gives a descriptor to the driver, which closes it when its last user is gone.

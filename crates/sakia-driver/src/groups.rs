@@ -1,4 +1,4 @@
-//! Groups of provided buffers: memory that receives take when there is something to put in it.
+//! Groups of provided buffers: memory that a receive takes once there are bytes for it.
 //!
 //! Buffers of a group are lent to the backend, from [`provide`](Groups::provide) until a completion names the
 //! buffer. Only the address is kept.
@@ -26,7 +26,7 @@ pub(crate) struct Groups {
 /// One group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The most buffers that it has at a time; their numbers are below.
+    /// The maximum number of buffers at a time; their ids are below it.
     entries: u16,
     /// Oldest first.
     pub(crate) buffers: VecDeque<Provided>,
@@ -36,7 +36,7 @@ impl Groups {
     /// Adds an empty group.
     ///
     /// # Errors
-    /// `EINVAL`: without room. `EEXIST`: there is one.
+    /// `EINVAL`: the group has no room. `EEXIST`: there is a group with this number.
     pub(crate) fn register(&mut self, group: u16, entries: u16) -> Result<(), Errno> {
         if entries == 0 {
             return Err(Errno::INVAL);
@@ -49,30 +49,30 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns whether there is such a group.
+    /// Returns whether there is a group with this number.
     pub(crate) fn contains(&self, group: u16) -> bool {
         self.by_number.contains_key(&group)
     }
 
-    /// Adds a buffer behind those that are there.
+    /// Adds a buffer behind the others.
     ///
     /// # Panics
-    /// When the group is unknown or full, or the number beyond its size.
+    /// When the group is unknown or full, or the id is not below its size.
     pub(crate) fn provide(&mut self, group: u16, buffer: Provided) {
-        let group = self.by_number.get_mut(&group).expect("buffers are for a group that is there");
+        let group = self.by_number.get_mut(&group).expect("buffers are for a registered group");
         let is_in_bounds =
             buffer.id < group.entries && group.buffers.len() < usize::from(group.entries);
         assert!(is_in_bounds, "buffer {} of {}", buffer.id, group.entries);
         group.buffers.push_back(buffer);
     }
 
-    /// The buffer that is to be used next.
+    /// Returns the buffer to be used next.
     pub(crate) fn oldest(&self, group: u16) -> Option<Provided> {
         let buffers = &self.by_number.get(&group)?.buffers;
         buffers.front().copied()
     }
 
-    /// Takes it out: a completion names it.
+    /// Takes the oldest buffer out: a completion names it.
     pub(crate) fn take_oldest(&mut self, group: u16) {
         if let Some(group) = self.by_number.get_mut(&group) {
             group.buffers.pop_front();

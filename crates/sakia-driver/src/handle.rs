@@ -25,7 +25,7 @@ use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Completion, Erased, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
-use crate::slab::{Notify, SlotRef, State};
+use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
 /// The state that all handles of a driver share.
@@ -34,9 +34,9 @@ pub(crate) struct Shared {
     pub(crate) core: RefCell<Core>,
     /// Outlives the backend.
     pub(crate) descriptors: Rc<dyn Descriptors>,
-    /// The file systems that descriptors led to.
+    /// The file systems that descriptors refer to.
     pub(crate) mounts: Mounts,
-    /// Descriptors that were lent, by number: each has one [`Fd`], as every other descriptor has.
+    /// Descriptors that were lent, by number. Each has one [`Fd`], as every other descriptor has.
     pub(crate) lent: RefCell<HashMap<i32, WeakFd>>,
     /// Memory for batches of datagrams.
     pub(crate) batch: Cell<Scratch>,
@@ -71,7 +71,7 @@ impl Handle {
             return self.refuse(operation, Errno::INVAL);
         }
         let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
-        // Not dropped by a panic, for which it would have to be kept twice.
+        // Not dropped by a panic: that would take a second copy of it.
         let operation = ManuallyDrop::new(operation);
         let slot = self.shared.core.borrow_mut().start(operation, rules);
         Op::new(&self.shared, slot)
@@ -89,16 +89,16 @@ impl Handle {
         Op::new(&self.shared, slot)
     }
 
-    /// A handle that makes no plain calls, but puts all that it starts into the queue.
+    /// Returns a handle that makes no plain calls: all its operations go into the queue.
     #[must_use]
     pub fn without_bypass(&self) -> Self {
         Self { queues_all: true, ..self.clone() }
     }
 
-    /// Says whether operations may be done as plain calls where that is the cheaper way, from now on and
-    /// for all handles. At first a driver has [`Bypass::Never`].
+    /// Sets whether operations may be done as plain calls where that is cheaper, from now on and for all
+    /// handles. A new driver has [`Bypass::Never`].
     ///
-    /// With a limit on the size of files in force (`RLIMIT_FSIZE`) there are no plain writes: they would
+    /// Under a limit on the size of files (`RLIMIT_FSIZE`) there are no plain writes, because they could
     /// raise `SIGXFSZ`.
     pub fn set_bypass(&self, bypass: Bypass) {
         let mut rules = match bypass {
@@ -123,9 +123,9 @@ impl Handle {
         self.shared.core.borrow().counters()
     }
 
-    /// Measures how long operations take from now on, for [`metrics`](Handle::metrics). It costs two readings
-    /// of the clock per operation, and 36 KiB of memory per kind of operation that ends. Asked once more it
-    /// changes nothing.
+    /// Starts to measure the latencies of operations, for [`metrics`](Handle::metrics). Costs two readings of
+    /// the clock per operation, and 36 KiB of memory per kind of operation that ends. A second call changes
+    /// nothing.
     ///
     /// In a program compiled with `--cfg sakia_no_trace` nothing is measured.
     pub fn measure_latencies(&self) {
@@ -146,12 +146,13 @@ impl Handle {
         self.shared.core.borrow().live()
     }
 
-    /// Every operation that has a slot, for people to see. Slow: it looks at all slots.
+    /// Returns every operation that has a slot, for display. Slow: it looks at all slots.
     pub fn operations(&self) -> Vec<LiveOperation> {
         self.shared.core.borrow_mut().live_operations()
     }
 
-    /// Entries that the kernel has or will have, and whose last completion has not come.
+    /// Returns the number of entries that the kernel has or will have, and whose last completion has not
+    /// come.
     pub fn in_flight(&self) -> u32 {
         self.shared.core.borrow().in_flight
     }
@@ -166,20 +167,20 @@ impl Handle {
         self.shared.core.borrow().has_deferred()
     }
 
-    /// Refuses a descriptor of another driver: its number may mean something else there.
+    /// Panics if the descriptor is another driver's: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
         assert!(fd.belongs_to(&self.shared), "{fd:?} belongs to another driver");
     }
 
-    /// The clone that an operation holds of a descriptor of this driver.
+    /// Returns the clone that an operation holds of a descriptor of this driver.
     #[inline(always)]
     pub(crate) fn held(&self, fd: &Fd) -> Fd {
         self.check(fd);
         fd.clone()
     }
 
-    /// Makes a descriptor that this driver owns from now on.
+    /// Makes a descriptor of a number that this driver owns from now on.
     ///
     /// # Safety
     ///
@@ -196,11 +197,11 @@ impl Handle {
     /// - The lender keeps the descriptor open until it is dropped.
     pub(crate) unsafe fn borrow(&self, raw: i32, lender: Lender) -> Fd {
         let mut lent = self.shared.lent.borrow_mut();
-        // While there is one with this number, its lender keeps that open: it is the same open file.
+        // While an `Fd` with this number exists, its lender keeps the number open: it is the same open file.
         if let Some(fd) = lent.get(&raw).and_then(WeakFd::upgrade) {
             return fd;
         }
-        // SAFETY: the caller's promise; there is no other with this number, as was just found.
+        // SAFETY: the caller's promise; the lookup just above found no other `Fd` with this number.
         let fd = unsafe { Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>) };
         lent.insert(raw, fd.downgrade());
         fd
@@ -232,21 +233,21 @@ impl Handle {
             || core.lent.arena.as_ref().is_some_and(|arena| arena.has(block))
     }
 
-    /// Starts to close a descriptor: cancels the operations under way on it, waits for them, closes.
+    /// Starts to close a descriptor: cancels the operations on it, waits for them, then closes it.
     pub(crate) fn start_close(&self, fd: Fd) -> Op<Close> {
         self.check(&fd);
         let way = match fd.close_way() {
             CloseWay::Now if self.queues_all => CloseWay::Queue,
             way => way,
         };
-        // SAFETY: it is parked until the last clone is gone, and that does not close the descriptor then. One
-        // that is never unparked is finished without a result that would have it closed.
+        // SAFETY: the close stays parked until the last clone is gone, which then does not close the
+        // descriptor itself. A close that is never unparked ends without a result, so that it closes nothing.
         let close = unsafe { Close::new(fd.raw(), way, Rc::clone(fd.owner())) };
         let mut core = self.shared.core.borrow_mut();
         let slot = core.start_parked(close);
         let key = core.slab.key(slot);
         if fd.is_closing() {
-            // By way of another clone: the first call is the one that tells how it went.
+            // Another clone closed it first; that call reports the result.
             core.finish_parked(key, Completion::error(Errno::BADF));
         } else {
             fd.set_closer(key);
@@ -255,42 +256,42 @@ impl Handle {
             }
         }
         drop(core);
-        drop(fd); // the last clone, perhaps: goes on in `release`
+        drop(fd); // perhaps the last clone: continues in `release`
         Op::new(&self.shared, slot)
     }
 }
 
-/// An operation under way. Await it, or ask with [`try_take`](Op::try_take) between turns.
+/// An operation in progress. Await it, or call [`try_take`](Op::try_take) between turns.
 ///
 /// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel is done
-/// with them, cancels operations that might wait for ever, and disposes of a late result. Forgetting it is
-/// safe too, and occupies the slot for the driver's life.
+/// with them, cancels an operation that might wait for ever, and disposes of a late result. Forgetting it is
+/// safe, and occupies the slot for the driver's life.
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation> {
-    /// The driver's memory. Valid while the slot is ours: the driver itself keeps it as long as it
-    /// lives, and [`KeepAlive`](crate::core::KeepAlive) after that, until the last slot in use is freed.
+    /// The driver's memory. Valid while this handle has the slot: the driver keeps it as long as the driver
+    /// lives, then [`KeepAlive`](crate::core::KeepAlive) does until the last slot in use is freed.
     shared: NonNull<Shared>,
-    /// The slot, whose result is ours to take. `None` afterwards.
+    /// The slot, whose result this handle may take. `None` once the result was taken.
     slot: Option<SlotRef>,
     operation: PhantomData<fn() -> O>,
 }
 
 impl<O: Operation> Op<O> {
-    /// The handle of the operation of this type that was just started in `slot`.
+    /// Returns a handle of the operation of this type that was just started in `slot`.
     #[inline(always)]
     pub(crate) fn new(shared: &Rc<Shared>, slot: SlotRef) -> Self {
         Self { shared: NonNull::from(&**shared), slot: Some(slot), operation: PhantomData }
     }
 
-    /// The driver's memory and the slot, as long as the result was not taken.
+    /// Returns the driver's memory and the slot, unless the result was taken.
     #[inline(always)]
     fn parts(&self) -> Option<(&Shared, SlotRef)> {
         let slot = self.slot?;
-        // SAFETY: the slot is ours, and so the memory is valid; see the field.
+        // SAFETY: this handle has the slot, so the memory is valid; see the field.
         Some((unsafe { self.shared.as_ref() }, slot))
     }
 
-    /// The result, if the operation is done. `None` before, and after it was taken.
+    /// Takes the result, if the operation is done. `None` before that, and after the result was taken.
     #[inline(always)]
     pub fn try_take(&mut self) -> Option<O::Output> {
         let (shared, slot) = self.parts()?;
@@ -317,9 +318,9 @@ impl<O: Operation> Op<O> {
         }
     }
 
-    /// Asks the kernel to cancel the operation, which then ends with `ECANCELED`; or well, if it
-    /// was quicker. Go on to await it either way. One that the kernel has not seen yet is over at once, and
-    /// its waker is called from here.
+    /// Requests the cancellation of the operation, which then ends with `ECANCELED`, or successfully if it
+    /// was quicker. Await it in either case. An operation that the kernel has not seen yet ends at once, and
+    /// this call wakes its task.
     pub fn cancel(&mut self) {
         if let Some((shared, slot)) = self.parts() {
             shared.cancel(slot);
@@ -334,7 +335,8 @@ impl<O: Operation> Future for Op<O> {
     /// When polled again after it was ready, and when the driver was dropped and could not get the
     /// operation's memory back from the kernel.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
-        // Most are done when they are polled: by a plain call, or because that is why they are polled.
+        // Most operations are done when they are polled: as a plain call, or because their completion woke
+        // the task.
         if let Some(output) = self.try_take() {
             return Poll::Ready(output);
         }
@@ -370,7 +372,7 @@ impl Shared {
     pub(crate) fn set_token(&self, slot: SlotRef, token: u64) {
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
-        if header.state == State::Done {
+        if header.state == SlotState::Done {
             if token != Notify::NONE {
                 core.outbox.tokens.push_back(token);
             }
@@ -381,15 +383,15 @@ impl Shared {
         drop(previous); // a waker: users' code
     }
 
-    /// Returns true when the operation is done; else has `waker` woken when it is.
+    /// Returns true if the operation is done; otherwise wakes `waker` when it is.
     pub(crate) fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
         let mut fresh = None;
         loop {
             let mut core = self.core.borrow_mut();
             let header = core.slab.header(slot);
             match (header.state, &header.notify) {
-                (State::Done, _) => return true,
-                (State::Lost, _) => panic!(
+                (SlotState::Done, _) => return true,
+                (SlotState::Lost, _) => panic!(
                     "the driver was dropped while the kernel held this operation's memory, and \
                      could not get it back"
                 ),
@@ -402,7 +404,7 @@ impl Shared {
                 drop(previous); // a waker: users' code
                 return false;
             }
-            // Cloning a waker runs users' code, in which the operation may get done.
+            // Cloning a waker runs users' code, which may complete the operation.
             drop(core);
             fresh = Some(waker.clone());
         }
@@ -423,8 +425,8 @@ impl Shared {
         self.settle_later();
     }
 
-    /// The slot's handle was dropped. The answer is to be dropped when nothing of `self` is used
-    /// any more.
+    /// Handles the drop of the slot's handle. The caller drops the returned value once it no longer uses
+    /// `self`.
     #[must_use]
     pub(crate) fn abandon(&self, slot: SlotRef) -> Option<KeepAlive> {
         let mut core = self.core.borrow_mut();
@@ -436,8 +438,8 @@ impl Shared {
         kept
     }
 
-    /// Runs the actions that the core left for users' code: wakes tasks, and disposes of results. A panic
-    /// there leaves the rest for the next call.
+    /// Runs the actions that the core left for users' code: wakes tasks, and disposes of results. After a
+    /// panic in that code, the next call runs the rest.
     pub(crate) fn settle(&self) {
         loop {
             let mut core = self.core.borrow_mut();
@@ -446,15 +448,15 @@ impl Shared {
                 waker.wake();
             } else if let Some(slot) = core.outbox.disposals.pop_front() {
                 drop(core);
-                drop(self.dispose(slot)); // the caller keeps `self` in another way
+                drop(self.dispose(slot)); // the caller has a reference of its own
             } else {
                 return;
             }
         }
     }
 
-    /// Leaves the work of [`settle`](Shared::settle) to the next turn. Another task's waker that panics must
-    /// not end the caller's work, which may be a drop. After the driver's end no turn comes.
+    /// Leaves the work of [`settle`](Shared::settle) to the next turn: a panic of another task's waker must
+    /// not end the caller's work, which may be a drop. After the driver's end there is no next turn.
     pub(crate) fn settle_later(&self) {
         let mut core = self.core.borrow_mut();
         if core.phase == Phase::Stopped {
@@ -465,11 +467,11 @@ impl Shared {
         }
     }
 
-    /// Disposes of the operation in a slot of state `Disposing`, and frees the slot. The answer is
-    /// to be dropped when nothing of `self` is used any more.
+    /// Disposes of the operation in a slot of state `Disposing`, and frees the slot. The caller drops the
+    /// returned value once it no longer uses `self`.
     #[must_use]
     fn dispose(&self, slot: SlotRef) -> Option<KeepAlive> {
-        /// Frees the slot even when the disposer panics.
+        /// Frees the slot even if the disposer panics.
         struct Free<'a>(&'a Shared, SlotRef, Storage);
         impl Drop for Free<'_> {
             fn drop(&mut self) {
@@ -478,7 +480,7 @@ impl Shared {
         }
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
-        debug_assert!(header.state == State::Disposing);
+        debug_assert!(header.state == SlotState::Disposing);
         let completion = header.completion();
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);

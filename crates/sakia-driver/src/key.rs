@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Alarm = 4,
 }
 
-/// The most slots that a driver has: the width of the index.
+/// The maximum number of slots of a driver: the width of the index.
 pub(crate) const SLOTS_MAX: u32 = 1 << 24;
 
 impl Key {
@@ -33,13 +33,13 @@ impl Key {
         Self(u64::from(generation) << 32 | u64::from(index) << 8)
     }
 
-    /// As the kernel carries it.
+    /// Returns the key as the kernel carries it.
     #[inline(always)]
     pub(crate) fn user_data(self) -> u64 {
         self.0
     }
 
-    /// The `user_data` of a request to cancel this operation.
+    /// Returns the `user_data` of a request to cancel this operation.
     #[inline(always)]
     pub(crate) fn cancel_user_data(self) -> u64 {
         self.0 | Kind::Cancel as u64
@@ -62,7 +62,7 @@ impl Key {
 }
 
 impl Kind {
-    /// `None` for a completion that is none of ours.
+    /// Returns the key in a `user_data`; `None` if the completion is not the driver's.
     #[inline(always)]
     pub(crate) fn of(user_data: u64) -> Option<Self> {
         match user_data as u8 {

@@ -1,55 +1,56 @@
-//! Threads that perform jobs: the one pool below the lanes of a backend, and below `spawn_blocking` and all
-//! that is built on it.
+//! Threads that perform jobs: the pool below the lanes of a backend, and below `spawn_blocking` and
+//! everything built on that.
 //!
 //! A [`Pool`] has one lane or more. A lane has a queue of jobs, threads that take jobs from it, and a maximum
-//! of threads. Lanes have the lock in common and wait for each other in nothing else. The user's [`Worker`]
-//! defines a job, the start of a thread, and the fate of jobs on a machine that starts none; the user's
-//! [`Jobs`] the order in which they are taken.
+//! number of threads. Lanes share one lock and are independent otherwise. The user's [`Worker`] defines a
+//! job, the start of a thread, and the fate of jobs on a machine that starts none; the user's [`Jobs`]
+//! defines the order in which jobs are taken.
 //!
 //! The story of a job:
-//! 1. [`Pool::push`] puts it in the queue, under the lock. Unless a thread is *coming*, that is, was woken or
-//!    is being started and has not looked at the queue since, the push has one come: it wakes an idle thread,
-//!    or starts one if none is idle and there are fewer than the maximum. The wake or the start follows after
-//!    the unlock.
-//! 2. The thread comes: under the lock it takes the mark *coming* away, and takes a job. If others are left,
-//!    it has the next thread come, as in step 1, before it performs its own.
-//! 3. It performs the job without the lock. Then it takes the next, with the second half of step 2; one wake
-//!    serves as many jobs as there are.
+//! 1. [`Pool::push`] puts it in the queue, under the lock. A thread is *coming* if it was woken or is being
+//!    started and has not looked at the queue since. If none is coming, the push makes one come: it wakes an
+//!    idle thread, or starts one if none is idle and there are fewer than the maximum. The wake or the start
+//!    follows after the unlock.
+//! 2. The thread comes: under the lock it clears the mark *coming*, and takes a job. If others are left, it
+//!    makes the next thread come, as in step 1, before it performs its own job.
+//! 3. It performs the job without the lock. Then it takes the next job, with the second half of step 2; one
+//!    wake serves all jobs that wait.
 //! 4. A thread that finds no job is idle. One that was idle for a while ends.
 //!
-//! So the number of threads grows by one at a time, and only while jobs wait. Short jobs are done by the
-//! threads that are awake before the next one comes. Of jobs that block, each thread takes one, and has
+//! So the number of threads grows by one at a time, and only while jobs wait. The threads that are awake
+//! finish short jobs before the next thread comes. Of jobs that block, each thread takes one, and makes
 //! another thread come for the next.
 //!
-//! No job waits for a thread that is there or could be started. The invariant, whenever the lock is free: if
-//! jobs wait, then
+//! No job waits while a thread is idle or could be started. The invariant, whenever the lock is free: if jobs
+//! wait, then
 //! - (a) a thread is coming, or
-//! - (b) all threads of the lane perform jobs, and there are as many as there may be, or
+//! - (b) all threads of the lane perform jobs, and their number is the maximum, or
 //! - (c) all threads of the lane perform jobs, there is at least one, and the last start of another failed.
 //!
-//! In (a) that thread keeps the invariant by step 2. In (b) and (c) a thread that is done with its job looks
-//! at the queue; in (c) each push, and each job that is taken, tries a start again. The steps that could
-//! break the invariant:
-//! - A push, and a thread that leaves jobs in the queue: both have a thread come.
-//! - A thread becomes idle, or ends: only if no job waits, in the step in which it has seen that.
-//! - The mark *coming* is set by the thread about to wake or start another, and taken away by the next
-//!   thread that comes out of its wait or its start, which then looks at the queue. There is such a
-//!   thread. A start brings one, or fails. For a wake there was an idle thread in that step under the lock.
-//!   At the time of the wake it waits, and so the wake ends its wait or that of another; or its wait has
-//!   ended by itself. Each looks at the queue after its wait.
-//! - A start fails: in one step the mark is taken away, and if jobs wait and a thread is idle, it is set and
-//!   that one woken: pushes since then relied on the mark. If all threads are busy, that
-//!   is (c). If the lane has no thread at all, its jobs are given to [`Worker::strand`], one after the other;
-//!   a push meanwhile tries a start of its own.
+//! In (a) the coming thread keeps the invariant by step 2. In (b) and (c) a thread that has finished its job
+//! looks at the queue; in (c) each push, and each thread that takes a job, tries a start again. The steps
+//! that could break the invariant:
+//! - A push, and a thread that leaves jobs in the queue: both make a thread come.
+//! - A thread becomes idle, or ends: only if no job waits, in the same step under the lock that has seen
+//!   that.
+//! - The mark *coming* is set by the thread about to wake or start another, and cleared by the next thread
+//!   that comes out of its wait or its start, which then looks at the queue. There is such a thread. A start
+//!   brings one, or fails. For a wake there was an idle thread in that step under the lock. If that thread
+//!   still waits at the time of the wake, the wake ends its wait or another idle thread's; otherwise its wait
+//!   has timed out. In each case a thread looks at the queue after its wait.
+//! - A start fails: in one step the mark is cleared, and if jobs wait and a thread is idle, the mark is set
+//!   again and that thread is woken, because pushes since then relied on the mark. If all threads are busy,
+//!   that is (c). If the lane has no thread at all, its jobs are given to [`Worker::strand`], one after the
+//!   other; a push meanwhile tries a start of its own.
 //!
 //! Harmless races:
-//! - An idle thread's time is over just when it is to be woken. It looks at the queue before it ends, in one
-//!   step under the lock. The wake reaches another idle thread, or none.
-//! - An idle thread's time is over while another thread is being started: it takes the mark away early. At
-//!   most one more thread comes than is needed, within the maximum.
-//! - A busy thread empties the queue before the one that is coming looks. That one is idle again.
+//! - An idle thread's wait times out just before its wake. It looks at the queue before it ends, in one step
+//!   under the lock. The wake reaches another idle thread, or none.
+//! - An idle thread's wait times out while another thread is being started: it clears the mark early. At most
+//!   one more thread comes than is needed, within the maximum.
+//! - A busy thread empties the queue before the coming thread looks. The latter is idle again.
 //!
-//! [`Pool::close`] has idle threads end at once, and busy ones as soon as they find no job. It waits for
+//! [`Pool::close`] makes idle threads end at once, and busy ones as soon as they find no job. It waits for
 //! none.
 //!
 //! Any thread may push, close and look. A panic of a job ends that job only.
@@ -60,13 +61,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// The jobs of a lane that wait for a thread, and the state that has to change in step with them. Under the
-/// pool's lock.
+/// The jobs of a lane that wait for a thread, and the state that has to change in step with them. Accessed
+/// under the pool's lock.
 pub trait Jobs: Default + Send + 'static {
     /// A unit of work for one thread.
     type Job;
 
-    /// Takes the job that is to be performed next.
+    /// Takes the job to be performed next.
     fn take(&mut self) -> Option<Self::Job>;
 
     /// Returns whether no job waits.
@@ -79,10 +80,10 @@ pub trait Worker: Sized + Send + Sync + 'static {
     type Jobs: Jobs;
 
     /// Starts a thread that calls `run`. No other thread of the lane has the same number at that time;
-    /// numbers begin at 0 and are used again.
+    /// numbers begin at 0 and are reused.
     ///
     /// # Errors
-    /// There is no thread, and `run` was dropped.
+    /// The thread could not be started, and `run` was dropped.
     fn start(
         &self,
         lane: usize,
@@ -93,25 +94,25 @@ pub trait Worker: Sized + Send + Sync + 'static {
     /// Performs a job, on a thread of its lane and without the lock.
     fn perform(pool: &Pool<Self>, lane: usize, job: <Self::Jobs as Jobs>::Job);
 
-    /// Ends a job of a lane that has no thread and gets none, because of `error`. Called without the lock, by
-    /// the thread that pushed this or another job.
+    /// Ends a job of a lane that has no thread and cannot start one, because of `error`. Called without the
+    /// lock, by the thread that pushed this or another job.
     fn strand(pool: &Pool<Self>, lane: usize, job: <Self::Jobs as Jobs>::Job, error: &io::Error);
 }
 
 /// The threads of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Threads {
-    /// Those that exist, those that are being started included.
+    /// Existing threads, those being started included.
     pub count: u32,
-    /// Those of them that wait for a job.
+    /// Threads that wait for a job.
     pub idle: u32,
-    /// The most that existed at a time.
+    /// The maximum number that has existed at a time.
     pub peak: u32,
-    /// Threads that could not be started, ever.
+    /// Failed starts, in total.
     pub start_errors: u64,
 }
 
-/// Lanes of threads. A clone is the same pool.
+/// Lanes of threads. A clone refers to the same pool.
 pub struct Pool<W: Worker> {
     shared: Arc<Shared<W>>,
 }
@@ -119,18 +120,18 @@ pub struct Pool<W: Worker> {
 struct Shared<W: Worker> {
     worker: W,
     state: Mutex<State<W::Jobs>>,
-    /// By lane: there is a job for an idle thread, or the end.
+    /// By lane: signals a job for an idle thread, or the end.
     changed: Box<[Condvar]>,
-    /// By lane: how many threads there may be.
+    /// By lane: the maximum number of threads.
     threads_max: Box<[u32]>,
-    /// How long an idle thread stays.
+    /// The time that a thread waits for a job before it ends.
     idle: Duration,
 }
 
 /// The state under the lock of a pool.
 pub struct State<J> {
     lanes: Box<[Lane<J>]>,
-    /// Threads end when they find no job. Set once, by [`Pool::close`].
+    /// Makes threads end when they find no job. Set once, by [`Pool::close`].
     is_closed: bool,
 }
 
@@ -174,14 +175,14 @@ impl<W: Worker> Pool<W> {
         change(&mut self.lock())
     }
 
-    /// Adds jobs to the queue of a lane, and sees to it that threads take them.
+    /// Adds jobs to the queue of a lane, and makes threads take them.
     pub fn push(&self, lane: usize, add: impl FnOnce(&mut State<W::Jobs>)) {
         let mut state = self.lock();
         add(&mut state);
         self.staff(state, lane);
     }
 
-    /// Has threads end that find no job, after a last `change` in the same step. Waits for none.
+    /// Makes threads end that find no job, after a last `change` in the same step. Waits for none.
     pub fn close(&self, change: impl FnOnce(&mut State<W::Jobs>)) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -190,7 +191,7 @@ impl<W: Worker> Pool<W> {
         self.shared.changed.iter().for_each(Condvar::notify_all);
     }
 
-    /// Returns a weak reference, to ask whether a thread or another clone is left.
+    /// Returns a weak reference, to tell whether a thread or another clone is left.
     pub fn downgrade(&self) -> Weak<impl Sized + use<W>> {
         Arc::downgrade(&self.shared)
     }
@@ -200,7 +201,7 @@ impl<W: Worker> Pool<W> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a thread of a lane come if jobs wait and none is coming, and unlocks.
+    /// Makes a thread of a lane come if jobs wait and none is coming, and unlocks.
     fn staff(&self, mut state: MutexGuard<'_, State<W::Jobs>>, lane: usize) {
         let its = &mut state.lanes[lane];
         if its.jobs.is_empty() || its.is_coming {
@@ -227,7 +228,7 @@ impl<W: Worker> Pool<W> {
         self.shared.changed[lane].notify_one();
     }
 
-    /// A thread could not be started.
+    /// Handles a failed start of a thread.
     #[cold]
     fn miss(&self, lane: usize, number: u32, error: &io::Error) {
         let mut state = self.lock();
@@ -250,7 +251,7 @@ impl<W: Worker> Pool<W> {
         }
     }
 
-    /// The life of a thread.
+    /// Runs a thread of a lane until it ends.
     fn run(&self, lane: usize, number: u32) {
         let mut state = self.lock();
         let threads = &mut state.lanes[lane].threads;
@@ -268,8 +269,8 @@ impl<W: Worker> Pool<W> {
                 continue;
             }
             if is_closed || is_over {
-                // In the same step as the look at the queue: a push either is seen here, or does not count
-                // on this thread.
+                // In the same step as the look at the queue: a push is either seen here, or does not count on
+                // this thread.
                 its.discharge(number);
                 return;
             }
@@ -328,9 +329,9 @@ impl<W: Worker> fmt::Debug for Pool<W> {
     }
 }
 
-/// Keeps a panic of a job to that job.
+/// Runs a job, and catches its panic.
 fn contain(run: impl FnOnce()) {
-    // The destructor of the panic's payload might panic again.
+    // The destructor of the panic's payload might panic, too.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(std::mem::forget);
 }
 

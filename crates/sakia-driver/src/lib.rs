@@ -11,26 +11,26 @@
 //! - An unwanted result is disposed of: if the caller is gone, a newly opened descriptor is closed.
 //! - A completion that the driver does not know changes nothing.
 //!
-//! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It stands on a
-//! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] epoll and threads, and [`Auto`] whichever the
-//! machine offers. With the feature `sim` there is a third, a kernel in memory for tests.
+//! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It runs on a
+//! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] is epoll and threads, and [`Auto`] picks the one
+//! that the machine offers. The feature `sim` adds a kernel in memory for tests.
 //!
 //! # Ways
 //!
-//! Each operation takes one of three ways, and is counted by it ([`KindCounters`]):
+//! Each operation takes one of three ways, and a counter per way counts it ([`KindCounters`]):
 //! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll.
-//! - A *plain call*, here and now. A driver makes none until it is told to by
-//!   [`set_bypass`](Handle::set_bypass), with a [`Rule`] for each kind of operation. The [`Rules`] that come
-//!   by default read bytes that the page cache holds, and look up names that the name cache holds, by calls
-//!   that refuse to wait; a file system that cannot refuse gets calls that are timed, and none for a while
-//!   after slow ones. A turn makes a limited number of them; further ones wait for the next.
-//!   [`without_bypass`](Handle::without_bypass) puts the rules aside.
-//! - A *lane* of threads ([`Lane`]): the bounded one for operations that no ring has, the elastic one for
-//!   those that may wait for ever, such as on network file systems and FUSE. A ring gets lanes once something
-//!   needs them.
+//! - A *plain call*: a system call, made by the driver's thread at once. A driver makes none until
+//!   [`set_bypass`](Handle::set_bypass) sets a [`Rule`] for each kind of operation. The default [`Rules`]
+//!   read bytes that the page cache holds, and look up names that the name cache holds, by calls that fail
+//!   instead of blocking. On a file system without such calls they are timed, and suspended for a while after
+//!   slow ones. A turn makes a limited number of plain calls; further operations wait for the next turn.
+//!   [`without_bypass`](Handle::without_bypass) ignores the rules.
+//! - A *lane* of threads ([`Lane`]): the bounded lane for operations that no ring has, the elastic lane for
+//!   operations that may wait for ever, such as on network file systems and FUSE. A driver on a ring starts
+//!   lanes when it first needs them.
 //!
-//! Facts about the mounted file systems in use are in [`mounts`](Handle::mounts), and all that are mounted in
-//! a [`MountTable`]. An operation that was a plain call is done when it has been started: ask
+//! [`mounts`](Handle::mounts) has facts about the file systems in use, a [`MountTable`] all mounts of the
+//! process. An operation performed as a plain call is done when its start returns: call
 //! [`try_take`](Op::try_take) before a turn that may sleep.
 //!
 //! ```

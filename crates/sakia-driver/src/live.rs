@@ -1,23 +1,23 @@
-//! The operations under way in a driver, for people to read.
+//! The operations under way in a driver, for display.
 //!
 //! Made on request, from the slots alone: nothing is recorded while operations run.
 
 use crate::core::Core;
 use crate::counters::OpKind;
 use crate::operation::{Class, InPlace};
-use crate::slab::{SlotRef, State, flag};
+use crate::slab::{SlotRef, SlotState, flag};
 
 /// The stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The close of a descriptor that is still in use: it waits for the last clone.
+    /// The close of a descriptor that is still in use. It waits for the last clone to go.
     Parked,
     /// It waits in the driver, for room or for the next turn.
     Queued,
     /// The kernel has it, or gets it with the next turn.
     InFlight,
-    /// It is over, and its result has not been taken.
+    /// It has ended, and its result was not taken.
     Done,
     /// The driver has ended and could not get it back from the kernel.
     Lost,
@@ -33,21 +33,21 @@ pub struct LiveOperation {
     pub user_data: u64,
     /// The stage that it has reached.
     pub stage: Stage,
-    /// The descriptor that its entry names, while the kernel does not have it. Then the memory which
-    /// tells is the kernel's, too.
+    /// The descriptor that its entry names. `None` while the kernel has the operation, whose memory is then
+    /// the kernel's, too.
     pub descriptor: Option<i32>,
     /// Set once no caller waits for it any more.
     pub is_orphan: bool,
     /// The kind that counts it.
     pub op_kind: OpKind,
-    /// It ends by itself and takes room for its completion. One that was given to a lane does not take any.
+    /// It ends by itself and holds room for its completion. An operation that was given to a lane holds none.
     pub is_bounded: bool,
-    /// It is to be canceled.
+    /// Its cancellation was requested.
     pub is_cancel_asked: bool,
 }
 
 impl Core {
-    /// Every operation that has a slot, in the order of these.
+    /// Returns every operation that has a slot, in the order of the slots.
     pub(crate) fn live_operations(&mut self) -> Vec<LiveOperation> {
         self.slab.slots().filter_map(|slot| self.describe(slot)).collect()
     }
@@ -56,19 +56,19 @@ impl Core {
         let user_data = self.slab.key(slot).user_data();
         let header = self.slab.header(slot);
         let stage = match header.state {
-            State::Free => return None,
-            State::Backlog if header.has(flag::PARKED) => Stage::Parked,
-            State::Backlog => Stage::Queued,
-            State::Pushed => Stage::InFlight,
-            State::Done | State::Disposing => Stage::Done,
-            State::Lost => Stage::Lost,
+            SlotState::Free => return None,
+            SlotState::Backlog if header.has(flag::PARKED) => Stage::Parked,
+            SlotState::Backlog => Stage::Queued,
+            SlotState::Pushed => Stage::InFlight,
+            SlotState::Done | SlotState::Disposing => Stage::Done,
+            SlotState::Lost => Stage::Lost,
         };
         let is_orphan = header.has(flag::ORPHAN);
         let is_bounded = header.class == Class::Bounded;
         let is_cancel_asked = header.has(flag::CANCEL_LISTED | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in use holds an operation");
         let descriptor = matches!(stage, Stage::Parked | Stage::Queued).then(|| {
-            // In the state `Backlog` the call is asked for again when it is made.
+            // In the state `Backlog` the call is made anew before the operation is performed.
             self.in_cell(slot).call().descriptor()
         });
         let descriptor = descriptor.flatten();
@@ -85,7 +85,7 @@ impl Core {
     }
 }
 
-/// The last part of a type's path, without its parameters.
+/// Returns the last part of a type's path, without its parameters.
 fn short(path: &'static str) -> &'static str {
     let path = path.split_once('<').map_or(path, |(path, _)| path);
     path.rsplit_once("::").map_or(path, |(_, name)| name)
@@ -125,7 +125,7 @@ mod tests {
             ("Read", Stage::InFlight, None, false),
             ("Read", Stage::InFlight, None, true),
             ("Close", Stage::Parked, Some(raw), false),
-            // The request that cancels the others.
+            // The request that cancels the other operations.
             ("CancelFd", Stage::InFlight, None, true),
         ];
         assert_eq!(seen, expected);

@@ -1,9 +1,8 @@
 //! Durations of operations, by kind.
 //!
-//! Measured only where it is asked for: [`Handle::measure_latencies`](crate::Handle::measure_latencies). An
-//! operation's *latency* is the time from its start to the moment at which its completion is dispatched, on
-//! the driver's thread; for a plain call that is the call. The time until a task takes the result is not in
-//! it.
+//! Measured only on request: [`Handle::measure_latencies`](crate::Handle::measure_latencies). An operation's
+//! *latency* is the time from its start until its completion is dispatched on the driver's thread; for a
+//! plain call it is the call's duration. It does not include the time until a task takes the result.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +11,9 @@ use sakia_trace::Measuring;
 
 use crate::counters::{Counters, OpKind};
 
-/// The longest latency that is told from longer ones.
+/// The longest measured latency; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
-/// Significant decimal digits of a latency.
+/// Number of significant decimal digits of a latency.
 const DIGITS: u8 = 2;
 /// The start of a slot whose operation is not measured.
 const UNKNOWN: Duration = Duration::MAX;
@@ -23,7 +22,7 @@ const UNKNOWN: Duration = Duration::MAX;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Totals, which are always counted.
+    /// Totals, which are counted even without measuring.
     pub counters: Counters,
     latencies: [Option<Box<Histogram>>; OpKind::COUNT],
 }
@@ -34,16 +33,15 @@ impl Metrics {
         Self { counters, latencies }
     }
 
-    /// Returns the latencies of a kind of operation: from its start until its completion is dispatched.
-    /// `None` if they are not measured, or if no operation of the kind has ended since they are.
+    /// Returns the latencies of a kind of operation, from start until its completion is dispatched. `None` if
+    /// they are not measured, or if no operation of the kind has ended since measuring began.
     ///
-    /// Operations that were canceled do not count, nor do those that go on by themselves, such as multishot
-    /// receives.
+    /// Canceled operations do not count, nor do multishot operations.
     pub fn latency(&self, kind: OpKind) -> Option<&Histogram> {
         self.latencies[kind as usize].as_deref()
     }
 
-    /// Returns each kind of operation of which [`latency`](Metrics::latency) has something.
+    /// Returns each kind of operation that has latencies, with these.
     pub fn latencies(&self) -> impl Iterator<Item = (OpKind, &Histogram)> {
         OpKind::ALL.iter().filter_map(|&kind| Some((kind, self.latency(kind)?)))
     }
@@ -61,7 +59,7 @@ impl Metrics {
     }
 }
 
-/// A distribution of latencies, each rounded to within 1 %. What takes more than an hour counts as an hour.
+/// A distribution of latencies, each rounded to within 1 %. Latencies over an hour count as an hour.
 #[derive(Clone)]
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 
@@ -99,8 +97,9 @@ impl Histogram {
         Duration::from_nanos(self.0.mean() as u64)
     }
 
-    /// Returns the latency that so many percent of all do not exceed: 50 is the median, 99.9 the latency that
-    /// one of a thousand exceeds. Less than 0 counts as 0, more than 100 as 100. Zero if there is none.
+    /// Returns the latency that the given percentage of all latencies do not exceed: 50 is the median, 99.9
+    /// the latency that one in a thousand exceeds. Less than 0 counts as 0, more than 100 as 100. Zero if
+    /// there is none.
     pub fn percentile(&self, percent: f64) -> Duration {
         let percent = if percent.is_nan() { 0.0 } else { percent.clamp(0.0, 100.0) };
         Duration::from_nanos(self.0.value_at_percentile(percent))
@@ -122,11 +121,11 @@ impl fmt::Debug for Histogram {
 /// The latencies of a driver's operations, and the starts of those under way.
 #[derive(Debug)]
 pub(crate) struct Latencies {
-    /// When the operation in each slot was started, by the slot's index; [`UNKNOWN`] for others.
+    /// Start times by slot index; [`UNKNOWN`] for operations that are not measured.
     started: Vec<Duration>,
-    /// By kind; 36 KiB each, and so not there before the first.
+    /// By kind. Each takes 36 KiB, and is allocated for the first operation of its kind.
     kinds: [Option<Box<Histogram>>; OpKind::COUNT],
-    /// Keeps the event points of operations on.
+    /// Keeps the event points of operations enabled.
     _measuring: Measuring,
 }
 
@@ -136,7 +135,7 @@ impl Latencies {
         Self { started: Vec::new(), kinds: Default::default(), _measuring: measuring }
     }
 
-    /// The operation in a slot was started.
+    /// Records the start of the operation in a slot.
     pub(crate) fn begin(&mut self, index: u32, now: Duration) {
         let index = index as usize;
         if index >= self.started.len() {
@@ -145,14 +144,14 @@ impl Latencies {
         self.started[index] = now;
     }
 
-    /// It is not to be measured.
+    /// Marks a slot as not measured.
     pub(crate) fn forget(&mut self, index: u32) {
         if let Some(started) = self.started.get_mut(index as usize) {
             *started = UNKNOWN;
         }
     }
 
-    /// It ended.
+    /// Records the end of the operation in a slot.
     pub(crate) fn end(&mut self, index: u32, kind: OpKind, now: Duration) {
         let Some(started) = self.started.get_mut(index as usize) else { return };
         let started = std::mem::replace(started, UNKNOWN);
@@ -174,7 +173,7 @@ mod tests {
         histogram
     }
 
-    /// Within 1 %.
+    /// Returns whether a latency is within 1 % of the expected one.
     fn is_near(found: Duration, expected_ns: u64) -> bool {
         let (found, expected) = (found.as_nanos() as f64, expected_ns as f64);
         (found - expected).abs() <= expected / 100.0

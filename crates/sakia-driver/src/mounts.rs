@@ -1,11 +1,11 @@
-//! The table of mounts, as `/proc/self/mountinfo` has it.
+//! The table of mounts, from `/proc/self/mountinfo`.
 //!
-//! The one place that reads and takes apart that file: `descriptors` asks it whether a server has a file, and
-//! programs built on the driver ask it for the file system of a path. It holds no more than one reading of
-//! the file: later mounts are not in it.
+//! This is the one place that reads and parses that file: `descriptors` asks it whether a server has a file,
+//! and programs built on the driver ask it for the file system of a path. A table is one reading of the file:
+//! it lacks later mounts.
 //!
-//! The consequences of a file system's type are here as well. Nothing of the crate is imported. Any thread
-//! may ask; a table is `Send` and `Sync`.
+//! The properties that follow from a file system's type are here as well. This module imports nothing of the
+//! crate. Any thread may use it; a table is `Send` and `Sync`.
 //!
 //! Source: `proc_pid_mountinfo(5)`.
 
@@ -16,10 +16,10 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The mounts of a process, in the order in which its table has them.
+/// The mounts of a process, in the order of its table.
 ///
-/// Unlike [`Handle::mounts`](crate::Handle::mounts), which has the facts that a driver learned by using them,
-/// this is the kernel's list of all.
+/// [`Handle::mounts`](crate::Handle::mounts) has the facts that a driver learned by using mounts; this is the
+/// kernel's list of all mounts.
 ///
 /// # Examples
 /// ```
@@ -48,83 +48,85 @@ pub struct MountTable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountEntry {
-    /// The mount's number, as `stx_mnt_id` of `statx(2)`. After an unmount it may be given again.
+    /// The mount's number, as `stx_mnt_id` of `statx(2)`. After an unmount the kernel may reuse it.
     pub id: u64,
     /// The device of its file system, as `st_dev`: major and minor number in one.
     pub device: u64,
     /// The mount point, as an absolute path below this process's root.
     pub point: PathBuf,
-    /// The type of its file system, with a subtype after a dot, such as `ext4` or `fuse.sshfs`. It is left as
-    /// the table has it, and so always one word. Bytes that are not UTF-8 are replaced.
+    /// The type of its file system, with a subtype after a dot, such as `ext4` or `fuse.sshfs`. Unchanged
+    /// from the table, and so always one word. Bytes that are not UTF-8 are replaced.
     pub file_system: String,
     /// The mounted source: a block device, a server, or any word.
     pub source: OsString,
 }
 
 impl MountTable {
-    /// Reads the table of this process. The kernel makes it up meanwhile, so that no device and no server is
-    /// waited for.
+    /// Reads the table of this process. The kernel generates it meanwhile, so that the call waits for no
+    /// device and no server.
     ///
     /// # Errors
-    /// As `open(2)` and `read(2)`: `ENOENT` where there is no `/proc`.
+    /// As `open(2)` and `read(2)`: `ENOENT` if there is no `/proc`.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&read_text()?))
     }
 
-    /// Takes the text of such a table apart. Lines that are not of its form are left out.
+    /// Parses the text of such a table. Malformed lines are skipped.
     pub fn parse(text: &[u8]) -> Self {
         let lines = text.split(|&byte| byte == b'\n');
         Self { entries: lines.filter_map(MountEntry::parse).collect() }
     }
 
-    /// All mounts. Of those at one point, a later one is mounted over an earlier one.
+    /// Returns all mounts. Of several at one point, a later one is mounted over an earlier one.
     pub fn entries(&self) -> &[MountEntry] {
         &self.entries
     }
 
-    /// The mount with this number.
+    /// Returns the mount with this number.
     pub fn find_by_id(&self, id: u64) -> Option<&MountEntry> {
         self.entries.iter().find(|entry| entry.id == id)
     }
 
-    /// The first mount of the file system with this device, as `st_dev`; others may show other parts of it.
+    /// Returns the first mount of the file system with this device, as `st_dev`; others may show other parts
+    /// of it.
     ///
-    /// There is none for the files of some file systems, which give them devices that are not the file
-    /// system's own: those of a subvolume of `btrfs`.
+    /// There is none for files whose device differs from their file system's own, such as those in a
+    /// subvolume of `btrfs`.
     pub fn find_by_device(&self, device: u64) -> Option<&MountEntry> {
         self.entries.iter().find(|entry| entry.device == device)
     }
 
-    /// The mount that holds this absolute path, going by its letters only: the one whose point is the longest
-    /// that the path lies at or below, and of several there the last.
+    /// Returns the mount that holds this absolute path, by the text alone: the mount with the longest point
+    /// that the path lies at or below; of several at that point, the last.
     ///
-    /// Links are not followed, nor is `..`, and a mount counts also when a later one nearer to the root hides
-    /// it. A relative path is on none.
+    /// Symbolic links and `..` are not followed. A mount counts even if a later mount nearer to the root
+    /// hides it. A relative path is on none.
     pub fn find_by_path(&self, path: &Path) -> Option<&MountEntry> {
         let above = self.entries.iter().filter(|entry| path.starts_with(&entry.point));
-        // Of equal ones this takes the last.
+        // Of several with the same length this takes the last.
         above.max_by_key(|entry| entry.point.as_os_str().len())
     }
 }
 
-/// The mounts that other machines or processes serve, and that may never answer; of others those within them.
+/// Mounts that other machines or processes serve and that may never answer, and the mounts within these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMounts(MountTable);
 
 impl RemoteMounts {
-    /// As the kernel's table has them now. None where there is no `/proc`.
+    /// Reads them from the kernel's table as it is now. There are none without `/proc`.
     pub fn read() -> Self {
         MountTable::read().unwrap_or_default().into()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
 
-    /// Returns whether this path, by its letters alone, may lead to one of the mounts: a mount point lies on
-    /// its way, or `..`, which may lead anywhere. A relative path begins in the directory `here`, which is
-    /// called only then; if that returns `None`, the path may be anywhere. Links are not followed.
+    /// Returns whether this path, by its text alone, may lead to one of the mounts: a mount point lies on its
+    /// way, or it has a `..`, which may lead anywhere. A relative path begins in the directory `here`, which
+    /// is called only for such a path; if it returns `None`, the path may be anywhere. Symbolic links are not
+    /// followed.
     pub fn may_hold(&self, path: &Path, here: impl FnOnce() -> Option<PathBuf>) -> bool {
         if self.is_empty() {
             return false;
@@ -162,13 +164,13 @@ impl From<MountTable> for RemoteMounts {
 }
 
 impl MountEntry {
-    /// Returns whether another machine or process serves the file system, and may never answer.
+    /// Returns whether another machine or process serves the file system, so that it may never answer.
     pub fn is_remote(&self) -> bool {
         is_remote(&self.file_system)
     }
 
-    /// A line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`, type,
-    /// source, options of the file system.
+    /// Parses a line: mount, parent, major:minor, root, mount point, options, any number of fields, `-`,
+    /// type, source, options of the file system.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -187,7 +189,7 @@ impl MountEntry {
     }
 }
 
-/// The category of a file system, known by the name of its type.
+/// The category of a file system, by the name of its type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Remote,
@@ -201,7 +203,7 @@ impl Sort {
         match file_system {
             "9p" | "afs" | "beegfs" | "ceph" | "cifs" | "coda" | "fuse" | "gfs2" | "glusterfs"
             | "lustre" | "nfs" | "nfs4" | "ocfs2" | "smb3" | "smbfs" | "virtiofs" => Self::Remote,
-            // A FUSE server that stores on a block device is called `fuseblk`.
+            // A FUSE server that stores its files on a block device is called `fuseblk`.
             _ if file_system.starts_with("fuse.") || file_system.starts_with("fuseblk") => {
                 Self::Remote
             }
@@ -223,31 +225,32 @@ pub(crate) fn is_remote(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Remote
 }
 
-/// Returns whether a file system of this type is known to be the kernel's alone, on devices and memory of
-/// this machine. Then no operation on it returns `ECANCELED`: its errors are those of devices. A type that is
-/// not listed may return it: a file server chooses its own errors, and a stacked file system passes them on.
+/// Returns whether the kernel alone serves a file system of this type, on devices and memory of this machine.
+/// Then no operation on it returns `ECANCELED`: its errors are those of devices. An unlisted type may return
+/// it: a file server chooses its own errors, and a stacked file system passes them on.
 pub(crate) fn is_local(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Local
 }
 
-/// Returns whether a file system of this type has its files in memory, and no device to wait for.
+/// Returns whether a file system of this type keeps its files in memory, so that there is no device to wait
+/// for.
 pub(crate) fn is_in_memory(file_system: &str) -> bool {
     matches!(file_system, "ramfs" | "tmpfs")
 }
 
-/// Returns whether files of a file system of this type have no server to be told when they are closed: local
-/// ones, those that the kernel makes up, layers, which are mostly of local ones, and the simulated kernel's.
+/// Returns whether closing a file on a file system of this type tells no server: local file systems, those
+/// that the kernel generates, overlays, mostly of local file systems, and the simulated kernel's.
 pub(crate) fn closes_at_once(file_system: &str) -> bool {
     is_local(file_system) || is_made_up(file_system) || ["overlay", "sim"].contains(&file_system)
 }
 
-/// Returns whether the kernel makes up the files of a file system of this type. A program may write or make
-/// few names there, and no path of ordinary files leads there.
+/// Returns whether the kernel generates the files of a file system of this type. A program can create few
+/// names there or none, and no path of ordinary files leads there.
 pub(crate) fn is_made_up(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::MadeUp
 }
 
-/// The text of this process's table.
+/// Returns the text of this process's table.
 fn read_text() -> rustix::io::Result<Vec<u8>> {
     let path = c"/proc/self/mountinfo";
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -260,7 +263,8 @@ fn read_text() -> rustix::io::Result<Vec<u8>> {
     }
 }
 
-/// A field as it is: in the table blanks, tabs, line ends, backslashes and `#` are three octal digits.
+/// Returns a field unescaped: the table has blanks, tabs, line ends, backslashes and `#` as three octal
+/// digits.
 fn unescaped(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -288,7 +292,7 @@ mod tests {
 
     use rustix::fs::makedev;
 
-    /// The root, one file system at two points, and one that is served by another machine.
+    /// The root, one file system at two points, and one that another machine serves.
     const TABLE: &[u8] = b"22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
         28 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
         31 28 254:0 /a /with\\040space\\134 rw - fuse.sshfs host:/ rw\n";
@@ -403,7 +407,7 @@ mod tests {
         assert_eq!(unescaped(b"a\\040b\\9\\"), "a b\\9\\");
         assert_eq!(unescaped(b"\\777"), "\\777");
         assert_eq!(unescaped(br"\011\012\134\043"), "\t\n\\#");
-        // An unescaped character is not looked at again, and a sign is no digit.
+        // The result of an escape is not unescaped again, and a sign is no digit.
         assert_eq!(unescaped(br"\134040\04\+12"), r"\040\04\+12");
         let table = MountTable::parse(br"5 1 0:9 /\040 /x\012y rw - fuse.a\040b dev\040ice rw");
         let entry = table.find_by_id(5).expect("it is of the form");

@@ -1,7 +1,7 @@
-//! Operations as plain system calls, here and now.
+//! Operations as plain system calls on the calling thread.
 //!
-//! A result has the same form as the queue's. An operation for which there is no plain call that is sure not
-//! to wait is [`Attempt::Unsupported`], and goes another way.
+//! A result has the same form as the queue's. An operation without a plain call that is sure not to wait is
+//! [`Attempt::Unsupported`], and takes another route.
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
@@ -34,7 +34,7 @@ const O_NOFOLLOW: u64 = abi::O_NOFOLLOW as u64;
 /// - A descriptor that it closes is the caller's to close.
 #[inline(always)]
 pub(crate) unsafe fn try_now(call: Call, mode: CallMode) -> Attempt {
-    // SAFETY: the caller's duties are those of each.
+    // SAFETY: each call has the same duties as this function's caller.
     unsafe {
         match call {
             Call::Transfer(transfer) => self::transfer(transfer, mode),
@@ -48,7 +48,7 @@ pub(crate) unsafe fn try_now(call: Call, mode: CallMode) -> Attempt {
 /// - As [`try_now`].
 #[inline(never)]
 unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
-    // SAFETY: the caller's duties are those of each.
+    // SAFETY: each call has the same duties as this function's caller.
     unsafe {
         match call {
             Call::Nop => Attempt::Done(0),
@@ -129,13 +129,13 @@ unsafe fn with_flags(
     let call = || unsafe { sys::transfer(direction, raw, vector, count, offset, flags) };
     match retry(call) {
         Err(Errno::AGAIN) if mode == CallMode::NonBlocking => Attempt::WouldBlock,
-        // Flags that this kernel or file system does not know, or no such call at all.
+        // Flags that this kernel or file system does not know, or no `preadv2(2)` at all.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Attempt::Unsupported,
         result => Attempt::Done(outcome(result)),
     }
 }
 
-/// `statx(2)` with these arguments, of a file that the cache can look up.
+/// Calls `statx(2)` with these arguments if the path can be looked up in the cache.
 ///
 /// # Safety
 ///
@@ -144,7 +144,7 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
     let [dir, path, flags, mask, result, _] = args;
     let (dir, path, result) = (dir as i32, path as u64, result as u64);
     let (flags, mask) = (flags as u32, mask as u32);
-    // SAFETY: the caller says that the path can be read, the first byte of which is there.
+    // SAFETY: the caller says that the path can be read, and it has at least one byte.
     let is_empty = unsafe { *std::ptr::with_exposed_provenance::<u8>(path as usize) } == 0;
     if flags & abi::AT_EMPTY_PATH != 0 && is_empty {
         // SAFETY: the caller says that the result may be written.
@@ -159,7 +159,7 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
     };
     let empty = c"".as_ptr().expose_provenance() as u64;
     let flags = flags & !abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH;
-    // SAFETY: the result is the caller's to answer for, and the descriptor is ours, to be closed.
+    // SAFETY: the caller vouches for the result; the descriptor is ours to close.
     unsafe {
         let attempt = done(sys::statx(raw, empty, flags, mask, result));
         let _ = rustix::io::try_close(raw); // a path's descriptor has nothing to lose
@@ -167,14 +167,14 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
     }
 }
 
-/// Opens a file that the cache can look up, and never waits for another opener.
+/// Opens a file that can be looked up in the cache, and never waits for another opener.
 ///
 /// # Safety
 ///
 /// - The path is lent.
 unsafe fn open(open: Open) -> Attempt {
     let Open { dir, path, flags, mode, resolve } = open;
-    // To create or to cut off is work on the device, for which there is no cache, but in memory.
+    // Creating or truncating a file works on the device, which no cache avoids, except in memory.
     if flags & O_CREAT != 0 && flags & O_TMPFILE != O_TMPFILE && resolve.unwrap_or(0) == 0 {
         // SAFETY: the caller says that the path can be read.
         return unsafe { in_memory::create(open) };
@@ -188,13 +188,14 @@ unsafe fn open(open: Open) -> Attempt {
     match unsafe { sys::openat2(dir, path, &how) } {
         Ok(fd) => Attempt::Done(fd.into_raw_fd()),
         Err(Errno::AGAIN) => Attempt::WouldBlock,
-        // No such call, no such flag, or a filter that is older than it.
+        // No such call, no such flag, or a seccomp filter older than the call.
         Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,
         Err(errno) => Attempt::Done(failed(errno)),
     }
 }
 
-/// The size of a file with positions, which moves to its end. That is the cheapest call that tells.
+/// Returns the size of a seekable file, and moves its position to the end. `lseek(2)` is the cheapest call
+/// that tells.
 ///
 /// # Safety
 ///
@@ -212,7 +213,7 @@ fn done(result: Result<(), Errno>) -> Attempt {
     Attempt::Done(outcome(result.map(|()| 0)))
 }
 
-// All of them make system calls.
+// All of them make system calls, which Miri cannot.
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Watching a driver: its own thread's side, and the other threads'.
+//! Watching a driver: the driver's own thread's side, and the side of other threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,10 @@ use crate::board::{Board, Doing, DriverStatus, ObservedOperation};
 use crate::core::{Overdue, PlainCall, WatchLimits};
 use crate::driver::Driver;
 
-/// Reads the state that a driver shows, on any thread, also while the driver's own thread is stuck in users'
-/// code or in a system call. From [`Driver::watch`].
+/// Reads a watched driver's state, on any thread, even while the driver's own thread is stuck in users' code
+/// or in a system call. From [`Driver::watch`].
 ///
-/// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows the last
-/// state.
+/// No method waits, or disturbs the driver's thread. After the driver's end they return the last state.
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -19,24 +18,25 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The operations that are under way, oldest first. Each is as it was at one moment, but not all at the
-    /// same.
+    /// Returns the operations that are under way, oldest first. Each is as of one moment, but different ones
+    /// may be as of different moments.
     pub fn operations(&self) -> Vec<ObservedOperation> {
         self.board.operations().0
     }
 
-    /// The same, and how many others changed so often meanwhile that they could not be read.
+    /// Returns the operations, and the number of others that changed too often to be read.
     pub fn operations_and_unread(&self) -> (Vec<ObservedOperation>, u32) {
         self.board.operations()
     }
 
     /// Returns the thread's activity and its age, as its loop has set it by [`Driver::set_doing`]. `None` if
-    /// that changes during each attempt to read it.
+    /// it changes during each attempt to read it.
     pub fn doing(&self) -> Option<(Doing, Duration)> {
         self.board.doing()
     }
 
-    /// The driver's numbers as of its last turn. `None` when they change all the time.
+    /// Returns the driver's numbers as of its last turn. `None` if they change during each attempt to read
+    /// them.
     pub fn status(&self) -> Option<DriverStatus> {
         self.board.status()
     }
@@ -53,11 +53,11 @@ impl Observer {
 }
 
 impl Driver {
-    /// Has the driver show its activity to others from now on, and report operations that take longer than
-    /// `limits`; see [`find_overdue`](Driver::find_overdue). Operations that were started before are not
-    /// shown. Called again it changes the limits.
+    /// Makes the driver show its activity to other threads from now on, and report operations that take
+    /// longer than `limits`; see [`find_overdue`](Driver::find_overdue). Operations that were started before
+    /// are not shown. A second call changes the limits.
     ///
-    /// It costs time: two looks at the clock for each operation, and some more.
+    /// It costs two readings of the clock for each operation, and a little more.
     ///
     /// # Examples
     /// ```
@@ -94,26 +94,26 @@ impl Driver {
         self.handle().shared.core.borrow_mut().set_doing(doing, now);
     }
 
-    /// Shows others the driver's numbers, if it is watched, and which entries the kernel was given. To be
-    /// called before and after a turn.
+    /// Publishes the driver's numbers and the progress of its queue, if it is watched. To be called before
+    /// and after a turn.
     pub fn publish(&self) {
         self.handle().shared.core.borrow_mut().publish();
     }
 
-    /// The driver's numbers as they are. [`turns_total`](DriverStatus::turns_total) is that of watched
-    /// drivers only.
+    /// Returns the driver's numbers as of now. Only watched drivers count
+    /// [`turns_total`](DriverStatus::turns_total).
     pub fn status(&self) -> DriverStatus {
         self.handle().shared.core.borrow().status()
     }
 
-    /// The plain call that took longest since this was last asked for, if the driver is watched.
+    /// Returns the longest plain call since the last call of this method, if the driver is watched.
     pub fn longest_plain_call(&self) -> Option<PlainCall> {
         self.handle().shared.core.borrow_mut().longest_plain_call()
     }
 
     /// Adds the operations to `found` that have become overdue by the limits given to
-    /// [`watch`](Driver::watch), each once for each limit. Returns how long it takes until another may be,
-    /// so that a turn sleeps no longer than that; `None` while nothing is under way that could.
+    /// [`watch`](Driver::watch), each once for each limit. Returns the time until another may become overdue,
+    /// so that a turn sleeps no longer than that; `None` if none under way can.
     pub fn find_overdue(&self, found: &mut Vec<Overdue>) -> Option<Duration> {
         self.handle().shared.core.borrow_mut().find_overdue(found)
     }

@@ -5,12 +5,10 @@
 //!    holds no more than the driver's address and the slot's key.
 //! 2. Once admitted, its entry is filled with pointers into the slot and into the buffers that the
 //!    operation owns, and pushed. The kernel may use that memory from then on.
-//! 3. Its last completion ends that. If the handle is still there it is told, and takes the
-//!    operation out of the slot, with the result.
-//! 4. If the handle was dropped or the driver stopped meanwhile, the operation stays in its slot
-//!    until that same completion, and is then disposed of: since the caller is gone, a newly opened
-//!    descriptor
-//!    is closed, a buffer is freed.
+//! 3. Its last completion returns that memory to the driver. If the handle still exists, it is notified, and
+//!    takes the operation out of the slot, with the result.
+//! 4. If the handle was dropped or the driver stopped meanwhile, the operation stays in its slot until that
+//!    completion, which disposes of it: a newly opened descriptor is closed, a buffer is freed.
 //!
 //! A handle that is forgotten (`std::mem::forget`) leaves its slot occupied for the driver's life, and
 //! nothing else: step 3 does not need it.
@@ -54,12 +52,12 @@ impl From<FileKind> for Class {
 /// The result of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// As the kernel gave it: a count or a descriptor, or an errno with its sign turned.
+    /// As the kernel returned it: a count or a descriptor, or a negated errno.
     pub res: i32,
-    /// As the kernel gave them.
+    /// As the kernel returned them.
     pub flags: CqeFlags,
-    /// The operation never reached the kernel, and `res` is the driver's word for why. No errno says so: a
-    /// kernel, and every file server behind it, may answer any of them.
+    /// Set if the operation never reached the kernel, and `res` is the driver's reason. No errno can say so:
+    /// a kernel, and every file server behind it, may return any of them.
     pub(crate) is_unstarted: bool,
 }
 
@@ -70,12 +68,12 @@ impl Completion {
         Self { res, flags, is_unstarted: false }
     }
 
-    /// A completion that the driver makes up itself.
+    /// Returns a completion of the driver's own, with this errno.
     pub(crate) const fn error(errno: rustix::io::Errno) -> Self {
         Self::of(-errno.raw_os_error(), CqeFlags(0))
     }
 
-    /// The end of an operation that never reached the kernel.
+    /// Returns the end of an operation that never reached the kernel.
     pub(crate) const fn unstarted(errno: rustix::io::Errno) -> Self {
         Self { is_unstarted: true, ..Self::error(errno) }
     }
@@ -89,7 +87,7 @@ impl Completion {
         self.res == -rustix::io::Errno::CANCELED.raw_os_error()
     }
 
-    /// The result as `std` has it.
+    /// Returns the result as `std` has it.
     ///
     /// The kernel's restart codes, which a canceled operation may leak, become `EINTR`, their meaning; see
     /// [`Cqe::error_of`].
@@ -101,7 +99,7 @@ impl Completion {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::failure(self.res)) }
     }
 
-    /// The result as a count of bytes, of which there are `at_most`: no host is trusted to count.
+    /// Returns the result as a count of bytes, at most `at_most`: no host is trusted to count.
     #[inline(always)]
     pub(crate) fn count(self, at_most: usize) -> io::Result<usize> {
         self.result().map(|count| (count as usize).min(at_most))
@@ -113,9 +111,9 @@ impl Completion {
     }
 }
 
-/// One request to the kernel together with everything it needs. It describes itself by two plain values,
-/// which ask for the same: an [`entry`](Operation::entry) for a ring, and a [`call`](Operation::call) for all
-/// else.
+/// One request to the kernel together with everything it needs. It describes itself by two plain values that
+/// request the same: an [`entry`](Operation::entry) for a ring, and a [`call`](Operation::call) for every
+/// other executor.
 ///
 /// # Safety
 ///
@@ -124,8 +122,8 @@ impl Completion {
 ///   or behind pointers that stay put when the value is moved *after its completion*, and that nothing else
 ///   accesses that memory, as long as the value is not moved or dropped;
 /// - the descriptors that they name are ones that the value keeps open ([`Fd`]);
-/// - [`KIND`](Operation::KIND) is that of the driver's own operations of this sort, which decides with the two
-///   which way they go;
+/// - [`KIND`](Operation::KIND) is that of the driver's own operations of this sort: together with entry and
+///   call it decides the operation's way;
 /// - [`class`](Operation::class), [`entry`](Operation::entry), [`call`](Operation::call) and
 ///   [`descriptor`](Operation::descriptor) do not call into a driver.
 pub unsafe trait Operation: 'static {
@@ -138,14 +136,14 @@ pub unsafe trait Operation: 'static {
     /// Returns the class by which the operation is admitted. Always the same for one value.
     fn class(&self) -> Class;
 
-    /// The request as a ring takes it; `None` where rings have no such operation. Called once the value has
-    /// its final address, perhaps more than once, before the kernel sees it. `user_data` is overwritten.
+    /// Returns the request as a ring takes it; `None` if rings have no such operation. Called once the value
+    /// has its final address, perhaps more than once, before the kernel sees it. `user_data` is overwritten.
     #[inline(always)]
     fn entry(&mut self) -> Option<Sqe> {
         None
     }
 
-    /// The same request as a call. Called when and as often as [`entry`](Operation::entry).
+    /// Returns the same request as a call, under the same conditions as [`entry`](Operation::entry).
     fn call(&mut self) -> Call;
 
     /// Returns whether there is room for its result. An operation without room ends with `EINVAL` and never
@@ -155,16 +153,16 @@ pub unsafe trait Operation: 'static {
         true
     }
 
-    /// Gives all memory that the kernel is to fill a value, since it may report bytes that it has not filled;
-    /// see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once, before
-    /// [`entry`](Operation::entry) and [`call`](Operation::call).
+    /// Initializes all memory that the kernel is to fill, since a backend may report bytes that it has not
+    /// filled; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once,
+    /// before [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 
     /// Turns the last completion into the handle's output.
     fn complete(self, completion: Completion) -> Self::Output;
 
-    /// Takes the last completion when no caller waits for it any more. A descriptor that came with it must be
-    /// closed, and so on.
+    /// Takes the last completion if no caller waits for it any more, and releases what came with it: closes a
+    /// new descriptor, for example.
     fn dispose(self, completion: Completion)
     where
         Self: Sized,
@@ -172,8 +170,8 @@ pub unsafe trait Operation: 'static {
         drop(self.complete(completion));
     }
 
-    /// Takes a completion after which more of the same entry follow. The kernel has the entry meanwhile: what
-    /// does more than nothing here names no memory in it that the value can reach, but by the completion.
+    /// Takes a completion that is not the last of its entry. The kernel still has the entry: an
+    /// implementation that is not empty reaches no memory that the entry names, except by the completion.
     ///
     /// Runs inside the driver: it neither calls into one nor runs users' code.
     fn deliver(&self, completion: Completion) -> Delivered {
@@ -181,21 +179,21 @@ pub unsafe trait Operation: 'static {
         Delivered::default()
     }
 
-    /// The driver ends and gives the operation up, whose last completion it does not know: the kernel may
-    /// have its memory for ever. Returns the waker of a task that waits for the operation in another way than
-    /// by its handle.
+    /// Gives the operation up: the driver ends without its last completion, and the kernel may have its
+    /// memory for ever. Returns the waker of a task that waits for the operation by other means than its
+    /// handle.
     ///
     /// Runs inside the driver, as [`deliver`](Operation::deliver).
     fn lose(&self) -> Option<Waker> {
         None
     }
 
-    /// The descriptor acted on, if it is one of the driver's.
+    /// Returns the descriptor acted on, if it is one of the driver's.
     fn descriptor(&self) -> Option<&Fd> {
         None
     }
 
-    /// Returns the way that the operation shall take now, by these rules.
+    /// Returns the route of the operation by these rules.
     fn route(&self, rules: &Rules) -> Route {
         let _ = rules;
         Route::Queue
@@ -210,22 +208,22 @@ pub unsafe trait Operation: 'static {
         }
     }
 
-    /// Returns the file system whose plain calls are timed, because it is unknown whether they wait.
+    /// Returns the file system whose plain calls are timed, because it is unknown whether they block.
     #[doc(hidden)]
     fn mount(&self) -> Option<&Rc<Mount>> {
         None
     }
 
     /// Returns whether the operation reaches local file systems only, as far as can be told without waiting.
-    /// None of these returns `ECANCELED` by itself, so that an operation which ends with that without a
-    /// request to cancel found no worker of the kernel, and did not begin.
+    /// These never return `ECANCELED` by themselves. So an operation on them that ends with `ECANCELED`
+    /// without a cancel request found no kernel worker, and did not begin.
     #[doc(hidden)]
     fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
         let _ = descriptors;
         false
     }
 
-    /// `false` forbids requests to cancel, so that it is never uncertain how far the operation got.
+    /// `false` forbids requests to cancel, so that it is always certain how far the operation got.
     #[doc(hidden)]
     const IS_CANCELABLE: bool = true;
 }
@@ -235,7 +233,7 @@ pub unsafe trait Operation: 'static {
 pub struct Delivered {
     /// The waker of the task to wake.
     pub waker: Option<Waker>,
-    /// The operation is to be canceled: no more is wanted now.
+    /// The operation is to be canceled: enough has come for now.
     pub is_enough: bool,
 }
 
@@ -250,7 +248,7 @@ pub(crate) enum Storage {
     Boxed,
 }
 
-/// Bytes of an operation that its slot holds itself.
+/// Maximum size in bytes of an operation that its slot holds itself.
 pub(crate) const CELL_BYTES: usize = 128;
 
 /// Memory for an operation, or for the pointer to where it lies.
@@ -267,7 +265,7 @@ impl Cell {
 #[repr(C, align(16))]
 pub(crate) struct Block([u8; BLOCK_BYTES]);
 
-/// Bytes of an operation that a pooled block holds.
+/// Maximum size in bytes of an operation that a pooled block holds.
 pub(crate) const BLOCK_BYTES: usize = 512;
 
 impl Block {
@@ -444,8 +442,8 @@ pub(crate) trait InPlace: Copy {
     fn mount(&self) -> Option<Rc<Mount>>;
 }
 
-/// The operation of this type in a cell. It is borrowed for one question at a time: between them a plain
-/// call may write to memory within it.
+/// The operation of this type in a cell. Each method borrows it only for its own duration: in between, a
+/// plain call may write to memory within it.
 pub(crate) struct Placed<O>(NonNull<O>);
 
 impl<O> Clone for Placed<O> {

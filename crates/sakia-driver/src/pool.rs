@@ -1,12 +1,12 @@
 //! Memory that the kernel picks from when there is something to receive.
 //!
-//! A connection that waits has no buffer: whichever is ready first gets one. Buffers come in three sizes,
-//! each a group of its own. A group begins small, since it is used in turn and should stay in the processor's
-//! cache, and grows when the kernel finds it empty.
+//! A waiting connection has no buffer: the connection that is ready first gets one. Buffers come in three
+//! sizes, each a group of its own. A group begins small, since its buffers are used in turn and should stay
+//! in the processor's cache, and grows when the kernel finds it empty.
 //!
-//! A buffer is at every moment one of three's: free here, in the group and with it the kernel's, or a
-//! [`RecvBuf`](super::RecvBuf)'s. It goes to the group by [`Pool::next_free`] alone, and to a `RecvBuf` when a
-//! completion names it, which is believed only of one that is in the group.
+//! At every moment a buffer is in one of three places: free here, in the group and thereby the kernel's, or
+//! in a [`RecvBuf`](super::RecvBuf). Only [`Pool::next_free`] puts it into the group. It goes to a `RecvBuf`
+//! when a completion names it, which counts only if the buffer is in the group.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ struct SizeFacts {
     most: u16,
 }
 
-/// At most 32 MiB in all. Of each size there are enough for as many connections as one turn may find ready.
+/// At most 32 MiB in all. Of each size there are enough for all connections that one turn may find ready.
 const SIZES: [SizeFacts; 3] = [
     SizeFacts { bytes: 2 << 10, first: 64, most: 4096 },
     SizeFacts { bytes: 16 << 10, first: 16, most: 1024 },
@@ -41,22 +41,22 @@ impl Size {
         self.0.into()
     }
 
-    /// Bytes of each buffer.
+    /// Returns the size of each buffer in bytes.
     pub(crate) fn bytes(self) -> u32 {
         self.facts().bytes
     }
 
-    /// Returns the number of buffers that a group of them holds.
+    /// Returns the maximum number of buffers in a group of this size.
     pub(crate) fn most(self) -> u16 {
         self.facts().most
     }
 
-    /// The next larger one, if there is one.
+    /// Returns the next larger size, if there is one.
     pub(crate) fn larger(self) -> Option<Self> {
         (usize::from(self.0) + 1 < SIZES.len()).then(|| Self(self.0 + 1))
     }
 
-    /// The next smaller one, if there is one.
+    /// Returns the next smaller size, if there is one.
     pub(crate) fn smaller(self) -> Option<Self> {
         self.0.checked_sub(1).map(Self)
     }
@@ -70,7 +70,7 @@ impl Size {
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    /// Set if there are free buffers that the kernel could have.
+    /// Set if there are free buffers that could be given to the kernel.
     has_free: Cell<bool>,
 }
 
@@ -79,18 +79,18 @@ pub(crate) struct Pool {
 struct Group {
     /// By number.
     bufs: RefCell<Vec<Buf>>,
-    /// Those that are free.
+    /// The free buffers.
     free: RefCell<Vec<u16>>,
-    /// The number that the kernel has.
+    /// The number of buffers that the kernel has.
     provided: Cell<u32>,
-    /// Set if the backend has such a group; unknown until asked.
+    /// Set if the backend has such a group; `None` until the driver has tried to register it.
     is_registered: Cell<Option<bool>>,
 }
 
 #[derive(Debug)]
 struct Buf {
     addr: NonNull<u8>,
-    /// It is in the group.
+    /// The buffer is in the group.
     is_provided: bool,
 }
 
@@ -112,7 +112,8 @@ impl Pool {
         })
     }
 
-    /// Returns whether the backend has a group of this size; `None` when it was not asked yet.
+    /// Returns whether the backend has a group of this size; `None` if the driver has not tried to register
+    /// it.
     pub(crate) fn is_registered(&self, size: Size) -> Option<bool> {
         self.group(size).is_registered.get()
     }
@@ -127,18 +128,18 @@ impl Pool {
         self.group(size).provided.get() > 0
     }
 
-    /// Returns whether there may be buffers that the kernel could have.
+    /// Returns whether there may be free buffers that could be given to the kernel.
     #[inline(always)]
     pub(crate) fn has_free(&self) -> bool {
         self.has_free.get()
     }
 
-    /// All that was free is provided.
+    /// Records that no buffer is free.
     pub(crate) fn none_free(&self) {
         self.has_free.set(false);
     }
 
-    /// A free buffer's number and address, which is the kernel's from now on.
+    /// Gives a free buffer to the kernel. Returns its number and address.
     pub(crate) fn next_free(&self, size: Size) -> Option<(u16, NonNull<u8>)> {
         let group = self.group(size);
         let id = group.free.borrow_mut().pop()?;
@@ -148,7 +149,7 @@ impl Pool {
         Some((id, buf.addr))
     }
 
-    /// Makes as many buffers again as there are. False when there are as many as may be.
+    /// Doubles the number of buffers. Returns false at the maximum.
     pub(crate) fn grow(&self, size: Size) -> bool {
         let (facts, group) = (size.facts(), self.group(size));
         let mut bufs = group.bufs.borrow_mut();
@@ -162,7 +163,7 @@ impl Pool {
         want > have
     }
 
-    /// Takes the buffer from the kernel that a completion names. `None` if the kernel did not have it.
+    /// Takes the buffer that a completion names from the kernel. `None` if the kernel did not have it.
     pub(crate) fn take(&self, size: Size, id: u16) -> Option<NonNull<u8>> {
         let group = self.group(size);
         let mut bufs = group.bufs.borrow_mut();
@@ -174,7 +175,7 @@ impl Pool {
         })
     }
 
-    /// Frees the buffer: its user has finished with it.
+    /// Frees a buffer that its user has finished with.
     pub(crate) fn give_back(&self, size: Size, id: u16) {
         self.group(size).free.borrow_mut().push(id);
         self.has_free.set(true);
@@ -185,17 +186,17 @@ impl Drop for Pool {
     fn drop(&mut self) {
         for (group, facts) in self.groups.iter_mut().zip(&SIZES) {
             for buf in group.bufs.get_mut() {
-                // SAFETY: allocated with this layout. Nobody uses it any more: each operation that may
-                // receive into it keeps the pool until its last completion, and so does each `RecvBuf`;
-                // the driver keeps it longer than the backend, which has the group.
+                // SAFETY: allocated with this layout, and unused: each operation that may receive into it
+                // keeps the pool until its last completion, and so does each `RecvBuf`; the driver keeps it
+                // longer than the backend, which has the group.
                 unsafe { dealloc(buf.addr.as_ptr(), layout(facts.bytes)) };
             }
         }
     }
 }
 
-/// Aligned to a page, or to as much of one as there is: into memory that begins elsewhere the kernel was seen
-/// to copy at a quarter of the speed.
+/// Returns the layout of a buffer, aligned to a page or, if smaller, to its size. The kernel was measured to
+/// copy into unaligned memory at a quarter of the speed.
 fn layout(bytes: u32) -> Layout {
     const PAGE_BYTES: usize = 4096;
     let bytes = bytes as usize;

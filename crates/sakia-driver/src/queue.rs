@@ -1,8 +1,8 @@
 //! The two queues between a driver and a backend that is not the kernel's ring.
 //!
-//! Both in ordinary memory, and of any size. As with the ring, a completion that finds the completion
-//! queue full goes to a list aside, and so does every later one until that list has been moved back:
-//! nothing is lost, the order is kept, and the list has no bound.
+//! Both lie in ordinary memory, and may have any size. As with the ring, a completion that finds the
+//! completion queue full goes to an overflow list, and so does every later one until that list has been moved
+//! back. No completion is lost, the order is kept, and the list is unbounded.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::counters::OpKind;
 pub(crate) trait Queued {
     fn user_data(&self) -> u64;
 
-    /// Makes it nothing, with the same `user_data`.
+    /// Turns the element into a no-op with the same `user_data`.
     fn make_nop(&mut self);
 }
 
@@ -36,26 +36,26 @@ pub(crate) struct Queue<T> {
     cq_entries: u32,
     /// Entries pushed and not consumed, oldest first.
     pub(crate) pending: VecDeque<T>,
-    /// The position of the oldest of them.
+    /// The position of the oldest pending entry.
     head: u32,
     /// Completions ready to be reaped.
     ready: VecDeque<Cqe>,
     /// Completions that found no place.
     overflow: VecDeque<Cqe>,
-    /// Places of the completion queue: `cq_entries`, or fewer while it pretends to be short.
+    /// Places of the completion queue: `cq_entries`, or fewer while it simulates a shorter queue.
     pub(crate) places: u32,
 }
 
 impl<T: Queued> Queue<T> {
     /// # Panics
-    /// Without entries, and with more than the completion queue has.
+    /// When there are no entries, or more than the completion queue has.
     pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> Self {
         assert!(1 <= sq_entries && sq_entries <= cq_entries, "{sq_entries} of {cq_entries}");
         Self {
             sq_entries,
             cq_entries,
             pending: VecDeque::with_capacity(sq_entries.min(4096) as usize),
-            // So that every program sees positions wrap.
+            // Positions wrap soon, in every program.
             head: u32::MAX - 2,
             ready: VecDeque::new(),
             overflow: VecDeque::new(),
@@ -71,12 +71,12 @@ impl<T: Queued> Queue<T> {
         self.cq_entries
     }
 
-    /// Entries pushed and not consumed.
+    /// Returns the number of entries pushed and not consumed.
     pub(crate) fn pending(&self) -> u32 {
         self.pending.len() as u32
     }
 
-    /// Completions ready to be reaped.
+    /// Returns the number of completions ready to be reaped.
     pub(crate) fn ready(&self) -> u32 {
         self.ready.len() as u32
     }
@@ -85,7 +85,7 @@ impl<T: Queued> Queue<T> {
         !self.overflow.is_empty()
     }
 
-    /// Completions that find a place. None while older ones wait for one.
+    /// Returns the number of completions that find a place. None do while older ones wait for one.
     pub(crate) fn room(&self) -> u32 {
         if self.is_overflowing() { 0 } else { self.free() }
     }
@@ -126,7 +126,7 @@ impl<T: Queued> Queue<T> {
         self.post_cqe(Cqe { user_data, res, ..Cqe::default() }, false);
     }
 
-    /// Adds a completion. With `held`, or without a place, it goes to the overflow list; true then.
+    /// Adds a completion. With `held`, or without a place, it goes to the overflow list; returns true then.
     pub(crate) fn post_cqe(&mut self, cqe: Cqe, held: bool) -> bool {
         let overflows = held || self.room() == 0;
         let list = if overflows { &mut self.overflow } else { &mut self.ready };
@@ -134,7 +134,7 @@ impl<T: Queued> Queue<T> {
         overflows
     }
 
-    /// Moves completions that overflowed back, as far as there is room. Returns how many.
+    /// Moves overflowed completions back, as far as there is room. Returns their number.
     pub(crate) fn flush_overflow(&mut self) -> u32 {
         if !self.is_overflowing() {
             return 0; // nearly always

@@ -1,19 +1,19 @@
-//! A descriptor that tells a foreign loop that there is something to do, and by which that loop can do no
+//! A descriptor that tells a foreign loop when a backend needs a turn, and with which the loop can do no
 //! harm.
 //!
 //! An epoll set or an eventfd of a backend becomes readable. Code that had one of these, or a duplicate,
-//! could take events out of it, add some, or change its mode so that the driver's own look at it blocks. So
-//! each caller gets a new epoll set of its own around it: no use of that set concerns another caller, and the
-//! inner descriptor cannot be had out of it.
+//! could take events out of it, add some, or change its mode so that the driver's own read of it blocks. So
+//! each caller gets a new epoll set around it: no use of that set concerns another caller, and the inner
+//! descriptor cannot be extracted from it.
 //!
-//! Source: `epoll(7)`, which is readable while something in it is.
+//! Source: `epoll(7)`: an epoll set is readable while one of its descriptors is ready.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// A fresh epoll set that is readable as long as `inner` is.
+/// Returns a new epoll set that is readable as long as `inner` is.
 ///
 /// # Errors
 /// As `epoll_create1(2)` and `epoll_ctl(2)`.

@@ -2,7 +2,7 @@
 //!
 //! A slot's memory, its *cell*, holds the operation and with it every byte and descriptor reference
 //! that the kernel may see. It is allocated in chunks that are never moved nor given back while the
-//! driver lives. The header beside it names the owner of the cell; see [`State`].
+//! driver lives. The header beside it names the owner of the cell; see [`SlotState`].
 //!
 //! Only the driver's thread uses a slab. Nothing here runs users' code.
 
@@ -21,15 +21,15 @@ const CHUNK: u32 = 256;
 /// The owner of a slot's cell, and the transitions that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
-    /// Without an owner: the slot is on the free list. Left by being allocated.
+pub(crate) enum SlotState {
+    /// No owner: the slot is on the free list. Left by being allocated.
     Free,
-    /// The driver. The operation has no entry yet and waits on its class's list for room, or for
-    /// its descriptor to be released. Left by being pushed, or by its future's drop.
+    /// The driver. The operation has no entry yet and waits on its class's list for room, or for its
+    /// descriptor to be released. Left by a push, or by the drop of its future.
     Backlog,
-    /// The kernel, until the last completion. Left only by that.
+    /// The kernel, until the last completion. Left only with that completion.
     Pushed,
-    /// The future, which takes the result. Left by being taken or disposed of.
+    /// The future, which takes the result. Left when the result is taken or disposed of.
     Done,
     /// The code that disposes of the operation, outside the driver. Left when it has run.
     Disposing,
@@ -50,23 +50,23 @@ pub(crate) mod flag {
     pub(crate) const CANCEL_SENT: u16 = 8;
     /// Waits for its descriptor to be released, on no list. Only with `Backlog`.
     pub(crate) const PARKED: u16 = 16;
-    /// Waits for the next turn's plain calls, on the list of those. Only with `Backlog`.
+    /// Waits on the list for the plain calls of the next turn. Only with `Backlog`.
     pub(crate) const DEFERRED: u16 = 32;
     /// Given to a thread instead of the queue: it is canceled there. Only with `Pushed`.
     pub(crate) const LANE: u16 = 64;
     /// The operation ended without having reached the kernel; see `Completion`. Set with the result, by the
-    /// code that ends it, and stays until the slot is freed.
+    /// code that ends the operation, until the slot is freed.
     pub(crate) const UNSTARTED: u16 = 128;
-    /// Its end is an event of a recording, or its latency is measured. Set when it is started.
+    /// A recording has an event for its end, or its latency is measured. Set when it is started.
     pub(crate) const WATCHED: u16 = 256;
     /// It is on the driver's board; see [`watch`](crate::core). Set when it is started.
     pub(crate) const SHOWN: u16 = 512;
 }
 
-/// The way in which a finished operation is made known.
+/// The way in which the end of an operation is made known.
 #[derive(Debug)]
 pub(crate) enum Notify {
-    /// No request yet (`NONE`), or the number that a hand-written loop asked for.
+    /// No request yet (`NONE`), or the number that a hand-written loop has set.
     Token(u64),
     /// A task waits.
     Wake(Waker),
@@ -88,7 +88,7 @@ pub(crate) struct Header {
     pub(crate) index: u32,
     /// Changes each time the slot is freed, so that old keys match nothing.
     pub(crate) generation: u32,
-    pub(crate) state: State,
+    pub(crate) state: SlotState,
     /// [`flag`]s.
     pub(crate) flags: u16,
     pub(crate) class: Class,
@@ -111,7 +111,7 @@ impl Header {
         Self {
             index,
             generation: 0,
-            state: State::Free,
+            state: SlotState::Free,
             flags: 0,
             class: Class::Bounded,
             position: 0,
@@ -129,7 +129,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// The result, once the state is `Done` or `Disposing`.
+    /// Returns the result, once the state is `Done` or `Disposing`.
     #[inline(always)]
     pub(crate) fn completion(&self) -> Completion {
         let Self { res, cqe_flags: flags, .. } = *self;
@@ -154,8 +154,8 @@ struct Slot {
 
 /// A slot of a slab. Only a slab makes one, and it stays valid as long as that slab.
 ///
-/// The holder of one keeps the slab alive: the slab's own lists do so by being part of it, and a handle of an
-/// operation does because its driver's memory outlives every slot in use (see `Shared`).
+/// The holder of one keeps the slab alive: the slab's own lists are part of it, and the driver's memory
+/// outlives every slot in use, for which there is a handle of an operation (see `Shared`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRef(NonNull<Slot>);
 
@@ -173,9 +173,9 @@ pub(crate) struct Slab {
     /// Chunks of [`CHUNK`] slots each, owned, never given back before the slab's end.
     chunks: Vec<NonNull<Slot>>,
     free: Option<SlotRef>,
-    /// Slots in use.
+    /// The number of slots in use.
     live: u32,
-    /// When the operations in slots were started, and how long others took, if that is measured.
+    /// The start times of the operations in slots, and the latencies of others, if these are measured.
     pub(crate) latencies: Option<Box<Latencies>>,
 }
 
@@ -184,13 +184,13 @@ impl Slab {
         Self { chunks: Vec::new(), free: None, live: 0, latencies: None }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[inline(always)]
     pub(crate) fn live(&self) -> u32 {
         self.live
     }
 
-    /// Every slot, used or not.
+    /// Returns every slot, used or not.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotRef> + use<> {
         let len = self.chunks.len() * CHUNK as usize;
         let chunks = self.chunks.clone();
@@ -200,7 +200,7 @@ impl Slab {
         })
     }
 
-    /// The slot's header.
+    /// Returns the slot's header.
     #[inline(always)]
     pub(crate) fn header(&mut self, slot: SlotRef) -> &mut Header {
         // SAFETY: the slot is one of a slab that still lives (the promise of `SlotRef`), and this is
@@ -217,21 +217,21 @@ impl Slab {
         Some(SlotRef(unsafe { chunk.add((index % CHUNK) as usize) }))
     }
 
-    /// The slot that `key` names, if its operation is still there.
+    /// Returns the slot that `key` names, if its operation is still there.
     #[inline(always)]
     pub(crate) fn find(&mut self, key: Key) -> Option<SlotRef> {
         let slot = self.slot(key.index())?;
         (self.header(slot).generation == key.generation()).then_some(slot)
     }
 
-    /// The name of the operation in a slot.
+    /// Returns the key of the operation in a slot.
     #[inline(always)]
     pub(crate) fn key(&mut self, slot: SlotRef) -> Key {
         let header = self.header(slot);
         Key::new(header.index, header.generation)
     }
 
-    /// Gives a slot another key, since its operation is to be done once more: later completions for the old
+    /// Gives a slot another key, since its operation is to be performed again. Later completions for the old
     /// key are stale.
     pub(crate) fn rename(&mut self, slot: SlotRef) {
         let header = self.header(slot);
@@ -253,14 +253,14 @@ impl Slab {
         slot
     }
 
-    /// Puts a slot back whose cell holds nothing any more.
+    /// Frees a slot whose cell holds nothing any more.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: SlotRef) {
         let free = self.free;
         let header = self.header(slot);
         header.generation = header.generation.wrapping_add(1);
-        // With the class, which means nothing now, the three are one store.
-        (header.state, header.flags, header.class) = (State::Free, 0, Class::Bounded);
+        // With the class, which a free slot does not use, the three are one store.
+        (header.state, header.flags, header.class) = (SlotState::Free, 0, Class::Bounded);
         header.next = free;
         self.free = Some(slot);
         self.live -= 1;
@@ -271,7 +271,7 @@ impl Slab {
     #[inline(never)]
     fn grow(&mut self) -> SlotRef {
         let len = self.chunks.len() as u32 * CHUNK;
-        assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are under way on one driver");
+        assert!(len < SLOTS_MAX, "{SLOTS_MAX} operations are in flight on one driver");
         let chunk: Box<[Slot]> = (len..len + CHUNK)
             .map(|index| Slot { cell: Cell::empty(), header: Header::unused(index) })
             .collect();

@@ -2,30 +2,30 @@
 //!
 //! `std` opens `/dev/null` in place of a standard stream that is closed, so that no file gets its number. A
 //! program that reads its standard input would then find nothing in it, and one that writes to its standard
-//! output would lose its output, where others fail with `EBADF`. So the three are looked at earlier, in a
-//! function that the C library calls before `main`. Only with the feature `startup`: a library does nothing
-//! unasked.
+//! output would lose its output, while other programs fail with `EBADF`. So this module examines the three
+//! streams earlier, in a function that the C library calls before `main`. Only with the feature `startup`: a
+//! library does nothing unasked.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::{Errno, fcntl_getfd};
 
-/// A bit for each of the numbers 0 to 2. Written once, before `main`, by the thread that begins the process;
-/// read by any other, which it starts.
+/// A bit for each of the numbers 0 to 2. Written once, before `main`, by the process's first thread. Other
+/// threads only read it, and start later.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// Returns whether standard input was closed when the process began. Now it is `/dev/null`.
+/// Returns whether standard input was closed when the process began. It is `/dev/null` since then.
 pub fn stdin_was_closed() -> bool {
     was_closed(0)
 }
 
-/// Returns whether standard output was closed when the process began. Now it is `/dev/null`.
+/// Returns whether standard output was closed when the process began. It is `/dev/null` since then.
 pub fn stdout_was_closed() -> bool {
     was_closed(1)
 }
 
-/// Returns whether standard error was closed when the process began. Now it is `/dev/null`.
+/// Returns whether standard error was closed when the process began. It is `/dev/null` since then.
 pub fn stderr_was_closed() -> bool {
     was_closed(2)
 }

@@ -12,7 +12,7 @@ pub struct StatxTime {
 }
 
 impl StatxTime {
-    /// This many seconds since 1970, and nanoseconds of the second.
+    /// Returns the time that is this many seconds after 1970, and nanoseconds of the second.
     pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
         Self { seconds, nanoseconds, reserved: 0 }
     }
@@ -45,7 +45,7 @@ pub struct StatxResult {
     pub size: u64,
     /// Blocks of 512 bytes that are allocated.
     pub blocks: u64,
-    /// The bits of `attributes` that mean something.
+    /// Bits of `attributes` that the file system supports.
     pub attributes_mask: u64,
     /// Last access.
     pub accessed: StatxTime,
@@ -75,7 +75,7 @@ pub struct StatxResult {
 const _: () = assert!(size_of::<StatxResult>() == 256);
 
 impl StatxResult {
-    /// The mask that asks for the fields of `stat(2)`, the time of creation, and the alignment of direct I/O.
+    /// The mask that requests the fields of `stat(2)`, the time of creation, and the alignment of direct I/O.
     pub const BASIC: u32 = 0xfff | 0x2000;
 
     /// The type bits of `mode`.

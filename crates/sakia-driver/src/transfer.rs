@@ -1,5 +1,5 @@
-//! Plain reads into buffers, for callers that have a descriptor and no driver: those of an engine, on any
-//! thread.
+//! Plain reads into buffers, for callers on any thread that have a descriptor and no driver, such as those of
+//! an engine.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,11 +13,12 @@ use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, note_filled, room_of_all, transfer_len};
 use crate::sys::{self, Direction};
 
-/// Reads up to `most` bytes into the room of `buf`, from byte `offset` on or, with `None`, at the file's
-/// position, which moves: one call of this thread. `flags` are the kernel's `RWF_*`.
+/// Reads up to `most` bytes into the room of `buf`, from byte `offset` on or, with `None`, from the file's
+/// position, which moves, by one call on this thread. `flags` are the kernel's `RWF_*`.
 ///
 /// # Errors
-/// - `EINVAL`: there is no room, or no file has such an offset. Otherwise as `preadv2(2)`, `EINTR` included.
+/// - `EINVAL`: there is no room, or the offset is beyond any file's. Otherwise as `preadv2(2)`, `EINTR`
+///   included.
 ///
 /// # Kernel
 /// 4.6 with flags. Source: `preadv2(2)`.
@@ -38,7 +39,7 @@ pub fn read_plainly<T: IoBufMut>(
     note_filled(came, buf, len)
 }
 
-/// The same, filling one buffer after the other. At most the first 1024 are used.
+/// Reads as [`read_plainly`] does, filling one buffer after the other. At most the first 1024 are used.
 ///
 /// # Errors
 /// As [`read_plainly`].

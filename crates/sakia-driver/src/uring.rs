@@ -32,38 +32,38 @@ use crate::sys::{self, abi::POLLIN};
 #[derive(Debug)]
 pub struct Uring<H: Host = Kernel> {
     ring: Ring<H>,
-    /// `None` from a kernel that cannot tell which operations it supports.
+    /// `None` if the kernel cannot report which operations it supports.
     probe: Option<Probe>,
     /// The zero of the backend's time.
     since: Instant,
-    /// Written by the kernel when something completes, once a foreign loop asked for it. A descriptor of
-    /// the ring itself would not do: deferred work does not make it readable for an epoll set.
+    /// The kernel writes to it when an operation completes, once a foreign loop has asked for it. The ring's
+    /// own descriptor would not do: deferred work does not make it readable for an epoll set.
     eventfd: Option<OwnedFd>,
-    /// The means for other threads to wake this one, once asked for.
+    /// The means for other threads to wake this one, once requested.
     wake: Option<Arc<RingWake>>,
     /// The wake is an eventfd, which the ring has to poll.
     polls_wake: bool,
-    /// That poll is with the kernel.
+    /// The kernel has the poll of the wake.
     is_wake_armed: bool,
-    /// Threads for operations that the ring cannot do, or should not, once there was one.
+    /// Threads for operations that the ring cannot do, or should not, once the first such operation came.
     lanes: Option<Box<Lanes>>,
     files: Files,
-    /// How long the alarm that was set last was to take, where the kernel reads it.
+    /// The duration of the alarm that was set last, where the kernel reads it.
     alarm: Box<Timespec>,
     /// Queues of provided buffers, by the number of their group.
     groups: Vec<Option<BufRing>>,
 }
 
-/// The lanes of the poll backend, beside a ring.
+/// The lanes of the poll backend, used beside a ring.
 #[derive(Debug)]
 struct Lanes {
     epoll: Epoll,
-    /// The ring polls their eventfd.
+    /// The kernel has the poll of their eventfd.
     is_armed: bool,
 }
 
 impl Uring {
-    /// A ring with the default sizes, for the calling thread.
+    /// Sets up a ring with the default sizes, for the calling thread.
     ///
     /// # Errors
     /// See [`sakia_ring::SetupError`].
@@ -73,7 +73,7 @@ impl Uring {
 }
 
 impl<H: Host> Uring<H> {
-    /// A ring set up as `builder` says, for the calling thread.
+    /// Sets up a ring as `builder` says, for the calling thread.
     ///
     /// # Errors
     /// See [`sakia_ring::SetupError`].
@@ -81,8 +81,8 @@ impl<H: Host> Uring<H> {
         Ok(Self::from_ring(builder.build()?))
     }
 
-    /// As [`from_builder`](Uring::from_builder), with all that a driver may need later and could not do
-    /// without: a way for other threads to wake it.
+    /// As [`from_builder`](Uring::from_builder), and checks what a driver cannot do without later: a way for
+    /// other threads to wake it.
     pub(crate) fn complete(builder: Builder<H>) -> Result<Self, sakia_ring::SetupError>
     where
         H: 'static,
@@ -90,7 +90,7 @@ impl<H: Host> Uring<H> {
         let mut uring = Self::from_builder(builder)?;
         match uring.remote_wake() {
             Ok(_) => {
-                // The trial message needs no receiver. If an error lasts, the next enter reports it.
+                // Sends the message of the trial. If an error persists, the next enter reports it.
                 uring.ring.enter(0, None).ok();
                 uring.ring.reap(&mut [Cqe::default(); 1]);
                 Ok(uring)
@@ -123,7 +123,7 @@ impl<H: Host> Uring<H> {
         lanes.map_or_else(LaneStatistics::default, |lanes| lanes.epoll.statistics(lane))
     }
 
-    /// Returns whether the kernel's rings have entries with this opcode, as far as it tells.
+    /// Returns whether the kernel's rings have entries with this opcode, as far as the kernel reports.
     pub fn supports(&self, opcode: Opcode) -> bool {
         self.probe.as_ref().is_none_or(|probe| probe.is_supported(opcode))
     }
@@ -134,9 +134,9 @@ impl<H: Host> Uring<H> {
     }
 }
 
-// SAFETY: the kernel accesses an operation's memory from the enter that consumes its entry until it
-// posts the last completion, and never that of an entry that was turned into a no-op before. Closing the
-// ring does not end that: the driver drains first, or leaks.
+// SAFETY: the kernel accesses an operation's memory from the enter that consumes its entry until it posts the
+// last completion, and never the memory of an entry that became a no-op before. Closing the ring does not end
+// the access: the driver drains first, or leaks.
 unsafe impl<H: Host + 'static> Backend for Uring<H> {
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
@@ -159,8 +159,8 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     #[inline(always)]
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         let sqe = self.files.resolve(&mut self.ring, sqe);
-        // SAFETY: the caller's duties are the same; a place of the table has the file of the descriptor
-        // that was named, as long as that is open.
+        // SAFETY: the caller's duties are the same; a place of the table has the file of the named descriptor
+        // as long as that is open.
         unsafe { self.ring.push(sqe) }
     }
 
@@ -270,10 +270,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     fn set_alarm(&mut self, after: Duration) -> bool {
         *self.alarm = Timespec::new(after);
         let sqe = Sqe::timeout(&raw const *self.alarm).user_data(ALARM);
-        // SAFETY: the kernel reads the duration when it consumes the entry, in an enter of this thread; it
-        // stays where it is as long as the backend, which is as long as there is an enter.
+        // SAFETY: the kernel reads the duration when it consumes the entry, in an enter of this thread. The
+        // duration has a stable address as long as the backend lives, and no enter comes later.
         let is_pushed = unsafe { self.ring.push(sqe) }.is_some();
-        // The kernel may refuse it for now; then the next enter submits it, or tells the error.
+        // The kernel may refuse the entry for now; then the next enter submits it, or reports the error.
         self.ring.submit().ok();
         is_pushed
     }
@@ -305,7 +305,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     unsafe fn provide(&mut self, group: u16, id: u16, addr: *mut u8, len: u32) {
         if let Some(Some(queue)) = self.groups.get_mut(usize::from(group)) {
             // SAFETY: the caller's duties are the same; the queue is unregistered with the ring at the
-            // latest, which is later than the caller asks for.
+            // latest, which is later than the caller's duties require.
             unsafe { queue.provide(addr, len, id) };
             queue.publish();
         }
@@ -347,7 +347,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     fn clear_readiness(&mut self) {
         if let Some(eventfd) = &self.eventfd {
-            // `EAGAIN` says that it was quiet already.
+            // `EAGAIN` says that it was unreadable already.
             rustix::io::read(eventfd, &mut [0; 8]).ok();
         }
     }
@@ -366,7 +366,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 }
 
 impl<H: Host + 'static> Uring<H> {
-    /// The threads, started when first needed.
+    /// Returns the lanes, and makes them at the first call.
     #[cold]
     fn lanes(&mut self) -> Result<&mut Lanes, Errno> {
         if !is_kernel::<H>() {
@@ -380,8 +380,8 @@ impl<H: Host + 'static> Uring<H> {
         Ok(self.lanes.as_mut().expect("made just above"))
     }
 
-    /// As [`enter`](Backend::enter), with threads that may have something, too. They write to an eventfd
-    /// while this one sleeps, which the ring polls.
+    /// As [`enter`](Backend::enter), for a ring with lanes. While this thread sleeps, the lanes' threads
+    /// write to an eventfd that the ring polls.
     #[cold]
     #[inline(never)]
     fn enter_with_lanes(
@@ -400,7 +400,7 @@ impl<H: Host + 'static> Uring<H> {
             lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
         let may_sleep = min_complete > 0 && lanes.is_armed;
-        // Completions that are there already prevent the sleep.
+        // Completions that are ready already prevent the sleep.
         let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
         let entered = if sleeps || min_complete == 0 {
             self.ring.enter(min_complete, timeout)
@@ -411,10 +411,10 @@ impl<H: Host + 'static> Uring<H> {
         entered
     }
 
-    /// Finds out how this ring can be woken: by a message where the kernel sends one without a ring of
-    /// the sender's own (6.13), which was measured to be a quarter quicker than an eventfd.
+    /// Makes the means to wake this ring: a message if the kernel sends one without a ring of the sender's
+    /// own (6.13), measured to be a quarter faster than an eventfd; otherwise an eventfd.
     fn make_wake(&mut self) -> io::Result<RingWake> {
-        // A host of an embedder's own is reached by its own thread only.
+        // Only its own thread reaches an embedder's host.
         if is_kernel::<H>() {
             // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
             let sends = |ring: &OwnedFd| unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) };
@@ -428,7 +428,7 @@ impl<H: Host + 'static> Uring<H> {
         Ok(RingWake { target: Mutex::new(Some(Target::Eventfd(eventfd))) })
     }
 
-    /// Has the kernel report each write to the eventfd. Without room it is tried at the next enter.
+    /// Makes the ring poll the wake's eventfd. If the queue is full, the next enter tries again.
     #[cold]
     fn arm_wake(&mut self) {
         let Some(wake) = &self.wake else { return };
@@ -443,28 +443,28 @@ impl<H: Host + 'static> Uring<H> {
 impl<H: Host> Drop for Uring<H> {
     fn drop(&mut self) {
         // The owners of wakes may keep them for ever. The ring, or the descriptors that it polls, must not
-        // live on.
+        // live as long.
         if let Some(wake) = &self.wake {
             *wake.lock() = None;
         }
         for queue in self.groups.drain(..).flatten() {
-            // A queue that the ring does not let go of is leaked.
+            // A queue that the ring refuses to unregister is leaked.
             let _ = self.ring.unregister_buf_ring(queue);
         }
     }
 }
 
-/// Returns whether the ring is this machine's kernel's, so that threads and plain calls act on the same
+/// Returns whether the ring belongs to this machine's kernel, so that threads and plain calls act on the same
 /// files.
 fn is_kernel<H: Host + 'static>() -> bool {
     TypeId::of::<H>() == TypeId::of::<Kernel>()
 }
 
-/// The `user_data` of completions that mean something from a lane.
+/// The `user_data` of completions that signal an event of a lane.
 const LANE: u64 = Kind::Lane as u64;
-/// The `user_data` of completions that mean a wake.
+/// The `user_data` of completions that signal a wake.
 const WAKE: u64 = Kind::Wake as u64;
-/// The `user_data` of completions that mean that a time has come.
+/// The `user_data` of completions that signal an alarm.
 const ALARM: u64 = Kind::Alarm as u64;
 
 /// See [`Backend::remote_wake`].
@@ -477,7 +477,7 @@ struct RingWake {
 /// The target of a wake.
 #[derive(Debug)]
 enum Target {
-    /// The ring itself, by a descriptor of the wake's own.
+    /// The ring itself, by a descriptor that the wake owns.
     Ring(OwnedFd),
     /// An eventfd that the ring polls.
     Eventfd(OwnedFd),
@@ -492,7 +492,7 @@ impl RingWake {
 impl RemoteWake for RingWake {
     fn wake(&self) {
         let target = self.lock();
-        // A wake that cannot be sent because the queue of the other side is full wakes all the same.
+        // A wake wakes even if its message finds the target's completion queue full.
         let _ = match &*target {
             // SAFETY: the driver counts completions of this kind, and takes them for nothing else.
             Some(Target::Ring(ring)) => unsafe { send_message(&Kernel, ring.as_fd(), WAKE, 0) },

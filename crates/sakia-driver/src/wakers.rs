@@ -1,4 +1,4 @@
-//! Waking several, which are users' code.
+//! Waking several tasks. Wakers are users' code.
 
 use std::any::Any;
 use std::mem;
@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::thread;
 
-/// Wakes each of them, also after one that panics. The first panic goes on when all are woken, unless the
-/// thread unwinds already: two at once would end the process.
+/// Wakes each of them, also after one that panics. The first panic continues once all are woken, unless the
+/// thread is already unwinding: a second panic would end the process.
 pub fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut first: Option<Box<dyn Any + Send>> = None;
     for waker in wakers {

@@ -1,12 +1,11 @@
 //! Small files as a whole, by plain calls that do not wait.
 //!
-//! To open, read and close a small file through slots costs a good part of the calls themselves. So a file in
-//! the caches is read here in one go: four plain calls, none of which waits for a device. The rest is left to
-//! operations, with the bytes read so far.
+//! Opening, reading and closing a small file through slots costs a good part of the calls themselves. So a
+//! file in the caches is read here in one go: four plain calls, none of which waits for a device. The
+//! rest is left to operations, together with the bytes read so far.
 //!
-//! Some file systems cannot refuse to wait, such as tmpfs. There the second call asks for
-//! the mount and the size, in place of the one that asks for the size at the end, and the read is a plain one
-//! behind the mount's breaker.
+//! Some file systems, such as tmpfs, have no non-blocking reads. There the second call queries the mount and
+//! the size (instead of a query of the size at the end), and the read may block, behind the mount's breaker.
 
 use std::ffi::CStr;
 use std::io;
@@ -29,17 +28,17 @@ use crate::sys::open::open_flags;
 /// The part of a file that was read without waiting.
 #[derive(Debug)]
 pub enum WholeFile {
-    /// To its end.
+    /// The whole file.
     Read(Vec<u8>),
-    /// It is open; these are its first bytes, perhaps none.
+    /// The open file and its first bytes, perhaps none.
     Opened(Fd, Vec<u8>),
     /// Nothing was done.
     NotNow,
 }
 
 impl Handle {
-    /// Reads the file at `path` as a whole, if the caches hold it, it has at most `expected` bytes, and
-    /// rules and this turn's plain calls allow it. What remains to be done otherwise is the caller's.
+    /// Reads the file at `path` as a whole, if the caches hold it, it has at most `expected` bytes, and the
+    /// rules and this turn's plain calls allow it. The caller does the remaining work.
     ///
     /// # Errors
     /// As `open(2)`. `ENOMEM`: no memory for `expected` bytes.
@@ -68,7 +67,7 @@ impl Handle {
             true => unsafe { self.mount_and_size(file.raw) },
             false => None,
         };
-        // A byte more than expected: a read that leaves room may have found the end.
+        // One byte more than expected: a read that leaves room may have found the end.
         let mut bytes = Vec::new();
         let wanted = expected.saturating_add(1);
         bytes.try_reserve_exact(wanted).map_err(|_| io::Error::from(Errno::NOMEM))?;
@@ -93,14 +92,14 @@ impl Handle {
             // SAFETY: as above.
             attempt = unsafe { core.act_timed(OpKind::Read, read, mount) };
         }
-        // If it failed, or would have waited, an operation repeats it and gives the result.
+        // After a failure or a refusal to block, an operation repeats the read and gives the result.
         let count = match attempt {
             Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
             Attempt::WouldBlock | Attempt::Unsupported => 0,
         };
-        // SAFETY: the kernel has filled as many bytes, of which there are at least as many.
+        // SAFETY: the kernel has filled `count` bytes, and the room is no smaller.
         unsafe { bytes.set_len(count) };
-        // A read may be short before the end; the size says where that is.
+        // A read may be short before the end; the size tells where the end is.
         let is_short = count > 0 && count < bytes.capacity();
         let told = known.and_then(|(_, size)| size);
         // SAFETY: the descriptor was just opened.
@@ -135,7 +134,7 @@ impl Handle {
     }
 }
 
-/// A descriptor without an owner yet: closed unless it is taken out.
+/// A descriptor without an owner yet. Dropping this closes it, unless it is taken out.
 struct Opened<'a> {
     raw: i32,
     descriptors: &'a dyn Descriptors,
@@ -156,8 +155,8 @@ impl<'a> Opened<'a> {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // SAFETY: the promise of `new`, and it was not taken out. An error changes nothing here: the
-        // caller is told of another one, or panics.
+        // SAFETY: the promise of `new`, and it was not taken out. An error changes nothing here: the caller
+        // gets another error, or a panic is under way.
         let _ = unsafe { self.descriptors.close(self.raw) };
     }
 }

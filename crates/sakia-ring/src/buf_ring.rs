@@ -145,8 +145,8 @@ impl<H: Host> Ring<H> {
             flags,
             ..registration(group)
         };
-        // SAFETY: a description, read during the call, of a fresh map that is ended only when the
-        // kernel does not use it: it refused it just below, or agreed to let go of it.
+        // SAFETY: the call reads the description. The map is fresh, and ends only once the kernel does not
+        // use it: when the kernel refuses it just below, or after unregistration.
         let registered =
             unsafe { self.parts.register(op::IORING_REGISTER_PBUF_RING, &raw mut registration, 1) };
         if let Err(error) = registered {

@@ -52,7 +52,7 @@ impl Sentinel {
         let mut epoch = cell.load(Ordering::Relaxed);
         if epoch == 0 {
             // A new process, or a child whose page was wiped. If two threads race, one stores its epoch and
-            // the other takes that.
+            // the other adopts it.
             let fresh = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
             epoch = match cell.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
@@ -106,7 +106,7 @@ fn page() -> io::Result<NonNull<AtomicU64>> {
     Ok(NonNull::new(result?).expect("mmap never returns null without MAP_FIXED"))
 }
 
-/// The error of every call on a ring in a forked child.
+/// Returns the error of every call on a ring in a forked child.
 #[cold]
 pub(crate) fn forked_error() -> io::Error {
     io::Error::other(

@@ -1,4 +1,4 @@
-//! The source of the ring's system calls: the kernel directly, or an embedder's own way to it.
+//! The source of the ring's system calls: the kernel itself, or an embedder's substitute.
 //!
 //! A library operating system, a sandbox or an enclave reaches the kernel by other means than a system call
 //! instruction. It implements [`Host`] and gets the whole ring on top. Results of a host are not trusted:
@@ -29,9 +29,9 @@ use crate::sys::{self, Params};
 /// entry that opens, accepts or makes a socket, and those in control messages of an entry that receives a
 /// message must be new and owned by no other part of the process.
 pub unsafe trait Host {
-    /// Returns whether a completion that reports `n` bytes read is posted only after the first `n` bytes of
-    /// the entry's memory (or all of it, if `n` is more) were written. Then the driver may lend
-    /// uninitialized buffers. A host that is not trusted keeps the default.
+    /// Returns whether the host posts a completion of `n` bytes read only after it has written the first `n`
+    /// bytes of the entry's memory (or all of it, if `n` is more). If true, the driver may lend uninitialized
+    /// buffers. A host that is not trusted keeps the default.
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
         false

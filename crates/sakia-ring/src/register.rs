@@ -18,7 +18,7 @@ use crate::sqe::{Opcode, Sqe};
 use crate::sys::{self, Params, io_uring_register_op as op};
 use crate::wait::timespec;
 
-/// The first and the longest pause between two checks for a canceled operation.
+/// The first and the longest pause between two checks that a canceled operation has ended.
 const CANCEL_PAUSE_MIN: Duration = Duration::from_micros(50);
 const CANCEL_PAUSE_MAX: Duration = Duration::from_millis(5);
 
@@ -166,7 +166,7 @@ impl<H: Host> Ring<H> {
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // On a ring that defers its work, nothing wakes the kernel's own wait when the operation ends (seen
-        // on Linux 6.18), so a long wait is made of short ones.
+        // on Linux 6.18). A long wait is therefore a series of short ones.
         let mut pause = Duration::ZERO;
         loop {
             let mut cancel = sys::io_uring_sync_cancel_reg {
@@ -185,7 +185,7 @@ impl<H: Host> Ring<H> {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match errno {
                 Some(Errno::TIME) if left != Some(Duration::ZERO) => {}
-                Some(Errno::NOENT) if !pause.is_zero() => return Ok(0), // it ended meanwhile
+                Some(Errno::NOENT) if !pause.is_zero() => return Ok(0), // ended since the last check
                 _ => return result,
             }
             pause = (pause * 2).clamp(CANCEL_PAUSE_MIN, CANCEL_PAUSE_MAX);
@@ -220,7 +220,7 @@ impl<H: Host> Ring<H> {
             return Err(Errno::BUSY.into());
         }
         if self.report.setup_flags & sys::IORING_SETUP_NO_SQARRAY == 0 {
-            // // Linux 6.18 moves the array without reporting its new offset, which comes back as 0.
+            // Linux 6.18 moves the array without reporting its new offset, which comes back as 0.
             return Err(Errno::OPNOTSUPP.into());
         }
         let (sq_entries, cq_entries) = queue_sizes(sq_entries, cq_entries);
@@ -246,7 +246,7 @@ impl<H: Host> Ring<H> {
         Ok(())
     }
 
-    /// As [`Parts::register`](crate::ring::Parts::register).
+    /// Makes one `io_uring_register(2)`, as [`Parts::register`](crate::ring::Parts::register).
     ///
     /// # Safety
     ///
@@ -295,8 +295,8 @@ impl<H: Host> Ring<H> {
         self.register_sparse(op::IORING_REGISTER_FILES2, count)
     }
 
-    /// Puts `files` in the places from `offset`; `None` empties a place. Returns how many places
-    /// were changed: fewer than asked when a later one failed.
+    /// Puts `files` in the places from `offset`; `None` empties a place. Returns the number of places
+    /// changed, which is less than asked when a later place failed.
     ///
     /// # Errors
     /// Nothing was changed:
@@ -409,8 +409,8 @@ impl<H: Host> Ring<H> {
         self.register_sparse(op::IORING_REGISTER_BUFFERS2, count)
     }
 
-    /// Puts `buffers` in the places from `offset`; [`IoVec::EMPTY`] empties a place. Returns how
-    /// many places were changed: fewer than asked when a later one failed.
+    /// Puts `buffers` in the places from `offset`; [`IoVec::EMPTY`] empties a place. Returns the number of
+    /// places changed, which is less than asked when a later place failed.
     ///
     /// # Errors
     /// Nothing was changed:
@@ -458,9 +458,10 @@ impl<H: Host> Ring<H> {
 
 /// Notification of other threads and event loops.
 impl<H: Host> Ring<H> {
-    /// Registers an eventfd that the kernel signals when a completion is posted or work becomes ready that
-    /// the next [`enter`](Ring::enter) will finish. With it a ring that defers its work wakes an epoll loop.
-    /// Signals may be merged: one does not stand for one completion. The kernel holds its own reference.
+    /// Registers an eventfd. The kernel signals it when it posts a completion or when work becomes ready that
+    /// the next [`enter`](Ring::enter) will finish, so that a ring that defers its work can wake an epoll
+    /// loop. The kernel may merge signals: one signal does not stand for one completion. The kernel holds its
+    /// own reference.
     ///
     /// # Errors
     /// - `EBUSY`: one is registered already.
@@ -490,8 +491,8 @@ impl<H: Host> Ring<H> {
     }
 }
 
-/// Posts a completion with this `user_data` and `result` to the ring `target`, and wakes its owner
-/// if that is waiting. Needs no ring of its own and may be called from any thread.
+/// Posts a completion with this `user_data` and `result` to the ring `target`, and wakes its owner if the
+/// owner waits. Needs no ring of its own and may be called from any thread.
 ///
 /// # Errors
 /// - `EBADFD`: `target` is not a ring, or not enabled yet.

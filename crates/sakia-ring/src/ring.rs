@@ -145,7 +145,7 @@ impl<H: Host> DisabledRing<H> {
         // A seccomp filter may allow set-up but not enter. This enter submits nothing and does not wait.
         let passing = [Errno::AGAIN, Errno::BUSY];
         match patience.attempt_after(&passing, || ring.enter(0, None)) {
-            // No time was given.
+            // Impossible: the call has no timeout.
             Ok(entered) if entered.timed_out => {
                 Err(SetupError::new("io_uring_enter", Errno::TIME.into(), &ring.report))
             }
@@ -343,7 +343,7 @@ impl<H: Host> Ring<H> {
         let result = unsafe {
             self.parts.host.enter(self.enter_ring, to_submit, min_complete, flags, arg, arg_size)
         };
-        // The returned count is not used: the head has the same information, on error too.
+        // The returned count is not used: the head says the same, on error too.
         let consumed = queues.refresh();
         match result {
             Ok(_) => Ok(Entered { consumed, timed_out: false }),

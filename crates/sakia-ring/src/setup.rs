@@ -119,8 +119,8 @@ impl<H: Host> Builder<H> {
         self
     }
 
-    /// Keeps or drops the indirection array that kernels before 6.6 need. Off by default; added by itself
-    /// when the kernel requires it.
+    /// Keeps or drops the indirection array that kernels before 6.6 need. Off by default; the builder adds
+    /// the array when the kernel requires it.
     #[must_use]
     pub fn sq_array(mut self, array: bool) -> Self {
         self.sq_array = array;

@@ -17,7 +17,7 @@ use crate::host::{self, Host};
 use crate::sqe::Sqe;
 use crate::sys::{self, Params};
 
-/// The kernel's own limits; a larger answer is not the kernel's.
+/// The kernel's own limits; a larger value cannot come from the kernel.
 pub(crate) const SQ_ENTRIES_MAX: u32 = 32_768;
 pub(crate) const CQ_ENTRIES_MAX: u32 = 65_536;
 
@@ -251,7 +251,7 @@ impl Queues {
         let head = field!(self.kernel_sq_head).load(Ordering::Acquire);
         let consumed = head.wrapping_sub(self.sq_head);
         if consumed > self.pending() {
-            return 0; // not the kernel's answer: as if it had consumed nothing
+            return 0; // an impossible head: counts as no progress
         }
         self.sq_head = head;
         consumed
@@ -377,7 +377,7 @@ impl BufQueue {
     }
 }
 
-/// The error for answers of a host that make no sense.
+/// Returns the error for a host's answer that makes no sense.
 #[cold]
 fn bogus(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("io_uring_setup: {what}"))

@@ -79,8 +79,8 @@ unsafe fn instruction(number: u32, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     let result: isize;
     // SAFETY: the x86_64 system call convention: number and result in rax, arguments in rdi, rsi,
-    // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. What the
-    // call itself does is the caller's duty.
+    // rdx, r10, r8, r9; the instruction clobbers rcx and r11 and leaves the stack alone. The
+    // caller has the right to cause the call's effects.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -98,7 +98,7 @@ unsafe fn instruction(number: u32, args: [usize; 6]) -> isize {
         );
     }
     // SAFETY: the aarch64 system call convention: number in x8, arguments in x0 to x5, result in
-    // x0, nothing else is clobbered. What the call itself does is the caller's duty.
+    // x0, nothing else is clobbered. The caller has the right to cause the call's effects.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(

@@ -1,21 +1,22 @@
 //! The board: a copy of a driver's state that other threads read while the driver's thread runs, and while it
 //! is stuck in users' code or in a system call.
 //!
-//! A driver has one once it is [watched](crate::Driver::watch). Its thread writes down each operation when it
-//! starts, goes on and ends, and what it does itself: nothing has to be asked of it. A snapshot that the
-//! thread makes when it next takes a turn would lack what it is stuck in; and the slots themselves cannot be
-//! read by others: the kernel and the thread write to them, and to make all that they hold atomic would be
-//! paid for by every program. So the board is a copy, with a record for each slot, and a driver that is not
+//! A driver has one once it is [watched](crate::Driver::watch). Its thread writes down the start, progress
+//! and end of each operation, and its own activity, so that readers need no answer from it. A snapshot that
+//! the thread makes in its next turn would lack the call that it is stuck in. Other threads cannot read the
+//! slots themselves: the kernel and the driver's thread write to them, and every program would pay for making
+//! all their fields atomic. So the board is a copy, with a record for each slot, and a driver that is not
 //! watched has none and pays nothing.
 //!
 //! # Invariants
-//! - One thread writes: the driver's. Each record is written as a whole, under a count ([`record`]), so that
-//!   no reader takes one half of it from one operation and the other from another.
-//! - Readers never hold the writer up, and never wait for it: a record that changes again and again while it
-//!   is read is left out, and counted.
-//! - Records of different operations are of different moments: a list of operations is not a cut through all.
-//! - Memory of records is never given back before the board's end, which is that of the last who has it. The
-//!   board has no part of the driver, and outlives it.
+//! - Only the driver's thread writes. Each record is written as a whole, under a count ([`record`]), so that
+//!   no reader gets a mix of two operations.
+//! - Readers never hold the writer up, and never wait for it. A record that keeps changing while it is read
+//!   is left out, and counted.
+//! - Records of different operations are of different moments: a list of operations is no consistent
+//!   snapshot.
+//! - Memory of records is never freed before the board is, which lives until its last owner drops it. The
+//!   board owns no part of the driver, and outlives it.
 
 mod places;
 mod record;
@@ -31,30 +32,30 @@ pub use self::status::DriverStatus;
 use crate::counters::OpKind;
 use crate::policy::Lane;
 
-/// Records in the first segment. Each further one has twice as many as that before.
+/// Records in the first segment. Each further segment has twice as many as the one before.
 const FIRST: u32 = 256;
-/// As many as it takes for all slots that a driver may have.
+/// Enough segments for all slots that a driver may have.
 const SEGMENTS: usize = 17;
-/// How often a record is read that changes meanwhile.
+/// Number of attempts to read a record that changes meanwhile.
 const ATTEMPTS: u32 = 64;
 
-/// The task that something belongs to.
+/// A task to which an operation, or a thread's activity, belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TaskOrigin {
     /// Its number, which no other task of the process has.
     pub number: u64,
-    /// The call that spawned it.
+    /// The source location of the call that spawned it.
     pub spawned_at: &'static Location<'static>,
 }
 
 impl TaskOrigin {
-    /// A task with this number, which was spawned there.
+    /// Returns a task with this number, which was spawned there.
     pub fn new(number: u64, spawned_at: &'static Location<'static>) -> Self {
         Self { number, spawned_at }
     }
 
-    /// As two words; no task as zeros.
+    /// Returns a task as two words; zeros for no task.
     fn words(task: Option<Self>) -> [u64; 2] {
         task.map_or([0; 2], |task| [task.number, places::number_of(task.spawned_at)])
     }
@@ -70,17 +71,17 @@ impl TaskOrigin {
 pub enum OperationState {
     /// The driver's thread performs it by a plain system call, or decides how it is performed.
     Plain,
-    /// It waits for the descriptor that it closes, which others still use.
+    /// It waits for the descriptor that it closes, which other operations or clones still use.
     Parked,
     /// It waits in the driver: for admission, or for the plain calls of another turn.
     Delayed,
     /// It has an entry in the queue that the kernel has not been given.
     Queued,
-    /// The kernel has it; without a ring, epoll or the threads that stand for one.
+    /// The kernel has it. Without a ring: epoll or the threads.
     Submitted,
-    /// A thread of this lane has it, or will.
+    /// A thread of this lane has it, or it is in the lane's queue.
     Lane(Lane),
-    /// The driver has ended and could not get it back.
+    /// The driver has ended and could not get its memory back.
     Lost,
 }
 
@@ -96,15 +97,15 @@ pub struct ObservedOperation {
     pub state: OperationState,
     /// The descriptor that it names: the file that it acts on, or the directory at which its path begins.
     pub descriptor: Option<i32>,
-    /// For how long it has been under way.
+    /// The time since its start.
     pub age: Duration,
     /// It ends by itself, as operations on files do.
     pub is_bounded: bool,
-    /// It is to be canceled.
+    /// Its cancellation was requested.
     pub is_cancel_asked: bool,
     /// No task waits for it: its future was dropped, or it was started detached.
     pub is_orphan: bool,
-    /// The task that started it, as far as the loop around the driver says.
+    /// The task that started it, if the loop around the driver has named one.
     pub task: Option<TaskOrigin>,
 }
 
@@ -112,13 +113,13 @@ pub struct ObservedOperation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Doing {
-    /// Code outside of the loop: that has not begun, or has returned to its caller.
+    /// Code outside of the loop, which has not begun or has returned to its caller.
     Outside,
     /// It polls a task.
     Task(TaskOrigin),
     /// Work of the loop itself: timers, wakers, a turn of the driver without a sleep.
     Loop,
-    /// It sleeps until something completes.
+    /// It sleeps until an operation completes.
     Asleep,
     /// Its driver has ended.
     Ended,
@@ -126,25 +127,25 @@ pub enum Doing {
 
 /// Flags of a record.
 pub(crate) mod mark {
-    /// There is an operation.
+    /// The record holds an operation.
     pub(crate) const PRESENT: u8 = 1;
     pub(crate) const BOUNDED: u8 = 2;
     pub(crate) const CANCEL_ASKED: u8 = 4;
     pub(crate) const ORPHAN: u8 = 8;
 }
 
-/// An operation as its record has it.
+/// An operation in the form of its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     pub(crate) user_data: u64,
-    /// When it began, on the driver's clock.
+    /// Its start, on the driver's clock.
     pub(crate) since: Duration,
     pub(crate) kind: OpKind,
     pub(crate) descriptor: i32,
     pub(crate) state: OperationState,
     /// [`mark`]s.
     pub(crate) marks: u8,
-    /// Which push it was, counted from 1, once it is in the queue.
+    /// The number of its push, counted from 1, once it is in the queue.
     pub(crate) push: u64,
     /// The task as two words.
     pub(crate) task: [u64; 2],
@@ -177,7 +178,7 @@ impl Noted {
         [self.user_data, nanos(self.since), packed, self.push, number, place]
     }
 
-    /// `None` of a record without an operation.
+    /// Decodes a record. `None` if it holds no operation.
     fn of([user_data, since, packed, push, number, place]: [u64; WORDS]) -> Option<Self> {
         let [kind, state, marks, _] = ((packed >> 32) as u32).to_le_bytes();
         let noted = Self {
@@ -202,10 +203,10 @@ fn nanos(time: Duration) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Board {
     clock: Clock,
-    /// The thread's activity, its begin, and the task.
+    /// The thread's activity, the activity's start, and the task.
     doing: Record<4>,
     status: Record<{ status::NUMBERS }>,
-    /// The number of entries pushed of which the kernel has been given all.
+    /// The number of entries, counted from the first push, that the kernel has been given.
     submitted: AtomicU64,
     /// One record for each slot that was ever used, by the slot's index.
     segments: [OnceLock<Box<[Record<WORDS>]>>; SEGMENTS],
@@ -214,17 +215,17 @@ pub(crate) struct Board {
     has_ended: AtomicBool,
 }
 
-/// The source of the driver's time for readers.
+/// The source of the driver's time, for readers.
 #[derive(Debug)]
 enum Clock {
-    /// The system, and this is when it was zero.
+    /// The system's clock; the value is the moment of the driver's zero.
     Real(Instant),
-    /// The driver's thread, which has left the time here in nanoseconds.
+    /// The driver's thread, which stores the time here in nanoseconds.
     Virtual(AtomicU64),
 }
 
 impl Board {
-    /// The board of a driver whose time is now `now`, and runs by itself unless it is virtual.
+    /// Makes the board of a driver whose time is now `now`, and passes by itself unless it is virtual.
     pub(crate) fn new(now: Duration, is_virtual: bool) -> Self {
         let here = Instant::now();
         let clock = match here.checked_sub(now) {
@@ -244,7 +245,7 @@ impl Board {
 
     // ---- for the driver's thread -----------------------------------------------------------------
 
-    /// Notes an operation in the slot with this index.
+    /// Writes the record of an operation in the slot with this index.
     pub(crate) fn note(&self, index: u32, noted: &Noted) {
         let (segment, offset) = place(index);
         let records = self.segments[segment]
@@ -255,19 +256,19 @@ impl Board {
         }
     }
 
-    /// The operation noted in that slot.
+    /// Returns the operation recorded for that slot.
     pub(crate) fn noted(&self, index: u32) -> Option<Noted> {
         Noted::of(self.record(index)?.own())
     }
 
-    /// There is no operation in that slot any more.
+    /// Clears the record of that slot.
     pub(crate) fn clear(&self, index: u32) {
         if let Some(record) = self.record(index) {
             record.write([0; WORDS]);
         }
     }
 
-    /// So many pushed entries were given to the kernel in all.
+    /// Records that the kernel has been given the first `pushes` pushed entries.
     pub(crate) fn set_submitted(&self, pushes: u64) {
         self.submitted.store(pushes, Ordering::Relaxed);
     }
@@ -290,14 +291,14 @@ impl Board {
         self.doing.write([number, nanos(now), task, place]);
     }
 
-    /// It is `now`, where nothing else tells.
+    /// Stores the time, if readers cannot read it from the system's clock.
     pub(crate) fn set_time(&self, now: Duration) {
         if let Clock::Virtual(time) = &self.clock {
             time.store(nanos(now), Ordering::Relaxed);
         }
     }
 
-    /// The driver has ended. What is noted is so for ever.
+    /// Marks the driver as ended. The records do not change any more.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
     }
@@ -320,7 +321,7 @@ impl Board {
         self.segments[segment].get().map(|records| &records[offset])
     }
 
-    /// Returns the thread's activity and its age. `None` if that changes during each attempt to read it.
+    /// Returns the thread's activity and its age. `None` if it changes during each attempt to read it.
     pub(crate) fn doing(&self) -> Option<(Doing, Duration)> {
         let [number, since, task, place] = read(&self.doing)?;
         let doing = match (number, TaskOrigin::of([task, place])) {
@@ -338,11 +339,11 @@ impl Board {
         read(&self.status).map(DriverStatus::of)
     }
 
-    /// All operations, oldest first, and how many records changed too often to be read.
+    /// Returns all operations, oldest first, and the number of records that changed too often to be read.
     pub(crate) fn operations(&self) -> (Vec<ObservedOperation>, u32) {
         let (mut noted, mut unread) = (Vec::new(), 0);
         for index in 0..self.used.load(Ordering::Acquire) {
-            // A segment in between may have had no operation yet.
+            // A segment in between may not be allocated yet.
             let Some(record) = self.record(index) else { continue };
             match read(record) {
                 Some(words) => noted.extend(Noted::of(words)),
@@ -353,7 +354,7 @@ impl Board {
         (noted.iter().map(|noted| self.observed(noted)).collect(), unread)
     }
 
-    /// An operation as others see it.
+    /// Returns an operation in the form for readers.
     pub(crate) fn observed(&self, noted: &Noted) -> ObservedOperation {
         let is_given = noted.push <= self.submitted.load(Ordering::Relaxed);
         let state = match noted.state {
@@ -374,7 +375,7 @@ impl Board {
     }
 }
 
-/// A task as the two words of a record.
+/// Returns a task as the two words of a record.
 pub(crate) fn task_words(task: Option<TaskOrigin>) -> [u64; 2] {
     TaskOrigin::words(task)
 }
@@ -389,7 +390,7 @@ fn read<const N: usize>(record: &Record<N>) -> Option<[u64; N]> {
     })
 }
 
-/// The segment of a slot's record, and its place there.
+/// Returns the segment of a slot's record, and the record's index in it.
 fn place(index: u32) -> (usize, usize) {
     let segment = (index / FIRST + 1).ilog2();
     let before = FIRST * ((1 << segment) - 1);

@@ -1,10 +1,10 @@
-//! Places in the source of the program, by number: a record has room for a number.
+//! Source locations of the program by number, since a record has room for a number only.
 
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// All places that were ever named, each once: as many as the program has that start tasks.
+/// All locations seen so far, each once: at most one for each place in the program that starts tasks.
 static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ fn lock() -> MutexGuard<'static, Places> {
     PLACES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of a place; never zero.
+/// Returns the number of a location; never zero.
 pub(super) fn number_of(place: &'static Location<'static>) -> u64 {
     let mut known = lock();
     let next = known.places.len() as u64 + 1;
@@ -29,7 +29,7 @@ pub(super) fn number_of(place: &'static Location<'static>) -> u64 {
     number
 }
 
-/// The place with this number; `None` of zero, and of a number that no place has.
+/// Returns the location with this number; `None` for zero, and for an unused number.
 pub(super) fn place_of(number: u64) -> Option<&'static Location<'static>> {
     let index = usize::try_from(number).ok()?.checked_sub(1)?;
     lock().places.get(index).copied()

@@ -1,17 +1,17 @@
 //! A few words that one thread writes and any thread reads, as they were at one moment.
 //!
-//! The words are atomics, so that a read beside a write is no data race; a count says whether the words that
-//! were read belong together:
-//! 1. The writer, of which there is one, makes the count odd, writes the words, and makes it even again.
-//! 2. A reader reads the count, the words, and the count again. If the count was even and is still the same,
-//!    no write was under way meanwhile, and the words are those of one write.
-//! 3. Otherwise it has nothing, and may try again. The writer never waits.
+//! The words are atomics, so that a read beside a write is no data race. A count tells whether the words that
+//! were read belong together (a sequence lock):
+//! 1. The only writer makes the count odd, writes the words, and makes the count even again.
+//! 2. A reader reads the count, the words, and the count again. If the count was even and has not changed, no
+//!    write was under way meanwhile, and the words are those of one write.
+//! 3. Otherwise the reader has nothing, and may try again. The writer never waits.
 //!
-//! Why a reader that has one word of a write sees its count: the writer's release fence lies between the odd
-//! count and the words, the reader's acquire fence between the words and its second look at the count. A
-//! word that was read from the write makes the two fences pair, and so the second look sees the odd count at
-//! least. The first look's acquire pairs with the release of the even count: older words than those are not
-//! seen.
+//! A reader that has read one word of a write sees that write's count, because the writer's release fence
+//! lies between the odd count and the words, and the reader's acquire fence between the words and its second
+//! read of the count. Reading a word of the write makes the two fences pair, so the second read sees at least
+//! the odd count. The acquire of the first read pairs with the release of the even count: the reader sees no
+//! words older than that count.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -24,12 +24,12 @@ pub(super) struct Record<const N: usize> {
 }
 
 impl<const N: usize> Record<N> {
-    /// All zero.
+    /// Returns a record whose words are all zero.
     pub(super) fn new() -> Self {
         Self { count: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Replaces all words. On the thread that writes the record only.
+    /// Replaces all words. Only the thread that writes the record may call this.
     pub(super) fn write(&self, values: [u64; N]) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Relaxed);
@@ -40,12 +40,12 @@ impl<const N: usize> Record<N> {
         self.count.store(count.wrapping_add(2), Ordering::Release); // pairs with the first look
     }
 
-    /// The words, on the thread that writes the record.
+    /// Returns the words, on the thread that writes the record.
     pub(super) fn own(&self) -> [u64; N] {
         self.copy()
     }
 
-    /// The words as one write left them, on any thread. `None` when a write came between.
+    /// Returns the words of one write, on any thread. `None` if a write was under way meanwhile.
     pub(super) fn try_read(&self) -> Option<[u64; N]> {
         let before = self.count.load(Ordering::Acquire); // pairs with the end of `write`
         let values = self.copy();

@@ -2,19 +2,19 @@
 
 macro_rules! status {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A driver in numbers, as of its last turn. Each is a present amount, except those called `_total`,
-        /// which count since the driver was made.
+        /// A driver in numbers, as of its last turn. Numbers with `_total` in their names count since the
+        /// driver was made; all others are current amounts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct DriverStatus {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// How many they are.
+        /// The number of fields.
         pub(crate) const NUMBERS: usize = [$(stringify!($name)),*].len();
 
         impl DriverStatus {
-            /// Every number with its name, in the order of the fields.
+            /// Returns every number with its name, in the order of the fields.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -40,47 +40,47 @@ status! {
     cq_ready,
     /// Room for completions.
     cq_entries,
-    /// Turns that found the completion queue overflowing. Nothing is lost by it.
+    /// Turns that found the completion queue overflowing. No completion is lost.
     overflows_total,
     /// Entries that the kernel has or will have, requests to cancel included.
     in_flight,
-    /// Operations in slots, those included that are over and whose result was not taken.
+    /// Operations in slots, including ended ones whose result was not taken.
     live_operations,
     /// Operations that wait for admission: the queue is full, or no credit is left.
     backlog,
     /// Bounded operations that may still be admitted.
     credits,
-    /// The same when none is in flight.
+    /// `credits` when no bounded operation is in flight.
     credits_max,
-    /// Requests to cancel that may still be made at the same time.
+    /// Cancel requests that may still be in flight at the same time.
     cancel_credits,
-    /// The same when none is under way.
+    /// `cancel_credits` when none is in flight.
     cancel_credits_max,
     /// Blocks of the registered arena.
     arena_blocks,
-    /// Those of them that are free.
+    /// Free blocks of the arena.
     arena_free,
-    /// Buffers that receives take from, of all sizes.
+    /// Buffers that receives are given, of all sizes.
     pool_buffers,
-    /// Those of them that the kernel has.
+    /// Buffers of the pool that the kernel has.
     pool_provided,
-    /// Those of them that are free.
+    /// Free buffers of the pool.
     pool_free,
     /// Threads of the bounded lane.
     bounded_threads,
-    /// The most that it may have.
+    /// Maximum number of threads of the bounded lane.
     bounded_threads_max,
-    /// Operations that wait for a thread of it.
+    /// Operations that wait for a thread of the bounded lane.
     bounded_queued,
-    /// Operations that a thread of it performs.
+    /// Operations that threads of the bounded lane perform.
     bounded_running,
     /// Threads of the elastic lane.
     elastic_threads,
-    /// The most that it may have.
+    /// Maximum number of threads of the elastic lane.
     elastic_threads_max,
-    /// Operations that wait for a thread of it.
+    /// Operations that wait for a thread of the elastic lane.
     elastic_queued,
-    /// Operations that a thread of it performs.
+    /// Operations that threads of the elastic lane perform.
     elastic_running,
     /// Turns that were taken.
     turns_total,

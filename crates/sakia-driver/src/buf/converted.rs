@@ -9,9 +9,9 @@ use super::{IoBuf, IoBufMut};
 /// It is for types that own their bytes in one of these, and needs no unsafe code.
 ///
 /// The value is converted when it is [wrapped](Converted::new) and [back](Converted::into_inner), on the
-/// caller's side; in between only the memory exists, so a drop runs that of the memory, not that of `T`. A
-/// conversion that moves its memory costs nothing. One that copies is correct too, and copies all bytes
-/// twice; properties that it does not keep, such as the capacity of an empty value, are not available to
+/// caller's side. In between only the memory exists, so a drop runs the memory's destructor, not that of `T`.
+/// A conversion that moves its memory costs nothing. One that copies is correct too, but copies all bytes
+/// twice. Properties that a conversion loses, such as the capacity of an empty value, are not available to
 /// reads.
 ///
 /// ```
@@ -74,7 +74,7 @@ impl<T, V: fmt::Debug> fmt::Debug for Converted<T, V> {
     }
 }
 
-// SAFETY: the memory's own promise.
+// SAFETY: the promise of the memory's type.
 unsafe impl<T: 'static, V: IoBuf> IoBuf for Converted<T, V> {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
@@ -86,7 +86,7 @@ unsafe impl<T: 'static, V: IoBuf> IoBuf for Converted<T, V> {
     }
 }
 
-// SAFETY: the memory's own promise.
+// SAFETY: the promise of the memory's type.
 unsafe impl<T: 'static, V: IoBufMut> IoBufMut for Converted<T, V> {
     #[inline(always)]
     fn stable_mut_ptr(&mut self) -> *mut u8 {

@@ -61,9 +61,9 @@ impl<T: IoBufMut> Room<T> {
     }
 }
 
-// SAFETY: a part of a buffer with the same promise. `begin` is at most the number of initialized bytes,
-// which `advance` checks and which does not shrink while the buffer is only moved or extended; this part
-// lies between `begin` and those, and before `end`.
+// SAFETY: a part of a buffer with the same promise. `begin` is at most the number of initialized bytes, which
+// `advance` checks and which does not shrink while the buffer is only moved or extended. This part lies
+// between `begin` and the end of the initialized bytes, and before `end`.
 unsafe impl<T: IoBufMut> IoBuf for Room<T> {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
@@ -76,8 +76,8 @@ unsafe impl<T: IoBufMut> IoBuf for Room<T> {
     }
 }
 
-// SAFETY: as above; up to `end` there was room when this was made, which may still be written (the promise
-// of `set_init`, the only method with a `&mut` that is called meanwhile).
+// SAFETY: as above. There was room up to `end` when this value was made, and it may still be written (the
+// promise of `set_init`, the only method with a `&mut` that is called meanwhile).
 unsafe impl<T: IoBufMut> IoBufMut for Room<T> {
     #[inline(always)]
     fn stable_mut_ptr(&mut self) -> *mut u8 {

@@ -14,7 +14,7 @@ use crate::pool::{Pool, Size};
 /// bytes to keep many of them.
 pub struct RecvBuf {
     memory: Memory,
-    /// The offset of the first byte that was not taken yet.
+    /// The offset of the first byte that was not taken out yet.
     begin: u32,
     end: u32,
 }
@@ -33,23 +33,24 @@ struct Pooled {
 }
 
 impl RecvBuf {
-    /// Bytes in memory of their own, at most 4 GiB.
+    /// Wraps bytes in memory of their own, at most 4 GiB.
     pub(super) fn owned(bytes: Vec<u8>) -> Self {
         let end = u32::try_from(bytes.len()).expect("no receive brings as much");
         Self { memory: Memory::Owned(bytes), begin: 0, end }
     }
 
-    /// The first `len` bytes of the buffer that a completion names. `None` if it makes no sense.
+    /// Returns the first `len` bytes of the buffer that a completion names. `None` if the completion makes no
+    /// sense.
     pub(super) fn pooled(pool: &Rc<Pool>, size: Size, id: u16, len: u32) -> Option<Self> {
         let addr = pool.take(size, id)?;
         let memory = Memory::Pooled(Pooled { pool: Rc::clone(pool), addr, size, id });
         Some(Self { memory, begin: 0, end: len.min(size.bytes()) })
     }
 
-    /// Takes `count` bytes off the front.
+    /// Removes `count` bytes from the front.
     ///
     /// # Panics
-    /// When it has fewer.
+    /// When there are fewer.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "{count} bytes taken off {}", self.len());
         self.begin += count as u32;
@@ -80,14 +81,14 @@ impl Deref for RecvBuf {
     #[inline(always)]
     fn deref(&self) -> &[u8] {
         let len = self.end - self.begin;
-        // SAFETY: `begin <= end`, which is at most the bytes of the vector or buffer; those are initialized,
+        // SAFETY: `begin <= end`, which is at most the bytes of the vector or buffer. Those are initialized,
         // and no code writes to them: the value owns the vector, or took the buffer from the kernel.
         unsafe { std::slice::from_raw_parts(self.start().add(self.begin as usize), len as usize) }
     }
 }
 
 // SAFETY: the bytes do not move with the value, which owns them alone. Only `advance`, which takes a `&mut`,
-// changes which of them it has.
+// changes their range.
 unsafe impl IoBuf for RecvBuf {
     bytes_of_slice!();
 }

@@ -1,15 +1,15 @@
 //! Receiving datagrams one after the other, so that none is lost.
 //!
-//! One receive is in flight: the one that goes on by itself, into buffers of the pool, or a single one. A
-//! buffer that the first fills begins with a header and rooms for the sender's address and control messages
-//! ([`MessageRooms`]). The lengths in the header are the kernel's, and are cut to the rooms. Of the room
-//! for control messages no more is read than the kernel says that it has written: behind that may lie
-//! bytes of an earlier datagram or stream, which may look like descriptors.
+//! One receive is in flight: a multishot receive into buffers of the pool, or a single one. A buffer filled
+//! by a multishot receive begins with a header and rooms for the sender's address and control messages
+//! ([`MessageRooms`]). The lengths in the header are the kernel's, and are cut to the rooms. Of the room for
+//! control messages, only the part that the kernel reports as written is read: behind it may lie bytes of an
+//! earlier datagram or stream, which may look like descriptors.
 //!
-//! A datagram here owns the descriptors that came with it, also before a caller takes it.
+//! A datagram in this queue owns the descriptors that came with it, even before a caller takes it.
 //!
-//! A ring's receive that goes on is not told that the socket's receives were shut down, be it by another
-//! process. So a poll ([`EndWatch`]) waits for that beside it.
+//! A ring's multishot receive does not notice that the socket's receives were shut down, possibly by another
+//! process. So a poll ([`EndWatch`]) waits for that beside the receive.
 //!
 //! Source: `io_uring_prep_recvmsg_multishot(3)`.
 
@@ -43,27 +43,27 @@ use crate::ops::{
 use crate::pool::{Pool, Size};
 use crate::sys::{Message, array};
 
-/// The most room for a datagram. Only those within the machine may be larger, where its administrator lets
-/// sockets have as much.
+/// Maximum room for a datagram. Only datagrams within the machine may be larger, if the administrator allows
+/// sockets that much memory.
 const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 
 /// A datagram that was received.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram {
-    /// Its bytes, of which there may be none.
+    /// Its bytes, possibly none.
     pub bytes: RecvBuf,
     /// The sender's address: [unnamed](SocketAddress::is_unnamed) if its socket has none.
     pub from: SocketAddress,
-    /// It was longer than the room for it, and the rest is lost.
+    /// Set if it was longer than the room for it, so that the rest is lost.
     pub is_truncated: bool,
-    /// The control messages that came with it, if [asked for](DatagramOptions::control_bytes). Dropping
-    /// them closes the descriptors that were not taken out.
+    /// The control messages that came with it, if [requested](DatagramOptions::control_bytes). Dropping them
+    /// closes the descriptors that were not taken out.
     pub control: ReceivedControl,
 }
 
 impl Datagram {
-    /// A datagram that was received in another way.
+    /// Makes a datagram that was received by other means.
     ///
     /// # Panics
     /// When it has more than 4 GiB.
@@ -76,7 +76,7 @@ impl Datagram {
         Self { bytes: RecvBuf::owned(bytes), from, is_truncated, control }
     }
 
-    /// Returns the result of receives after they were shut down.
+    /// Returns the result of receives once they are shut down.
     fn end() -> Self {
         Self::new(Vec::new(), SocketAddress::UNNAMED, false, ReceivedControl::default())
     }
@@ -85,11 +85,11 @@ impl Datagram {
 /// The space that a [`DatagramReceiver`] provides for each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// Bytes that a datagram may have without being truncated, at least: a longer one need not be. As many as
-    /// a packet of an Ethernet by default; 65535 takes every datagram of a network, also those that `UDP_GRO`
-    /// gathers. At most 1 MiB.
+    /// The length up to which a datagram is not truncated; a longer one may be truncated or not. The
+    /// default is the size of an Ethernet packet; 65535 suffices for every datagram of a network, also those
+    /// that `UDP_GRO` gathers. At most 1 MiB.
     pub datagram_bytes_max: usize,
-    /// Room for control messages, see [`Handle::recv_message`]. None by default.
+    /// Room for control messages, see [`Handle::recv_message`]. 0 by default.
     pub control_bytes: usize,
 }
 
@@ -101,7 +101,7 @@ impl Default for DatagramOptions {
 
 /// The datagrams that come to a socket. Dropping it loses those that were received but not taken.
 ///
-/// One task at a time receives: of two that wait, the first may never be told.
+/// Only one task may receive at a time: of two that wait, the first may never be woken.
 pub struct DatagramReceiver {
     fd: Fd,
     driver: Handle,
@@ -118,11 +118,11 @@ pub struct DatagramReceiver {
 struct Inner {
     receives: Permits,
     datagrams: RefCell<VecDeque<Datagram>>,
-    /// Bytes of all of them.
+    /// The number of bytes in all of them.
     bytes: Cell<usize>,
-    /// Why a receive has ended, to be told once.
+    /// The reason why a receive has ended, to be reported once.
     error: Cell<Option<io::Error>>,
-    /// The receive that brings them.
+    /// The multishot receive that brings them.
     multishot: Multishot,
     /// The poll that waits for the end of receives.
     end_watch: Cell<Option<Key>>,
@@ -144,7 +144,7 @@ impl Drop for DatagramReceiver {
 }
 
 impl Handle {
-    /// The datagrams that come to `fd`, a socket on which no receive is in flight.
+    /// Returns the datagrams that come to `fd`, a socket on which no receive is in flight.
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -162,22 +162,21 @@ impl Handle {
 }
 
 impl DatagramReceiver {
-    /// The socket.
+    /// Returns the socket.
     pub fn fd(&self) -> &Fd {
         &self.fd
     }
 
-    /// Receives one datagram, in memory that the driver brings. Dropping the future loses none: one that
-    /// comes for it goes to the next call.
+    /// Receives one datagram, into memory of the driver. Dropping the future loses none: a datagram that
+    /// arrives for it goes to the next call.
     ///
-    /// From the first call on the kernel receives without being asked again, as long as fewer than 256 KiB
-    /// and 32 datagrams wait here. Further ones stay in the queue of the socket.
+    /// From the first call on the kernel receives ahead, as long as fewer than 256 KiB and 32 datagrams wait
+    /// here. Further ones stay in the queue of the socket.
     ///
     /// # Errors
-    /// As [`Handle::recv_message`]; once receives are shut down, an empty one from an unnamed sender, see
-    /// [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: on a connected socket, the
-    /// peer's port did not take a datagram that was sent before. The next call goes on.
-    ///
+    /// As [`Handle::recv_message`]. Once receives are shut down, an empty datagram from an unnamed sender,
+    /// see [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: on a connected socket, the
+    /// peer's port did not take an earlier datagram. After an error the next call continues.
     /// # Kernel
     /// 6.0 to receive several with one entry; before that as [`Handle::recv_message`]. Source:
     /// `io_uring_prep_recvmsg_multishot(3)`.
@@ -203,9 +202,8 @@ impl DatagramReceiver {
         }
     }
 
-    /// Ends the receive that goes on by itself, and resolves to the first datagram that it brought and that
-    /// was not taken. `None`: there is no more, so that the next datagram is in the queue of the socket.
-    ///
+    /// Ends the multishot receive, and resolves to the first datagram that it brought and that was not taken.
+    /// `None`: there are no more, so the next datagram is in the queue of the socket.
     /// # Errors
     /// As [`recv`](DatagramReceiver::recv).
     pub async fn take_ahead(&self) -> Option<io::Result<Datagram>> {
@@ -218,7 +216,7 @@ impl DatagramReceiver {
         inner.pop().map(Ok).or_else(|| inner.error.take().map(Err))
     }
 
-    /// Returns whether no receive is under way, and nothing is left that one has brought.
+    /// Returns whether no receive is in flight, and no received datagram is left.
     pub fn is_idle(&self) -> bool {
         let inner = &self.inner;
         let is_busy = inner.receives.is_busy() || inner.multishot.is_armed();
@@ -228,13 +226,14 @@ impl DatagramReceiver {
         !is_busy && !has_error && inner.datagrams.borrow().is_empty()
     }
 
-    /// From now on each call receives one datagram only, without a receive that goes on by itself. Once the
-    /// socket's receives are shut down, here or by another process, that is so anyway.
+    /// Makes each later call receive one datagram only, without a multishot receive. That happens anyway once
+    /// the socket's receives are shut down, here or by another process.
     pub fn receive_singly(&self) {
         self.inner.receive_singly(&self.driver);
     }
 
-    /// Receives one into memory of its own. If the receiving future is dropped, the datagram stays here.
+    /// Receives one datagram into memory of its own. If the receiving future is dropped, the datagram stays
+    /// here.
     async fn receive_alone(&self, permit: Permit<Inner>) -> io::Result<Datagram> {
         let (buf, control) = (Vec::with_capacity(self.room), self.rooms.control as usize);
         let recv = RecvMessage::new(&self.driver, &self.fd, buf, control, 0);
@@ -246,7 +245,7 @@ impl DatagramReceiver {
         datagram(self.driver.start(WithPermit::new(recv, permit, keep)).await)
     }
 
-    /// Starts the receive that goes on by itself. False when that cannot be.
+    /// Starts the multishot receive. Returns false if it cannot be started.
     fn arm(&self) -> bool {
         let offered = self.size.and_then(|size| {
             let pool = self.driver.shared.core.borrow_mut().offer(size)?;
@@ -261,7 +260,8 @@ impl DatagramReceiver {
         true
     }
 
-    /// Starts the poll for the end of receives, unless one is in flight or the backend tells that itself.
+    /// Starts the poll for the end of receives, unless one is in flight or the backend reports the end
+    /// itself.
     fn watch_end(&self) {
         let (inner, shared) = (&self.inner, &self.driver.shared);
         if inner.end_watch.get().is_some() || !shared.core.borrow().takes_entries() {
@@ -280,7 +280,7 @@ fn datagram(result: BufResult<(Received, ReceivedControl), Vec<u8>>) -> io::Resu
     let (result, mut buf) = result;
     let (Received { len, from, is_truncated, .. }, control) = result?;
     buf.truncate(len);
-    buf.shrink_to_fit(); // it may be kept for long
+    buf.shrink_to_fit(); // the datagram may be kept for long
     Ok(Datagram::new(buf, from, is_truncated, control))
 }
 
@@ -309,20 +309,20 @@ impl Inner {
     }
 }
 
-/// A receive that goes on by itself, into buffers of the pool. See [`DatagramReceiver::recv`].
+/// A multishot receive into buffers of the pool. See [`DatagramReceiver::recv`].
 struct MultiRecvMessage {
     fd: Fd,
     inner: Rc<Inner>,
     pool: Rc<Pool>,
     size: Size,
     rooms: MessageRooms,
-    /// Tells the kernel the rooms; filled when the entry is made. The kernel has it as long as the entry,
-    /// so nothing else looks at it.
+    /// Tells the kernel the rooms; filled when the entry is made. The kernel has it as long as it has the
+    /// entry, so nothing else accesses it.
     message: UnsafeCell<Message>,
 }
 
 impl MultiRecvMessage {
-    /// The datagram that a completion brought. `None` if it makes no sense.
+    /// Returns the datagram that a completion brought. `None` if the completion makes no sense.
     fn datagram(&self, completion: Completion) -> Option<Datagram> {
         let id = completion.flags.buffer_id()?;
         let len = u32::try_from(completion.res).unwrap_or(0);
@@ -336,9 +336,9 @@ impl MultiRecvMessage {
         let name = &bytes[MessageRooms::NAME_AT..][..name_len.min(rooms.name) as usize];
         let from = SocketAddress::from_bytes(name);
         let control = &bytes[rooms.control_at()..][..control_len.min(rooms.control) as usize];
-        // SAFETY: the completion says that a receive of this operation ended well, and the kernel says in
-        // the header that it has written so many bytes of control messages for it. The buffer was the
-        // kernel's until now and is the `RecvBuf`'s from now on, so this happens once for each completion.
+        // SAFETY: the completion says that a receive of this operation succeeded, and the header says that
+        // the kernel has written this number of bytes of control messages for it. The buffer was the kernel's
+        // until now and is the `RecvBuf`'s from now on, so this happens once for each completion.
         let control = unsafe {
             ReceivedControl::copied(control, flags & CONTROL_TRUNCATED != 0, self.fd.owner())
         };
@@ -349,9 +349,9 @@ impl MultiRecvMessage {
 }
 
 // SAFETY: the entry names the message, which is part of the value, has no pointers, and which nothing else
-// looks at while the value stays where it is; a group of buffers that lie in the pool, which the value
-// keeps; and the descriptor, which the value keeps open. `deliver` reaches none but the buffer that the
-// completion names.
+// accesses while the value stays in place; a group of buffers that lie in the pool, which the value keeps;
+// and the descriptor, which the value keeps open. `deliver` reaches only the buffer that the completion
+// names.
 unsafe impl Operation for MultiRecvMessage {
     type Output = ();
     const KIND: OpKind = OpKind::Recv;
@@ -377,7 +377,7 @@ unsafe impl Operation for MultiRecvMessage {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let (result, waiter) = self.inner.multishot.end(completion);
-        // An empty one is the last, too.
+        // The last completion may bring a datagram, too: an empty one.
         let datagram = self.datagram(completion);
         match result {
             Ok(Some(0)) if datagram.is_none() => self.inner.push(Datagram::end()),
@@ -402,7 +402,8 @@ unsafe impl Operation for MultiRecvMessage {
     acts_on!(Waiting, fd);
 }
 
-/// Waits for the end of a socket's receives, and then has each of them be a single one, which is told.
+/// Waits for the end of a socket's receives, and then makes each later receive a single one, which reports
+/// the end.
 struct EndWatch {
     fd: Fd,
     driver: Handle,
@@ -424,7 +425,7 @@ unsafe impl Operation for EndWatch {
 
     fn complete(self, completion: Completion) -> Self::Output {
         self.inner.end_watch.set(None);
-        // An error of the socket ends it, too; the next receive that goes on starts another one.
+        // An error of the socket also ends the poll; the next multishot receive starts another.
         let events = completion.result().map(PollEvents);
         if events.is_ok_and(|events| events.contains(PollEvents::READ_HANG_UP)) {
             self.inner.receive_singly(&self.driver);

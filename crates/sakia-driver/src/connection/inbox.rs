@@ -1,4 +1,4 @@
-//! Bytes that were received and not taken yet.
+//! Bytes that were received and not taken out yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,18 +11,18 @@ use super::multishot::Multishot;
 use crate::ops::ReceivedControl;
 use crate::pool::Size;
 
-/// The number of bytes that may lie here, while the program does not receive, before the peer has to wait.
+/// Maximum number of bytes here while the program does not receive. Then the peer has to wait.
 pub(super) const BYTES_MAX: usize = 256 << 10;
-/// Buffers that may.
+/// Maximum number of buffers here.
 pub(super) const BUFS_MAX: usize = 32;
-/// Receives in a row that would have fitted the smaller size, after which that is used.
+/// The number of consecutive receives that fit the smaller size after which that size is used.
 const SMALL_MAX: u8 = 64;
 
-/// Bytes in the order in which they came, and the receive that brings them.
+/// Bytes in the order of their arrival, and the receive that brings them.
 #[derive(Default)]
 pub(super) struct Inbox {
     bufs: RefCell<VecDeque<RecvBuf>>,
-    /// Bytes of all of them.
+    /// The number of bytes in all of them.
     bytes: Cell<usize>,
     /// Control messages that came with the first bytes, for a dropped receive.
     control: Cell<Option<Box<ReceivedControl>>>,
@@ -30,11 +30,11 @@ pub(super) struct Inbox {
     has_control: Cell<bool>,
     /// The end of the stream, to be reported once.
     end: RefCell<Option<io::Result<()>>>,
-    /// The receive that brings more and more.
+    /// The multishot receive that brings bytes.
     pub(super) multishot: Multishot,
-    /// The size to use for its buffers.
+    /// The size of buffers to receive into.
     size: Cell<Size>,
-    /// Receives in a row that would have fitted a smaller buffer.
+    /// The number of consecutive receives that would have fit a smaller buffer.
     small: Cell<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Inbox {
         self.control.take().map_or_else(ReceivedControl::default, |control| *control)
     }
 
-    /// The first bytes are taken without their control messages.
+    /// Drops the control messages of the first bytes, which are taken without them.
     #[inline(always)]
     fn drop_control(&self) {
         if self.has_control.get() {
@@ -70,7 +70,7 @@ impl Inbox {
         }
     }
 
-    /// The stream has ended, as it should or with an error.
+    /// Records the end of the stream, regular or with an error.
     pub(super) fn end(&self, end: io::Result<()>) {
         *self.end.borrow_mut() = Some(end);
     }
@@ -82,18 +82,18 @@ impl Inbox {
         Some(buf)
     }
 
-    /// Takes the end of the stream, if it ended and that was not reported.
+    /// Takes the end of the stream, if it has come and was not reported.
     pub(super) fn take_end(&self) -> Option<io::Result<()>> {
         self.end.take()
     }
 
-    /// Returns whether the peer should wait now.
+    /// Returns whether the peer has to wait now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.get() >= BYTES_MAX || self.bufs.borrow().len() >= BUFS_MAX
     }
 
-    /// Moves bytes to the front of `buf`, and returns how many; none if there are none. With `keep` they
-    /// stay here, too.
+    /// Moves bytes to the front of `buf`, and returns their number; 0 if there are none. With `keep` they
+    /// also stay here.
     pub(super) fn copy_to(&self, buf: &mut [MaybeUninit<u8>], keep: bool) -> usize {
         let mut bufs = self.bufs.borrow_mut();
         let (mut copied, mut kept) = (0, 0);
@@ -115,7 +115,7 @@ impl Inbox {
         copied
     }
 
-    /// Moves bytes to the front of `buf`, which is initialized, and returns how many.
+    /// Moves bytes to the front of `buf`, which is initialized, and returns their number.
     pub(super) fn copy_out(&self, buf: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < buf.len() {
@@ -133,13 +133,13 @@ impl Inbox {
         copied
     }
 
-    /// Waits until something comes, or the receive in flight ends, if there is one. The end of the stream is
-    /// the end of that, too.
+    /// Waits until bytes come, or the receive in flight ends, if there is one. The end of the stream also
+    /// ends that receive.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.multishot.poll_ready(!self.bufs.borrow().is_empty(), cx)
     }
 
-    /// The size of the buffers to receive into.
+    /// Returns the size of the buffers to receive into.
     pub(super) fn size(&self) -> Size {
         self.size.get()
     }
@@ -151,8 +151,8 @@ impl Inbox {
         self.bufs.borrow().back().is_some_and(|buf| buf.len() >= full)
     }
 
-    /// Notes that a receive into a buffer of the size in use brought so many bytes, and whether a larger one
-    /// would have brought more. Returns true when another size would do better, which is used from now on.
+    /// Records that a receive into a buffer of the size in use brought `len` bytes, and whether a larger one
+    /// would have brought more. Returns true if another size fits better, which is used from now on.
     pub(super) fn is_size_wrong(&self, len: usize, is_more: bool) -> bool {
         let size = self.size.get();
         let larger = size.larger().filter(|_| is_more);

@@ -1,4 +1,4 @@
-//! Accepting one connection after the other.
+//! Accepting connections one after the other.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::handle::Handle;
 use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::{Accept, acts_on};
 
-/// Connections that may have been accepted before anybody asked for them. Further ones stay with the kernel.
+/// Maximum number of connections accepted ahead of a caller. Further ones stay with the kernel.
 const ARRIVALS_MAX: usize = 64;
 
 /// The connections of a listening socket. Dropping it closes those that were accepted but not taken.
@@ -36,9 +36,9 @@ pub struct Incoming {
 struct AcceptQueue {
     accepts: Permits,
     connections: RefCell<VecDeque<Fd>>,
-    /// Why accepting has ended, to be told once.
+    /// The reason why accepting has ended, to be reported once.
     error: RefCell<Option<io::Error>>,
-    /// The accept that brings them.
+    /// The multishot accept that brings them.
     multishot: Multishot,
 }
 
@@ -55,7 +55,7 @@ impl Drop for Incoming {
 }
 
 impl Handle {
-    /// The connections that come to `fd`, which [listens](Handle::listen).
+    /// Returns the connections that come to `fd`, which [listens](Handle::listen).
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -66,15 +66,15 @@ impl Handle {
 }
 
 impl Incoming {
-    /// The descriptor that listens.
+    /// Returns the listening descriptor.
     pub fn fd(&self) -> &Fd {
         &self.fd
     }
 
-    /// Waits for a connection. Dropping the future loses none: one that comes for it goes to the next call.
+    /// Waits for a connection. Dropping the future loses none: a connection that comes for it goes to the
+    /// next call.
     ///
-    /// From the first call on the kernel accepts without being asked again, until 64 accepted connections
-    /// wait to be taken.
+    /// From the first call on the kernel accepts ahead, until 64 accepted connections wait to be taken.
     ///
     /// # Errors
     /// As [`Handle::accept`]. The next call tries again.
@@ -85,8 +85,8 @@ impl Incoming {
         self.take(true).await
     }
 
-    /// As [`accept`](Incoming::accept), but the kernel accepts this connection and no others ahead: they stay
-    /// where they are, and have no descriptor here.
+    /// As [`accept`](Incoming::accept), but the kernel accepts only this connection and none ahead: further
+    /// ones stay in the kernel's queue, without a descriptor here.
     ///
     /// # Errors
     /// As [`accept`](Incoming::accept).
@@ -133,7 +133,7 @@ impl Incoming {
     }
 }
 
-/// An accept that goes on by itself. See [`Incoming::accept`].
+/// A multishot accept. See [`Incoming::accept`].
 struct MultiAccept {
     fd: Fd,
     arrivals: Rc<AcceptQueue>,
@@ -168,7 +168,7 @@ unsafe impl Operation for MultiAccept {
         if completion.res < 0 {
             return Delivered::default();
         }
-        // SAFETY: the kernel has just made it for this operation, and it has no other owner.
+        // SAFETY: the kernel has just made the descriptor for this operation; it has no other owner.
         unsafe { self.add(completion.res) };
         let is_enough = self.arrivals.connections.borrow().len() >= ARRIVALS_MAX;
         self.arrivals.multishot.deliver(is_enough)

@@ -1,8 +1,8 @@
-//! Connections: streams of bytes in both directions, of which none is lost or overtaken.
+//! Connections: streams of bytes in both directions, with no byte lost or overtaken.
 //!
-//! A stream is an order, and operations on a ring have none. So a [`Connection`] has one send and one
-//! receive in flight at most. Further ones wait for it, also for one whose future was dropped: that goes
-//! on until the kernel has canceled or finished it.
+//! The bytes of a stream are ordered; operations on a ring are not. So a [`Connection`] has at most one send
+//! and one receive in flight. Further ones wait for it, even if its future was dropped: the operation
+//! continues until the kernel has canceled or finished it.
 //!
 //! Data received for a dropped future is kept: the next receive gets those bytes.
 
@@ -30,7 +30,8 @@ use crate::handle::Handle;
 
 /// A connected stream socket. Clones are the same connection.
 ///
-/// One task at a time receives, and one sends: of two that wait for the same, the first may never be told.
+/// Only one task may receive and one may send at a time: of two that wait for the same, the first may never
+/// be woken.
 #[derive(Clone)]
 pub struct Connection {
     shared: Rc<Owned>,
@@ -76,12 +77,12 @@ impl Handle {
 }
 
 impl Connection {
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> &Fd {
         &self.shared.fd
     }
 
-    /// The driver's handle that operations are started with.
+    /// Returns the driver's handle with which operations are started.
     pub fn driver(&self) -> &Handle {
         &self.shared.driver
     }
@@ -90,7 +91,7 @@ impl Connection {
         &self.shared.inner
     }
 
-    /// The socket's own address, by a plain call.
+    /// Returns the socket's own address, by a plain call.
     ///
     /// # Errors
     /// As [`Handle::local_address`].
@@ -98,7 +99,7 @@ impl Connection {
         self.driver().local_address(self.fd())
     }
 
-    /// The peer's address, by a plain call.
+    /// Returns the peer's address, by a plain call.
     ///
     /// # Errors
     /// As [`Handle::peer_address`].
@@ -106,7 +107,7 @@ impl Connection {
         self.driver().peer_address(self.fd())
     }
 
-    /// Ends one or both directions, once the sends that were begun are over.
+    /// Shuts down one or both directions, once the sends in progress have ended.
     ///
     /// # Errors
     /// As [`Handle::shutdown_socket`].
@@ -118,8 +119,8 @@ impl Connection {
         self.driver().shutdown_socket(self.fd(), how).await
     }
 
-    /// Closes the connection: cancels the operations under way on it, also those of clones, and returns the
-    /// result of closing.
+    /// Closes the connection: cancels the operations on it, those of clones included, and returns the result
+    /// of closing.
     ///
     /// # Errors
     /// As [`Handle::close`].

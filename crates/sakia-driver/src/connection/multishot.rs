@@ -1,4 +1,4 @@
-//! The operation that goes on by itself: the accept of a listener, the receive of a connection.
+//! The multishot operation of a listener (accept) or of a connection (receive).
 
 use std::cell::Cell;
 use std::io;
@@ -13,11 +13,11 @@ use crate::operation::{Completion, Delivered, Operation};
 /// The multishot operation in flight, and the waker of the task that waits for its results.
 #[derive(Default)]
 pub(super) struct Multishot {
-    /// The one in flight.
+    /// The operation in flight.
     armed: Cell<Option<Key>>,
-    /// It was told to stop, since enough has come, or in an unsuitable size.
+    /// It was canceled because enough has come, or because its buffers have an unsuitable size.
     is_paused: Cell<bool>,
-    /// The kernel does one at a time only.
+    /// The kernel supports single operations only.
     is_single: Cell<bool>,
     /// The waker of the task that waits for data.
     waiter: Cell<Option<Waker>>,
@@ -32,42 +32,42 @@ impl Multishot {
         self.is_single.get()
     }
 
-    /// Starts it. From now on it is in flight.
+    /// Starts the operation, which is in flight from now on.
     pub(super) fn start<O: Operation>(&self, driver: &Handle, operation: O) {
         let key = driver.shared.core.borrow_mut().start_detached(operation);
         self.armed.set(Some(key));
         driver.shared.settle_later();
     }
 
-    /// None is started any more.
+    /// Gives up multishot operations: no more are started.
     pub(super) fn give_up(&self) {
         self.is_single.set(true);
     }
 
-    /// Cancels the one in flight, if there is one.
+    /// Cancels the operation in flight, if there is one.
     pub(super) fn cancel(&self, driver: &Handle) {
         if let Some(key) = self.armed.get() {
             driver.shared.cancel_by_key(key);
         }
     }
 
-    /// The same, and its end is no error then. One is in flight.
+    /// Cancels the operation in flight, whose end is then no error.
     pub(super) fn pause(&self, driver: &Handle) {
         self.is_paused.set(true);
         self.cancel(driver);
     }
 
-    /// Waits until there is something to take, which the caller says, or the one in flight ends.
+    /// Waits until there is something to take (`is_ready`), or the operation in flight ends.
     pub(super) fn poll_ready(&self, is_ready: bool, cx: &mut Context<'_>) -> Poll<()> {
         if is_ready || !self.is_armed() {
             return Poll::Ready(());
         }
         let old = self.waiter.replace(Some(cx.waker().clone()));
-        drop(old); // users' code
+        drop(old); // a waker: users' code
         Poll::Pending
     }
 
-    /// Something has come, perhaps enough for now.
+    /// Handles a result, which may be enough for now.
     pub(super) fn deliver(&self, is_enough: bool) -> Delivered {
         if is_enough {
             self.is_paused.set(true);
@@ -75,8 +75,8 @@ impl Multishot {
         Delivered { waker: self.waiter.take(), is_enough }
     }
 
-    /// The last completion has come. Returns its result, which is none if the next call decides whether to go
-    /// on, and the waker of the waiting task.
+    /// Handles the last completion. Returns its result (none if the next call decides whether to continue),
+    /// and the waker of the waiting task.
     pub(super) fn end(&self, completion: Completion) -> (io::Result<Option<u32>>, Option<Waker>) {
         let is_paused = self.is_paused.take();
         let failed = |error| match Errno::from_io_error(&error) {
@@ -88,7 +88,7 @@ impl Multishot {
         (completion.result().map(Some).or_else(failed), self.lose())
     }
 
-    /// None is in flight any more. Returns the waker of the waiting task.
+    /// Records that the operation in flight was given up. Returns the waker of the waiting task.
     pub(super) fn lose(&self) -> Option<Waker> {
         self.armed.set(None);
         self.waiter.take()

@@ -1,8 +1,8 @@
 //! Permits for one operation at a time.
 //!
 //! [`Permits`] has one permit, which is taken or free. A [`Permit`] is the right to have an operation in
-//! flight. The operation holds it, as [`WithPermit`]. So it is given back when the kernel is done with the
-//! operation, also if the future was dropped before.
+//! flight. The operation holds the permit, as [`WithPermit`]. So the permit is given back when the kernel is
+//! done with the operation, even if the future was dropped before.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -19,11 +19,11 @@ use crate::operation::{Class, Completion, Operation};
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::wakers::wake_all;
 
-/// Busy with an operation, or free.
+/// A permit: taken by an operation, or free.
 #[derive(Default)]
 pub(super) struct Permits {
     is_busy: Cell<bool>,
-    /// Wakers of tasks that wait for it to be free; few, if any.
+    /// Wakers of tasks that wait for the permit; few, if any.
     waiters: RefCell<Vec<Waker>>,
 }
 
@@ -66,14 +66,15 @@ impl<T> Permit<T> {
         Self { of: Rc::clone(of), permits }
     }
 
-    /// Passes it on although the operation is not over: there will be no other one that it could meet.
-    /// Returns a waker that wakes all that wait: the future of one may be gone.
+    /// Gives the permit back although the operation has not ended: no later operation will overlap with
+    /// it. Returns a waker that wakes all waiting tasks: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
         let waiters = self.give_back();
         (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
     }
 
-    /// Returns the wakers of all that wait: one whose future is gone would keep the permit from the others.
+    /// Returns the wakers of all waiting tasks: one whose future is gone would keep the permit from the
+    /// others.
     fn give_back(&self) -> Vec<Waker> {
         let permits = (self.permits)(&self.of);
         permits.is_busy.set(false);
@@ -99,7 +100,7 @@ impl<T> Drop for Permit<T> {
     }
 }
 
-/// An operation with its permit. `K` is told the result when the caller is gone.
+/// An operation with its permit. `K` receives the result if the caller is gone.
 pub(super) struct WithPermit<T, O, K> {
     operation: O,
     permit: Permit<T>,
@@ -114,7 +115,7 @@ impl<T: 'static, O: Operation, K: FnOnce(&T, O::Output) + 'static> WithPermit<T,
 }
 
 // SAFETY: the entry, the class and the descriptor are those of `operation`, whose promise this is: it stays
-// where it is as long as the value does, and nothing else here reaches its memory.
+// in place as long as the value does, and nothing else here reaches its memory.
 unsafe impl<T, O, K> Operation for WithPermit<T, O, K>
 where
     T: 'static,
@@ -209,7 +210,7 @@ mod tests {
         let mut waits = pin!(permits.free());
         assert!(waits.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
         for waker in &wakers[1..] {
-            // Gone at once, and with a waker that stays.
+            // A future that is dropped at once, with a waker that stays.
             assert!(pin!(permits.free()).poll(&mut Context::from_waker(waker)).is_pending());
         }
         permit.give_up().expect("there are some").wake();

@@ -1,4 +1,4 @@
-//! Receiving, so that nothing is lost.
+//! Receiving without losing bytes.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,14 +30,14 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 impl Connection {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
-    /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no byte:
+    /// The kernel owns `buf` until the future resolves. Dropping the future loses the buffer but no byte:
     /// received bytes go to the next receive.
     ///
-    /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. A `Vec` that was
-    /// empty has as many bytes as were received: clear it before the next receive, see [`IoBufMut`].
+    /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. An initially
+    /// empty `Vec` gets the length of the bytes received: clear it before the next receive, see [`IoBufMut`].
     ///
     /// # Errors
-    /// As [`Handle::recv`](crate::Handle::recv); so a buffer without room is `EINVAL`.
+    /// As [`Handle::recv`](crate::Handle::recv); in particular, a buffer without room is `EINVAL`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
@@ -68,7 +68,7 @@ impl Connection {
             let mut copied = 0;
             for buf in bufs.iter_mut().take(BUFFERS_MAX) {
                 let room = buf.bytes_room();
-                // SAFETY: what is copied there are bytes, and they are counted.
+                // SAFETY: `copy_to` writes initialized bytes, and returns their number.
                 let count = unsafe { fill_with(buf, |room| inbox.copy_to(room, false)) };
                 copied += count;
                 if count < room {
@@ -85,7 +85,7 @@ impl Connection {
         let keep = |inner: &Inner, (result, bufs): BufResult<usize, Vec<T>>| {
             let mut left = result.unwrap_or(0);
             for buf in bufs {
-                // Those that were empty have no more than what came.
+                // The length of an initially empty buffer is the number of bytes that it received.
                 let count = left.min(buf.bytes_len());
                 inner.keep(&buf.as_bytes()[..count]);
                 left -= count;
@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// As [`read`](Connection::read), with the control messages that came with the bytes, for which there are
-    /// `control_bytes` bytes of room. Dropping the future gives up no descriptor either.
+    /// `control_bytes` bytes of room. Dropping the future loses no descriptors, either.
     ///
     /// All other methods that receive close the descriptors that come with their bytes.
     ///
@@ -115,7 +115,7 @@ impl Connection {
         let mut control = ReceivedControl::default();
         let copied = self.receive_turn_or(|inbox| {
             control = inbox.take_control();
-            // SAFETY: what is copied there are bytes, and they are counted.
+            // SAFETY: `copy_to` writes initialized bytes, and returns their number.
             unsafe { fill_with(&mut buf, |room| inbox.copy_to(room, false)) }
         });
         let permit = match copied.await {
@@ -137,7 +137,7 @@ impl Connection {
             return (Err(Errno::INVAL.into()), buf);
         }
         let is_peek = flags & PEEK != 0;
-        // SAFETY: what is copied there are bytes, and they are counted.
+        // SAFETY: `copy_to` writes initialized bytes, and returns their number.
         let copy =
             |inbox: &Inbox| unsafe { fill_with(&mut buf, |room| inbox.copy_to(room, is_peek)) };
         let copied = self.receive_turn_or(copy);
@@ -148,7 +148,7 @@ impl Connection {
         self.receive_alone(buf, flags, permit).await
     }
 
-    /// Receives once the data that the kernel has. Bytes that come for a dropped future stay here.
+    /// Makes one receive of the data that the kernel has. Bytes that come for a dropped future stay here.
     async fn receive_alone<T: IoBufMut>(
         &self,
         buf: T,
@@ -169,15 +169,15 @@ impl Connection {
         Permit::take(self.inner(), |inner| &inner.receives).await
     }
 
-    /// Returns the permit, when no earlier bytes are left. Otherwise returns how many of those `take` took,
-    /// or how the stream ended.
+    /// Returns the permit if no earlier bytes are left. Otherwise returns the number of those that `take`
+    /// took, or the end of the stream.
     async fn receive_turn_or(
         &self,
         take: impl FnOnce(&Inbox) -> usize,
     ) -> Result<Permit<Inner>, io::Result<usize>> {
         let inbox = &self.inner().inbox;
         let permit = self.receive_permit().await;
-        // Bytes of the `recv` in flight come before those that the kernel still has.
+        // Bytes of the receive in flight come before those that the kernel still has.
         poll_fn(|cx| inbox.poll_ready(cx)).await;
         match take(inbox) {
             0 => {}
@@ -189,13 +189,13 @@ impl Connection {
         }
     }
 
-    /// Receives some bytes, as soon as there are any, in memory that the driver brings: the kernel picks it
-    /// when something has come, so that a connection which waits has none. Dropping the future loses nothing.
+    /// Receives some bytes, as soon as there are any, in memory of the driver. The kernel picks the memory
+    /// when bytes have come, so a waiting connection holds none. Dropping the future loses nothing.
     ///
-    /// From the first call on the kernel receives without being asked again, as much as the connection may
-    /// hold back: 256 KiB or 32 pieces. Then the peer has to wait.
+    /// From the first call on the kernel receives ahead, up to the connection's limit of 256 KiB or 32
+    /// pieces. Then the peer has to wait.
     ///
-    /// Resolves to at least one byte, or to none when the peer sends no more.
+    /// Resolves to at least one byte, or to none if the peer sends no more.
     ///
     /// # Errors
     /// As [`read`](Connection::read).
@@ -229,14 +229,13 @@ impl Connection {
         }
     }
 
-    /// Receives the bytes that have come already, by a plain call, without waiting.
+    /// Receives the bytes that have already come, by a plain call, without waiting.
     ///
     /// Returns the number of bytes; 0 means that the peer sends no more, or a `buf` without room.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing has come, or another receive is under way, which
-    /// [`receives_settled`](Self::receives_settled) waits for. Otherwise as [`read`](Connection::read); `EINTR`
-    /// too.
+    /// `EAGAIN`: nothing has come, or another receive is in flight; wait for that with
+    /// [`receives_settled`](Self::receives_settled). Otherwise as [`read`](Connection::read), and `EINTR`.
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         let inbox = &self.inner().inbox;
         if self.inner().receives.is_busy() {
@@ -258,12 +257,12 @@ impl Connection {
         Ok(count.min(buf.len()))
     }
 
-    /// Returns whether a receive is under way, ahead perhaps or for a dropped future.
+    /// Returns whether a receive is in flight, possibly one that receives ahead or that of a dropped future.
     pub fn is_receiving(&self) -> bool {
         self.inner().receives.is_busy() || self.inner().inbox.multishot.is_armed()
     }
 
-    /// Waits until no receive is under way. What has come by then stays for the next one.
+    /// Waits until no receive is in flight. Bytes that have come by then stay for the next receive.
     pub async fn receives_settled(&self) {
         let _permit = self.receive_permit().await;
         let multishot = &self.inner().inbox.multishot;
@@ -273,12 +272,12 @@ impl Connection {
         }
     }
 
-    /// Ends the multishot receive that [`recv`](Connection::recv) has begun: the kernel no longer receives
+    /// Ends the multishot receive that [`recv`](Connection::recv) has started: the kernel no longer receives
     /// ahead. Resolves to the bytes that came and were not taken.
     ///
     /// # Errors
-    /// As [`read`](Connection::read), if the stream has failed. An end of the stream is none: the next
-    /// receive tells.
+    /// As [`read`](Connection::read), if the stream has failed. The end of the stream is no error: the next
+    /// receive reports it.
     pub async fn stop_receiving(&self) -> io::Result<Vec<u8>> {
         let inbox = &self.inner().inbox;
         self.receives_settled().await;
@@ -290,11 +289,11 @@ impl Connection {
         Ok(ahead)
     }
 
-    /// Starts the receive that goes on by itself. False when that cannot be.
+    /// Starts the multishot receive. Returns false if it cannot be started.
     fn arm(&self) -> bool {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
-        // If there are no more buffers of the best size, a smaller one is still better than none.
+        // If there are no more buffers of the best size, a smaller one is better than none.
         let mut sizes =
             std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
         let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
@@ -316,7 +315,7 @@ impl Inner {
     }
 }
 
-/// A receive that goes on by itself, into buffers of the pool. See [`Connection::recv`].
+/// A multishot receive into buffers of the pool. See [`Connection::recv`].
 struct MultiRecv {
     fd: Fd,
     inner: Rc<Inner>,
@@ -325,8 +324,8 @@ struct MultiRecv {
 }
 
 impl MultiRecv {
-    /// The bytes that a completion brought, if it did. An empty one when it names a buffer that the kernel
-    /// did not have.
+    /// Returns the bytes that a completion brought, if any. Empty if it names a buffer that the kernel did
+    /// not have.
     fn bytes(&self, completion: Completion) -> Option<RecvBuf> {
         let id = completion.flags.buffer_id()?;
         let len = u32::try_from(completion.res).unwrap_or(0);
@@ -335,9 +334,9 @@ impl MultiRecv {
     }
 }
 
-// SAFETY: the entry names no memory of the value's, but a group of buffers that lie in the pool, which the
-// value keeps; and the descriptor, which the value keeps open. `deliver` reaches none but the buffer that the
-// completion names.
+// SAFETY: the entry names no memory of the value's own. It names a group of buffers that lie in the pool,
+// which the value keeps, and the descriptor, which the value keeps open. `deliver` reaches only the buffer
+// that the completion names.
 unsafe impl Operation for MultiRecv {
     type Output = ();
     const KIND: OpKind = OpKind::Recv;

@@ -1,4 +1,4 @@
-//! Sending, one after the other.
+//! Sending, one operation at a time.
 
 use std::io::{self, IoSlice};
 
@@ -17,9 +17,9 @@ impl Connection {
     /// Sends up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
     /// The kernel reads `buf` until the future resolves. Dropping the future cancels a send that waits for
-    /// room; some bytes may have been sent by then. Later sends wait for it.
+    /// room; some bytes may have been sent by then. Later sends wait for the canceled one.
     ///
-    /// Resolves to the number of bytes sent and the buffer. It may be fewer than asked.
+    /// Resolves to the number of bytes sent, which may be fewer than requested, and the buffer.
     ///
     /// # Errors
     /// As [`Handle::send`](crate::Handle::send).
@@ -45,7 +45,7 @@ impl Connection {
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
-    /// As [`send`](Connection::send), with control messages, which go with the first of the bytes.
+    /// As [`send`](Connection::send), with control messages, which are sent with the first byte.
     ///
     /// # Errors
     /// As [`Handle::send_message`](crate::Handle::send_message).
@@ -66,31 +66,31 @@ impl Connection {
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
-    /// Sends up to `len` bytes of `file`, from byte `offset` on, without their passing through this process:
-    /// as many as there is room for now, and at most [`SEND_FILE_BYTES_MAX`](crate::SEND_FILE_BYTES_MAX). A
-    /// pipe has no offsets; its next bytes are sent, if there are any.
+    /// Sends up to `len` bytes of `file`, from byte `offset` on, within the kernel: as many as there is room
+    /// for now, and at most [`SEND_FILE_BYTES_MAX`](crate::SEND_FILE_BYTES_MAX). A pipe has no offsets; its
+    /// next bytes are sent, if there are any.
     ///
-    /// Resolves to the number of bytes sent, which may be fewer than asked; 0 means that the file ends there,
-    /// or that `len` is 0. Where the page cache has the bytes this thread makes the call, else a thread of a
-    /// lane does; that one does not wait for the peer. A dropped future does not stop it.
+    /// Resolves to the number of bytes sent, which may be fewer than requested; 0 means that the file ends
+    /// there, or that `len` is 0. If the page cache has the bytes, this thread makes the call; otherwise a
+    /// thread of a lane does, without waiting for the peer. Dropping the future does not stop that thread.
     ///
     /// # Errors
     /// - `EAGAIN`: there is no room, or the pipe is empty. [Poll](crate::Handle::poll) both, and try again.
-    /// - `EPIPE`: the connection was ended, here or there; no signal is raised. `ECONNRESET`: the peer broke
-    ///   it off.
+    /// - `EPIPE`: the connection was shut down, on either side; no signal is raised. `ECONNRESET`: the peer
+    ///   reset it.
     /// - `EINVAL`: the kernel does not send such a file (many of `/proc`, directories), or no file has such
     ///   an offset. `EBADF`: it is not open to read. `EIO`: reading it failed.
-    /// - `EOPNOTSUPP`: the socket was not made by the driver and is in blocking mode, in which it is left, or
-    ///   the backend does not perform it.
+    /// - `EOPNOTSUPP`: the socket was not made by the driver and is in blocking mode, which the driver does
+    ///   not change, or the backend does not perform it.
     /// - `ECANCELED`: the driver has ended. Otherwise as `sendfile(2)`.
     ///
     /// # Panics
     /// When the file belongs to another driver.
     ///
     /// # Kernel
-    /// 2.6.33. Not given to the ring, which has no such entry. The page cache is asked since 6.5
-    /// (`cachestat(2)`), by the file's owner or one who may write to it; else the calls are timed. Source:
-    /// `sendfile(2)`.
+    /// 2.6.33. Not given to the ring, which has no such entry. Since 6.5 the driver queries the page cache
+    /// (`cachestat(2)`), if the process owns the file or may write to it; otherwise the calls are timed.
+    /// Source: `sendfile(2)`.
     #[doc(alias = "sendfile")]
     pub async fn send_file(&self, file: &Fd, offset: u64, len: usize) -> io::Result<usize> {
         self.driver().check(file);
@@ -103,8 +103,8 @@ impl Connection {
     /// 1024 are used.
     ///
     /// # Errors
-    /// `EAGAIN`: there is no room, or another send is under way, which [`sends_settled`](Self::sends_settled)
-    /// waits for. Otherwise as [`send`](Connection::send); `EINTR` too.
+    /// `EAGAIN`: there is no room, or another send is in flight; wait for that with
+    /// [`sends_settled`](Self::sends_settled). Otherwise as [`send`](Connection::send), and `EINTR`.
     pub fn try_send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.is_sending() {
             return Err(Errno::AGAIN.into());
@@ -116,12 +116,12 @@ impl Connection {
         Ok(count.min(slices.iter().map(|slice| slice.len()).sum()))
     }
 
-    /// Returns whether a send is under way, if only that of a dropped future.
+    /// Returns whether a send is in flight, possibly that of a dropped future.
     pub fn is_sending(&self) -> bool {
         self.inner().sends.is_busy()
     }
 
-    /// Waits until no send is under way.
+    /// Waits until no send is in flight.
     pub async fn sends_settled(&self) {
         self.inner().sends.free().await;
     }

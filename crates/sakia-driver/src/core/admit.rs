@@ -1,8 +1,8 @@
-//! Admission: which operations are pushed now, and which wait for room.
+//! Admission: decides which operations are pushed now, and which wait for room.
 //!
 //! Invariants:
-//! - Bounded operations in flight never exceed the credits, so their completions always find room.
-//! - Of each class those are pushed first that came first.
+//! - Bounded operations in flight never exceed the credits, so that their completions always find room.
+//! - Within each class, operations are pushed in the order of their arrival.
 
 use std::mem::ManuallyDrop;
 
@@ -18,23 +18,23 @@ use crate::counters::OpKind;
 use crate::key::Key;
 use crate::operation::{Class, Completion, InPlace, Operation};
 use crate::policy::Lane;
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
-/// Operations that wait to be pushed, and how many more may be.
+/// Operations that wait to be pushed, and the number of further ones that may be pushed.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// Operations without an entry, by class, in the order in which they came.
+    /// Operations without an entry, by class, in the order of their arrival.
     backlog: [List; 2],
     /// The number of operations in `backlog`.
     listed: u32,
-    /// The class that is next when both wait for room.
+    /// The class that is served next if both wait for room.
     next_class: Class,
     /// Bounded operations that may still be pushed.
     credits: u32,
     /// The value of `credits` when none is in flight.
     credits_max: u32,
-    /// Set for a class whose operations need not wait: the driver runs, no operation of the class waits, and
-    /// there is a credit.
+    /// Set for a class whose operations need not wait: the driver is running, no operation of the class
+    /// waits, and there is a credit.
     is_open: [bool; 2],
     is_running: bool,
 }
@@ -54,18 +54,18 @@ impl Admission {
         }
     }
 
-    /// Returns whether an operation of this class need not wait for others.
+    /// Returns whether an operation of this class need not wait for earlier ones.
     #[inline(always)]
     pub(super) fn may_push(&self, class: Class) -> bool {
         self.is_open[class as usize]
     }
 
-    /// Lets nothing new in.
+    /// Admits nothing new.
     pub(super) fn close(&mut self) {
         (self.is_running, self.is_open) = (false, [false; 2]);
     }
 
-    /// Finds out anew whether an operation of this class need not wait.
+    /// Updates whether an operation of this class need not wait.
     fn look(&mut self, class: Class) {
         let is_free = self.backlog[class as usize].is_empty() && self.has_credit(class);
         self.is_open[class as usize] = self.is_running && is_free;
@@ -82,14 +82,14 @@ impl Admission {
         self.listed == 0
     }
 
-    /// Has an operation wait behind those of its class.
+    /// Adds an operation behind those of its class.
     fn list(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
         self.backlog[class as usize].push_back(slab, slot);
         self.listed += 1;
         self.look(class);
     }
 
-    /// Has it wait no more.
+    /// Removes a waiting operation from the list of its class.
     fn unlist(&mut self, slab: &mut Slab, slot: SlotRef, class: Class) {
         self.backlog[class as usize].remove(slab, slot);
         self.listed -= 1;
@@ -101,8 +101,7 @@ impl Admission {
         self.listed
     }
 
-    /// Returns the number of bounded operations that may still be pushed, and that number if none is in
-    /// flight.
+    /// Returns the number of bounded operations that may still be pushed, and the maximum of that number.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.credits_max.into())
     }
@@ -112,7 +111,7 @@ impl Admission {
         self.backlog.iter().find_map(List::first)
     }
 
-    /// The operation whose turn it is, if there is one with a credit. Both classes take turns.
+    /// Returns the operation to push next, if one waits and has a credit. The two classes alternate.
     fn next(&mut self) -> Option<(SlotRef, Class)> {
         let first = |class: Class| {
             let slot = self.backlog[class as usize].first();
@@ -131,7 +130,7 @@ impl Admission {
         next
     }
 
-    /// An operation of this class was pushed.
+    /// Counts an operation of this class that was pushed.
     #[inline(always)]
     fn take(&mut self, class: Class) {
         if class == Class::Bounded {
@@ -142,7 +141,7 @@ impl Admission {
         }
     }
 
-    /// The last completion of one has come.
+    /// Counts the last completion of an operation of this class.
     #[inline(always)]
     pub(super) fn give_back(&mut self, class: Class) {
         if class == Class::Bounded {
@@ -155,8 +154,8 @@ impl Admission {
 }
 
 impl Core {
-    /// Puts an operation into the queue or, where that cannot take such, gives it to a thread; into the
-    /// backlog if there is no room.
+    /// Puts an operation into the queue or, if the queue cannot take it, gives it to a thread. Without room
+    /// it goes into the backlog.
     #[inline(always)]
     pub(super) fn queue(&mut self, slot: SlotRef, class: Class, operation: impl InPlace) {
         if !self.admission.may_push(class) || !self.push_operation(slot, class, operation) {
@@ -172,7 +171,7 @@ impl Core {
         self.queue(slot, class, operation);
     }
 
-    /// Pushes an operation, or gives it to a thread where the queue cannot take such. False when the queue
+    /// Pushes an operation, or gives it to a thread if the queue cannot take it. Returns false if the queue
     /// has no room.
     #[inline(always)]
     pub(super) fn push_operation(
@@ -192,13 +191,13 @@ impl Core {
             return true;
         }
         if cfg!(debug_assertions) {
-            // SAFETY: both are of the operation, which is in its slot.
+            // SAFETY: both belong to the operation, which is in its slot.
             unsafe { self.backend.compare(&sqe, operation.call()) };
         }
         let key = self.slab.key(slot);
-        // SAFETY: the entry names memory and descriptors that the operation owns (its promise),
-        // and the operation stays in its slot until its last completion: `dispatch` is the only
-        // way out of the state `Pushed`. A driver that ends before leaks the slot.
+        // SAFETY: the entry names memory and descriptors that the operation owns (its promise), and the
+        // operation stays in its slot until its last completion: only `dispatch` leaves the state `Pushed`. A
+        // driver that ends earlier leaks the slot.
         let Some(position) = (unsafe { self.backend.push(sqe.user_data(key.user_data())) }) else {
             return false;
         };
@@ -206,7 +205,7 @@ impl Core {
         true
     }
 
-    /// As [`push_operation`](Core::push_operation), where the operation is pushed as a call or not at all.
+    /// As [`push_operation`](Core::push_operation), for an operation that is pushed as a call or not at all.
     #[cold]
     #[inline(never)]
     fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
@@ -224,17 +223,17 @@ impl Core {
         true
     }
 
-    /// The operation of a slot as a call.
+    /// Returns the operation of a slot as a call.
     pub(super) fn request(&mut self, slot: SlotRef) -> Request {
         let (key, operation) = (self.slab.key(slot), self.in_cell(slot));
         Request { user_data: key.user_data(), kind: operation.kind(), call: operation.call() }
     }
 
-    /// An operation is in the queue now.
+    /// Records that an operation is in the queue.
     #[inline(always)]
     fn note_pushed(&mut self, slot: SlotRef, class: Class, kind: OpKind, position: Position) {
         let header = self.slab.header(slot);
-        header.state = State::Pushed;
+        header.state = SlotState::Pushed;
         header.position = position.to_raw();
         self.admission.take(class);
         self.in_flight += 1;
@@ -245,8 +244,8 @@ impl Core {
         }
     }
 
-    /// An entry was pushed at which to stop: it is recorded or shown, or is the last that the queue is to
-    /// hold.
+    /// Handles an entry that was pushed at a stop: it is recorded or shown on the board, or it is the last
+    /// before the queue is flushed.
     #[cold]
     #[inline(never)]
     fn pushed_at_stop(&mut self, slot: SlotRef) {
@@ -261,7 +260,7 @@ impl Core {
         }
     }
 
-    /// Takes an operation that could not be pushed at once.
+    /// Handles an operation that could not be pushed at once.
     #[cold]
     #[inline(never)]
     fn postpone(&mut self, slot: SlotRef) {
@@ -277,7 +276,7 @@ impl Core {
     /// Puts an operation at the end of its class's backlog.
     pub(super) fn list(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         let class = header.class;
         self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
@@ -302,10 +301,10 @@ impl Core {
         !self.admission.is_empty() || self.cancels.is_wanted()
     }
 
-    /// Pushes operations that wait for room: requests to cancel first, then both classes by turns. Returns
-    /// whether some are left because the queue is full, which it is when the kernel was not able to take its
-    /// entries. Then there is room after the next enter, which must not sleep: the completions that it would
-    /// wait for may depend on the operations that are left.
+    /// Pushes operations that wait for room: requests to cancel first, then the two classes in turn. Returns
+    /// true if some are left because the queue is full, which happens if the kernel could not take its
+    /// entries. The next enter makes room then, and must not sleep: the completions that it would wait for
+    /// may depend on the operations that are left.
     #[inline(never)]
     pub(super) fn admit(&mut self) -> bool {
         if is_on() {
@@ -331,7 +330,7 @@ impl Core {
         is_held_up
     }
 
-    /// The operation that may be pushed next, if there is one and room for it.
+    /// Returns the operation that may be pushed next, if there is one and room for it.
     fn next_in_backlog(&mut self) -> Option<(SlotRef, Class)> {
         if self.is_full() { None } else { self.admission.next() }
     }
@@ -341,16 +340,16 @@ impl Core {
         self.backend.sq_pending() >= self.backend.sq_entries()
     }
 
-    /// As [`start`](Core::start), but waits for [`unpark`](Core::unpark) first.
+    /// As [`start`](Core::start), but the operation first waits for [`unpark`](Core::unpark).
     pub(crate) fn start_parked<O: Operation>(&mut self, operation: O) -> SlotRef {
         let class = operation.class();
         let slot = self.occupy(ManuallyDrop::new(operation));
         let header = self.slab.header(slot);
         header.class = class;
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         header.flags = flag::PARKED;
         if self.watcher.is_some() {
-            // For how long it is parked is others' business.
+            // Other operations determine how long it stays parked.
             self.watch_start(slot, Class::Waiting);
             self.watch_state(slot, OperationState::Parked);
         }
@@ -358,7 +357,7 @@ impl Core {
         slot
     }
 
-    /// Lets a parked operation go on: as a plain call, if it is for one.
+    /// Lets a parked operation continue: as a plain call, if the rules say so.
     pub(crate) fn unpark(&mut self, key: Key) {
         let Some(slot) = self.leave_park(key) else {
             return;
@@ -366,7 +365,7 @@ impl Core {
         self.go_on(slot);
     }
 
-    /// Ends a parked operation without the kernel. False when it is not parked any more.
+    /// Ends a parked operation without the kernel. Returns false if it is no longer parked.
     pub(crate) fn finish_parked(&mut self, key: Key, completion: Completion) -> bool {
         let slot = self.leave_park(key);
         if let Some(slot) = slot {

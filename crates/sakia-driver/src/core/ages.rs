@@ -1,11 +1,11 @@
-//! Operations that end by themselves, oldest first, to tell which have not.
+//! Operations that should end by themselves, oldest first, to find those that have not ended.
 
 use std::time::Duration;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A list through slots' indices, in the order of adding.
+/// A list through the slots' indices, in the order of addition.
 #[derive(Debug)]
 pub(super) struct Ages {
     links: Vec<Link>,
@@ -39,7 +39,7 @@ impl Ages {
         }
     }
 
-    /// Takes a slot off the list, if it is there.
+    /// Removes a slot from the list, if it is there.
     pub(super) fn remove(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index as usize).filter(|link| link.is_listed) else {
             return;
@@ -56,7 +56,7 @@ impl Ages {
         }
     }
 
-    /// The slot that has been listed for longest, and since when.
+    /// Returns the slot that has been listed longest, and the time when it was added.
     pub(super) fn oldest(&self) -> Option<(u32, Duration)> {
         self.links.get(self.first as usize).map(|link| (self.first, link.since))
     }

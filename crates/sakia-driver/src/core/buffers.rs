@@ -1,4 +1,4 @@
-//! Memory of the pool that the kernel receives into, given to it ahead of the messages.
+//! Memory of the pool that the kernel is given to receive into, before any data arrives.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::pool::{Pool, Size};
 
-/// Memory that the backend was lent for good, kept as long as that.
+/// Memory that the backend was lent for its whole life, and that is kept as long.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
     /// The registered memory.
@@ -17,7 +17,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Returns whether there are buffers that the kernel does not have.
+    /// Returns whether there are free buffers, which the kernel does not have.
     #[inline(always)]
     pub(super) fn has_free(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.has_free())
@@ -25,7 +25,8 @@ impl Lent {
 }
 
 impl Core {
-    /// The pool, if the kernel has buffers of this size now. Asks for the group and makes buffers as needed.
+    /// Returns the pool if the kernel has buffers of this size now. Registers the group and allocates buffers
+    /// as needed.
     pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
         if self.phase != Phase::Running || !self.is_intact() {
             return None;

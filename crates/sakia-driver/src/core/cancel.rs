@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Requests to cancel in flight never exceed the reserve.
-//! - An operation that is to be canceled is on the list until its request is pushed.
+//! - An operation to be canceled is on the list until its cancel request is pushed.
 
 use rustix::io::Errno;
 use sakia_ring::Position;
@@ -16,18 +16,18 @@ use crate::fd::Fd;
 use crate::key::Kind;
 use crate::operation::{Class, Completion, Operation};
 use crate::policy::Lane;
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
-/// Requests to cancel, those that wait and those that are under way.
+/// Cancel requests that wait, and those in flight.
 #[derive(Debug)]
 pub(super) struct Cancels {
-    /// Operations to be canceled whose request has not been pushed yet.
+    /// Operations to be canceled whose cancel request was not pushed yet.
     list: List,
-    /// Requests that may still be pushed.
+    /// Cancel requests that may still be pushed.
     credits: u32,
     /// The value of `credits` when none is in flight.
     reserve: u32,
-    /// Requests that went to lanes whose answers come through the queue, and have not come.
+    /// Requests to lanes whose results come through the queue and are outstanding.
     on_lanes: u32,
     /// Set if the next push cancels everything in flight.
     all: bool,
@@ -38,7 +38,7 @@ impl Cancels {
         Self { list: List::new(), credits: reserve, reserve, on_lanes: 0, all: false }
     }
 
-    /// Returns the number of requests that may still be pushed, and that number if none is under way.
+    /// Returns the number of requests that may still be pushed, and the maximum of that number.
     pub(super) fn numbers(&self) -> (u64, u64) {
         (self.credits.into(), self.reserve.into())
     }
@@ -49,33 +49,34 @@ impl Cancels {
         !self.list.is_empty() || self.all
     }
 
-    /// Returns whether an answer from a lane is outstanding.
+    /// Returns whether the result of a request to a lane is outstanding.
     pub(super) fn awaits_lanes(&self) -> bool {
         self.on_lanes > 0
     }
 
-    /// An answer has come from a lane. False when there was no request.
+    /// Handles the result of a request to a lane. Returns false if no such request is outstanding.
     pub(super) fn answered_on_lane(&mut self) -> bool {
         let was_asked = self.on_lanes > 0;
         self.on_lanes -= u32::from(was_asked);
         was_asked
     }
 
-    /// An answer has come from the queue. False when there are more of them than requests: none of ours.
+    /// Handles a request's result from the queue. Returns false if no request is outstanding: it is none of
+    /// the driver's.
     pub(super) fn answered(&mut self) -> bool {
         let was_asked = self.credits < self.reserve;
         self.credits += u32::from(was_asked);
         was_asked
     }
 
-    /// An operation that was to be canceled has ended.
+    /// Removes an operation that has ended from the list.
     pub(super) fn remove(&mut self, slab: &mut Slab, slot: SlotRef) {
         self.list.remove(slab, slot);
     }
 }
 
 impl Core {
-    /// Pushes requests to cancel as long as there is room for them and their completions.
+    /// Pushes cancel requests while there is room for them and their completions.
     pub(super) fn push_cancels(&mut self) {
         if self.cancels.all && self.push_cancel(Victims::Any, Kind::Cancel as u64) {
             self.cancels.all = false;
@@ -99,8 +100,8 @@ impl Core {
         }
     }
 
-    /// Pushes a request to cancel. It names no descriptor: only an operation has a number in the queue, and
-    /// keeps it open.
+    /// Pushes a cancel request. It names no descriptor: only an operation keeps the descriptor open that it
+    /// names in the queue.
     fn push_cancel(&mut self, victims: Victims, user_data: u64) -> bool {
         if self.cancels.credits == 0 {
             return false;
@@ -123,16 +124,15 @@ impl Core {
         true
     }
 
-    /// Requests the same of threads beside the queue, which do so at once.
+    /// Sends the same request to the threads beside the queue, which handle it at once.
     fn cancel_on_lanes(&mut self, victims: Victims) {
         if self.backend.has_lanes() {
-            let _ = self.push_lane_cancel(victims); // what has lanes has room for this
+            let _ = self.push_lane_cancel(victims); // a backend with lanes has room for this
         }
     }
 
-    /// Cancels the operations under way on a descriptor that is about to be closed. The request is an
-    /// operation as any other, and so the number stays this driver's until the kernel is done with the
-    /// request.
+    /// Cancels the operations on a descriptor that is about to be closed. The request is an operation as any
+    /// other, so the descriptor's number stays this driver's until the kernel is done with the request.
     pub(crate) fn cancel_descriptor(&mut self, fd: &Fd, request: impl Operation) {
         if self.phase == Phase::Running && self.is_intact() {
             self.cancel_on_lanes(Victims::Descriptor(fd.raw()));
@@ -140,8 +140,8 @@ impl Core {
         }
     }
 
-    /// Requests that operations which were given to a thread be canceled. Nothing waits for the answer.
-    /// False when the backend has a queue in place of threads, without room.
+    /// Requests the cancellation of operations that were given to a thread, without waiting for the result.
+    /// Returns false if the backend has a queue in place of threads, and that has no room.
     fn push_lane_cancel(&mut self, victims: Victims) -> bool {
         let request = victims.request(Kind::Lane as u64);
         // SAFETY: a request to cancel names no memory.
@@ -151,31 +151,31 @@ impl Core {
                 true
             }
             Err(Errno::AGAIN) => false,
-            // A backend that has no lanes any more has nothing there to cancel.
+            // A backend without lanes has nothing there to cancel.
             Err(_) => true,
         }
     }
 
-    /// The slot's handle was dropped. Returns true when the operation is over already, and its slot is to be
-    /// disposed of right away.
+    /// Handles the drop of the slot's handle. Returns true if the operation has already ended, so that its
+    /// slot is to be disposed of right away.
     pub(crate) fn abandon(&mut self, slot: SlotRef) -> bool {
         self.trace_dropped(slot, false);
         let header = self.slab.header(slot);
         header.flags |= flag::ORPHAN;
         let class = header.class;
         match header.state {
-            State::Done => {
-                header.state = State::Disposing;
+            SlotState::Done => {
+                header.state = SlotState::Disposing;
                 true
             }
-            // A parked close goes on by itself: its descriptor still has to be closed.
-            State::Backlog if header.has(flag::PARKED) => {
+            // A parked close continues by itself: its descriptor still has to be closed.
+            SlotState::Backlog if header.has(flag::PARKED) => {
                 self.watch_mark(slot, mark::ORPHAN);
                 false
             }
-            State::Backlog => {
+            SlotState::Backlog => {
                 header.set_completion(Completion::REVOKED);
-                header.state = State::Disposing;
+                header.state = SlotState::Disposing;
                 if header.has(flag::SHOWN) {
                     self.watch_end(slot);
                 }
@@ -185,7 +185,7 @@ impl Core {
                 self.trace_completed(slot, Completion::REVOKED);
                 true
             }
-            State::Pushed => {
+            SlotState::Pushed => {
                 self.counters.orphaned += 1;
                 self.watch_mark(slot, mark::ORPHAN);
                 if self.revoke(slot) {
@@ -195,14 +195,14 @@ impl Core {
                 }
                 false
             }
-            State::Lost => false,
-            state @ (State::Free | State::Disposing) => {
+            SlotState::Lost => false,
+            state @ (SlotState::Free | SlotState::Disposing) => {
                 unreachable!("a handle's slot is {state:?}")
             }
         }
     }
 
-    /// Takes an entry back that the kernel has not seen yet. False when it has.
+    /// Takes an entry back that the kernel has not seen yet. Returns false if the kernel has seen it.
     fn revoke(&mut self, slot: SlotRef) -> bool {
         let key = self.slab.key(slot);
         let header = self.slab.header(slot);
@@ -217,7 +217,7 @@ impl Core {
         revoked
     }
 
-    /// Has an operation in flight canceled, once.
+    /// Requests the cancellation of an operation in flight, once.
     pub(super) fn list_cancel(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
         let may_cancel = header.vtable.is_some_and(|vtable| vtable.is_cancelable);
@@ -230,42 +230,42 @@ impl Core {
         self.cancels.list.push_back(&mut self.slab, slot);
     }
 
-    /// Cancels an operation whose handle goes on waiting for it.
+    /// Cancels an operation whose handle still waits for it.
     pub(crate) fn cancel(&mut self, slot: SlotRef) {
         let header = self.slab.header(slot);
         match header.state {
-            State::Backlog if header.has(flag::PARKED) => {}
-            State::Backlog => {
+            SlotState::Backlog if header.has(flag::PARKED) => {}
+            SlotState::Backlog => {
                 self.unlist(slot);
                 self.finish(slot, Completion::REVOKED);
             }
-            State::Pushed => self.list_cancel(slot),
+            SlotState::Pushed => self.list_cancel(slot),
             _ => {}
         }
     }
 
-    /// Asks for everything to be canceled that may be; and once more, since operations may have been waiting
-    /// to be pushed, or out of the kernel's reach.
+    /// Requests the cancellation of everything that may be canceled. It is called repeatedly, since
+    /// operations may have been waiting to be pushed, or out of the kernel's reach.
     pub(crate) fn cancel_everything(&mut self) {
         let mut may_cancel_all = true;
         for slot in self.slab.slots() {
             let header = self.slab.header(slot);
             let is_cancelable = header.vtable.is_none_or(|vtable| vtable.is_cancelable);
-            may_cancel_all &= header.state != State::Pushed || is_cancelable;
+            may_cancel_all &= header.state != SlotState::Pushed || is_cancelable;
         }
-        // One request for all would hit a close that is with a worker, and then it could not be told whether
-        // that had begun.
+        // One request for all would also hit a close that a worker performs, and then it could not be told
+        // whether the close had begun.
         if may_cancel_all {
             self.cancels.all = self.in_flight > 0;
             for slot in self.slab.slots() {
-                if self.slab.header(slot).state == State::Pushed {
+                if self.slab.header(slot).state == SlotState::Pushed {
                     self.watch_mark(slot, mark::CANCEL_ASKED);
                 }
             }
             return;
         }
         for slot in self.slab.slots() {
-            if self.slab.header(slot).state == State::Pushed {
+            if self.slab.header(slot).state == SlotState::Pushed {
                 self.list_cancel(slot);
             }
         }

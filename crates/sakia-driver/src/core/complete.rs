@@ -16,12 +16,12 @@ use crate::backend::Backend;
 use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage};
 use crate::policy::Lane;
-use crate::slab::{Notify, SlotRef, State, flag};
+use crate::slab::{Notify, SlotRef, SlotState, flag};
 
-/// Actions in users' code that are due once the core is no longer borrowed.
+/// Actions in users' code that are due once the borrow of the core ends.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Tasks to wake and numbers to report, oldest first.
+    /// Wakers of tasks to wake, oldest first.
     pub(crate) wakes: VecDeque<Waker>,
     pub(crate) tokens: VecDeque<u64>,
     /// Slots in state `Disposing`, oldest first.
@@ -34,7 +34,7 @@ impl Outbox {
         self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty()
     }
 
-    /// Notifies the waiting task or loop.
+    /// Queues the notification of the waiting task or loop.
     #[inline(always)]
     fn tell(&mut self, notify: Notify) {
         match notify {
@@ -44,15 +44,15 @@ impl Outbox {
     }
 }
 
-/// Completions that were copied out and are still to be dispatched.
+/// Completions that were copied out and have yet to be dispatched.
 struct Undispatched<'a> {
     core: &'a mut Core,
     completions: slice::Iter<'a, Cqe>,
 }
 
-/// Only where a panic ends the loop that dispatches them.
+/// Runs only if a panic ends the loop that dispatches them.
 impl Drop for Undispatched<'_> {
-    // So that the loop has both fields in registers.
+    // Inlined, so that the loop keeps both fields in registers.
     #[inline(always)]
     fn drop(&mut self) {
         self.core.dispatch_after_panic(self.completions.as_slice());
@@ -60,7 +60,7 @@ impl Drop for Undispatched<'_> {
 }
 
 impl Core {
-    /// Copies completions out and dispatches them. Returns how many.
+    /// Copies completions out and dispatches them. Returns their number.
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
         let mut batch = mem::take(&mut self.memory.batch);
@@ -86,15 +86,15 @@ impl Core {
         total
     }
 
-    /// Dispatches the remaining completions when one of them brought a panic: no other operation loses its
-    /// own by that.
+    /// Dispatches the remaining completions after a panic in one of them: no other operation loses its
+    /// completion.
     #[cold]
     #[inline(never)]
     fn dispatch_after_panic(&mut self, completions: &[Cqe]) {
         self.memory.batch = Box::new([Cqe::default(); BATCH]);
         self.want_turn();
         for &cqe in completions {
-            // The first panic goes on, the others are those of operations with the same fault.
+            // The first panic continues; later ones come from operations with the same fault.
             drop(catch_unwind(AssertUnwindSafe(|| self.dispatch(cqe))));
         }
     }
@@ -106,7 +106,8 @@ impl Core {
         }
         let key = Key::from_user_data(cqe.user_data);
         let found = self.slab.find(key);
-        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == State::Pushed) else {
+        let Some(slot) = found.filter(|&slot| self.slab.header(slot).state == SlotState::Pushed)
+        else {
             self.counters.stale += 1;
             return;
         };
@@ -126,8 +127,8 @@ impl Core {
         self.finish_unwatched(slot, completion);
     }
 
-    /// Has an operation for which the kernel lacked a worker done again by a thread. Returns false if that is
-    /// not what the completion means.
+    /// Makes a thread repeat an operation for which the kernel lacked a worker. Returns false if the
+    /// completion has another meaning.
     #[cold]
     #[inline(never)]
     fn is_repeated(&mut self, slot: SlotRef) -> bool {
@@ -139,7 +140,7 @@ impl Core {
         is_repeated
     }
 
-    /// The last completion of an operation that was taken back, or is to be canceled, or is watched.
+    /// Handles the last completion of an operation that was taken back, is to be canceled, or is watched.
     #[cold]
     #[inline(never)]
     fn finish_marked(&mut self, slot: SlotRef, completion: Completion) {
@@ -153,7 +154,7 @@ impl Core {
         self.finish(slot, if is_revoked { Completion::REVOKED } else { completion });
     }
 
-    /// A completion that is not the operation's last: the memory is still the kernel's.
+    /// Handles a completion that is not the operation's last: the memory is still the kernel's.
     #[inline(never)]
     fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
         self.counters.delivered += 1;
@@ -171,7 +172,7 @@ impl Core {
         }
     }
 
-    /// A completion that belongs to no slot.
+    /// Handles a completion that belongs to no slot.
     #[cold]
     fn dispatch_other(&mut self, cqe: Cqe) {
         match Kind::of(cqe.user_data) {
@@ -191,14 +192,14 @@ impl Core {
         self.counters.stale += 1;
     }
 
-    /// Ends the operation: its memory is the driver's again, and the waiting task or loop is notified.
+    /// Ends an operation: its memory is the driver's again, and the waiting task or loop is notified.
     #[inline(always)]
     pub(super) fn finish(&mut self, slot: SlotRef, completion: Completion) {
         self.trace_completed(slot, completion);
         self.finish_unwatched(slot, completion);
     }
 
-    /// The same for an operation that is not watched, as is known.
+    /// Ends an operation that is known not to be watched.
     #[inline(always)]
     fn finish_unwatched(&mut self, slot: SlotRef, completion: Completion) {
         self.counters.finished += 1;
@@ -208,7 +209,7 @@ impl Core {
             return;
         }
         let header = self.slab.header(slot);
-        header.state = State::Done;
+        header.state = SlotState::Done;
         if !matches!(header.notify, Notify::Token(Notify::NONE)) {
             self.outbox.tell(mem::replace(&mut header.notify, Notify::none()));
         }
@@ -224,29 +225,29 @@ impl Core {
         let header = self.slab.header(slot);
         let is_orphan = header.has(flag::ORPHAN);
         if is_orphan {
-            header.state = State::Disposing;
+            header.state = SlotState::Disposing;
             self.outbox.disposals.push_back(slot);
         }
         is_orphan
     }
 
-    /// The result of a slot that is done.
+    /// Returns the result of a slot that is done.
     #[inline(always)]
     pub(crate) fn result(&mut self, slot: SlotRef) -> Option<Completion> {
         let header = self.slab.header(slot);
-        let completion = (header.state == State::Done).then(|| header.completion());
+        let completion = (header.state == SlotState::Done).then(|| header.completion());
         if completion.is_some() {
             self.trace_resumed(slot);
         }
         completion
     }
 
-    /// Frees a slot whose cell holds no operation any more.
+    /// Frees a slot whose cell no longer holds an operation.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: SlotRef, storage: Storage) {
         if storage == Storage::Pooled {
-            // SAFETY: with this storage the cell holds the address of a block that `put` took from
-            // the pool, and whose operation was moved out.
+            // SAFETY: with this storage the cell holds the address of a block that `put` took from the pool.
+            // The block's operation was moved out.
             let block = unsafe { slot.cell().cast::<NonNull<Block>>().read() };
             self.memory.blocks.give_back(block);
         }

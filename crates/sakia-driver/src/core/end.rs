@@ -1,4 +1,4 @@
-//! The end: nothing new comes in, and memory that the kernel does not give back stays valid for ever.
+//! The end: no new operations, and memory that the kernel does not give back stays valid for ever.
 
 use std::any::Any;
 use std::io;
@@ -14,16 +14,16 @@ use super::{Core, Phase};
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::descriptors::KernelDescriptors;
 use crate::operation::Completion;
-use crate::slab::{Notify, State};
+use crate::slab::{Notify, SlotState};
 
-/// A reference that keeps a driver's memory, which this core is part of, for the slots that are in use after
-/// the driver's end.
+/// A reference that keeps a driver's memory, which this core is part of, for slots that are still in use
+/// after the driver's end.
 ///
-/// Handles of operations do not count as references: while the driver lives it keeps the memory, and
-/// afterwards this does, until the last slot is freed.
+/// Handles of operations do not count as references: the driver keeps the memory while it lives, and this
+/// reference does afterwards, until the last slot is freed.
 pub(crate) struct KeepAlive(#[expect(dead_code, reason = "held for its drop")] Rc<dyn Any>);
 
-/// Keeps the driver's memory after the driver's end for the slots that are still in use.
+/// Keeps the driver's memory after its end, for the slots that are still in use.
 pub(super) struct Keeper {
     kept: Option<KeepAlive>,
     /// The memory that `kept` refers to; dangling until the driver's end begins.
@@ -36,7 +36,7 @@ impl Keeper {
     }
 }
 
-/// The backend of a driver that has stopped: takes nothing, and has nothing.
+/// The backend of a driver that has stopped: accepts nothing, and has nothing.
 pub(crate) struct Stopped;
 
 // SAFETY: no entry is ever pushed.
@@ -113,7 +113,7 @@ unsafe impl Backend for Stopped {
 }
 
 impl Core {
-    /// Lets nothing new in, ends operations that the kernel has not seen, and cancels all others.
+    /// Refuses new operations, ends those that the kernel has not seen, and cancels all others.
     pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
         self.phase = Phase::Stopping;
         self.admission.close();
@@ -126,7 +126,7 @@ impl Core {
         self.cancel_everything();
     }
 
-    /// Returns whether something is left to drain.
+    /// Returns whether operations or requests are still to be drained.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0
             || self.cancels.awaits_lanes()
@@ -135,16 +135,15 @@ impl Core {
             || !self.outbox.disposals.is_empty()
     }
 
-    /// Gives up the operations still in flight: their slots are never used or freed again. Returns their
-    /// number.
+    /// Gives up the operations still in flight: their slots are never reused or freed. Returns their number.
     pub(crate) fn give_up(&mut self) -> u64 {
         let mut lost = 0;
         for slot in self.slab.slots() {
             let header = self.slab.header(slot);
-            if header.state != State::Pushed {
+            if header.state != SlotState::Pushed {
                 continue;
             }
-            header.state = State::Lost;
+            header.state = SlotState::Lost;
             if let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none()) {
                 self.outbox.wakes.push_back(waker);
             }
@@ -161,8 +160,8 @@ impl Core {
         lost
     }
 
-    /// Ends the closes that wait for their descriptor: its last user may be an operation that was given up.
-    /// If it is another, that one closes the descriptor later, and the result is not reported.
+    /// Ends the closes that wait for their descriptor, whose last user may be an operation that was given up.
+    /// If the last user is another one, it closes the descriptor later, and the result is not reported.
     fn finish_all_parked(&mut self) {
         for slot in self.slab.slots() {
             let key = self.slab.key(slot);
@@ -170,7 +169,7 @@ impl Core {
         }
     }
 
-    /// Keeps this memory from the driver's end on until the last slot is freed: those in use then, and
+    /// Keeps this memory after the driver's end until the last slot is freed: slots in use at the end, and
     /// those of operations that are started in vain afterwards.
     pub(super) fn keep(&mut self) {
         let Keeper { kept, shared } = &mut self.keeper;
@@ -179,7 +178,7 @@ impl Core {
         }
     }
 
-    /// Returns the value that keeps this memory, once the driver has ended and the last slot was freed.
+    /// Returns the reference that keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
     pub(crate) fn last_kept(&mut self) -> Option<KeepAlive> {
         if self.slab.live() == 0 { self.keeper.kept.take() } else { None }

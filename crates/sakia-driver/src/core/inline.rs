@@ -1,5 +1,5 @@
-//! The bypass: operations that are done by plain calls or by threads, instead of going into the queue. Which
-//! way one takes is decided by [`policy`](crate::policy).
+//! The bypass: operations performed by plain calls or by threads instead of the queue.
+//! [`policy`](crate::policy) decides which.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Class, Completion, InCell, InPlace};
 use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing};
-use crate::slab::{List, Slab, SlotRef, State, flag};
+use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
-    /// The rules that decide which operations are tried.
+    /// The rules that select the operations to try.
     pub(crate) rules: Rules,
-    /// The budget of plain calls that is left in this turn.
+    /// This turn's remaining budget of plain calls.
     budget: InlineBudget,
-    /// Turns that were waited for and not used yet: each is good for one file as a whole.
+    /// Turns that a task has waited for and not used yet. Each permits one file to be read as a whole.
     reserved: u32,
-    /// Operations that wait for the plain calls of the next turns.
+    /// Operations that wait for the next turns' plain calls.
     deferred: List,
-    /// When the last timed call of this turn was over.
+    /// The end of the last timed call of this turn.
     timed_until: Option<Duration>,
 }
 
 impl Inline {
-    /// The most unused turns kept for the tasks that waited for them; any more belonged to tasks that gave
-    /// up.
+    /// Maximum number of unused turns that are kept for the tasks that waited for them; more than that
+    /// belonged to tasks that gave up.
     const RESERVED_MAX: u32 = 32;
 
     pub(super) fn new() -> Self {
@@ -46,7 +46,7 @@ impl Inline {
         }
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     #[inline(always)]
     pub(super) fn renew(&mut self) {
         self.budget.renew();
@@ -54,36 +54,35 @@ impl Inline {
         self.timed_until = None;
     }
 
-    /// An operation goes to the queue for want of plain calls.
+    /// Counts an operation that goes to the queue for lack of budget.
     #[inline(always)]
     pub(super) fn crowded(&mut self) {
         self.budget.crowded();
     }
 
-    /// The first operation that waits.
+    /// Returns the first operation that waits.
     pub(super) fn first_deferred(&self) -> Option<SlotRef> {
         self.deferred.first()
     }
 
-    /// An operation waits no more.
+    /// Removes an operation from the waiting ones.
     pub(super) fn undefer(&mut self, slab: &mut Slab, slot: SlotRef) {
         self.deferred.remove(slab, slot);
     }
 }
 
-/// Which operations the queue takes, and which go to threads.
+/// Tells which operations the queue takes, and which go to threads.
 #[derive(Debug)]
 pub(super) struct Ways {
     /// The form in which the queue takes operations.
     pub(super) takes: Takes,
-    /// A bit for each opcode of an entry that the queue cannot take, but threads perform.
+    /// A bit for each opcode whose entries the queue cannot take, but which threads perform.
     for_lanes: [u64; 4],
     /// See [`Backend::fills_what_it_reports`].
     pub(super) fills: bool,
-    /// The start of an operation has more to do than elsewhere: the backend does not fill, or the driver is
-    /// watched.
+    /// Set if the start of an operation has extra work: the backend does not fill, or the driver is watched.
     pub(super) is_special: bool,
-    /// The backend has no threads beside its queue.
+    /// Set if the backend has no threads beside its queue.
     lacks_lanes: bool,
 }
 
@@ -97,7 +96,7 @@ impl Ways {
         Self { takes: backend.takes(), for_lanes, fills, is_special: !fills, lacks_lanes: false }
     }
 
-    /// Returns whether a lane performs this operation, since the queue cannot.
+    /// Returns whether a lane performs this operation because the queue cannot.
     #[inline(always)]
     pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
         if matches!(kind, OpKind::Read | OpKind::Write) {
@@ -107,17 +106,17 @@ impl Ways {
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
-    /// Returns whether a lane transfers at a file's own position. A ring does, but does not take the kernel's
-    /// lock on that (`f_pos_lock`), and does not update it when the transfer completes later than its
-    /// submission, such as direct I/O.
+    /// Returns whether a lane performs transfers at a file's own position. A ring would not take the kernel's
+    /// lock on that (`f_pos_lock`), and does not update the position if the transfer completes later than its
+    /// submission, such as with direct I/O.
     #[cold]
     pub(super) fn is_position_for_lanes(&self, class: Class) -> bool {
         class == Class::Bounded && !self.lacks_lanes
     }
 }
 
-/// Returns the number of bytes that a plain call with this result has moved. A result need not be a count; an
-/// entry of a directory costs more than copying it, and a byte that is not copied a quarter as much.
+/// Returns the number of bytes with which a plain call is charged. A result need not be a count; an entry of
+/// a directory costs more than copying it, and a byte that is not copied a quarter as much.
 #[inline(always)]
 fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     match kind {
@@ -128,7 +127,7 @@ fn bytes_moved(kind: OpKind, res: i32) -> u32 {
 }
 
 impl Core {
-    /// Performs an operation by plain calls. `None` when it has to go into the queue.
+    /// Performs an operation by plain calls. Returns `None` if it has to go into the queue.
     #[inline(always)]
     pub(super) fn perform(
         &mut self,
@@ -158,7 +157,7 @@ impl Core {
                     return Some(Completion::of(res, CqeFlags(0)));
                 }
                 Retry::InQueue => {
-                    // A refused call is a call, too.
+                    // A refused call counts as one, too.
                     self.inline.budget.spend(0);
                     let refused = attempt == Attempt::WouldBlock;
                     self.counters.kinds[kind as usize].would_block += u64::from(refused);
@@ -181,7 +180,7 @@ impl Core {
         if breaker.is_open() && !breaker.may_try_again(backend.now()) {
             return None;
         }
-        // Usually one look at the clock does: what happened since the last one was this.
+        // Usually one reading of the clock suffices: only this call was made since the previous reading.
         let watched = breaker.is_suspicious().then(|| backend.waits());
         let begin = self.inline.timed_until.filter(|_| watched.is_none());
         let begin = begin.unwrap_or_else(|| backend.now());
@@ -217,7 +216,7 @@ impl Core {
         attempt
     }
 
-    /// The same with a call that may wait on this mount. Nothing is done while the mount's breaker is open.
+    /// Makes such a call, which may block on this mount. Does nothing while the mount's breaker is open.
     ///
     /// # Safety
     ///
@@ -242,12 +241,12 @@ impl Core {
         });
     }
 
-    /// A plain call has done as much as `count` more of them.
+    /// Charges the budget with `count` further plain calls, for one call that did the work of several.
     pub(crate) fn spend_calls(&mut self, count: usize) {
         (0..count).for_each(|_| self.inline.budget.spend(0));
     }
 
-    /// Returns whether the queue takes entries, so that no call of this process shows their fate.
+    /// Returns whether the queue takes entries, whose fate no call of this process shows.
     pub(crate) fn takes_entries(&self) -> bool {
         self.ways.takes == Takes::Entries
     }
@@ -258,7 +257,7 @@ impl Core {
         self.ways.fills
     }
 
-    /// The size of an open file, if the backend tells without waiting.
+    /// Returns the size of an open file, if the backend can tell it without waiting.
     ///
     /// # Safety
     ///
@@ -268,32 +267,32 @@ impl Core {
         unsafe { self.backend.size_now(raw) }
     }
 
-    /// Returns whether the queue does this operation as cheaply as plain calls, in a large batch.
+    /// Returns whether the queue performs this operation as cheaply as plain calls do, in a large batch.
     #[inline(never)]
     pub(super) fn batches_well(&mut self, slot: SlotRef) -> bool {
-        /// If more is copied, the call itself is a small part.
+        /// For more bytes, the call itself is a small part of the cost.
         const BYTES_MAX: u32 = 8 << 10;
         let operation = self.in_cell(slot);
         let is_small = match operation.call() {
             Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
-            // It tells how many parts there are, and not how large they are.
+            // The call tells the number of parts, not their size.
             Call::Transfer(_) => false,
-            // A ring hands an open that may make a file to a worker.
+            // A ring hands an open that may create a file to a worker.
             Call::Open(open) => !open.creates(),
             _ => true,
         };
         is_small && self.backend.batches_well(operation.kind())
     }
 
-    /// The operation that a slot holds, whose type is not known here.
+    /// Returns the operation that a slot holds, whose type is unknown here.
     pub(crate) fn in_cell(&mut self, slot: SlotRef) -> InCell {
         let vtable = self.slab.header(slot).vtable.expect("the slot holds an operation");
-        // SAFETY: the cell holds a live operation of the table's type, the driver's alone: the value is not
-        // kept beyond what is done with the operation next.
+        // SAFETY: the cell holds a live operation of the table's type, the driver's alone. The caller does
+        // not keep the value beyond its next use of the operation.
         unsafe { InCell::new(vtable, slot.cell()) }
     }
 
-    /// Performs an operation that was parked, or has it wait for the next turns or for the queue.
+    /// Performs an operation that was parked, or queues it for the next turns or for the kernel.
     pub(super) fn go_on(&mut self, slot: SlotRef) {
         self.watch_unparked(slot);
         let operation = self.in_cell(slot);
@@ -308,14 +307,14 @@ impl Core {
         }
     }
 
-    /// Has an operation wait for the plain calls of the next turns.
+    /// Makes an operation wait for the next turns' plain calls.
     #[cold]
     #[inline(never)]
     pub(super) fn defer(&mut self, slot: SlotRef) {
         self.counters.deferred += 1;
         self.trace_delayed(slot, Delay::Budget);
         let header = self.slab.header(slot);
-        header.state = State::Backlog;
+        header.state = SlotState::Backlog;
         header.flags |= flag::DEFERRED;
         self.watch_state(slot, OperationState::Delayed);
         self.want_turn();
@@ -330,13 +329,13 @@ impl Core {
         is_left || self.look()
     }
 
-    /// Returns whether completions have come since the turn, as far as a few loads tell.
+    /// Returns whether completions have come since the last turn, as far as a few loads from memory tell.
     #[inline(always)]
     fn has_come(&self) -> bool {
         self.due.attention.is_due() && self.backend.has_news()
     }
 
-    /// The same with a clock, where that is to be read.
+    /// Returns whether this turn has budget left, reading the clock if that is due.
     #[cold]
     #[inline(never)]
     fn look(&mut self) -> bool {
@@ -344,7 +343,7 @@ impl Core {
         self.inline.budget.look(self.due.attention.begin(), || self.backend.now(), has_come)
     }
 
-    /// Plain calls that were made in this turn, each counted as often as it is longer than a small one.
+    /// Returns the number of plain calls in this turn, with a longer one counted as several small ones.
     pub(crate) fn plain_calls(&self) -> u32 {
         self.inline.budget.spent()
     }
@@ -354,12 +353,12 @@ impl Core {
         !self.inline.deferred.is_empty()
     }
 
-    /// Performs the first of the operations that wait for this turn's plain calls. The others keep
-    /// their places: who is served goes on as long as the turn's budget lasts, which saves most
-    /// operations from being waited for.
+    /// Performs the first of the operations that wait for this turn's plain calls. The others keep their
+    /// places: a served task continues as long as the turn's budget lasts, so that most of its operations
+    /// need not wait.
     pub(super) fn run_deferred(&mut self) {
         const AT_A_TIME: u32 = 8;
-        /// A task that waits for a turn has more than one call to make.
+        /// A task that waits for a turn makes several calls.
         const TURN: u32 = 4;
         let mut count = 0;
         while count < AT_A_TIME && self.inline.budget.is_any_left() {
@@ -377,7 +376,8 @@ impl Core {
             match operation.route(&self.inline.rules) {
                 Route::Now(mode) => match self.perform(mode, operation) {
                     Some(completion) => {
-                        // A task that waited for its turn gets a call, even if others use up the budget.
+                        // A task that waited for its turn may make a call even if other tasks use up the
+                        // budget.
                         self.inline.reserved += u32::from(is_turn);
                         self.finish(slot, completion);
                     }
@@ -403,8 +403,8 @@ impl Core {
         // SAFETY: as in `push_operation`.
         match unsafe { self.backend.push_lane(request, lane) } {
             Ok(()) => {}
-            Err(Errno::AGAIN) => return self.list(slot), // no threads, but a queue, which is full
-            // Nor has an embedder's host any: its ring does what is a ring's.
+            Err(Errno::AGAIN) => return self.list(slot), // a queue in place of threads, which is full
+            // An embedder's host has no threads, either: its ring performs what a ring can.
             Err(Errno::OPNOTSUPP) if self.in_cell(slot).entry().is_some() => {
                 self.ways.lacks_lanes = true;
                 return self.list(slot);
@@ -414,18 +414,19 @@ impl Core {
         self.trace_to_lane(slot, lane);
         self.watch_lane(slot, lane);
         let header = self.slab.header(slot);
-        header.state = State::Pushed;
+        header.state = SlotState::Pushed;
         header.flags |= flag::LANE;
-        // Its completion needs no room in a queue, and what may wait for ever is canceled when dropped.
+        // Its completion needs no room in a queue; a drop cancels an operation that may wait for ever.
         header.class = Class::Waiting;
         self.in_flight += 1;
         self.counters.kinds[request.kind as usize].submitted += 1;
     }
 
-    /// Returns whether an operation that ended with `ECANCELED` without a request goes to a thread. Either
-    /// the kernel had no worker for it, and nothing was done; or that is the answer of a file server, which
-    /// may have done all of it. So it must be a read that may be done twice, or reach only file systems that
-    /// never give that answer. An operation that a thread did already is of the waiting class.
+    /// Returns whether an operation that ended with `ECANCELED` without a cancel request goes to a thread.
+    /// Either the kernel had no worker for it, and nothing was done; or a file server returned that error,
+    /// and may have done all of it. So the operation must be a read that may be done twice, or reach only
+    /// file systems that never return that error. An operation that a thread has already performed is of the
+    /// waiting class.
     #[cold]
     pub(super) fn lacked_worker(&mut self, slot: SlotRef) -> bool {
         let header = self.slab.header(slot);
@@ -435,7 +436,7 @@ impl Core {
         if !was_wanted || self.phase != Phase::Running || !self.backend.may_lack_workers() {
             return false;
         }
-        // SAFETY: the cell holds a live operation of the table's type, the driver's alone again.
+        // SAFETY: the cell holds a live operation of the table's type, which is the driver's alone again.
         unsafe {
             let cell = slot.cell();
             vtable.is_cancelable

@@ -1,5 +1,4 @@
-//! Turns: queued entries are submitted, ready completions are fetched, and if there are none the thread
-//! sleeps.
+//! Turns: submitting queued entries, fetching ready completions, and sleeping if there are none.
 
 use std::io;
 use std::time::Duration;
@@ -11,14 +10,14 @@ use super::{BATCH, Core, Phase, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
 use crate::counters::OpKind;
 
-/// Most completions that the kernel finishes in one enter unless asked for more (since 6.13).
+/// Maximum number of completions that the kernel finishes in one enter unless asked for more (since 6.13).
 const KERNEL_BATCH: u32 = 20;
-/// Turns with many sends that go by until these are again taken to end at once.
+/// The number of turns with many sends after which sends are again assumed to end at once.
 const SENDS_DOUBTED: u8 = 16;
-/// How long to leave the kernel alone after it said that it has no room.
+/// The pause after the kernel reported that it has no room.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long a turn may sleep when nothing is ready.
+/// The time that a turn may sleep if nothing is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
@@ -29,35 +28,37 @@ pub enum Wait {
     Forever,
 }
 
-/// When the queue is flushed, whether that still works, and what the next enter is likely to bring.
+/// The state that decides when the queue is flushed, whether enters work, and what the next enter is expected
+/// to bring.
 #[derive(Debug)]
 pub(super) struct Enters {
-    /// Entries that may yet be pushed before `Core::pushed_at_stop` is called: to flush the queue without
-    /// waiting for the turn, or to note that the entry was pushed, while a recording is on or the driver is
-    /// watched. So this costs pushes nothing otherwise.
+    /// Entries that may be pushed before `Core::pushed_at_stop` is called. It is called to flush the queue in
+    /// the middle of a turn, or to note each pushed entry while a recording is on or the driver is watched.
+    /// This way, a push costs nothing more otherwise.
     stops: Stops,
-    /// The same after an enter.
+    /// The value of `stops` after an enter.
     at_enter: Stops,
     /// The errno of a permanent failure of the backend.
     failure: Option<i32>,
     /// Sends pushed since the last enter of a turn.
     sends: u32,
-    /// Turns with many sends for which these are not taken to end at once, since some did not.
+    /// The remaining number of turns with many sends in which sends are not assumed to end at once, since
+    /// some did not.
     sends_doubted: u8,
 }
 
-/// Entries that may be pushed. Both numbers are copied at once.
+/// Numbers of entries that may be pushed. Both are copied at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 struct Stops {
-    /// Until the next stop.
+    /// Entries before the next stop.
     until: u32,
-    /// After that, before the queue is to be flushed.
+    /// Further entries before the queue is to be flushed.
     after: u32,
 }
 
 impl Stops {
-    /// The same, but with a stop at the next entry.
+    /// Returns the same numbers with a stop at the next entry.
     #[inline]
     fn at_next(self) -> Self {
         Self { until: 1, after: self.after + self.until - 1 }
@@ -66,31 +67,31 @@ impl Stops {
 
 impl Enters {
     pub(super) fn new(sq_entries: u32) -> Self {
-        // Three quarters. Three times the number may be more than fits.
+        // Three quarters of the queue. Three times its size may overflow.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
         let at_enter = Stops { until: flush_at, after: 0 };
         Self { stops: at_enter, at_enter, failure: None, sends: 0, sends_doubted: 0 }
     }
 
-    /// Has the next push call `Core::pushed_at_stop`.
+    /// Makes the next push call `Core::pushed_at_stop`.
     #[inline]
     pub(super) fn stop_at_next(&mut self) {
         self.stops = self.stops.at_next();
     }
 
-    /// Has the first push after each enter do so.
+    /// Makes the first push after each enter call `Core::pushed_at_stop`.
     pub(super) fn stop_after_enters(&mut self) {
         self.at_enter = self.at_enter.at_next();
     }
 
-    /// Goes on after a stop. Returns true if the queue is to be flushed.
+    /// Continues after a stop. Returns true if the queue is to be flushed.
     #[inline]
     pub(super) fn go_on(&mut self) -> bool {
         self.stops = Stops { until: self.stops.after, after: 0 };
         self.stops.until == 0
     }
 
-    /// An entry was pushed. Returns whether to stop for it.
+    /// Counts a pushed entry. Returns whether to stop for it.
     #[inline(always)]
     pub(super) fn note_pushed(&mut self, kind: OpKind) -> bool {
         self.sends += u32::from(kind == OpKind::Send);
@@ -99,7 +100,7 @@ impl Enters {
     }
 
     /// Returns the number of completions that the next enter is sure to find ready, unless a peer does not
-    /// read; 0 if those are no more than it brings anyway.
+    /// read; 0 if the enter brings as many anyway.
     #[inline]
     fn expected(&mut self) -> u32 {
         let sends = std::mem::take(&mut self.sends);
@@ -110,8 +111,8 @@ impl Enters {
         if self.sends_doubted == 0 { sends.min(BATCH as u32) } else { 0 }
     }
 
-    /// The kernel was given the pending entries. If it did not take all, the queue may get full, which is
-    /// seen when an entry finds no room.
+    /// Handles a submission of the pending entries. If the kernel did not take all, the queue may become
+    /// full, which a push without room detects.
     #[inline(always)]
     fn note_entered(&mut self) {
         self.stops = self.at_enter;
@@ -126,7 +127,7 @@ impl Core {
     }
 
     /// Submits queued entries, fetches ready completions, and sleeps if there are none. Returns the number of
-    /// operations that finished, and of completions that were not their last.
+    /// finished operations, plus that of completions that were not their operation's last.
     #[inline]
     pub(super) fn turn(&mut self, wait: Wait) -> io::Result<u32> {
         let (came_before, finished_before) = (self.came(), self.counters.finished);
@@ -179,12 +180,12 @@ impl Core {
         !self.outbox.is_empty()
     }
 
-    /// Enters as often as it takes to submit everything and fetch the ready completions. With `sleep` waits
-    /// for a first completion, at most for `timeout`.
+    /// Enters until everything is submitted and the ready completions are fetched. With `sleep` it waits for
+    /// a first completion, at most for `timeout`.
     ///
-    /// The kernel finishes at most `max(20, min_complete)` operations per enter. So it is asked for as many
-    /// as were sent, with a zero timeout: these end at once, unless a peer does not read. A wait that is not
-    /// satisfied costs a timer interrupt (15 us were measured, against 0.2 us for an enter).
+    /// The kernel finishes at most `max(20, min_complete)` operations per enter. So `min_complete` is the
+    /// number of sends, with a zero timeout: sends end at once, unless a peer does not read. A wait that is
+    /// not satisfied costs a timer interrupt (measured as 15 us, against 0.2 us for an enter).
     #[inline]
     fn drain(&mut self, mut sleep: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut reaped = 0;
@@ -203,14 +204,14 @@ impl Core {
                 self.admit();
             }
             if fresh < expected {
-                // Also so that a kernel that has no room is not asked for ever.
+                // This also avoids retrying for ever if the kernel has no room.
                 self.counters.drains_missed += 1;
                 self.enters.sends_doubted = SENDS_DOUBTED;
             }
             if fresh > 0 {
                 sleep = false;
             } else if expected == 0 {
-                break; // slept, or there is nothing
+                break; // has slept, or nothing is ready
             }
             if reaped >= TURN_COMPLETIONS_MAX {
                 self.want_turn();
@@ -220,7 +221,7 @@ impl Core {
         Ok(())
     }
 
-    /// One enter. A temporary failure is a success that brought nothing.
+    /// Makes one enter. A temporary failure counts as a success without completions.
     #[inline(always)]
     fn enter(&mut self, min: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.counters.enters += 1;
@@ -234,29 +235,29 @@ impl Core {
         }
     }
 
-    /// Gives pending entries to the kernel in the middle of a turn.
+    /// Submits pending entries in the middle of a turn.
     #[cold]
     #[inline(never)]
     pub(super) fn flush(&mut self) {
         self.counters.enters += 1;
         self.enters.note_entered();
         if let Err(error) = self.backend.submit() {
-            // A permanent failure is kept, and told by the next turn.
+            // A permanent failure is kept, and the next turn returns it.
             self.tolerate(error).ok();
         }
     }
 
-    /// The one place that interprets the errno of an enter.
+    /// Interprets the errno of an enter; the only place that does.
     #[cold]
     fn tolerate(&mut self, error: io::Error) -> io::Result<()> {
-        self.want_turn(); // entries may be left
+        self.want_turn(); // entries may still be pending
         match Errno::from_io_error(&error) {
-            // A signal: the caller's loop comes back. Entries that were not consumed are still pending.
+            // A signal: the caller's loop enters again. Entries that were not consumed are still pending.
             Some(Errno::INTR) => {
                 self.counters.retries += 1;
                 Ok(())
             }
-            // No memory, or completions must be fetched first: they are, and then it is retried.
+            // No memory, or completions must be fetched first: the turn fetches them and retries.
             Some(Errno::AGAIN | Errno::BUSY) => {
                 self.counters.retries += 1;
                 if self.backend.cq_ready() == 0 {
@@ -276,7 +277,7 @@ impl Core {
         if self.enters.failure.is_none() && self.is_intact() { Ok(()) } else { Err(self.refuse()) }
     }
 
-    /// Why there are no more turns: a permanent failure, or this is a forked child.
+    /// Returns the reason why there are no more turns: a permanent failure, or this is a forked child.
     #[cold]
     fn refuse(&mut self) -> io::Error {
         match self.enters.failure {
@@ -294,8 +295,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// Returns the number of entries to push until the queue is to be flushed; `stops` says before which of
-    /// them the next push is made to stop.
+    /// Returns the number of entries to push before the queue is to be flushed. `stops` gets the number of
+    /// earlier pushes, and returns whether the next push is made to stop.
     fn pushes(enters: &mut Enters, stops: impl Fn(u32) -> bool) -> u32 {
         enters.note_entered();
         let mut count = 0;
@@ -320,9 +321,9 @@ mod tests {
                 assert_eq!(pushes(&mut enters, |count| count == at), expected, "{at} of {entries}");
             }
             enters.note_entered();
-            enters.stop_at_next(); // of which the next enter leaves nothing
+            enters.stop_at_next(); // without effect after the next enter
             assert_eq!(pushes(&mut enters, |_| false), expected);
-            // Each push after an enter, if whatever stops makes the next one stop.
+            // Every push after an enter stops if each stop requests the next one.
             enters.stop_after_enters();
             enters.note_entered();
             for count in 1..=expected {

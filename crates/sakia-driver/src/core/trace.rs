@@ -1,8 +1,8 @@
 //! Event points: the events of operations and turns that go into a recording, and from which latencies are
 //! computed.
 //!
-//! Without either, the start of an operation and a turn test one byte each, and the end of an operation and
-//! its resumption a flag that the start sets. That it was pushed costs nothing then: see
+//! If both are off, the start of an operation and a turn test one byte each; the end of an operation and its
+//! resumption test a flag that the start sets. A push costs nothing then: see
 //! [`stop_at_next`](super::submit::Enters::stop_at_next).
 
 use std::io;
@@ -34,7 +34,7 @@ static NO_ENTRY: StaticName = StaticName::new("the ring has no such operation");
 static NO_ROOM: StaticName = StaticName::new("the queue has no room");
 static NO_BUDGET: StaticName = StaticName::new("the turn's plain calls are used up");
 
-/// Why an operation waits before it is started.
+/// The reason why an operation waits before it is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Delay {
     /// The queue has no room.
@@ -44,7 +44,7 @@ pub(super) enum Delay {
 }
 
 impl Core {
-    /// An operation was started.
+    /// Records the start of an operation.
     #[inline(always)]
     pub(super) fn trace_queued(&mut self, slot: SlotRef) {
         if is_watched() {
@@ -80,7 +80,8 @@ impl Core {
         record(EventType::Queued, id, start.pack(), 0);
     }
 
-    /// It was pushed. Returns true if a recording is on; only what stops at each push calls this.
+    /// Records the push of an operation. Returns true if a recording is on. Called only where each push
+    /// stops.
     pub(super) fn trace_submitted(&mut self, slot: SlotRef) -> bool {
         let is_on = is_on();
         if is_on {
@@ -89,7 +90,7 @@ impl Core {
         is_on
     }
 
-    /// Only where it goes to a thread, which is a call by itself.
+    /// Records that an operation goes to a thread. Costs nothing on other paths.
     pub(super) fn trace_to_lane(&mut self, slot: SlotRef, lane: Lane) {
         if is_on() {
             let id = self.slab.key(slot).user_data();
@@ -115,7 +116,7 @@ impl Core {
         }
     }
 
-    /// A completion came that is not its last: how long it takes is not its latency.
+    /// Records a completion that is not the operation's last; it has no latency.
     #[inline(always)]
     pub(super) fn trace_delivered(&mut self, slot: SlotRef) {
         if self.slab.header(slot).has(flag::WATCHED) {
@@ -124,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Its last completion came, or it ended without one.
+    /// Records the end of an operation, with or without a completion.
     #[inline(always)]
     pub(super) fn trace_completed(&mut self, slot: SlotRef, completion: Completion) {
         if self.slab.header(slot).has(flag::WATCHED) {
@@ -151,12 +152,12 @@ impl Core {
         if is_on() {
             record(EventType::Completed, id, i64::from(completion.res) as u64, 0);
         } else {
-            // Nothing is to be done when the result is taken.
+            // Nothing more is to be recorded when the result is taken.
             self.slab.header(slot).flags &= !flag::WATCHED;
         }
     }
 
-    /// The program takes the result.
+    /// Records that the program takes the result.
     #[inline(always)]
     pub(super) fn trace_resumed(&mut self, slot: SlotRef) {
         if self.slab.header(slot).has(flag::WATCHED) {
@@ -172,15 +173,15 @@ impl Core {
         }
     }
 
-    /// The result is not for the program: it dropped the operation, or has started it detached.
+    /// Records that the result is dropped, because the program dropped the operation or started it detached.
     pub(super) fn trace_dropped(&mut self, slot: SlotRef, is_detached: bool) {
         if is_on() {
             record(EventType::Dropped, self.slab.key(slot).user_data(), is_detached.into(), 0);
         }
     }
 
-    /// A turn with its begin and end. A second copy of the turn's code, so that one without a recording has
-    /// one test and not two.
+    /// Takes a turn and records its begin and end. A second copy of the turn's code, so that a turn without a
+    /// recording has one test instead of two.
     #[cold]
     #[inline(never)]
     pub(super) fn recorded_turn(&mut self, wait: Wait) -> io::Result<u32> {

@@ -1,15 +1,15 @@
 //! A driver that is watched: the records on its board, and the operations that take too long.
 //!
-//! A driver that is not watched executes nothing of this. Each point on the hot path shares a branch that is
+//! A driver that is not watched executes nothing of this. Each check on the hot path shares a branch that is
 //! there anyway:
-//! - the start asks whether anything is special about the driver, such as a kernel that is not trusted to
+//! - the start tests whether anything is special about the driver, such as a kernel that is not trusted to
 //!   fill memory;
-//! - a push counts down to the next flush: a watched driver stops at each, and counts then;
-//! - the end asks whether the operation is an orphan, or watched, which are flags of the same word.
+//! - a push counts down to the next flush: a watched driver stops at each push, and counts it then;
+//! - the end tests whether the operation is an orphan or watched: both are flags in the same word.
 //!
-//! Other points are those of operations that are delayed, given to a thread, dropped or canceled; there a
-//! flag of the slot tells, which the start has set. So operations that were started before the driver was
-//! watched are not on its board.
+//! Other checks concern operations that are delayed, given to a thread, dropped or canceled. They test a flag
+//! of the slot, which the start has set. So operations that were started before the driver was watched are
+//! not on its board.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,19 @@ use crate::operation::{Class, InPlace};
 use crate::policy::Lane;
 use crate::slab::{SlotRef, flag};
 
-/// After which time a driver that is [watched](crate::Driver::watch) reports an operation; `None` for never.
+/// The times after which a driver that is [watched](crate::Driver::watch) reports an operation; `None` for
+/// never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchLimits {
-    /// One that ends by itself, such as a read of a file, and has not.
+    /// For an operation that should end by itself, such as a read of a file, and has not.
     pub operation: Option<Duration>,
-    /// One that has kept a lane's thread busy, whether or not it ends by itself.
+    /// For an operation that keeps a lane's thread busy, of any class.
     pub lane: Option<Duration>,
 }
 
 impl WatchLimits {
-    /// Limits for operations that end by themselves, and for operations on lanes.
+    /// Returns limits for operations that end by themselves, and for operations on lanes.
     pub fn new(operation: Option<Duration>, lane: Option<Duration>) -> Self {
         Self { operation, lane }
     }
@@ -47,9 +48,9 @@ impl WatchLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overdue {
-    /// The operation, as it was when it was found.
+    /// The operation, as of the moment it was found.
     pub operation: ObservedOperation,
-    /// The lane whose thread it occupies, if that is why it is reported.
+    /// The lane whose thread it occupies, if it is reported for that.
     pub lane: Option<Lane>,
 }
 
@@ -57,11 +58,11 @@ pub struct Overdue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlainCall {
-    /// Its kind.
+    /// The kind of its operation.
     pub kind: OpKind,
     /// The descriptor that it named.
     pub descriptor: Option<i32>,
-    /// From the operation's start to its end.
+    /// The time from the operation's start to its end.
     pub took: Duration,
 }
 
@@ -70,14 +71,14 @@ pub struct PlainCall {
 pub(super) struct Watcher {
     board: Arc<Board>,
     limits: WatchLimits,
-    /// The task that runs, as the words of a record.
+    /// The running task, as the words of a record.
     task: [u64; 2],
-    /// Operations that end by themselves and were not reported.
+    /// Operations that end by themselves and have not been reported.
     ages: Ages,
-    /// The number of entries that were pushed.
+    /// The number of entries that have been pushed.
     pushes: u64,
     turns: u64,
-    /// The longest plain call since it was asked for.
+    /// The longest plain call since the last query.
     longest: Option<PlainCall>,
 }
 
@@ -89,7 +90,8 @@ impl Watcher {
         }
     }
 
-    /// Reports the operations that have become overdue by `now`. Returns when the next may.
+    /// Reports the operations that have become overdue by `now`. Returns the time until another may become
+    /// so.
     fn find_overdue(&mut self, now: Duration, found: &mut Vec<Overdue>) -> Option<Duration> {
         let limit = self.limits.operation?;
         while let Some((index, since)) = self.ages.oldest() {
@@ -110,7 +112,7 @@ impl Watcher {
 }
 
 impl Core {
-    /// Begins to show the driver's activity on a board, the same one at each call.
+    /// Shows the driver's activity on a board from now on, the same board at each call.
     pub(crate) fn watch(&mut self, limits: WatchLimits, is_virtual: bool) -> Arc<Board> {
         if let Some(watcher) = &mut self.watcher {
             watcher.limits = limits;
@@ -162,7 +164,8 @@ impl Core {
         }
     }
 
-    /// An entry was pushed. Returns true if the driver is watched; only what stops at each push calls this.
+    /// Records the push of an entry. Returns true if the driver is watched. Called only where each push
+    /// stops.
     pub(super) fn watch_pushed(&mut self, slot: SlotRef) -> bool {
         let index = self.slab.header(slot).index;
         let Some(watcher) = &mut self.watcher else { return false };
@@ -174,7 +177,7 @@ impl Core {
         true
     }
 
-    /// The operation is in another state than the queue's.
+    /// Records the state of an operation that is not in the queue.
     #[inline]
     pub(super) fn watch_state(&mut self, slot: SlotRef, state: OperationState) {
         if self.slab.header(slot).has(flag::SHOWN) {
@@ -182,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The operation was given to a thread of this lane.
+    /// Records that an operation was given to a thread of this lane.
     pub(super) fn watch_lane(&mut self, slot: SlotRef, lane: Lane) {
         let header = self.slab.header(slot);
         if !header.has(flag::SHOWN) {
@@ -190,7 +193,7 @@ impl Core {
         }
         let index = header.index;
         let is_remote = self.in_cell(slot).mount().is_some_and(|mount| mount.is_remote);
-        // Such as the open of a FIFO. What a server is asked for is expected to end.
+        // For example the open of a FIFO. A request to a file server is expected to end.
         let may_wait = lane == Lane::Elastic && !is_remote;
         self.note_change(slot, |noted| {
             noted.state = OperationState::Lane(lane);
@@ -203,7 +206,7 @@ impl Core {
         }
     }
 
-    /// An operation that was parked goes on, and ends by itself from now on.
+    /// Records that a parked operation continues, and ends by itself from now on.
     pub(super) fn watch_unparked(&mut self, slot: SlotRef) {
         let (class, index) = {
             let header = self.slab.header(slot);
@@ -223,7 +226,7 @@ impl Core {
         }
     }
 
-    /// The operation is an orphan, or to be canceled.
+    /// Records that an operation is an orphan, or to be canceled.
     #[inline]
     pub(super) fn watch_mark(&mut self, slot: SlotRef, mark: u8) {
         if self.slab.header(slot).has(flag::SHOWN) {
@@ -237,13 +240,13 @@ impl Core {
         let (key, index) = (self.slab.key(slot), self.slab.header(slot).index);
         let Some(watcher) = &mut self.watcher else { return };
         watcher.change(index, |noted| {
-            // One that goes to a thread after all has another name than it had.
+            // An operation that goes to a thread after all has a new key.
             noted.user_data = key.user_data();
             change(noted);
         });
     }
 
-    /// The operation is over.
+    /// Records the end of an operation.
     #[cold]
     #[inline(never)]
     pub(super) fn watch_end(&mut self, slot: SlotRef) {
@@ -273,12 +276,12 @@ impl Core {
         watcher.board.set_doing(doing, now);
     }
 
-    /// The longest plain call since this was last asked for.
+    /// Returns the longest plain call since the last query, if the driver is watched.
     pub(crate) fn longest_plain_call(&mut self) -> Option<PlainCall> {
         self.watcher.as_mut()?.longest.take()
     }
 
-    /// Puts the driver's numbers on the board, and how far the queue is.
+    /// Writes the driver's numbers to the board, and the progress of the queue.
     pub(crate) fn publish(&mut self) {
         if self.watcher.is_none() {
             return;
@@ -299,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Returns the driver in numbers, without its turns, which only a watched driver counts.
+    /// Returns the driver in numbers, except the number of turns, which only a watched driver counts.
     pub(crate) fn status(&self) -> DriverStatus {
         let backend = &self.backend;
         let (arena_blocks, arena_free) =
@@ -339,7 +342,7 @@ impl Core {
         }
     }
 
-    /// Adds overdue operations to `found`. Returns how long it takes until others may become overdue.
+    /// Adds overdue operations to `found`. Returns the time after which another may become overdue.
     pub(crate) fn find_overdue(&mut self, found: &mut Vec<Overdue>) -> Option<Duration> {
         if self.phase == Phase::Stopped || !self.is_intact() {
             return None;
@@ -365,7 +368,7 @@ impl Core {
     pub(crate) fn end_watch(&mut self) {
         let lost = self.slab.slots().filter(|&slot| {
             let header = self.slab.header(slot);
-            header.state == crate::slab::State::Lost && header.has(flag::SHOWN)
+            header.state == crate::slab::SlotState::Lost && header.has(flag::SHOWN)
         });
         let lost: Vec<SlotRef> = lost.collect();
         for slot in lost {

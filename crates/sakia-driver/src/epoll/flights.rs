@@ -68,7 +68,7 @@ impl Flights {
     /// # Panics
     /// Unless there is such a flight.
     pub(super) fn get_mut(&mut self, id: u64) -> &mut Flight {
-        self.by_id.get_mut(&id).expect("the operation is under way")
+        self.by_id.get_mut(&id).expect("the operation is in flight")
     }
 
     /// Removes a finished flight.
@@ -77,7 +77,7 @@ impl Flights {
     /// Unless there is such a flight.
     pub(super) fn land(&mut self, id: u64) -> Request {
         let Flight { request, .. } =
-            self.by_id.remove(&id).expect("an operation that ends is under way");
+            self.by_id.remove(&id).expect("an operation that ends is in flight");
         self.by_user_data.remove(&(request.user_data, id));
         request
     }

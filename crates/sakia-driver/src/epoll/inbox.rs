@@ -40,7 +40,7 @@ use super::process::Process;
 /// Messages of other threads to a backend.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     /// The inbox is not empty. Written under the lock.
     has_news: AtomicBool,
     /// In the backend's epoll set. It lives as long as any sender, so that its number is not reused.
@@ -49,7 +49,7 @@ pub(super) struct Inbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     /// Outcomes of jobs by their tickets, oldest first.
     results: Vec<(u64, Outcome)>,
     /// A wake is pending. Set by a wake, cleared by a receive.
@@ -91,7 +91,7 @@ impl Inbox {
         }
     }
 
-    fn send(&self, leave: impl FnOnce(&mut State)) {
+    fn send(&self, leave: impl FnOnce(&mut InboxState)) {
         let mut state = self.lock();
         if state.is_closed {
             return; // drops what was to be left
@@ -155,7 +155,7 @@ impl Inbox {
         drop(results); // closes new descriptors whose caller is gone
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         // No code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

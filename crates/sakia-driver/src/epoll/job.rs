@@ -127,7 +127,7 @@ unsafe fn run(call: Call, lane: Lane) -> Outcome {
             }
             Call::System(system) => Outcome::of_count(system.run()),
             Call::Nop | Call::RecvMany { .. } | Call::Poll { .. } | Call::Cancel { .. } => {
-                unreachable!("{call:?} is nothing that a thread does")
+                unreachable!("{call:?} is not for a thread")
             }
         }
     }

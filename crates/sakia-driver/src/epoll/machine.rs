@@ -214,7 +214,7 @@ impl Machine {
         Ok(count)
     }
 
-    /// Does the work that is due by time.
+    /// Does the work that has become due.
     fn keep_house(&mut self) {
         if self.registry.next_rested().is_none() {
             return;
@@ -354,7 +354,7 @@ impl Machine {
         (tried, matches!(tried, Try::Done(_)))
     }
 
-    /// Does the same for a multishot operation.
+    /// Lets a multishot operation take the available data. Returns the same as [`attempt`](Machine::attempt).
     fn shoot(&mut self, request: &Request, raw: i32) -> (Try, bool) {
         let &Request { user_data, kind, ref call } = request;
         let is_own = self.registry.is_own(raw);
@@ -468,7 +468,7 @@ impl Machine {
     fn handle_event(&mut self, place: usize, ready: EventFlags) {
         const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
         self.registry.fired(place);
-        let found_nobody = self.registry.watch(place).is_idle();
+        let was_idle = self.registry.watch(place).is_idle();
         let mut was_fruitful = false;
         if ready.intersects(ALWAYS | EventFlags::IN) {
             was_fruitful |= self.run_way(place, Direction::Read);
@@ -487,7 +487,7 @@ impl Machine {
             self.finish(id, res);
             was_fruitful = true;
         }
-        self.registry.hush(place, ready, found_nobody);
+        self.registry.hush(place, ready, was_idle);
         self.registry.classify(place, was_fruitful);
         self.arm(place);
     }
@@ -504,7 +504,7 @@ impl Machine {
             let raw = self.registry.watch(place).raw;
             let Flight { request, stage: Stage::Waiting { class, .. }, .. } = self.flights[id]
             else {
-                unreachable!("what waits in a way is to be tried")
+                unreachable!("an operation in a way waits to be tried")
             };
             let (tried, took_some) = self.attempt(&request, raw, class);
             was_fruitful |= took_some;

@@ -17,7 +17,7 @@
 //! - `poll` watches a descriptor number, the ring a file: closing a descriptor in use, which the driver
 //!   never does, ends its waiting operations with `ECANCELED`.
 //! - A poll without read events is neither ended by a peer that shuts down its sending side, nor reports it.
-//!   The ring ends any poll then. A task that waits for room on such a socket is better off without.
+//!   The ring ends any poll then. That spares a task that waits for room on such a socket a useless wake.
 //! - A multishot receive takes no `MSG_PEEK` and no `MSG_DONTWAIT`, and without buffers ends when there is
 //!   something to receive, not before. One with a single completion has its own buffer.
 //! - A cancel by descriptor matches the number, not other numbers of the same file.
@@ -36,10 +36,10 @@
 //! # Layout
 //!
 //! `machine` is the state machine, and owns one of each: `flights` the table of operations in flight,
-//! `registry` the watches of epoll, `sleep` the waits, `lanes` the threads, `stuck` the detection of slow
-//! jobs, `inbox` their way to wake the backend. A `trial` is an operation that may wait for a stream:
-//! `transfer` moves bytes without blocking, `socket` handles connections and messages, `multishot` repeated
-//! receives and accepts. `job` is the work of threads; `process` detects a forked child.
+//! `registry` the watches of epoll, `sleep` the waits, `lanes` the threads and the detection of slow jobs,
+//! `inbox` their way to wake the backend. A `trial` is an operation that may wait for a stream: `transfer`
+//! moves bytes without blocking, `socket` handles connections and messages, `multishot` repeated receives and
+//! accepts. `job` is the work of threads; `process` detects a forked child.
 //!
 //! One thread calls the backend; [`EpollWake`] may be used from any thread.
 
@@ -94,13 +94,13 @@ pub struct EpollOptions {
     sq_entries: u32,
     cq_entries: u32,
     limits: Limits,
-    /// Ways to try a stream; `None` to find out.
+    /// Ways to try a stream; `None` to probe for them.
     ways: Option<Ways>,
 }
 
 impl EpollOptions {
-    /// The defaults: queues of 256 and 4096 entries; four bounded threads for each processor that the
-    /// thread may use, from 4 to 32; 64 elastic ones; threads end after 10 s without work.
+    /// Returns the default options: queues of 256 and 4096 entries; four bounded threads for each processor
+    /// that the thread may use, from 4 to 32; 64 elastic threads; threads end after 10 s without work.
     pub fn new() -> Self {
         let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
         Self {
@@ -126,13 +126,13 @@ impl EpollOptions {
         self
     }
 
-    /// Sets how long an idle thread waits for a job before it ends.
+    /// Sets the time that an idle thread waits for a job before it ends.
     pub fn idle_time(mut self, time: Duration) -> Self {
         self.limits.idle = time;
         self
     }
 
-    /// Which ways to try a stream there are.
+    /// Sets the ways to try a stream.
     #[cfg(all(test, not(miri)))]
     fn ways(mut self, ways: Ways) -> Self {
         self.ways = Some(ways);
@@ -444,7 +444,7 @@ unsafe impl Backend for Epoll {
         Ok(Arc::new(self.wake_handle()))
     }
 
-    /// With it, only an enter detects stuck jobs.
+    /// See [`Backend::pollable`]. Once a foreign loop polls the descriptor, only an enter detects stuck jobs.
     fn pollable(&mut self) -> io::Result<OwnedFd> {
         self.check_process()?;
         Ok(self.machine.pollable()?)

@@ -100,7 +100,9 @@ unsafe fn receive(
     Try::WouldBlock
 }
 
-/// Does the same for messages, which are taken until there is none: nothing else shows the end.
+/// Receives messages into buffers of the group until none is left: nothing else shows the end of the data.
+///
+/// # Safety
 ///
 /// - The buffers in the group are lent, and so is the descriptor.
 unsafe fn receive_messages(

@@ -377,14 +377,14 @@ impl Registry {
     /// Stops epoll from repeating reported events without waiters. The caller arms the watch afterwards. An
     /// operation that has just ended may have a successor soon: events without waiters are ignored until one
     /// finds none.
-    pub(super) fn hush(&mut self, place: usize, reported: EventFlags, found_nobody: bool) {
+    pub(super) fn hush(&mut self, place: usize, reported: EventFlags, was_idle: bool) {
         let watch = &mut self.watches[place];
         if watch.armed.is_empty() || watch.armed.intersects(MODES) {
             return;
         }
         let unwanted = reported & watch.armed & !watch.interest();
         if watch.is_idle() {
-            if found_nobody {
+            if was_idle {
                 self.disarm(place);
             }
         } else if !unwanted.is_empty() || watch.going_on.is_empty() {

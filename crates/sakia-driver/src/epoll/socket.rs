@@ -133,7 +133,7 @@ impl SocketCall {
         }
     }
 
-    /// The system call.
+    /// Makes the system call.
     ///
     /// # Safety
     ///

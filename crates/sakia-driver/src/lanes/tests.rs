@@ -1,5 +1,5 @@
 //! The pool by itself: how its threads grow, and that no job waits without need. Most tests start no thread:
-//! what a thread would do is kept, and done by the test when it is its turn.
+//! the work of a thread is kept, and the test performs it at a moment of its choice.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,11 +27,11 @@ impl Jobs for Queue {
 }
 
 struct Test {
-    /// How many threads can be started.
+    /// The number of threads that can be started.
     supply: AtomicU32,
-    /// Where their lives are kept; `None` starts them.
+    /// The list to which new threads' work is added; `None` starts real threads.
     starts: Option<Sender<Job>>,
-    /// What happens while a start fails.
+    /// Runs while a start fails.
     meanwhile: Mutex<Option<Job>>,
     stranded: AtomicU32,
 }
@@ -67,13 +67,13 @@ impl Worker for Test {
     }
 }
 
-/// A pool whose threads the test leads, and what they would do. `idle` is over at once.
+/// Returns a pool whose threads the test runs, and the work of these threads. The idle time is zero.
 fn led(threads_max: &[u32], supply: u32) -> (Pool<Test>, Starts) {
     let (sender, starts) = channel();
     (Pool::new(Test::new(supply, Some(sender)), threads_max, Duration::ZERO), starts)
 }
 
-/// A pool with threads.
+/// Returns a pool with real threads.
 fn real(threads_max: u32, idle: Duration) -> Pool<Test> {
     Pool::new(Test::new(u32::MAX, None), &[threads_max], idle)
 }
@@ -101,7 +101,7 @@ fn many_jobs_that_are_short_are_done_by_one_thread() {
     assert!(starts.try_recv().is_err(), "only one is coming");
     first();
     assert_eq!(done.load(Ordering::Relaxed), 100);
-    // It had another one come, for the jobs that it left when it took the first; that one finds none.
+    // The first thread made another one come for the jobs that it left; that one finds none.
     starts.try_recv().expect("the next is coming")();
     assert!(starts.try_recv().is_err());
     let Threads { count, idle, peak, start_errors } = threads(&pool);
@@ -113,7 +113,7 @@ fn a_thread_with_a_job_has_another_come_for_the_next_up_to_the_maximum() {
     const MAX: usize = 3;
     let (pool, starts) = led(&[MAX as u32], u32::MAX);
     let starts = Arc::new(Mutex::new(starts));
-    // Each job is what blocks: in it, the next thread lives.
+    // Each job blocks: the next thread runs within it.
     for _ in 0..MAX + 2 {
         let starts = Arc::clone(&starts);
         push(&pool, 0, move || {
@@ -144,7 +144,7 @@ fn jobs_of_a_lane_without_a_thread_are_ended_and_a_start_is_tried_again() {
     pool.push(0, |state| state.jobs(0).0.extend((0..5).map(|_| Box::new(|| ()) as Job)));
     assert_eq!(pool.worker().stranded.load(Ordering::Relaxed), 5);
     assert_eq!((threads(&pool).count, threads(&pool).start_errors), (0, 1));
-    // One thread: a start fails for each job that it takes and each that is pushed, and it performs all.
+    // With one thread, a start fails for each job that it takes and each that is pushed, and it performs all.
     pool.worker().supply.store(1, Ordering::Relaxed);
     (0..3).for_each(|_| push_count(&pool, &done));
     starts.try_recv().expect("a thread is started")();
@@ -181,7 +181,7 @@ fn a_failed_start_wakes_a_thread_that_became_idle_meanwhile() {
 #[test]
 fn a_panic_ends_only_its_job() {
     let ((pool, starts), done) = (led(&[1], u32::MAX), Arc::default());
-    /// Panics again when the panic is dropped.
+    /// Panics again when the panic's payload is dropped.
     struct Again;
     impl Drop for Again {
         fn drop(&mut self) {
@@ -220,9 +220,9 @@ fn a_closed_pool_performs_what_it_has_and_keeps_no_thread() {
     }
 }
 
-/// Jobs come from several threads, in bursts, while threads give up waiting. Those of a burst end only
-/// together, and each burst is as large as the threads allow: it hangs if a job waits that could be
-/// performed.
+/// Jobs come from several threads, in bursts, while threads give up waiting. The jobs of a burst end only
+/// together, and each burst is as large as the threads allow: the test hangs if a job waits although it could
+/// be performed.
 #[test]
 fn jobs_that_need_each_other_never_wait_for_a_thread() {
     const THREADS: u32 = 4;

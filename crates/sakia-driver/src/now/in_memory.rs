@@ -1,8 +1,8 @@
-//! Names that are made in directories in memory, which waits for no device.
+//! Creation of names in directories in memory, which waits for no device.
 //!
-//! The directory is looked up in the cache, and is asked for its file system; the name is made relative
-//! to it, and leads through no link and to no other file system. Whatever is not so is
-//! [`Attempt::Unsupported`], and nothing was made.
+//! The directory is looked up in the cache, and its file system is queried. The name is created relative to
+//! the directory, through no symbolic link and on no other file system. In all other cases the result is
+//! [`Attempt::Unsupported`], and nothing was created.
 //!
 //! Source: `openat2(2)`, `fstatfs(2)`.
 
@@ -20,10 +20,10 @@ const O_DIRECTORY: u64 = abi::O_DIRECTORY as u64;
 const O_EXCL: u64 = abi::O_EXCL as u64;
 const O_TRUNC: u64 = abi::O_TRUNC as u64;
 
-/// The longest path of a directory that is tried, with its end.
+/// The longest directory path that is tried, in bytes, with its NUL.
 const DIRECTORY_BYTES_MAX: usize = 512;
 
-/// Makes a directory, by the arguments of `mkdirat(2)`.
+/// Creates a directory, with the arguments of `mkdirat(2)`.
 ///
 /// # Safety
 ///
@@ -42,7 +42,7 @@ pub(super) unsafe fn mkdir(args: [usize; 6]) -> Attempt {
     Attempt::Done(outcome(unsafe { system.run() }))
 }
 
-/// Opens a file that may be made. One that is there already is not cut off here: that may take long.
+/// Opens a file, and creates it if needed. An existing file is not truncated here: that may take long.
 ///
 /// # Safety
 ///
@@ -61,14 +61,14 @@ pub(super) unsafe fn create(open: Open) -> Attempt {
     match unsafe { sys::openat2(parent.as_raw_fd(), address(name.as_ptr()), &how) } {
         Ok(fd) => Attempt::Done(fd.into_raw_fd()),
         Err(Errno::EXIST) if cuts_off => Attempt::Unsupported,
-        // Another way in, or flags that this call does not take.
+        // A symbolic link or a mount in the way, or flags that `openat2(2)` does not take.
         Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN | Errno::INVAL) => Attempt::Unsupported,
         Err(Errno::NOSYS | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,
         Err(errno) => Attempt::Done(failed(errno)),
     }
 }
 
-/// The directory of a path, if the cache has it and it is in memory, and the path's last part.
+/// Returns the directory of a path, if it is in memory and the cache has it, and the path's last part.
 ///
 /// # Safety
 ///
@@ -77,8 +77,8 @@ unsafe fn parent<'p>(dir: i32, path: u64) -> Option<(OwnedFd, &'p CStr)> {
     if path == 0 {
         return None;
     }
-    // SAFETY: the bytes end with a NUL and stay where they are until the call is over, by the caller's
-    // promise; the result is not kept beyond that.
+    // SAFETY: the bytes end with a NUL and stay in place until the call ends, by the caller's promise; the
+    // result is not kept beyond that.
     let path = unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(path as usize)) };
     let bytes = path.to_bytes_with_nul();
     let name_at = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);

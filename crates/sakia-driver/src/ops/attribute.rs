@@ -42,7 +42,7 @@ pub enum SetTime {
     /// The time of the call.
     #[doc(alias = "UTIME_NOW")]
     Now,
-    /// This one.
+    /// This time.
     To(StatxTime),
 }
 
@@ -56,7 +56,7 @@ struct Timespec {
 
 impl From<SetTime> for Timespec {
     fn from(time: SetTime) -> Self {
-        /// `UTIME_NOW` and `UTIME_OMIT`.
+        /// `UTIME_NOW` and `UTIME_OMIT`, as nanoseconds.
         const NOW: i64 = (1 << 30) - 1;
         const OMIT: i64 = (1 << 30) - 2;
         match time {
@@ -74,7 +74,7 @@ const KEEP: u32 = u32::MAX;
 
 impl Handle {
     /// Sets the permissions of `path`, relative to `directory` or, with `None`, to the working directory.
-    /// `flags` are the kernel's `AT_*`; links are followed unless they say otherwise.
+    /// `flags` are the kernel's `AT_*`; symbolic links are followed unless they say otherwise.
     ///
     /// # Errors
     /// - `EPERM`: the file belongs to another user. `EROFS`: a read-only file system.
@@ -95,11 +95,11 @@ impl Handle {
     }
 
     /// Sets owner and group of `path`, relative to `directory` or, with `None`, to the working directory;
-    /// `None` leaves an id unchanged. `flags` are the kernel's `AT_*`; links are followed unless they say
-    /// otherwise.
+    /// `None` leaves an id unchanged. `flags` are the kernel's `AT_*`; symbolic links are followed unless
+    /// they say otherwise.
     ///
     /// # Errors
-    /// - `EPERM`: only root may. `EINVAL`: no such user here.
+    /// - `EPERM`: only a privileged process may. `EINVAL`: no such user here.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `fchownat(2)`.
     ///
     /// # Kernel

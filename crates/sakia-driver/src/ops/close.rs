@@ -30,12 +30,12 @@ impl Close {
         Self { raw, way, owner }
     }
 
-    /// Closes the descriptor in another way if the operation never reached the kernel. Otherwise the number
-    /// counts as closed, whatever the result: `close(2)` frees it before it can fail, and a second call
-    /// might close the next file with that number.
+    /// Closes the descriptor itself if the operation never reached the kernel. Otherwise the number counts as
+    /// closed, whatever the result: `close(2)` frees it before it can fail, and a second call might close the
+    /// next file with that number.
     fn settle(&self, completion: Completion) -> Completion {
         if completion.is_unstarted {
-            // SAFETY: the promise of `new`; the kernel was kept from closing it.
+            // SAFETY: the promise of `new`; the kernel has not closed it.
             return unsafe { self.owner.close_now(self.raw, self.way) };
         }
         completion
@@ -55,18 +55,18 @@ impl CancelFd {
 }
 
 impl Handle {
-    /// Closes `fd`: cancels the operations in flight on it, waits for them, then closes. While other clones
-    /// exist it waits for their end too, and an operation whose result was not taken has one. The kernel
-    /// cancels by file, so operations on a duplicate of the descriptor are canceled as well.
+    /// Closes `fd`: cancels the operations in flight on it, waits for them, then closes. It also waits until
+    /// all other clones are gone; an operation whose result was not taken has one. The kernel cancels by
+    /// file, so operations on a duplicate of the descriptor are canceled as well.
     ///
     /// The descriptor is closed even if the handle is dropped; the result is lost then, and a failure
     /// counted. A close cannot be canceled. If a server has to be notified (FUSE, NFS), or the file system
     /// is not known to need none, a thread of the elastic lane closes the file.
     ///
     /// # Errors
-    /// As `close(2)`, and any error of a file server. The descriptor is gone in any case. `EBADF`: it is
-    /// being closed already, through another clone. `EBUSY`: the driver ended before, and had to give up
-    /// operations that may still use it.
+    /// As `close(2)`, and any error of a file server. The descriptor is gone in any case. `EBADF`: another
+    /// clone is closing it already. `EBUSY`: the driver ended before, and had to give up operations that may
+    /// still use it.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
@@ -118,7 +118,7 @@ unsafe impl Operation for CancelFd {
     type Output = ();
     const KIND: OpKind = OpKind::Cancel;
 
-    /// Ends at once, but must find a place even in a full queue.
+    /// Ends at once, but must find room even in a full queue.
     fn class(&self) -> Class {
         Class::Waiting
     }

@@ -28,7 +28,7 @@ impl SyncRange {
     /// Waits for writes that the device already has.
     #[doc(alias = "SYNC_FILE_RANGE_WAIT_BEFORE")]
     pub const WAIT_BEFORE: Self = Self(abi::SYNC_FILE_RANGE_WAIT_BEFORE);
-    /// Starts the remaining writes. That may wait, too: for the device's queue.
+    /// Starts the remaining writes. That may block, too, until the device's queue has room.
     #[doc(alias = "SYNC_FILE_RANGE_WRITE")]
     pub const WRITE: Self = Self(abi::SYNC_FILE_RANGE_WRITE);
     /// Waits for all writes.

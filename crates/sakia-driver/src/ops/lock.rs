@@ -12,13 +12,13 @@ pub struct Flock {
 }
 
 impl Handle {
-    /// Locks the file, or unlocks it: `operation` is one of the kernel's `LOCK_SH`, `LOCK_EX`, `LOCK_UN`,
-    /// with `LOCK_NB` so as not to wait for other holders. The lock belongs to the open file: it is shared by
-    /// duplicates of the descriptor, and ends when the last one is closed.
+    /// Locks or unlocks the file: `operation` is one of the kernel's `LOCK_SH`, `LOCK_EX`, `LOCK_UN`, with
+    /// `LOCK_NB` so as not to wait for other holders. The lock belongs to the open file: duplicates of the
+    /// descriptor share it, and it ends when the last of them is closed.
     ///
-    /// May wait for ever. Canceling it, or dropping the handle, ends the wait where nothing waits in the
-    /// kernel yet; otherwise the lock may come later, and then stays until it is given up, or `fd` closed.
-    /// Lock by a descriptor that is used for nothing else.
+    /// May wait for ever. Canceling it, or dropping the handle, ends the wait unless a thread already waits
+    /// in the kernel. In that case the lock may still be taken later, and then stays until it is unlocked or
+    /// `fd` is closed. Lock through a descriptor that has no other use.
     ///
     /// # Errors
     /// - `EAGAIN`: with `LOCK_NB`, another owner holds it. `EINVAL`: no such operation.

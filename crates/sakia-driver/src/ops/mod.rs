@@ -1,10 +1,10 @@
-//! The operations: a file for each, or for those of one kind, with the methods of [`Handle`](crate::Handle)
-//! that start them.
+//! The operations: one file for each operation or group of them, with the methods of
+//! [`Handle`](crate::Handle) that start them.
 
 // Declared above the modules that use them.
 
 /// Defines the class of an [`Operation`], and its descriptor, which is in this field. With `local`, the
-/// operation is local if the field is, and the fields after `and` are.
+/// operation is local if this field and the fields after `and` are.
 macro_rules! acts_on {
     ($class:ident, $($field:tt).+) => {
         #[inline(always)]
@@ -80,7 +80,7 @@ macro_rules! operation {
 
             $(fn route(&self, $rules: &crate::policy::Rules) -> crate::policy::Route {
                 let $it = self;
-                let _ = $it; // not each route asks it
+                let _ = $it; // unused by some routes
                 $route
             })?
 
@@ -98,8 +98,8 @@ macro_rules! of_numbers {
     };
 }
 
-/// Defines the value of an [operation]: none, a [filled vector](fills_vec), or a value of a type and its
-/// conversion from the completion.
+/// Defines the value of an [operation]: none, a [filled vector](fills_vec), or a value of a given type with
+/// its conversion from the completion.
 macro_rules! output {
     () => {
         no_output!();
@@ -112,7 +112,7 @@ macro_rules! output {
 
         fn complete(self, $completion: crate::operation::Completion) -> Self::Output {
             let $it = self;
-            let _ = &$it; // not each output asks it
+            let _ = &$it; // unused by some outputs
             $complete
         }
     };
@@ -240,17 +240,17 @@ pub(crate) fn note_filled<T: IoBufMut>(
 ) -> io::Result<usize> {
     let count = completion.result()? as usize;
     if count <= buf.bytes_len() {
-        return Ok(count); // all initialized before: nothing to note
+        return Ok(count); // all initialized before: nothing to record
     }
     let count = completion.count(len as usize)?;
-    // SAFETY: the completion says that the kernel has filled this number of bytes from the front on, which
-    // it has (the promise of `Backend::fills_what_it_reports`), or all of the room was initialized before;
-    // the number is limited to the requested room.
+    // SAFETY: the completion says that the kernel has filled `count` bytes from the front on. Either the
+    // promise of `Backend::fills_what_it_reports` makes that true, or all of the room was initialized before.
+    // The count is limited to the requested room.
     unsafe { buf.set_init(count) };
     Ok(count)
 }
 
-/// Returns the end of a read into the front of `buf`, as [`note_filled`].
+/// Returns the result of a read into the front of `buf`, as [`note_filled`] does.
 #[inline(always)]
 pub(crate) fn filled<T: IoBufMut>(
     completion: Completion,
@@ -260,8 +260,8 @@ pub(crate) fn filled<T: IoBufMut>(
     (note_filled(completion, &mut buf, len), buf)
 }
 
-/// Does the same with a vector. Without room, the operation asked for a length, which is at most the
-/// kernel's limit (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// Returns the result of an operation that fills a vector. If that has no room, the operation queried a
+/// length, which is at most the kernel's limit (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
     const KERNEL_MAX: usize = 65_536;
     match transfer_len(buf.bytes_room()) {
@@ -270,7 +270,8 @@ pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usiz
     }
 }
 
-/// Does the same with several buffers, filled one after the other. Only the first `BUFFERS_MAX` were used.
+/// Returns the result of a read into several buffers, filled one after the other. Only the first
+/// `BUFFERS_MAX` were used.
 pub(crate) fn note_all_filled<T: IoBufMut>(
     completion: Completion,
     bufs: &mut [T],
@@ -280,7 +281,7 @@ pub(crate) fn note_all_filled<T: IoBufMut>(
     let mut left = all;
     for buf in bufs.iter_mut().take(BUFFERS_MAX) {
         let count = left.min(buf.bytes_room());
-        // SAFETY: as in `note_filled`; each buffer is full before the next gets any.
+        // SAFETY: as in `note_filled`; each buffer is filled before the next one.
         unsafe { buf.set_init(count) };
         left -= count;
     }
@@ -293,7 +294,7 @@ pub(crate) fn room_of_all<T: IoBufMut>(bufs: &[T]) -> u32 {
     transfer_len(rooms.fold(0, usize::saturating_add))
 }
 
-/// Returns the length of a buffer as the kernel takes it, which moves at most 2 GiB less a page at a time.
+/// Returns the length of a buffer as the kernel takes it: at most 2 GiB less a page.
 #[inline(always)]
 pub(crate) fn transfer_len(len: usize) -> u32 {
     len.min(crate::MAX_RW_BYTES) as u32

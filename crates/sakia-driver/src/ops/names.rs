@@ -188,7 +188,7 @@ unsafe impl Operation for Mkdir {
     acts_on!(Bounded, at, local);
 
     fn route(&self, rules: &Rules) -> Route {
-        // If no plain call is tried, the rules do not apply: a ring has the opcode.
+        // A thread is not needed: a ring has the opcode.
         match path_route(rules, OpKind::Mkdir, &self.at, &*self.owner) {
             Route::Lane(_) => Route::Queue,
             route => only_in_memory(route, &*self.owner),
@@ -222,7 +222,7 @@ operation! {
     call from_to(Function::Linkat, &it.from, &it.to, it.flags);
 }
 
-/// A call that takes two paths and flags.
+/// Returns a call that takes two paths and flags.
 fn from_to(function: Function, from: &At, to: &At, flags: u32) -> Call {
     let args = [word(from.path()), register(to.raw()), word(to.path()), flags as usize];
     System::on(function, from.raw(), args)

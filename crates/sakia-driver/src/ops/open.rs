@@ -82,9 +82,9 @@ impl Handle {
     ///
     /// If the handle was dropped, a newly opened descriptor is closed.
     ///
-    /// The open does not wait for another program: the file is opened with `O_NONBLOCK`. A FIFO is opened at
-    /// once for reading, and for writing only if it has a reader (`ENXIO`). The flag is removed from a kind
-    /// of descriptor to which it matters; a regular file may keep it, to which it does not.
+    /// The open does not wait for another program, because the file is opened with `O_NONBLOCK`. A FIFO is
+    /// opened at once for reading, and for writing only if it has a reader (`ENXIO`). The flag is removed
+    /// from every kind of descriptor to which it matters; a regular file, to which it does not, may keep it.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: no descriptor left.
@@ -136,9 +136,9 @@ impl Handle {
         self.start(Openat2 { at, how, is_nonblock_added, owner })
     }
 
-    /// Waits until the FIFO `fd`, opened for reading, has had a writer: until an [`open`](Handle::open) that
-    /// waits would have returned. It occupies a thread of the elastic lane until then, even if the handle is
-    /// dropped.
+    /// Waits until the FIFO `fd`, opened for reading, has had a writer: until an
+    /// [`open_waiting`](Handle::open_waiting) of it would have returned. It occupies a thread of the elastic
+    /// lane until then, even if the handle is dropped.
     ///
     /// # Errors
     /// - `EINVAL`: not a FIFO opened for reading. `ECANCELED`: canceled before it began.
@@ -238,7 +238,7 @@ fn creates(flags: u64) -> bool {
     flags & u64::from(abi::O_CREAT) != 0
 }
 
-/// Returns the way of opening: a lookup in the cache, or for a file that may be made, a try in memory.
+/// Returns the route of an open: a lookup in the cache or, for a file that may be created, a try in memory.
 fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
     let route = path_route(rules, OpKind::Open, at, owner);
     if creates(flags) && owner.descriptors().are_of_this_process() {
@@ -247,8 +247,8 @@ fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
     route
 }
 
-/// Returns the way of an operation that makes a name: at once in memory, which is found out by trying, or as
-/// others do it.
+/// Returns the route of an operation that creates a name: a plain call if the try shows that the directory is
+/// in memory, otherwise the operation's usual route.
 pub(super) fn only_in_memory(route: Route, owner: &dyn Owner) -> Route {
     match route {
         Route::Now(_) if !owner.tries_in_memory() => Route::Queue,
@@ -256,7 +256,7 @@ pub(super) fn only_in_memory(route: Route, owner: &dyn Owner) -> Route {
     }
 }
 
-/// Takes note of whether a name was made in memory.
+/// Records whether a name was created in memory.
 pub(super) fn note_name(attempt: Attempt, owner: &dyn Owner) -> Retry {
     owner.note_in_memory(matches!(attempt, Attempt::Done(_)));
     queue_unless_done(attempt)
@@ -269,8 +269,8 @@ fn queue_unless_done(attempt: Attempt) -> Retry {
     }
 }
 
-/// Returns the route of a lookup: inline in the cache, which refuses uncached names; or a thread, if a
-/// server may have to be asked, which the cache does not show.
+/// Returns the route of a lookup: a plain call that fails for uncached names, or a thread if a server may
+/// have to be asked, which the cache cannot tell.
 pub(super) fn path_route(rules: &Rules, kind: OpKind, at: &At, owner: &dyn Owner) -> Route {
     if !rules.of(kind).tries_now {
         return Route::Queue;

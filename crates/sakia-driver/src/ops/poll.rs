@@ -12,7 +12,7 @@ use crate::sys::abi;
 pub struct PollEvents(pub u32);
 
 impl PollEvents {
-    /// Data or an end can be read.
+    /// Bytes, or the end, can be read.
     #[doc(alias = "POLLIN")]
     pub const READABLE: Self = Self(abi::POLLIN);
     /// A priority event: out-of-band data, or a notification of a kernel file.
@@ -28,8 +28,8 @@ impl PollEvents {
     #[doc(alias = "POLLHUP")]
     pub const HANG_UP: Self = Self(abi::POLLHUP);
 
-    /// The peer has shut down its sending side. Waited for together with [`READABLE`](PollEvents::READABLE),
-    /// and on a ring always.
+    /// The peer has shut down its sending side. Waited for together with [`READABLE`](PollEvents::READABLE);
+    /// a ring always waits for it.
     #[doc(alias = "POLLRDHUP")]
     pub const READ_HANG_UP: Self = Self(abi::POLLRDHUP);
 

@@ -53,8 +53,8 @@ impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
 
 impl Handle {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from `fd`, starting at byte
-    /// `offset`; at the file's own position, which moves, when `offset` is
-    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION), and whatever it is when `fd` has no positions.
+    /// `offset`; at the file's own position, which moves, if `offset` is
+    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION). If `fd` has no positions, `offset` has no effect.
     ///
     /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
@@ -91,8 +91,8 @@ impl Handle {
     }
 
     /// Reads as [`read`](Handle::read), into a block of the registered arena or a part of one, which saves
-    /// the kernel from looking up and pinning its pages each time. That matters for `O_DIRECT`: cached data
-    /// is read as into any other memory.
+    /// the kernel from looking up and pinning its pages each time. That matters for `O_DIRECT`; for cached
+    /// data it makes no difference.
     ///
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
@@ -105,9 +105,9 @@ impl Handle {
         if is_registered { self.start(read) } else { self.refuse(read, Errno::FAULT) }
     }
 
-    /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own
-    /// position, which moves, when `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), and
-    /// whatever it is when `fd` has no positions. A file opened to append ignores the offset.
+    /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own position,
+    /// which moves, if `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION). If `fd` has no positions,
+    /// `offset` has no effect. A file opened to append ignores the offset.
     ///
     /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
@@ -133,7 +133,7 @@ impl Handle {
     /// `RWF_APPEND`. With `RWF_DSYNC` the bytes are durable when it is done, as after `fdatasync(2)`.
     ///
     /// # Errors
-    /// - `EIO`: with `RWF_DSYNC` also when they could not be made durable.
+    /// - `EIO`: with `RWF_DSYNC`, also if the bytes could not be made durable.
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
     /// - `EOPNOTSUPP`: another flag, or one that the file system does not support. If it does not support
     ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may return `EAGAIN` instead,

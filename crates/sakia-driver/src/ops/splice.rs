@@ -1,16 +1,16 @@
 //! Moving bytes through a pipe within the kernel.
 //!
-//! A ring has an entry for this, and gives each to a worker of its own, which waits in the kernel: waiting
-//! splices would each occupy a thread. Here a waiting splice is a poll:
-//! 1. If neither end can make the call wait, it is a plain call with `SPLICE_F_NONBLOCK`. That flag is for
-//!    pipes; other files depend on their own mode, `O_NONBLOCK`.
-//! 2. If there was no data to move, or no room for it, the source is polled, then the target, and the call
-//!    is made again.
-//! 3. With an end that may make it wait all the same, a thread makes the call, after both ends were polled:
-//!    of the bounded lane for a file, otherwise of the elastic one.
+//! A ring has an entry for splices, and gives each to a kernel worker, which waits in the kernel: every
+//! waiting splice would occupy a thread. Here a waiting splice is a poll:
+//! 1. If neither end can make the call wait, it is a plain call with `SPLICE_F_NONBLOCK`. That flag only
+//!    affects pipes; other files depend on their own mode, `O_NONBLOCK`.
+//! 2. If there was no data to move, or no room for it, the source is polled, then the target, and the call is
+//!    repeated.
+//! 3. If an end may make the call wait in spite of that, a thread makes the call after both ends were polled:
+//!    a thread of the bounded lane for a file, otherwise of the elastic lane.
 //!
 //! The kernel keeps the pipe locked during the call, so a thread should not wait there for long. Into a file
-//! in blocking mode it moves no more at a time than fits whenever there is any room.
+//! in blocking mode the call moves only as much as fits whenever there is any room.
 //!
 //! Source: `splice(2)`, `fs/splice.c`.
 
@@ -82,18 +82,18 @@ struct SpliceRequest {
     flags: SpliceFlags,
 }
 
-/// The reason why a call may wait for one end.
+/// The reason why a call may wait for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// None: a pipe.
     Pipe,
     /// None: in non-blocking mode, or on the simulated kernel.
     NonBlocking,
-    /// Its device.
+    /// The file's device.
     File,
-    /// Its server, perhaps for ever.
+    /// The file's server, perhaps for ever.
     RemoteFile,
-    /// Its peer, perhaps for ever.
+    /// The peer, perhaps for ever.
     Blocking,
 }
 
@@ -107,7 +107,7 @@ struct SpliceCall {
 impl Handle {
     /// Moves up to `len` bytes of `from` to `to` within the kernel, as soon as there are any and the target
     /// has room for them. One of the two is a pipe. `from_offset` and `to_offset` are the offsets in a file,
-    /// which then keeps its own position. [`CURRENT_POSITION`] stands for that position, which moves; pipes,
+    /// whose own position then stays. [`CURRENT_POSITION`] stands for that position, which moves; pipes,
     /// sockets and similar files accept nothing else.
     ///
     /// Resolves to the number of bytes moved, which may be fewer than requested; 0 means that `from` has
@@ -123,12 +123,12 @@ impl Handle {
     ///
     /// Between pipes, and files in non-blocking mode, this thread makes the call. With a regular file, or
     /// with a socket or terminal in blocking mode, a thread of a lane does. Into a socket or terminal in
-    /// blocking mode a call moves at most 4 KiB, since it would wait there for more room; for more at a time
-    /// put it into non-blocking mode, if it is only polled and spliced.
+    /// blocking mode a call moves at most 4 KiB, since it would block for more room. To move more per call,
+    /// set non-blocking mode, if all uses of that file are polls and splices.
     ///
-    /// While a call reads or writes a slow file the kernel keeps the pipe locked, and every other call on
-    /// the pipe waits, even in non-blocking mode: also a read or a splice by this thread. Await one before
-    /// the next.
+    /// While a call reads or writes a slow file the kernel keeps the pipe locked, and every other call on the
+    /// pipe blocks, even in non-blocking mode: also a read or a splice by this thread. Await one operation on
+    /// the pipe before starting the next.
     ///
     /// # Errors
     /// - `EINVAL`: neither is a pipe, or both are the same one; an unknown flag; a target open for
@@ -140,7 +140,7 @@ impl Handle {
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `splice(2)`.
     ///
     /// # Kernel
-    /// 2.6.17. Not given to the ring, which has a worker for each. Source: `splice(2)`.
+    /// 2.6.17. Not given to the ring, which would occupy a worker for each. Source: `splice(2)`.
     pub fn splice(
         &self,
         from: &Fd,
@@ -159,8 +159,8 @@ impl Handle {
 }
 
 impl Splice {
-    /// Ends it with `ECANCELED`, or with its result if it was quicker. A call on a thread ends by itself.
-    /// Await the splice in either case.
+    /// Cancels the splice: it ends with `ECANCELED`, or with its result if it was quicker. A call on a thread
+    /// ends by itself. Await the splice in either case.
     pub fn cancel(&mut self) {
         self.is_canceled = true;
         match &mut self.stage {
@@ -230,8 +230,8 @@ impl SpliceRequest {
         [&self.from, &self.to].map(End::of)
     }
 
-    /// Returns whether both ends are polled before the first call: a thread is to make it, and the kernel
-    /// will not refuse it at once.
+    /// Returns whether both ends are polled before the first call, because a thread is to make it and the
+    /// kernel does not make it fail instead of blocking.
     fn is_polled_first(&self) -> bool {
         const KNOWN: u32 =
             abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;

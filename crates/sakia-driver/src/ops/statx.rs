@@ -24,7 +24,7 @@ pub struct Statx {
     at: At,
     flags: u32,
     result: Cell<StatxResult>,
-    /// The result is known already, from the choice of the route.
+    /// Set if the choice of the route has already filled the result.
     is_known: Cell<bool>,
     owner: Rc<dyn Owner>,
 }
@@ -120,7 +120,7 @@ impl Handle {
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
         let (result, is_known) = <_>::default();
         let statx = Statx { at, flags, result, is_known, owner: self.owner() };
-        // Kernels differ in whether they check flags that they do not need, and plain calls from rings.
+        // Kernels differ in whether they check flags that they do not need; so do plain calls and rings.
         let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
         if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
     }
@@ -131,8 +131,8 @@ impl Statx {
         self.at.c_path().unwrap_or_default().as_ptr().cast()
     }
 
-    /// Returns the route of a query about an open file. If nothing is known about the descriptor, finding
-    /// the route takes the same call, which then gives the result, too.
+    /// Returns the route of a query about an open file. If nothing is known about the descriptor, finding the
+    /// route makes the same call, which then provides the result, too.
     fn route_of(&self, fd: &Fd, rule: Rule) -> Route {
         if rule.tries_now
             && let Some(result) = fd.learn_with_stat()

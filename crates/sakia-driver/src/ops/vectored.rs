@@ -12,7 +12,7 @@ use crate::ops::{note_all_filled, room_of_all, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
-/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
+/// Maximum number of buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 pub(crate) const BUFFERS_MAX: usize = 1024;
 
 /// Several buffers, of which the first 1024 are used, with the vector that describes them.
@@ -35,7 +35,7 @@ impl<T: IoBuf> Parts<T> {
         used.map(T::bytes_len).fold(0, usize::saturating_add)
     }
 
-    /// Describes the bytes.
+    /// Returns the vector, which describes the bytes of the buffers.
     pub(super) fn bytes(&mut self) -> &mut [IoVec] {
         self.describe(|buf| IoVec { base: buf.stable_ptr().cast_mut(), len: buf.bytes_len() })
     }
@@ -57,7 +57,7 @@ impl<T: IoBufMut> Parts<T> {
         room_of_all(&self.bufs)
     }
 
-    /// Describes the room.
+    /// Returns the vector, which describes the room of the buffers.
     pub(super) fn room(&mut self) -> &mut [IoVec] {
         self.describe(|buf| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() })
     }

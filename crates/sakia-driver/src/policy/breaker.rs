@@ -1,4 +1,4 @@
-//! Plain calls that turn out to be slow.
+//! A circuit breaker for plain calls that turn out to be slow.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 /// The latency of a plain call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    /// When it was over, on the backend's clock.
+    /// The end of the call, on the backend's clock.
     pub(crate) end: Duration,
-    /// An upper bound of its latency.
+    /// An upper bound of its duration.
     pub(crate) took: Duration,
-    /// The thread slept in that call and no other. `None` if that was not measured: the time may include
-    /// other work.
+    /// Set if the thread slept in that call. `None` if that was not measured: the duration may include other
+    /// work.
     pub(crate) has_waited: Option<bool>,
 }
 
 /// Stops plain calls on a file system for a while after they have been slow.
 ///
 /// A call that may block is made without knowing whether it will. After a slow call the next ones are
-/// watched: did the thread sleep in them, rather than lose its processor to others? They are many, since the
-/// kernel blocks a writer once for many writes. One such wait of more than [`STALL`](Breaker::STALL), or
-/// several in a row of more than [`SLOW`](Breaker::SLOW), open the breaker: operations go to the queue,
-/// whose workers may block freely. After a pause, which doubles until all watched calls were quick, the next
-/// operation tries again.
+/// watched: did the thread sleep in them, rather than lose its processor to other threads? Many calls are
+/// watched, since the kernel blocks a writer once for many writes. One such sleep of more than
+/// [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the breaker:
+/// operations go to the queue, whose workers may block freely. After a pause, the next operation tries a
+/// plain call again. The pause doubles each time until all watched calls were quick.
 ///
 /// So a stalled device blocks a thread for as long as the kernel blocks a writer, once per trial of the
 /// breaker; twice the first time, since the first call was not watched.
@@ -33,9 +33,9 @@ pub(crate) struct Breaker {
     watched: Cell<u16>,
     /// Slow calls in a row.
     slow_in_a_row: Cell<u8>,
-    /// The next pause: the time that the breaker then stays open.
+    /// The duration of the next open state.
     pause: Cell<Duration>,
-    /// The number of times that it has opened.
+    /// The number of times that the breaker has opened.
     opened: Cell<u64>,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Breaker {
 enum BreakerState {
     /// Plain calls are made.
     Closed,
-    /// None are made, until then.
+    /// No calls are made until this time.
     Open { until: Duration },
-    /// One is on trial.
+    /// One call is on trial.
     Trial,
 }
 
@@ -90,7 +90,7 @@ impl Breaker {
         }
     }
 
-    /// The number of times that it has opened.
+    /// Returns the number of times that the breaker has opened.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.get()
     }
@@ -112,7 +112,7 @@ impl Breaker {
     #[cold]
     fn note_slowly(&self, timing: Timing) {
         if timing.took <= Self::SLOW || timing.has_waited == Some(false) {
-            // Quick; or the machine was slow, not the call.
+            // The call was quick, or the delay was the machine's and not the call's.
             self.state.set(BreakerState::Closed);
             let watched = self.watched.get().saturating_sub(1);
             self.watched.set(watched);
@@ -125,7 +125,7 @@ impl Breaker {
             return;
         }
         if timing.has_waited.is_none() {
-            // The delay may have another cause.
+            // The delay may have a cause other than the call.
             self.watched.set(if timing.took > Self::STALL { Self::WATCHED } else { 1 });
             return;
         }

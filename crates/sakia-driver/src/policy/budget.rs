@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// The budget of plain calls in one turn: 64 of the smallest, or fewer that copy more. That is about 50
-/// microseconds of calls, but the tasks that make them may work for any time in between. So if a loop
-/// reports when it begins to poll tasks, no calls are made once these have taken
+/// The budget of plain calls in one turn: 64 of the smallest, or fewer that copy more. These take about 50
+/// microseconds, but the tasks that make them may work for any time in between. So if a loop reports when it
+/// begins to poll tasks, no plain calls are made once the tasks have run for
 /// [`TIME_MAX`](InlineBudget::TIME_MAX):
 /// 1. The clock is read before every few calls: before each one while they are far apart, otherwise less and
-///    less often, up to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. The count continues across turns,
+///    less often, down to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. The count continues across turns,
 ///    so that turns of few calls are not missed.
 /// 2. It is read once more in a turn when a completion has arrived, which a load or two detect before each
 ///    call.
 ///
 /// So a task that works long between its calls waits for the next turn after one piece of work. If many
-/// earlier calls were close to each other, and no completion arrives, it does after up to 32 pieces.
-/// calls before were close to each other, and nothing tells of news, it does after up to 32 pieces.
+/// earlier calls were close to each other, and no completion arrives, it waits after up to 32 pieces.
+///
 /// Operations without a budget, of a kind that a ring batches well, go to the ring
 /// ([`crowded`](InlineBudget::crowded)). If many do so in a turn, all would have been better off there: an
 /// entry in a full queue costs less than a call. So the budget shrinks, and grows again when it suffices for
@@ -43,14 +43,14 @@ pub(crate) struct InlineBudget {
 enum Pace {
     /// The clock is read when a completion arrives.
     Listening,
-    /// It was read.
+    /// The clock was read.
     Heard,
-    /// Their time is over.
+    /// The time for plain calls is over.
     Late,
 }
 
 impl InlineBudget {
-    /// In units of a small call.
+    /// The full budget of a turn, in units of a small call.
     const TURN_MAX: u32 = 64;
     const TURN_MIN: u32 = 1;
     /// The number of operations in a turn that make a crowd.
@@ -232,7 +232,7 @@ mod tests {
                 clock += long; // a sleep, of which the tasks know nothing
             }
             assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
-            // If the work becomes long, that is detected soon.
+            // Work that becomes long is detected soon.
             inline_budget.renew();
             let count = call(&mut inline_budget, &mut clock, long, 100);
             assert!(count <= InlineBudget::STRIDE_MAX, "{count}");

@@ -76,7 +76,7 @@ pub enum CallSupport {
     Unknown,
     /// Calls with `RWF_NOWAIT`.
     NonBlocking,
-    /// All calls, and `RWF_NOWAIT` is not supported: the file is in memory.
+    /// All calls: `RWF_NOWAIT` is not supported, but the file is in memory.
     Any,
     /// No calls.
     None,

@@ -1,11 +1,11 @@
 //! Routes of operations: the queue of the backend, a plain system call inline, or a thread of a lane.
 //!
-//! A ring is not always the cheaper way: cached data is read by one plain call for less than the cost of an
-//! entry and its completion, and operations that the kernel gives to its workers anyway (buffered writes on
-//! most file systems, everything on a file system in memory, metadata queries) cost a multiple on a ring. So
-//! for each kind of operation a [`Rule`] names the first attempt. A plain call is made only if it does not
-//! wait for a device: it either fails instead of blocking (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is not
-//! known to block, and is timed.
+//! A ring is not always the cheaper way. One plain call reads cached data for less than the cost of an entry
+//! and its completion, and operations that the kernel gives to its workers anyway (buffered writes on most
+//! file systems, everything on a file system in memory, metadata queries) cost several times as much on a
+//! ring. So for each kind of operation a [`Rule`] names the first attempt. A plain call is made only if it
+//! does not wait for a device: either it fails instead of blocking (`RWF_NOWAIT`, `RESOLVE_CACHED`), or it is
+//! not known to block, and is timed.
 //!
 //! The driver learns from calls:
 //! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
@@ -35,7 +35,7 @@ use crate::counters::OpKind;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
-    /// Never, as long as the queue can do it.
+    /// No plain calls, as long as the queue can do the operation.
     #[default]
     Never,
     /// By a rule for each kind of operation.
@@ -47,7 +47,7 @@ pub enum Bypass {
 pub struct Rule {
     /// A plain call is tried before the queue.
     pub tries_now: bool,
-    /// Bytes beyond which it is not: the copy alone would delay other tasks.
+    /// Maximum number of bytes for a plain call: the copy of more would delay other tasks.
     pub bytes_max: u32,
 }
 
@@ -71,7 +71,7 @@ pub struct Rules {
     by_kind: [Rule; OpKind::COUNT],
 }
 
-/// The measured rules; see `PLATFORM.md` for their effect by file system. Kinds that are not here go to the
+/// The measured rules; see `PLATFORM.md` for their effect by file system. Kinds without a rule here go to the
 /// queue.
 const MEASURED: &[(OpKind, Rule)] = &[
     // Cached data is copied for less than the cost of an entry. Uncached data is refused, with read-ahead
@@ -79,23 +79,24 @@ const MEASURED: &[(OpKind, Rule)] = &[
     (OpKind::Read, Rule::SMALL),
     // A ring gives these to a worker, unless the file system supports non-blocking calls.
     (OpKind::Write, Rule::SMALL),
-    // The lookup succeeds from the cache, or is refused.
+    // The lookup succeeds from the cache, or fails at once.
     (OpKind::Open, Rule::NOW),
-    // A ring always gives these to a worker.
+    // A ring always gives queries to a worker.
     (OpKind::Statx, Rule::NOW),
-    // Nor does it do these at once. In memory they are short.
+    // A ring always gives these to a worker, too. In memory they are short.
     (OpKind::Mkdir, Rule::NOW),
     (OpKind::Copy, Rule::SMALL),
-    // The same work on the same thread either way.
+    // Closing is the same work on the same thread either way.
     (OpKind::Close, Rule::NOW),
-    // No ring has them.
+    // No ring has an entry for listing.
     (OpKind::List, Rule::NOW),
     (OpKind::SendFile, Rule::NOW),
-    // Some advice goes to a worker; all of it is short.
+    // A ring gives some advice to a worker; all of it is short.
     (OpKind::Advise, Rule::NOW),
     // Short, and independent of other programs.
     (OpKind::Socket, Rule::NOW),
-    // Batches of datagrams, by a call for many. The queue does all other receives, whatever this says.
+    // Batches of datagrams, by one call for many. All other receives go to the queue, whatever this rule
+    // says.
     (OpKind::Recv, Rule::NOW),
     (OpKind::Send, Rule::NOW),
 ];
@@ -136,7 +137,7 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// The mode of a plain call.
+/// Permission of a plain call to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallMode {
     /// It fails if it would have to wait: for a device, or for another program.
@@ -148,9 +149,9 @@ pub enum CallMode {
 /// The result of a plain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// A result as of a completion.
+    /// The call was made; the value is the result as in a completion.
     Done(i32),
-    /// It would have blocked; nothing was done.
+    /// The call would have blocked; nothing was done.
     WouldBlock,
     /// The file or the backend has no such call; nothing was done.
     Unsupported,
@@ -159,9 +160,9 @@ pub enum Attempt {
 /// The next attempt after a plain call that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// None: the result is the operation's.
+    /// None: the operation has its result.
     No,
-    /// It goes into the queue.
+    /// The operation goes into the queue.
     InQueue,
     /// Another plain call is made.
     Call(CallMode),

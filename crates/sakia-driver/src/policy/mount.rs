@@ -17,11 +17,11 @@ pub enum Support {
     /// Not tried yet.
     #[default]
     Unknown,
-    /// Supported: it has returned without blocking, or refused to block.
+    /// Supported: such a call has returned without blocking, or refused to block.
     Yes,
     /// Unsupported: every such call fails with `EOPNOTSUPP`.
     No,
-    /// It claims support, but reported the end of a file at another place.
+    /// It claims support, but has reported the end of a file at a wrong offset.
     Lies,
 }
 
@@ -41,24 +41,24 @@ pub struct MountFacts {
     pub nowait_write: Support,
     /// Plain calls have been slow, and are not made for a while.
     pub is_slow: bool,
-    /// The number of times that happened.
+    /// The number of times that plain calls have been slow.
     pub slow_count: u64,
 }
 
 impl MountFacts {
-    /// Returns the route of a read that a rule wants inline: buffered, and small enough for the rule. For a
-    /// file whose bytes were not in the page cache lately it is the queue.
+    /// Returns the route of a read that a rule wants inline: buffered, and small enough for the rule. The
+    /// route is the queue for a file whose bytes were not in the page cache lately.
     pub fn read_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_read)
     }
 
-    /// Returns the route of such a write.
+    /// Returns the route of a write that a rule wants inline.
     pub fn write_route(&self) -> Route {
         transfer_route(self.is_remote, self.nowait_write)
     }
 }
 
-/// Returns the route of a transfer on such a mount.
+/// Returns the route of a transfer on a mount with these properties.
 fn transfer_route(is_remote: bool, nowait: Support) -> Route {
     if is_remote { Route::Lane(Lane::Elastic) } else { local_route(nowait) }
 }
@@ -79,11 +79,11 @@ pub struct Mount {
     device: u64,
     file_system: Box<str>,
     pub(crate) is_remote: bool,
-    /// The kernel alone answers for it, and never with `ECANCELED`; see [`is_local`].
+    /// The kernel alone serves it, and never returns `ECANCELED`; see [`is_local`].
     pub(crate) is_local: bool,
-    /// Closing a file involves the kernel only.
+    /// Closing a file tells no server.
     pub(crate) closes_at_once: bool,
-    /// It has no device to wait for.
+    /// There is no device to wait for.
     pub(crate) is_in_memory: bool,
     nowait: [Cell<Support>; 2],
     pub(crate) breaker: Breaker,
@@ -115,7 +115,7 @@ impl Mount {
         }
     }
 
-    /// Returns whether a read may wait here on the thread itself, since it cannot refuse to.
+    /// Returns whether a read on the driver's thread may block, since the file system cannot refuse to.
     pub(crate) fn reads_wait(&self) -> bool {
         !self.is_remote && self.nowait(Direction::Read) == Support::No
     }
@@ -136,8 +136,8 @@ impl Mount {
 pub(crate) struct Mounts {
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
     remote: RefCell<RemotePaths>,
-    /// The last small file that was read as a whole is on a mount without `RWF_NOWAIT`: it pays to ask for
-    /// the mount of the next one before it is read.
+    /// The last small file read as a whole was on a mount without `RWF_NOWAIT`, so the next one's mount is
+    /// queried before the read.
     pub(crate) asks_first: Cell<bool>,
     names_in_memory: NamesInMemory,
 }
@@ -145,7 +145,7 @@ pub(crate) struct Mounts {
 /// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
 struct NamesInMemory {
-    /// Names that are not tried before the next one that is.
+    /// The number of names to skip before the next try.
     skipped: Cell<u32>,
     /// The number of names that are skipped after the next miss.
     pause: Cell<u32>,
@@ -180,12 +180,12 @@ impl Mounts {
         }
         remote.openings_left -= 1;
         let RemotePaths { mounts, here, .. } = &*remote;
-        // By the text of the path: a link that leads there is followed on this thread.
+        // By the text of the path: a symbolic link to such a mount is followed on this thread.
         mounts.may_hold(Path::new(OsStr::from_bytes(path)), || Some(here.clone()))
     }
 
-    /// Returns whether the next name is worth a try: it may be made in a directory in memory. Of names that
-    /// are made elsewhere, few are tried.
+    /// Returns whether the next name is worth a try, because it may be made in a directory in memory. Few of
+    /// the names that are made elsewhere are tried.
     pub(crate) fn tries_in_memory(&self) -> bool {
         let NamesInMemory { skipped, .. } = &self.names_in_memory;
         let left = skipped.get();
@@ -193,7 +193,7 @@ impl Mounts {
         left == 0
     }
 
-    /// Takes note of a try.
+    /// Records the result of a try.
     pub(crate) fn note_in_memory(&self, is_in_memory: bool) {
         const PAUSE_MAX: u32 = 64;
         let NamesInMemory { skipped, pause } = &self.names_in_memory;

@@ -1,14 +1,14 @@
-//! Buffers that notice when they are freed too early.
+//! Buffers that detect that they are freed too early.
 
 use std::ops::{Deref, DerefMut};
 
 use super::handle::SimHandle;
 use crate::buf::{IoBuf, IoBufMut};
 
-/// A buffer that tells the simulated kernel when it is freed. If an operation under way may still use
-/// it, that is counted, see [`SimHandle::freed_early`]. Made by [`SimHandle::buffer`].
+/// A buffer that reports to the simulated kernel when it is freed. If an operation in flight may still use
+/// it, the kernel counts that, see [`SimHandle::freed_early`]. Made by [`SimHandle::buffer`].
 ///
-/// Forgetting it is no fault: the bytes stay valid for ever.
+/// Forgetting it is allowed: the bytes stay valid for ever.
 #[derive(Debug)]
 pub struct SimBuf {
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Drop for SimBuf {
     }
 }
 
-// SAFETY: the promise of the vector, which is reached through the value alone.
+// SAFETY: the promise of the vector, which only this value reaches.
 unsafe impl IoBuf for SimBuf {
     fn stable_ptr(&self) -> *const u8 {
         self.bytes.stable_ptr()

@@ -1,4 +1,4 @@
-//! Canceling what is under way.
+//! Cancellation of operations in flight.
 //!
 //! A cancel and its operation race, and each outcome of the race is one that the real kernel has:
 //!
@@ -8,14 +8,14 @@
 //! | waits for a pipe | 0 | with `ECANCELED` |
 //! | is with a worker that has not begun | 0 | with `ECANCELED` |
 //! | is with a worker that has begun | `EALREADY` | by itself |
-//! | is ready, on a pipe, and not looked at yet | 0 | with `ECANCELED` |
-//! | is ready, on a pipe, and being looked at | `EALREADY` | by itself; with `ECANCELED` if it would wait |
+//! | is ready, on a pipe, and not yet examined | 0 | with `ECANCELED` |
+//! | is ready, on a pipe, and being examined | `EALREADY` | by itself; with `ECANCELED` if it would wait |
 //! | is ready, on a file | `ENOENT` | by itself |
 //! | was canceled before | `ENOENT` | with `ECANCELED` |
 //! | is stuck | `EALREADY` | never |
 //!
-//! Chance decides whether a worker has begun and a pipe is being looked at. The faults `CancelTooLate`
-//! and `CancelAlready` decide for a cancel that could go either way.
+//! Chance decides whether a worker has begun, and whether a pipe is being examined. The faults
+//! `CancelTooLate` and `CancelAlready` decide for a cancel with two possible outcomes.
 //!
 //! Source: `io_uring_cancelation(7)`, `io_uring_prep_cancel(3)`.
 
@@ -52,19 +52,19 @@ impl Machine {
 
     fn cancel_one(&mut self, id: u64, race: Option<CancelRace>) -> Result<(), Errno> {
         let has_begun = self.random.chance(1 << 15);
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         let (stage, may_wait) = (flight.stage, flight.request.may_wait());
         if flight.forced.is_some() {
-            return Err(Errno::NOENT); // canceled before
+            return Err(Errno::NOENT); // already canceled
         }
-        // Without the race being decided: whether it is won.
+        // The possible outcome of the race, before chance decides it.
         let can_win = match stage {
             Stage::Stuck | Stage::Inline => return Err(Errno::ALREADY),
             Stage::Armed => true,
             Stage::Worker => !has_begun,
             Stage::Ready => may_wait && !has_begun,
         };
-        // It would never end by itself.
+        // An armed operation would never end by itself.
         let must_win = stage == Stage::Armed;
         match race {
             Some(CancelRace::TooLate) if !must_win => {
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     fn cancel_now(&mut self, id: u64) {
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         flight.forced = Some(failed(Errno::CANCELED));
         if flight.stage != Stage::Ready {
             self.make_ready(id);

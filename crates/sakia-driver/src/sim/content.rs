@@ -1,15 +1,15 @@
-//! The bytes of a regular file: what readers see, and what the disk has of it.
+//! The bytes of a regular file: the side of readers, and the side of the disk.
 //!
-//! Readers see the page cache. The disk has what was synced or written back; the pages in which it may differ
-//! are *dirty*. Where the file ends is known apart from its pages, as on a disk: a crash may keep a length
-//! without the bytes, which are zeros then, or bytes without the length.
+//! Readers see the page cache. The disk has the bytes that were synced or written back; the pages in which it
+//! may differ are *dirty*. As on a disk, the file's length is stored apart from its pages: a crash may keep a
+//! length without the bytes, which are zeros then, or bytes without the length.
 //!
-//! A truncation is an entry of the [`Journal`](super::journal::Journal). What is written into room that it has
-//! freed goes into new blocks, so that the disk has it only after the truncation: there is no file of which
-//! one half is older than its truncation and the other half newer.
+//! A truncation is an entry of the [`Journal`](super::journal::Journal). Bytes written into space that it has
+//! freed go into new blocks, so that the disk has them only after the truncation: no crash leaves a file of
+//! which one half is older than its truncation and the other half newer.
 //!
-//! Pages that were dirty when a sync failed are clean afterwards, and the disk does not get them unless they
-//! are written again. The failure is told once to each open file; see [`Failures`].
+//! Pages that were dirty when a sync failed are clean afterwards, and the disk gets them only if they are
+//! written again. The failure is reported once to each open file; see [`Failures`].
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +29,12 @@ pub(super) struct Content {
     cached: Vec<u8>,
     /// The bytes on the disk.
     stored: Vec<u8>,
-    /// Pages that the disk may not have, each with the number of the truncation that has to be there before
-    /// it; 0 for none.
+    /// Pages that the disk may not have, each with the number of the truncation that has to reach the disk
+    /// before it; 0 for none.
     dirty: BTreeMap<usize, u64>,
-    /// Truncations that the disk may not have, oldest first: number in the journal, and length.
+    /// Truncations that the disk may not have, oldest first: the number in the journal, and the length.
     cuts: Vec<(u64, usize)>,
-    /// Pages that take room on the disk.
+    /// Pages that take space on the disk.
     allocated: BTreeSet<usize>,
     pub(super) failures: Failures,
 }
@@ -44,7 +44,7 @@ pub(super) struct Content {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
     count: u64,
-    /// The last failure was reported.
+    /// The last failure was reported to some file.
     is_told: bool,
 }
 
@@ -59,7 +59,7 @@ impl Failures {
         self.count - u64::from(self.count > 0 && !self.is_told)
     }
 
-    /// Returns whether there is a failure after `told`, and reports it.
+    /// Returns whether there is a failure after `told`, and marks it as reported.
     pub(super) fn tell(&mut self, told: &Cell<u64>) -> bool {
         let is_new = told.replace(self.count) != self.count;
         self.is_told |= is_new;
@@ -79,7 +79,7 @@ enum Fate {
 }
 
 impl Content {
-    /// A file that is on the disk.
+    /// Returns a file that is on the disk.
     pub(super) fn stored(bytes: Vec<u8>) -> Self {
         let allocated = (0..bytes.len().div_ceil(PAGE_BYTES)).collect();
         Self { stored: bytes.clone(), cached: bytes, allocated, ..Self::default() }
@@ -90,25 +90,25 @@ impl Content {
         &self.cached
     }
 
-    /// How many pages the disk may not have.
+    /// Returns the number of pages that the disk may not have.
     pub(super) fn dirty_pages(&self) -> usize {
         self.dirty.len()
     }
 
-    /// How many pages take room on the disk.
+    /// Returns the number of pages that take space on the disk.
     pub(super) fn allocated_pages(&self) -> usize {
         self.allocated.len()
     }
 
     // Changes.
 
-    /// Replaces all of it, on the disk too.
+    /// Replaces the whole content, on the disk too.
     pub(super) fn replace(&mut self, bytes: Vec<u8>) {
         let failures = std::mem::take(&mut self.failures);
         *self = Self { failures, ..Self::stored(bytes) };
     }
 
-    /// Puts bytes in, and makes the file longer if need be.
+    /// Writes bytes, and extends the file if needed.
     pub(super) fn write(&mut self, begin: usize, bytes: &[u8]) {
         let end = begin + bytes.len();
         if self.cached.len() < end {
@@ -119,12 +119,12 @@ impl Content {
         self.soil(begin..end);
     }
 
-    /// Makes the file longer, by zeros.
+    /// Extends the file with zeros.
     pub(super) fn extend(&mut self, len: usize) {
         self.cached.resize(len.max(self.cached.len()), 0);
     }
 
-    /// Cuts the file off. `number` is that of the truncation in the journal.
+    /// Truncates the file. `number` is that of the truncation in the journal.
     pub(super) fn cut(&mut self, len: usize, number: u64) {
         self.cached.truncate(len);
         self.cuts.push((number, len));
@@ -133,7 +133,7 @@ impl Content {
         self.allocated.split_off(&first_gone);
     }
 
-    /// Zeros within the file, which take no room where they fill pages.
+    /// Zeroes a range within the file; whole pages of it then take no space.
     pub(super) fn punch(&mut self, range: Range<usize>) {
         let end = range.end.min(self.cached.len());
         let begin = range.start.min(end);
@@ -143,12 +143,12 @@ impl Content {
         self.allocated.retain(|page| !inner.contains(page));
     }
 
-    /// Takes room for bytes that may come.
+    /// Allocates space for later bytes.
     pub(super) fn reserve(&mut self, range: Range<usize>) {
         self.allocated.extend(pages(&range));
     }
 
-    /// How many of the bytes in `range`, from its begin on, find room when there is some for so many pages.
+    /// Returns how many of the bytes in `range`, from its begin on, fit if `free_pages` pages are free.
     pub(super) fn fitting(&self, range: Range<usize>, mut free_pages: u64) -> usize {
         for page in pages(&range).filter(|page| !self.allocated.contains(page)) {
             if free_pages == 0 {
@@ -169,7 +169,7 @@ impl Content {
 
     // The disk.
 
-    /// The disk has the truncations up to this number.
+    /// Stores the truncations up to this number.
     pub(super) fn store_cuts(&mut self, number: u64) {
         let count = self.cuts.partition_point(|&(its, _)| its <= number);
         for (_, len) in self.cuts.drain(..count) {
@@ -177,7 +177,7 @@ impl Content {
         }
     }
 
-    /// The disk has the length, and the dirty pages among those of `range`. Returns how many these were.
+    /// Stores the length, and the dirty pages among those of `range`. Returns the number of pages stored.
     pub(super) fn sync(&mut self, range: Range<usize>) -> usize {
         self.store_cuts(u64::MAX);
         self.stored.resize(self.cached.len(), 0);
@@ -190,12 +190,12 @@ impl Content {
         count - self.dirty.len()
     }
 
-    /// Returns whether the disk may get a dirty page now: truncations come first.
+    /// Returns whether a dirty page may be stored now: truncations come first.
     pub(super) fn may_write_back(&self) -> bool {
         !self.dirty.is_empty() && self.cuts.is_empty()
     }
 
-    /// The disk gets one of the dirty pages, and as much of the length as that takes.
+    /// Stores one of the dirty pages, and as much of the length as it needs.
     pub(super) fn write_back(&mut self, random: &mut Random) {
         let index = random.below(self.dirty.len() as u64) as usize;
         let page = self.dirty.keys().nth(index).copied().expect("the index is below their number");
@@ -205,8 +205,8 @@ impl Content {
         self.store(page);
     }
 
-    /// A sync of the pages of `range` fails: they are clean now, and the disk does not have them. Returns how
-    /// many these were.
+    /// Fails a sync of the pages of `range`: they become clean, and the disk does not have them. Returns
+    /// their number.
     pub(super) fn lose(&mut self, range: Range<usize>) -> usize {
         self.failures.add();
         let pages = self.dirty_among(range);
@@ -216,21 +216,21 @@ impl Content {
         pages.len()
     }
 
-    /// Dirty pages that have bytes of the range.
+    /// Returns the dirty pages that have bytes of the range.
     fn dirty_among(&self, range: Range<usize>) -> Vec<usize> {
         let first = range.start / PAGE_BYTES;
         let end = range.end.div_ceil(PAGE_BYTES).max(first);
         self.dirty.range(first..end).map(|(&page, _)| page).collect()
     }
 
-    /// Copies a page to the disk, as far as the file goes there.
+    /// Copies a page to the disk, up to the end of the file there.
     fn store(&mut self, page: usize) {
         let end = ((page + 1) * PAGE_BYTES).min(self.stored.len()).min(self.cached.len());
         let begin = (page * PAGE_BYTES).min(end);
         self.stored[begin..end].copy_from_slice(&self.cached[begin..end]);
     }
 
-    /// Returns the content after a crash, when no more truncations reach the disk.
+    /// Returns the content after a crash, in which no more truncations reach the disk.
     pub(super) fn after_crash(self, random: &mut Random) -> Self {
         let fate = match random.below(4) {
             0 => Fate::Lost,
@@ -239,7 +239,7 @@ impl Content {
             _ => Fate::Sectors,
         };
         let (mut bytes, allocated) = (self.stored, self.allocated);
-        // A length that came after a truncation does not come before it.
+        // A length set after a truncation does not reach the disk before the truncation.
         if self.cuts.is_empty() {
             bytes.resize(surviving_len(fate, bytes.len(), self.cached.len(), random), 0);
         }
@@ -258,8 +258,8 @@ impl Content {
     }
 }
 
-/// The pages that take room after a crash that has left `bytes`: a hole stays one, and what a truncation has
-/// freed that is lost is there again.
+/// Returns the pages that take space after a crash that has left `bytes`: a hole stays a hole, and pages
+/// freed by a lost truncation are there again.
 fn allocated_after(bytes: &[u8], before: &BTreeSet<usize>) -> BTreeSet<usize> {
     let is_filled = |page: &[u8]| page.iter().any(|&byte| byte != 0);
     let pages = bytes.chunks(PAGE_BYTES).enumerate();
@@ -267,7 +267,7 @@ fn allocated_after(bytes: &[u8], before: &BTreeSet<usize>) -> BTreeSet<usize> {
     taken.map(|(page, _)| page).collect()
 }
 
-/// Copies the sector at `begin`, in which zeros follow the end of `from`, as far as `to` goes.
+/// Copies the sector at `begin`, padded with zeros after the end of `from`, up to the end of `to`.
 fn copy_padded(from: &[u8], to: &mut [u8], begin: usize) {
     let end = (begin + SECTOR_BYTES).min(to.len());
     let begin = begin.min(end);
@@ -276,7 +276,7 @@ fn copy_padded(from: &[u8], to: &mut [u8], begin: usize) {
     to[begin + known.len()..end].fill(0);
 }
 
-/// The length of a file that has grown, after a crash.
+/// Returns the length, after a crash, of a file that has grown.
 fn surviving_len(fate: Fate, old: usize, new: usize, random: &mut Random) -> usize {
     match (fate, random.below(3)) {
         (Fate::Lost, _) => old,
@@ -291,7 +291,7 @@ fn surviving_len(fate: Fate, old: usize, new: usize, random: &mut Random) -> usi
     }
 }
 
-/// The pages that have bytes of the range.
+/// Returns the pages that have bytes of the range.
 fn pages(range: &Range<usize>) -> Range<usize> {
     if range.is_empty() {
         return 0..0;
@@ -306,11 +306,11 @@ mod tests {
     const SEEDS: u64 = if cfg!(miri) { 2 } else { 60 };
     const STEPS: u8 = if cfg!(miri) { 6 } else { 40 };
 
-    /// The content, and every version of its bytes since the disk had all of it.
+    /// The content, and every version of its bytes since the disk had all of them.
     struct Story {
         content: Content,
         versions: Vec<Vec<u8>>,
-        /// Truncations so far, which here the journal keeps in order.
+        /// Truncations so far; this test keeps them in order as the journal does.
         cuts: u64,
     }
 
@@ -352,7 +352,7 @@ mod tests {
                     let byte = |at: usize| version.get(begin + at).copied().unwrap_or(0);
                     sector.iter().enumerate().all(|(at, &its)| its == byte(at))
                 };
-                // A length without its bytes; a tail that a truncation has made zeros.
+                // A length without its bytes, or a tail that a truncation has zeroed.
                 let is_empty = sector.iter().all(|&byte| byte == 0);
                 let is_cut = |version: &Vec<u8>| {
                     let end = sector.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);

@@ -1,8 +1,8 @@
 //! Durability, and the disk after a crash.
 //!
 //! The [module's](super#crashes) documentation has the rules of durability, and of the fate of other data
-//! when the power fails. Inodes have two sides, that of programs and that of the disk; syncs and write-back
-//! copy from the first to the second. A crash copies some more, at random, and leaves only the second.
+//! when the power fails. Inodes have two sides: the programs' and the disk's. Syncs and write-back copy from
+//! the programs' side to the disk's. A crash copies some more, at random, and leaves only the disk's.
 //!
 //! Sources: `fsync(2)`, `open(2)`, `syncfs(2)`, and the kernel's `Documentation/filesystems/ext4`; "All File
 //! Systems Are Not Created Equal" (Pillai et al., OSDI 2014) and "Can Applications Recover from fsync
@@ -22,11 +22,11 @@ use super::kernel::{Kernel, OpenFile};
 use super::random::Random;
 use super::tree::{InodeId, Last, Names, Node, Place, Tree};
 
-/// The most entries that the journal has: the oldest are stored when it is full.
+/// Maximum number of entries of the journal: when it is full, the oldest are stored.
 const JOURNAL_ENTRIES_MAX: usize = 1024;
 
-/// The disk that a simulated machine starts with: the durable data of another one, and the other data that
-/// survived its crash.
+/// The disk that a simulated machine starts with: the durable data of another machine, and the data that
+/// survived its crash by chance.
 ///
 /// From [`SimHandle::crash`](super::SimHandle::crash), for [`SimBuilder::disk`].
 #[derive(Clone)]
@@ -39,13 +39,13 @@ impl Disk {
         self.tree.clone()
     }
 
-    /// The content of a file. `None` when there is none.
+    /// Returns the content of a file. `None` if there is no such file.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let content = self.tree.inode(self.lookup(path.as_ref())?).content()?;
         Some(content.to_vec())
     }
 
-    /// The names in a directory, in order. `None` when there is none.
+    /// Returns the names in a directory, in order. `None` if there is no such directory.
     pub fn names(&self, path: impl AsRef<[u8]>) -> Option<Vec<Vec<u8>>> {
         match &self.tree.inode(self.lookup(path.as_ref())?).node {
             Node::Directory(directory) => Some(directory.names.keys().cloned().collect()),
@@ -78,15 +78,15 @@ pub(super) enum Level {
 pub(super) struct Durability {
     /// Every write is durable before it completes.
     pub(super) syncs: Option<Level>,
-    /// The failures of its file, and of the file system, that it has been told of.
+    /// The failures of its file and of the file system that were reported to it.
     told_of_file: Cell<u64>,
     told_of_disk: Cell<u64>,
 }
 
-/// The disk, beside what inodes know of it.
+/// The disk, apart from the data in inodes.
 #[derive(Debug)]
 pub(super) struct Device {
-    /// Chooses what survives. Apart from other choices: a crash changes nothing else.
+    /// Chooses the surviving data. Separate from other choices, so that a crash does not change them.
     random: Random,
     /// See [`SimBuilder::write_back`].
     write_back: u16,
@@ -94,9 +94,9 @@ pub(super) struct Device {
     bytes_max: u64,
     /// The holders of open files, if space is limited: a file takes space as long as it is open.
     holders: Vec<(InodeId, Weak<OpenFile>)>,
-    /// Of the whole file system.
+    /// Failures of the whole file system.
     failures: Failures,
-    /// The next sync loses what it was to make durable. Set for one operation by the machine.
+    /// The next sync loses its data. Set for one operation by the machine.
     pub(super) loses_sync: bool,
     /// See [`SimBuilder::crash_at`].
     crash_at: Option<u64>,
@@ -138,7 +138,7 @@ impl Kernel {
         }
     }
 
-    /// Does `fsync(2)` or `fdatasync(2)`, or a durable write's sync of the bytes in `range`.
+    /// Performs `fsync(2)` or `fdatasync(2)`, or a durable write's sync of the bytes in `range`.
     ///
     /// # Errors
     /// `EIO`: an injected failure, or an earlier one that was not reported to the open file. `EINVAL`: not a
@@ -159,7 +159,7 @@ impl Kernel {
                 }
                 content.failures.tell(&file.durability.told_of_file)
             }
-            // Nothing is lost of a journal: its next commit has it.
+            // A journal loses nothing: its next commit has the changes.
             _ => fails,
         };
         if is_told {
@@ -174,7 +174,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// `syncfs(2)`.
+    /// Performs `syncfs(2)`.
     ///
     /// # Errors
     /// `EIO`, as [`sync`](Kernel::sync).
@@ -199,7 +199,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes something to the disk without a request.
+    /// Writes some data to the disk without a request.
     pub(super) fn write_back_some(&mut self) {
         if !self.device.random.chance(self.device.write_back) {
             return;
@@ -224,7 +224,7 @@ impl Kernel {
         }
     }
 
-    /// How many of the bytes in `range` of a file, from its begin on, find room.
+    /// Returns how many of the bytes in `range` of a file, from its begin on, fit on the disk.
     pub(super) fn fitting(&mut self, id: InodeId, range: Range<usize>) -> usize {
         let Some((_, free)) = self.blocks() else { return range.len() };
         match &self.tree.inode(id).node {
@@ -233,7 +233,7 @@ impl Kernel {
         }
     }
 
-    /// The pages that the disk has, and those that are free. `None` when there is no end to them.
+    /// Returns the numbers of the disk's pages and of its free pages. `None` if the disk is unlimited.
     pub(super) fn blocks(&mut self) -> Option<(u64, u64)> {
         if !self.device.is_limited() {
             return None;
@@ -262,7 +262,7 @@ impl Kernel {
         Disk { tree }
     }
 
-    /// To be called after every event.
+    /// Crashes if the event of [`SimBuilder::crash_at`] has come. To be called after every event.
     pub(super) fn crash_if_due(&mut self) {
         if self.device.crash_at.is_some_and(|at| self.log.events() >= at) {
             self.device.crash_at = None;
@@ -288,7 +288,7 @@ impl Tree {
         number
     }
 
-    /// Makes durable what a sync of an inode does. Returns the number of pages.
+    /// Makes durable the data that a sync of an inode covers. Returns the number of pages.
     fn sync(&mut self, id: InodeId, level: Level, range: Range<usize>) -> usize {
         if let Some(last) = self.journal.last_in(id) {
             self.store_up_to(last);
@@ -306,7 +306,7 @@ impl Tree {
         }
     }
 
-    /// The disk has all that the journal has.
+    /// Stores all entries of the journal.
     pub(super) fn store_names(&mut self) {
         self.store_up_to(self.journal.last());
     }
@@ -317,10 +317,10 @@ impl Tree {
         }
     }
 
-    /// The disk gets the oldest entries of the journal, some or all. Returns how many.
+    /// Stores the oldest entries of the journal, some or all. Returns their number.
     fn store_some(&mut self, random: &mut Random) -> usize {
         let all = self.journal.len();
-        // All of them is what lost pages are worst with.
+        // Storing all entries is the worst case for lost pages.
         let count = if random.below(3) == 0 { all } else { random.below(all as u64 + 1) as usize };
         for _ in 0..count {
             self.store_next(u64::MAX);
@@ -328,7 +328,7 @@ impl Tree {
         count
     }
 
-    /// The disk gets a page of a file. Returns how many the file has left.
+    /// Stores a page of a file. Returns the number of pages that the file has left.
     fn store_page(&mut self, random: &mut Random) -> Option<usize> {
         let may = |content: &&mut Content| content.may_write_back();
         let mut dirty: Vec<_> = self.contents_mut().filter(may).collect();
@@ -344,7 +344,7 @@ impl Tree {
         while self.store_next(number) {}
     }
 
-    /// The disk gets the oldest entry of the journal, if its number is not above this one.
+    /// Stores the oldest entry of the journal, if its number is not above `up_to`.
     fn store_next(&mut self, up_to: u64) -> bool {
         let Some(Entry { number, changes }) = self.journal.take(up_to) else { return false };
         for change in changes {
@@ -374,7 +374,7 @@ impl Tree {
 
     // After a crash.
 
-    /// Only what the disk has is there, and of what it may have what chance has chosen.
+    /// Leaves only the data that the disk has, and of data that it may have a random part.
     fn reboot(&mut self, random: &mut Random) {
         self.journal = Journal::default();
         for inode in &mut self.inodes {
@@ -391,7 +391,7 @@ impl Tree {
         self.count_links();
         for inode in &mut self.inodes {
             match &mut inode.node {
-                // It has no name left.
+                // The inode has no name left.
                 node if inode.links == 0 => *node = Node::File(Content::default()),
                 Node::File(content) => *content = std::mem::take(content).after_crash(random),
                 Node::Directory(_) | Node::Symlink(_) => {}
@@ -399,7 +399,7 @@ impl Tree {
         }
     }
 
-    /// Finds out how many names lead to each inode, and in which directory each directory is.
+    /// Counts the names of each inode, and finds each directory's parent.
     fn count_links(&mut self) {
         let mut found = vec![InodeId::ROOT];
         self.inode_mut(InodeId::ROOT).links = 2;

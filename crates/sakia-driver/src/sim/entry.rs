@@ -1,6 +1,6 @@
 //! Requests to the kernel: the entries of a ring, or calls.
 //!
-//! An entry is decoded when it is pushed: from there on it is the equivalent call. Checks here are those
+//! An entry is decoded when it is pushed, and is the equivalent call from then on. The checks here are those
 //! that a ring makes before it starts an operation; errors of a descriptor, a path or an offset are found
 //! when the operation is prepared or performed.
 //!
@@ -29,10 +29,10 @@ const CANCEL_KINDS: u32 =
 /// Flags of a transfer that Linux 4.18 knows.
 const RWF_KNOWN: u32 = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND;
 const ACCEPT_MULTISHOT: u16 = abi::IORING_ACCEPT_MULTISHOT as u16;
-/// A hint.
+/// A hint, without effect here.
 const POLL_FIRST: u16 = abi::IORING_RECVSEND_POLL_FIRST as u16;
 const RECV_MULTISHOT: u16 = abi::IORING_RECV_MULTISHOT as u16;
-/// Flags that make no sense for a receive that goes on: it waits for some bytes, and takes them.
+/// Flags that make no sense for a multishot receive, which waits for some bytes, and takes them.
 const REFUSED_MULTISHOT: u32 = DONT_WAIT | RecvFlags::WAITALL.bits() | RecvFlags::PEEK.bits();
 
 /// A pending operation.
@@ -40,14 +40,14 @@ const REFUSED_MULTISHOT: u32 = DONT_WAIT | RecvFlags::WAITALL.bits() | RecvFlags
 pub(crate) struct Asked {
     pub(crate) name: Name,
     pub(crate) user_data: u64,
-    /// It is to be done by a worker.
+    /// A worker is to perform it.
     pub(crate) is_async: bool,
     /// The requested call, or its immediate result.
     pub(crate) call: Result<Call, Errno>,
 }
 
 impl Asked {
-    /// By an entry. `registered` is the address and the length of the registered buffer.
+    /// Makes an operation from an entry. `registered` is the address and the length of the registered buffer.
     ///
     /// # Safety
     ///
@@ -62,7 +62,7 @@ impl Asked {
         }
     }
 
-    /// By a call.
+    /// Makes an operation from a call.
     pub(crate) fn by_call(call: Call, user_data: u64) -> Self {
         Self { name: Name::of(&call), user_data, is_async: false, call: Ok(call) }
     }
@@ -79,7 +79,7 @@ impl Queued for Asked {
     }
 }
 
-/// An operation as a test asks for it.
+/// An operation in the form that tests use.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -351,7 +351,7 @@ fn decode_cancel(sqe: &Sqe) -> Result<Call, Errno> {
         abi::IORING_ASYNC_CANCEL_ANY => Victims::Any,
         _ => Victims::UserData(sqe.addr),
     };
-    // `ANY` means all, whether it says so or not.
+    // `ANY` means all, with or without `ALL`.
     let of_all = abi::IORING_ASYNC_CANCEL_ALL | abi::IORING_ASYNC_CANCEL_ANY;
     Ok(Call::Cancel { victims, all: flags & of_all != 0 })
 }
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
 
     fn of(sqe: Sqe) -> Result<Call, Errno> {
-        // SAFETY: entries of this module's tests whose memory is read name none.
+        // SAFETY: these entries name no memory that decoding reads.
         unsafe { decode(&sqe, None) }
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let result = |addr: usize, len, index| {
             let addr = ptr::without_provenance_mut(addr);
             let sqe = Sqe::read_fixed(0, addr, len, 0, index);
-            // SAFETY: nothing is read.
+            // SAFETY: decoding reads no memory.
             unsafe { decode(&sqe, Some((4096, 8192))) }
         };
         for (addr, len) in [(4096, 8192), (4096, 0), (12_287, 1), (12_288, 0)] {

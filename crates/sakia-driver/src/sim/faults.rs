@@ -1,7 +1,7 @@
 //! Injected faults, by probability or by script.
 //!
 //! A fault is chosen when an entry is consumed, or when an enter begins, and counted when it takes effect: a
-//! read of one byte that was to be short is not counted.
+//! short read of one byte is not counted.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ kinds! {
     ShortCq,
     /// A read or write moves fewer bytes than it could.
     ShortTransfer,
-    /// An operation fails without effect; a close takes effect all the same.
+    /// An operation fails without effect, except that a close takes effect.
     Errno,
     /// An operation fails with the kernel's own `ERESTARTSYS` (512).
     Restart,
@@ -52,27 +52,27 @@ kinds! {
     CancelTooLate,
     /// A cancel finds its operation running (`EALREADY`).
     CancelAlready,
-    /// A second completion with the same `user_data` comes some time after the first. A driver
-    /// tells it from that of a later operation only if no two have the same `user_data`.
+    /// A second completion with the same `user_data` comes some time after the first. A driver can tell it
+    /// from a later operation's only if no two operations have the same `user_data`.
     Duplicate,
-    /// A completion comes with a `user_data` that nothing in flight has.
+    /// A completion comes with a `user_data` that no operation in flight has.
     Stale,
     /// A completion goes to the overflow list although there is a place for it.
     Held,
-    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost:
-    /// the next sync succeeds, readers see it all the same, and it is gone after a crash. Every file that
-    /// was open is told once.
+    /// A sync, or a durable write, fails with `EIO`, and its data is lost: the next sync succeeds, readers
+    /// still see the data, and it is gone after a crash. The failure is reported once to every file that was
+    /// open.
     FsyncFailed,
     /// An operation never completes, canceled or not.
     Stuck,
-    /// A plain call that must not wait would have to.
+    /// A plain call that must not block would have to.
     PlainBlocks,
-    /// A plain read that must not wait answers 0 before the end of the file.
+    /// A plain read that must not block returns 0 before the end of the file.
     PlainEnd,
-    /// A plain call takes up to 20 ms, in which the thread waits.
+    /// A plain call takes up to 20 ms, during which the thread waits.
     PlainStall,
-    /// A connection is broken off when one of its ends sends or receives: what is on its way is lost, and
-    /// each end gets `ECONNRESET`.
+    /// A connection is reset when one of its ends sends or receives: data in transit is lost, and each end
+    /// gets `ECONNRESET`.
     Reset,
     /// A datagram on the network does not arrive.
     DatagramLost,
@@ -80,12 +80,12 @@ kinds! {
     DatagramDuplicated,
     /// A datagram on the network overtakes the one before.
     DatagramReordered,
-    /// A receive into provided buffers fails with `ENOBUFS` though there are some.
+    /// A receive into provided buffers fails with `ENOBUFS` although there are some.
     NoBuffers,
-    /// A server of files answers an operation with an errno of its choice, although it has done what was
-    /// asked; see [`Fault::ServerErrno`]. By probability any errno that a server can send: 1 to 511.
+    /// A file server returns an errno of its choice for an operation that it has performed; see
+    /// [`Fault::ServerErrno`]. By probability, any errno that a server can send: 1 to 511.
     ServerErrno,
-    /// An operation that is to go on ends with a completion that says so, but for no reason.
+    /// A multishot operation ends without a reason, with a last completion like the earlier ones.
     MultishotEnded,
 }
 
@@ -98,7 +98,7 @@ impl FaultKind {
     pub const SERVER: [Self; 1] = [Self::ServerErrno];
 }
 
-/// The number of kinds.
+/// The number of fault kinds.
 const KINDS: usize = FaultKind::ALL.len();
 
 /// The fault of one operation.
@@ -107,14 +107,14 @@ const KINDS: usize = FaultKind::ALL.len();
 pub enum Fault {
     /// It moves at most this many bytes, at least one.
     Short(u32),
-    /// It fails with this errno, without effect; a close takes effect all the same.
+    /// It fails with this errno without effect, except that a close takes effect.
     Errno(i32),
     /// It fails with the kernel's own `ERESTARTSYS` (512).
     Restart,
-    /// For a cancel: it answers `ENOENT`, and what it was to cancel ends by itself. Without effect
-    /// where that would not end.
+    /// For a cancel: it returns `ENOENT`, and its victim ends by itself. Without effect if the victim would
+    /// not end.
     CancelTooLate,
-    /// For a cancel: it answers `EALREADY`. What it was to cancel ends by itself or is canceled.
+    /// For a cancel: it returns `EALREADY`. Its victim ends by itself or is canceled.
     CancelAlready,
     /// A second completion follows some time after the first.
     Duplicate,
@@ -124,12 +124,12 @@ pub enum Fault {
     Held,
     /// It never completes.
     Stuck,
-    /// A sync, or a write that is to be durable, fails with `EIO`, and what it was to make durable is lost;
-    /// see [`FaultKind::FsyncFailed`]. Without effect on others.
+    /// A sync, or a durable write, fails with `EIO`, and its data is lost; see [`FaultKind::FsyncFailed`].
+    /// Without effect on other operations.
     FsyncFailed,
     /// It takes this long in a worker. Not counted as a fault.
     Delay(Duration),
-    /// The connection that it sends or receives on is broken off.
+    /// The connection on which it sends or receives is reset.
     Reset,
     /// The datagram that it sends on the network does not arrive.
     DatagramLost,
@@ -137,14 +137,15 @@ pub enum Fault {
     DatagramDuplicated,
     /// The datagram that it sends on the network overtakes the one before.
     DatagramReordered,
-    /// For a receive into provided buffers: after this many completions it fails with `ENOBUFS` though
-    /// there are some. Without effect on others.
+    /// For a receive into provided buffers: after this many completions it fails with `ENOBUFS` although
+    /// there are some. Without effect on other operations.
     NoBuffers(u32),
-    /// An operation on a file is done, and answered with this errno nevertheless: what was opened is closed
-    /// again, what was written stays. Without effect on others, and on what fails by itself.
+    /// An operation on a file is performed, but returns this errno: a descriptor that it opened is closed
+    /// again, bytes that it wrote stay. Without effect on other operations, and on those that fail by
+    /// themselves.
     ServerErrno(i32),
-    /// For an operation that goes on: after this many completions it has one more, with a result as the
-    /// others, and that is its last. Without effect on others.
+    /// For a multishot operation: after this many completions its next one, with a result like the others, is
+    /// its last. Without effect on other operations.
     MultishotEnded(u32),
 }
 
@@ -166,11 +167,11 @@ pub enum EnterFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlainFault {
-    /// One that must not wait would have to. Another is not affected.
+    /// A call that must not block would have to. Without effect on other calls.
     WouldBlock,
     /// It moves at most this many bytes, at least one.
     Short(u32),
-    /// One that must not wait answers 0, without effect. Another is not affected.
+    /// A call that must not block returns 0, without effect. Without effect on other calls.
     End,
     /// It fails with this errno, without effect.
     Errno(i32),
@@ -180,7 +181,7 @@ pub enum PlainFault {
     Busy(Duration),
 }
 
-/// Which operations a scripted fault is meant for.
+/// The operations that a scripted fault is meant for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     name: Option<Name>,
@@ -189,32 +190,32 @@ pub struct Target {
 }
 
 impl Target {
-    /// Any operation.
+    /// Returns all operations.
     pub const fn any() -> Self {
         Self { name: None, user_data: None, skip: 0 }
     }
 
-    /// Operations that an entry with this opcode asks for, and calls that ask for the same.
+    /// Returns the operations of entries with this opcode, and of equivalent calls.
     pub const fn opcode(opcode: Opcode) -> Self {
         Self { name: Some(Name::of_opcode(opcode)), ..Self::any() }
     }
 
-    /// Calls of this system call, where no entry asks for the same.
+    /// Returns the calls of this system call that have no equivalent entry.
     pub const fn function(function: Function) -> Self {
         Self { name: Some(Name::of_function(function)), ..Self::any() }
     }
 
-    /// Calls of `copy_file_range(2)`.
+    /// Returns the calls of `copy_file_range(2)`.
     pub const fn copy_file_range() -> Self {
         Self { name: Some(Name::COPY_FILE_RANGE), ..Self::any() }
     }
 
-    /// Operations with this `user_data`.
+    /// Returns the operations with this `user_data`.
     pub const fn user_data(user_data: u64) -> Self {
         Self { user_data: Some(user_data), ..Self::any() }
     }
 
-    /// The same, but not the first `count` of them.
+    /// Returns the same operations without the first `count`.
     #[must_use]
     pub const fn skip(mut self, count: u32) -> Self {
         self.skip = count;
@@ -227,7 +228,7 @@ impl Target {
     }
 }
 
-/// A cancel that does not cancel.
+/// A cancel request that fails to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelRace {
     TooLate,
@@ -237,7 +238,7 @@ pub(super) enum CancelRace {
 /// The chosen faults of one operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
-    /// The most bytes to move.
+    /// Maximum number of bytes to move.
     pub(super) short: Option<u32>,
     /// The errno to fail with.
     pub(super) errno: Option<i32>,
@@ -246,19 +247,19 @@ pub(super) struct Plan {
     pub(super) stale: bool,
     pub(super) held: bool,
     pub(super) stuck: bool,
-    /// The data that it is to make durable is lost.
+    /// The operation's data is lost instead of becoming durable.
     pub(super) loses_sync: bool,
-    /// How long it takes in a worker.
+    /// The time that it takes in a worker.
     pub(super) delay: Option<Duration>,
-    /// Its connection is broken off.
+    /// Its connection is reset.
     pub(super) reset: bool,
     /// The fate of its datagram.
     pub(super) fate: Option<Fate>,
     /// The errno that a server returns after doing what was requested.
     pub(super) server_errno: Option<i32>,
-    /// After how many completions it finds no buffers.
+    /// The number of completions after which it finds no buffers.
     pub(super) no_buffers_after: Option<u32>,
-    /// After how many completions one is its last.
+    /// The number of completions after which the next is its last.
     pub(super) ends_after: Option<u32>,
 }
 
@@ -295,11 +296,11 @@ pub(super) const ERESTARTSYS: i32 = 512;
 pub(super) struct Faults {
     per_65536: [u16; KINDS],
     counts: [u64; KINDS],
-    /// Faults to come for operations; the first whose turn it is applies.
+    /// Faults to come for operations; the first that is due applies.
     script: Vec<(Target, Fault)>,
-    /// Faults to come for enters, with the number of enters that go well before.
+    /// Faults to come for enters, each with the number of enters to skip before.
     enter_script: Vec<(u32, EnterFault)>,
-    /// Faults to come for plain calls; the first whose turn it is applies.
+    /// Faults to come for plain calls; the first that is due applies.
     plain_script: Vec<(Target, PlainFault)>,
 }
 
@@ -338,7 +339,7 @@ impl Faults {
         self.plain_script.push((target, fault));
     }
 
-    /// Scripted faults whose turn has not come.
+    /// Returns the number of scripted faults that have not taken effect.
     pub(super) fn scripted(&self) -> usize {
         self.script.len() + self.enter_script.len() + self.plain_script.len()
     }
@@ -383,14 +384,14 @@ impl Faults {
         self.roll_multishot(call, random, plan);
     }
 
-    /// Failures by probability, for operations that can fail.
+    /// Chooses failures by probability, for operations that can fail.
     fn roll_failure(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
         let errnos = errnos(call);
         if errnos.is_empty() {
             return;
         }
         if self.rolls(FaultKind::ShortTransfer, random) && plan.short.is_none() {
-            // Of a vector this is the number of buffers, which is short indeed.
+            // For a vector, `len` is the number of buffers, so the transfer is very short.
             plan.short = Some(1 + random.below(len(call).max(1)) as u32);
         }
         if self.rolls(FaultKind::Errno, random) && plan.errno.is_none() {
@@ -407,7 +408,8 @@ impl Faults {
         plan.loses_sync |= self.loses_sync(call, random);
     }
 
-    /// Returns whether the data that the operation is to make durable is lost; no effect on other writes.
+    /// Returns whether the operation's data is lost instead of becoming durable. Always false for other
+    /// operations.
     pub(super) fn loses_sync(&self, call: &Call, random: &mut Random) -> bool {
         let may_sync = match call {
             Call::Transfer(transfer) => transfer.direction == Direction::Write,
@@ -446,7 +448,7 @@ impl Faults {
         }
     }
 
-    /// How an operation that goes on ends too early, by probability: soon, or it might end before that.
+    /// Chooses by probability whether a multishot operation ends too early, and after how many completions.
     fn roll_multishot(&self, call: &Call, random: &mut Random, plan: &mut Plan) {
         const SHOTS_MAX: u64 = 4;
         let selects = matches!(call, Call::RecvMany { .. });
@@ -493,8 +495,8 @@ impl Faults {
         None
     }
 
-    /// Chooses the fault of a submit or enter while `pending` entries wait and `free` places of the
-    /// completion queue are free.
+    /// Chooses the fault of a submit or enter for `pending` entries and `free` free places of the completion
+    /// queue.
     pub(super) fn for_enter(
         &mut self,
         pending: u32,
@@ -540,7 +542,7 @@ impl Faults {
     }
 }
 
-/// Takes the fault out of a script whose turn it is at this operation.
+/// Takes the fault out of a script that is due at this operation.
 fn take_due<T>(script: &mut Vec<(Target, T)>, asked: &Asked) -> Option<T> {
     let mut due = None;
     for (index, (target, _)) in script.iter_mut().enumerate() {
@@ -556,7 +558,7 @@ fn take_due<T>(script: &mut Vec<(Target, T)>, asked: &Asked) -> Option<T> {
     due.map(|index| script.remove(index).1)
 }
 
-/// The kind under which a failing enter is counted.
+/// Returns the kind under which a failing enter is counted.
 pub(super) fn enter_kind(errno: i32) -> FaultKind {
     match Errno::from_raw_os_error(errno) {
         Errno::INTR => FaultKind::EnterInterrupted,
@@ -566,15 +568,14 @@ pub(super) fn enter_kind(errno: i32) -> FaultKind {
     }
 }
 
-/// The errnos that a server of files can send: the kernel takes no others for an answer.
+/// Maximum errno of a file server: the kernel accepts no others.
 const SERVER_ERRNO_MAX: u64 = 511;
 
-/// Returns an errno of a server: any, and often one with another meaning in the driver, above all
+/// Returns an errno of a file server: any, and often one that has another meaning in the driver, above all
 /// `ECANCELED`.
 ///
 /// Ambiguous ones are left out: an operation on a name does not return an error that the name explains, and
 /// `EBADF` is returned only for a descriptor that was closed.
-/// what was not closed by anybody is not a bad number.
 fn server_errno(call: &Call, random: &mut Random) -> i32 {
     const NOTABLE: [Errno; 10] = [
         Errno::INTR,
@@ -619,7 +620,8 @@ fn server_errno(call: &Call, random: &mut Random) -> i32 {
     }
 }
 
-/// How many bytes an operation may move; of a vector the number of its parts, which is short indeed.
+/// Returns the number of bytes that an operation may move; for a vector the number of its parts, which is
+/// less.
 fn len(call: &Call) -> u64 {
     match call {
         Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => (*len).into(),
@@ -633,7 +635,7 @@ fn len(call: &Call) -> u64 {
 }
 
 /// Returns the possible errors of an operation on a real machine, however correct the request. None for
-/// those that a driver relies on: nop and cancel.
+/// operations on which a driver relies: nop and cancel.
 fn errnos(call: &Call) -> &'static [Errno] {
     use Function as F;
     match call {

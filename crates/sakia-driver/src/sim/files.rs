@@ -1,6 +1,6 @@
-//! Operations on open files beside reading and writing.
+//! Operations on open files other than reading and writing.
 //!
-//! As in [`ops`](super::ops) in two steps.
+//! They take two steps, as in [`ops`](super::ops).
 
 use std::mem::offset_of;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use sakia_ring::CURRENT_POSITION;
 
 use super::kernel::{FILE_BYTES_MAX, Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path, read_plain};
-use super::ops::{Kind, Outcome, Request, note_data};
+use super::ops::{Kind, OpOutcome, PreparedCall, note_data};
 use super::tree::{Entry, InodeId, NAME_BYTES_MAX};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, System, address};
@@ -39,15 +39,15 @@ pub(super) enum FileOp {
     },
     Advise,
     List,
-    /// To `to`; an offset of `u64::MAX` is the file's own position.
+    /// Copies to `to`; an offset of `u64::MAX` is the file's own position.
     Copy {
         from_offset: u64,
         to: Rc<OpenFile>,
         to_offset: u64,
         len: usize,
     },
-    /// To `to`, without waiting; without an offset at the file's own position. Either is a pipe, unless the
-    /// call sends a file to a socket.
+    /// Moves bytes to `to` without waiting; without an offset at the file's own position. One of the two is a
+    /// pipe, unless the call sends a file to a socket.
     Splice {
         from_offset: Option<u64>,
         to: Rc<OpenFile>,
@@ -56,7 +56,7 @@ pub(super) enum FileOp {
         sends: bool,
     },
     Syncfs,
-    /// `None` gives the lock up.
+    /// Locks the file; `None` unlocks it.
     Lock {
         is_exclusive: Option<bool>,
         nowait: bool,
@@ -83,7 +83,7 @@ pub(super) enum FileOp {
 /// # Safety
 ///
 /// - As [`ops::prepare`](super::ops::prepare).
-pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
+pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCall, Errno> {
     let mut lent = Lent::Nothing;
     let (raw, op) = match *call {
         Call::Flock { raw, operation } => {
@@ -148,7 +148,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                     }
                     let offset = |addr: usize| match addr {
                         0 => Ok(None),
-                        // SAFETY: the caller's promise; it is that of an offset.
+                        // SAFETY: the caller's promise; it is the address of an offset.
                         _ => unsafe { read_plain(addr as u64) }.map(Some),
                     };
                     FileOp::Splice {
@@ -164,13 +164,13 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
                     raw = first;
                     let is_pipe =
                         matches!(kernel.file(first as i32)?.object, Object::PipeReader(_));
-                    // SAFETY: the caller's promise; it is that of an offset.
+                    // SAFETY: the caller's promise; it is the address of an offset.
                     let offset = unsafe { read_plain(second as u64) }?;
                     let from_offset = (!is_pipe).then_some(offset);
                     let len = third.min(MAX_RW_BYTES);
                     FileOp::Splice { from_offset, to, to_offset: None, len, sends: true }
                 }
-                // It promises nothing, and so does nothing.
+                // `sync_file_range` makes nothing durable, so it does nothing here.
                 Function::SyncFileRange => {
                     let end = (first as u64).checked_add(second as u64);
                     let is_range = end.is_some_and(|end| i64::try_from(end).is_ok());
@@ -193,7 +193,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
         _ => return Err(Errno::OPNOTSUPP),
     };
     let file = Some(Rc::clone(kernel.file(raw)?));
-    Ok(Request { kind: Kind::File(op), lent, file })
+    Ok(PreparedCall { kind: Kind::File(op), lent, file })
 }
 
 /// # Safety
@@ -213,12 +213,12 @@ unsafe fn read_xattr_name(addr: u64) -> Result<Vec<u8>, Errno> {
 }
 
 impl FileOp {
-    /// Returns whether it may wait for ever.
+    /// Returns whether the operation may wait for ever.
     pub(super) fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { is_exclusive: Some(_), nowait: false })
     }
 
-    /// Returns whether it would not have to wait now.
+    /// Returns whether the operation would not have to wait now.
     pub(super) fn is_ready(&self, kernel: &Kernel, file: &Rc<OpenFile>) -> bool {
         match self {
             Self::Lock { is_exclusive: Some(is_exclusive), .. } => {
@@ -228,7 +228,7 @@ impl FileOp {
         }
     }
 
-    /// Performs it, moving at most `len_max` bytes.
+    /// Performs the operation, moving at most `len_max` bytes.
     ///
     /// # Safety
     ///
@@ -239,8 +239,8 @@ impl FileOp {
         file: &Rc<OpenFile>,
         lent: &Lent,
         len_max: usize,
-    ) -> Outcome {
-        let done = |result: Result<(), Errno>| Outcome::from(result.map(|()| 0));
+    ) -> OpOutcome {
+        let done = |result: Result<(), Errno>| OpOutcome::from(result.map(|()| 0));
         match self {
             Self::Allocate { mode, offset, len } => {
                 done(allocate(kernel, file, *mode, *offset, *len))
@@ -262,7 +262,7 @@ impl FileOp {
                 match (kernel.lock(file, *is_exclusive), *nowait) {
                     (true, _) => done(Ok(())),
                     (false, true) => done(Err(Errno::AGAIN)),
-                    (false, false) => Outcome::WouldBlock,
+                    (false, false) => OpOutcome::WouldBlock,
                 }
             }
             Self::Statfs => {
@@ -284,7 +284,7 @@ impl FileOp {
     }
 }
 
-/// `fallocate(2)`.
+/// Performs `fallocate(2)`.
 fn allocate(
     kernel: &mut Kernel,
     file: &OpenFile,
@@ -327,7 +327,7 @@ fn allocate(
     Ok(())
 }
 
-/// `ftruncate(2)`.
+/// Performs `ftruncate(2)`.
 fn truncate(kernel: &mut Kernel, file: &OpenFile, len: u64) -> Result<(), Errno> {
     let Object::File(id) = file.object else { return Err(Errno::INVAL) };
     if !file.is_writable || i64::try_from(len).is_err() {
@@ -341,7 +341,7 @@ fn truncate(kernel: &mut Kernel, file: &OpenFile, len: u64) -> Result<(), Errno>
     Ok(())
 }
 
-/// `getdents64(2)`.
+/// Performs `getdents64(2)`.
 ///
 /// # Safety
 ///
@@ -365,7 +365,7 @@ unsafe fn list(kernel: &Kernel, file: &OpenFile, lent: &Lent) -> Result<usize, E
     Ok(bytes.len())
 }
 
-/// A `struct linux_dirent64`.
+/// Returns a `struct linux_dirent64`.
 fn entry_record(entry: &Entry) -> Vec<u8> {
     let len = (ENTRY_HEADER_BYTES + entry.name.len() + 1).next_multiple_of(8);
     let kind: u8 = match entry.kind {
@@ -384,7 +384,7 @@ fn entry_record(entry: &Entry) -> Vec<u8> {
     record
 }
 
-/// `copy_file_range(2)` from the first to the second.
+/// Performs `copy_file_range(2)` from the first to the second.
 fn copy(kernel: &mut Kernel, ends: [(&OpenFile, u64); 2], len: usize) -> Result<usize, Errno> {
     let [(from, _), (to, _)] = ends;
     let (from_id, to_id) = match (from.object, to.object) {
@@ -429,7 +429,7 @@ fn overlaps([a, b]: [u64; 2], len: usize) -> bool {
     a.abs_diff(b) < len as u64
 }
 
-/// Does `splice(2)` from the first to the second, without waiting. Offsets are not written back, since
+/// Performs `splice(2)` from the first to the second, without waiting. Offsets are not written back, since
 /// callers do not read them.
 fn splice(
     kernel: &mut Kernel,
@@ -454,7 +454,7 @@ fn splice(
         _ => return Err(Errno::INVAL),
     }
     let (from_begin, to_begin) = (splice_begin(from, from_offset)?, splice_begin(to, to_offset)?);
-    // The kernel looks at a pipe that is the source before it looks at the target.
+    // The kernel examines a pipe that is the source before it examines the target.
     if let Object::PipeReader(id) = from.object {
         kernel.pipe_peek(id, len).ok_or(Errno::AGAIN)?;
     }
@@ -518,10 +518,10 @@ fn splice_begin(file: &OpenFile, offset: Option<u64>) -> Result<u64, Errno> {
     }
 }
 
-/// Puts bytes into a file, as many as the largest file and the disk hold.
+/// Writes bytes to a file, as far as the largest file size and the disk allow.
 ///
 /// # Errors
-/// `EFBIG`, `ENOSPC` when that is none.
+/// `EFBIG`, `ENOSPC`: no byte fits.
 pub(super) fn put(
     kernel: &mut Kernel,
     id: InodeId,
@@ -545,7 +545,7 @@ pub(super) fn put(
     Ok(count)
 }
 
-/// The bytes of a `struct statfs`. A disk without end says that it has 4 TiB.
+/// Returns the bytes of a `struct statfs`. An unlimited disk reports 4 TiB.
 fn statfs_record(kernel: &mut Kernel) -> Vec<u8> {
     const BLOCKS: u64 = 1 << 30;
     let (blocks, free) = kernel.blocks().unwrap_or((BLOCKS, BLOCKS));
@@ -556,12 +556,12 @@ fn statfs_record(kernel: &mut Kernel) -> Vec<u8> {
     record
 }
 
-/// The inode whose extended attributes are meant.
+/// Returns the inode whose extended attributes are meant.
 fn with_xattrs(file: &OpenFile) -> Result<InodeId, Errno> {
     file.inode().map_err(|_| Errno::OPNOTSUPP)
 }
 
-/// `fgetxattr(2)`.
+/// Performs `fgetxattr(2)`.
 ///
 /// # Safety
 ///
@@ -578,7 +578,7 @@ unsafe fn get_xattr(
     unsafe { fill_all(lent, value) }
 }
 
-/// `flistxattr(2)`.
+/// Performs `flistxattr(2)`.
 ///
 /// # Safety
 ///
@@ -590,7 +590,7 @@ unsafe fn list_xattr(kernel: &Kernel, file: &OpenFile, lent: &Lent) -> Result<us
     unsafe { fill_all(lent, &names.collect::<Vec<u8>>()) }
 }
 
-/// Fills all of `bytes` in; nothing when there is no memory, and only their number is wanted.
+/// Fills in all of `bytes`. Without memory it fills nothing, and only returns their number.
 ///
 /// # Safety
 ///
@@ -606,7 +606,7 @@ unsafe fn fill_all(lent: &Lent, bytes: &[u8]) -> Result<usize, Errno> {
     Ok(bytes.len())
 }
 
-/// `fsetxattr(2)`.
+/// Performs `fsetxattr(2)`.
 fn set_xattr(
     kernel: &mut Kernel,
     file: &OpenFile,
@@ -632,7 +632,7 @@ fn set_xattr(
     Ok(())
 }
 
-/// `fremovexattr(2)`.
+/// Performs `fremovexattr(2)`.
 fn remove_xattr(kernel: &mut Kernel, file: &OpenFile, name: &[u8]) -> Result<(), Errno> {
     let (now, id) = (kernel.time(), with_xattrs(file)?);
     if !kernel.tree.inode(id).attributes.extended.contains_key(name) {

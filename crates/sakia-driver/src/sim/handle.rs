@@ -20,15 +20,15 @@ use super::tree::{InodeId, Place};
 use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
 
-/// An operation under way in a simulated kernel. From [`SimHandle::flights`].
+/// An operation in flight in a simulated kernel. From [`SimHandle::flights`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlightFacts {
-    /// The name of its entry, such as `READ`, otherwise of the system call.
+    /// The name of its entry, such as `READ`, or else of its system call.
     pub name: String,
     /// The `user_data` of its completion.
     pub user_data: u64,
-    /// The descriptor that it names first, be it the directory that a path begins at.
+    /// The first descriptor that it names, including a directory at which a path begins.
     pub descriptor: Option<i32>,
     /// The paths that it names, and the address of a socket as text.
     pub names: Vec<Vec<u8>>,
@@ -37,7 +37,7 @@ pub struct FlightFacts {
 }
 
 /// Controls and observes a simulated kernel from outside, while a driver owns the backend and afterwards.
-/// Clones are for the same kernel.
+/// Clones refer to the same kernel.
 ///
 /// Actions of the handle take no virtual time, and are logged like everything else.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl SimHandle {
         Self { machine }
     }
 
-    /// Nothing in the machine calls out, so it is never borrowed at this point.
+    /// Borrows the machine, which never calls outside code while it is borrowed.
     fn machine(&self) -> Ref<'_, Machine> {
         self.machine.borrow()
     }
@@ -59,18 +59,18 @@ impl SimHandle {
         self.machine.borrow_mut()
     }
 
-    /// The seed from which every choice follows; for a test that makes choices of its own.
+    /// Returns the seed that determines every choice, for a test that makes choices of its own.
     pub fn seed(&self) -> u64 {
         self.machine().config.seed
     }
 
     // Files and pipes.
 
-    /// Makes a file with this content, or replaces the content of the one that is there. It is durable, and
-    /// so is every name.
+    /// Creates a file with this content, or replaces the content of an existing one. The file is durable, and
+    /// so are all names so far.
     ///
     /// # Panics
-    /// When a directory on the way is missing, or the path is that of one.
+    /// When a directory on the way is missing, or the path is that of a directory.
     pub fn create_file(&self, path: impl AsRef<[u8]>, content: impl Into<Vec<u8>>) {
         let (path, content) = (path.as_ref(), content.into());
         let mut machine = self.machine_mut();
@@ -79,10 +79,10 @@ impl SimHandle {
         machine.kernel.put_file(path, content).expect("a file can be made there");
     }
 
-    /// Makes a directory. It is durable, and so is every name.
+    /// Creates a directory. It is durable, and so are all names so far.
     ///
     /// # Panics
-    /// When a directory on the way is missing, or there is something of that name.
+    /// When a directory on the way is missing, or the name exists.
     pub fn create_directory(&self, path: impl AsRef<[u8]>) {
         let mut machine = self.machine_mut();
         machine.kernel.note_name("test: directory", path.as_ref());
@@ -93,7 +93,7 @@ impl SimHandle {
         machine.kernel.tree.store_names();
     }
 
-    /// The content of a file. `None` when there is none.
+    /// Returns the content of a file. `None` if there is no such file.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         let machine = self.machine();
         let id = machine.kernel.lookup(path.as_ref()).ok()?;
@@ -134,7 +134,7 @@ impl SimHandle {
         Ok(result?)
     }
 
-    /// As [`write_pipe`](SimHandle::write_pipe), but when this much virtual time has passed.
+    /// Writes as [`write_pipe`](SimHandle::write_pipe) does, once this much virtual time has passed.
     pub fn write_pipe_after(&self, delay: Duration, raw: i32, bytes: &[u8]) {
         self.machine_mut().at(delay, Event::WritePipe(raw, bytes.to_vec()));
     }
@@ -183,10 +183,10 @@ impl SimHandle {
         Ok(result?)
     }
 
-    /// Sends on a connected socket as its owner, without waiting. Returns how many bytes it took.
+    /// Sends on a connected socket as its owner, without waiting. Returns the number of bytes sent.
     ///
     /// # Errors
-    /// As `send(2)`; `EAGAIN` when it has no room for any.
+    /// As `send(2)`; `EAGAIN` if there is no room.
     pub fn send_peer(&self, raw: i32, bytes: &[u8]) -> io::Result<usize> {
         let mut machine = self.machine_mut();
         let result = machine.kernel.send_bytes(raw, bytes);
@@ -198,7 +198,7 @@ impl SimHandle {
     /// Receives up to `len_max` bytes on a socket as its owner, without waiting.
     ///
     /// # Errors
-    /// As `recv(2)`; `EAGAIN` when there is nothing.
+    /// As `recv(2)`; `EAGAIN` if there is no data.
     pub fn receive_peer(&self, raw: i32, len_max: usize) -> io::Result<Vec<u8>> {
         let mut machine = self.machine_mut();
         let (id, _) = machine.kernel.socket_of(raw)?;
@@ -212,7 +212,7 @@ impl SimHandle {
 
     // Descriptors.
 
-    /// How many descriptors are open. An operation under way on a closed one does not count.
+    /// Returns the number of open descriptors. An operation in flight on a closed one does not count.
     pub fn open_descriptors(&self) -> usize {
         self.machine().kernel.open_descriptors()
     }
@@ -220,7 +220,7 @@ impl SimHandle {
     /// Closes a descriptor that no driver has, such as an end of a [`pipe`](SimHandle::pipe).
     ///
     /// # Errors
-    /// `EBADF` when it is not open.
+    /// `EBADF` if it is not open.
     pub fn close(&self, raw: i32) -> io::Result<()> {
         // SAFETY: a number of the simulated kernel, which answers for itself.
         unsafe { Descriptors::close(self, raw) }
@@ -246,20 +246,20 @@ impl SimHandle {
         self.machine_mut().kernel.crash()
     }
 
-    /// The same, of the moment that [`SimBuilder::crash_at`](super::SimBuilder::crash_at) says. `None`
-    /// before.
+    /// Returns the disk as of the moment set by [`SimBuilder::crash_at`](super::SimBuilder::crash_at). `None`
+    /// before that moment.
     pub fn crashed(&self) -> Option<Disk> {
         self.machine().kernel.device.crashed.clone()
     }
 
-    /// How many events there were: as many as the [log](SimHandle::log_text) has lines.
+    /// Returns the number of events so far, which is the number of lines of the [log](SimHandle::log_text).
     pub fn events(&self) -> u64 {
         self.machine().kernel.log.events()
     }
 
     // Operations.
 
-    /// How many operations were consumed and have not posted their last completion yet.
+    /// Returns the number of operations that were consumed and have not posted their last completion.
     pub fn in_flight(&self) -> usize {
         self.machine().in_flight()
     }
@@ -276,13 +276,13 @@ impl SimHandle {
         self.machine().flights.values().map(facts).collect()
     }
 
-    /// Uses all memory that the kernel was lent and that was not given back by a completion: writes
-    /// [`SCRIBBLE`](super::SCRIBBLE) to what operations may write to, and reads what they may read.
-    /// Returns the number of operations that had such memory.
+    /// Uses all memory that was lent to the kernel and not given back by a completion: writes
+    /// [`SCRIBBLE`](super::SCRIBBLE) to memory that operations may write to, and reads memory that they may
+    /// read. Returns the number of operations that had such memory.
     ///
-    /// Meant for when the backend is gone: the kernel goes on holding that memory, and a driver
-    /// that freed it instead of leaking it is then found out by Miri or AddressSanitizer, or by a
-    /// later owner of the memory. Before, it is one more moment at which the kernel may do so.
+    /// Call it after the end of the backend: the kernel still holds that memory, and if a driver freed it
+    /// instead of leaking it, Miri, AddressSanitizer or a later owner of the memory detects that. Before the
+    /// end, it is one more moment at which the kernel may use the memory.
     pub fn run_late(&self) -> usize {
         let mut machine = self.machine_mut();
         let count = machine.disturb_all();
@@ -292,14 +292,14 @@ impl SimHandle {
 
     // Memory.
 
-    /// A buffer with these bytes that notices when it is freed while an operation under way may use it. One
-    /// of an empty `Vec` is read into up to its capacity.
+    /// Returns a buffer with these bytes that detects being freed while an operation in flight may use it. A
+    /// buffer made of an empty `Vec` is read into up to its capacity.
     pub fn buffer(&self, bytes: impl Into<Vec<u8>>) -> SimBuf {
         SimBuf::new(bytes.into(), self.clone())
     }
 
-    /// How many [buffers](SimHandle::buffer) were freed while the kernel might still use them. With a
-    /// correct driver that is 0, whatever is dropped or forgotten.
+    /// Returns the number of [buffers](SimHandle::buffer) that were freed while the kernel might still use
+    /// them: 0 for a correct driver, no matter which values are dropped or forgotten.
     pub fn freed_early(&self) -> u64 {
         self.machine().freed_early
     }
@@ -311,13 +311,13 @@ impl SimHandle {
 
     // Faults.
 
-    /// Injects a fault into the next operation that `target` names. Several for one target take
-    /// effect one after the other, one per operation.
+    /// Injects a fault into the next operation that `target` names. Several faults for one target take effect
+    /// one after the other, one per operation.
     pub fn script(&self, target: Target, fault: Fault) {
         self.machine_mut().faults.script(target, fault);
     }
 
-    /// Injects a fault into a submit or enter, after letting `skip` of them go well.
+    /// Injects a fault into a submit or enter, after `skip` of them without a fault.
     pub fn script_enter(&self, skip: u32, fault: EnterFault) {
         self.machine_mut().faults.script_enter(skip, fault);
     }
@@ -327,7 +327,7 @@ impl SimHandle {
         self.machine_mut().faults.script_plain(target, fault);
     }
 
-    /// How many scripted faults have not had their turn.
+    /// Returns the number of scripted faults that have not taken effect.
     pub fn scripted(&self) -> usize {
         self.machine().faults.scripted()
     }
@@ -337,27 +337,26 @@ impl SimHandle {
         self.machine_mut().faults.set(kind, per_65536);
     }
 
-    /// How often a fault of this kind took effect.
+    /// Returns the number of times that a fault of this kind took effect.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.machine().faults.injected(kind)
     }
 
     // Time and log.
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Duration {
         self.machine().kernel.now
     }
 
-    /// Lets virtual time pass. What becomes ready stays so until the driver enters.
+    /// Lets virtual time pass. Operations that become ready stay so until the driver enters.
     pub fn advance(&self, duration: Duration) {
         let mut machine = self.machine_mut();
         machine.kernel.note("test: advance {} ns", &[nanos(duration)]);
         machine.advance(duration);
     }
 
-    /// A hash over everything that happened so far. The same seed and the same calls give the same
-    /// hash.
+    /// Returns a hash over all events so far. The same seed and the same calls give the same hash.
     pub fn log_hash(&self) -> u64 {
         self.machine().kernel.log.hash()
     }

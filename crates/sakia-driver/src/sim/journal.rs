@@ -1,16 +1,16 @@
-//! Changes that become durable in order: of names and attributes, and truncations.
+//! Changes that become durable in order: changes of names and attributes, and truncations.
 //!
-//! An entry is one operation and survives a crash whole or not at all; the survivors are the oldest ones.
-//! File systems with a journal do this (ext4, XFS), and it is more than POSIX promises.
+//! An entry is one operation. A crash keeps an entry as a whole or not at all, and keeps the oldest ones.
+//! File systems with a journal do this (ext4, XFS); POSIX promises less.
 
 use std::collections::VecDeque;
 
 use super::tree::{Attributes, InodeId};
 
-/// A part of an operation.
+/// A part of a journaled operation.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// A directory's entry: its name, what it leads to, and its position.
+    /// A directory's entry: its name, its target, and its position.
     Link {
         parent: InodeId,
         name: Vec<u8>,
@@ -21,18 +21,18 @@ pub(super) enum Change {
         parent: InodeId,
         name: Vec<u8>,
     },
-    /// All attributes of an inode, as they were then.
+    /// All attributes of an inode, as of the operation.
     Attributes {
         id: InodeId,
         attributes: Attributes,
     },
-    /// A file was cut off; its content knows where.
+    /// A file was truncated; the file's content has the length.
     Cut {
         id: InodeId,
     },
 }
 
-/// An operation.
+/// A journaled operation.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) number: u64,
@@ -43,7 +43,7 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Journal {
     entries: VecDeque<Entry>,
-    /// The number of the last one; they count up from 1.
+    /// The number of the last operation. Numbers count up from 1.
     last: u64,
 }
 
@@ -55,18 +55,18 @@ impl Journal {
         self.last
     }
 
-    /// The number of the last operation ever.
+    /// Returns the number of the last operation so far.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// How many operations the disk may not have.
+    /// Returns the number of operations that the disk may not have.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The number of the last operation that has changed the entries of a directory, if the disk may not have
-    /// it.
+    /// Returns the number of the last operation that has changed the entries of a directory, if the disk may
+    /// not have it.
     pub(super) fn last_in(&self, directory: InodeId) -> Option<u64> {
         let is_in = |change: &Change| match change {
             Change::Link { parent, .. } | Change::Unlink { parent, .. } => *parent == directory,
@@ -76,7 +76,7 @@ impl Journal {
         self.entries.iter().rev().find(is_in).map(|entry| entry.number)
     }
 
-    /// Takes the oldest operation out, if its number is not above this one.
+    /// Takes out the oldest operation, if its number is not above `up_to`.
     pub(super) fn take(&mut self, up_to: u64) -> Option<Entry> {
         self.entries.pop_front_if(|entry| entry.number <= up_to)
     }

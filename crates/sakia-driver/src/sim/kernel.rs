@@ -1,7 +1,7 @@
 //! The simulated kernel's objects: files, pipes, descriptors, the clock, the log.
 //!
-//! Nothing here knows of queues or of operations under way; those are the machine's. Files and their
-//! names are in [`Tree`], sockets in [`Sockets`].
+//! This module knows neither queues nor operations in flight, which are the machine's. Files and their names
+//! are in [`Tree`], sockets in [`Sockets`].
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,11 +21,11 @@ use super::sockets::{SocketId, Sockets};
 use super::tree::{InodeId, Last, Place, Time, Tree};
 use crate::groups::Groups;
 
-/// The number of the first descriptor; those before it are taken, as in any process.
+/// The number of the first descriptor; lower ones are taken, as in any process.
 const DESCRIPTOR_FIRST: i32 = 3;
-/// The largest file.
+/// The maximum size of a file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 28;
-/// `PIPE_BUF`: a write of at most this many bytes goes into a pipe whole or not at all.
+/// `PIPE_BUF`: a pipe takes a write of at most this many bytes as a whole or not at all.
 const PIPE_ATOMIC_BYTES: usize = abi::PIPE_BUF as usize;
 
 /// Events of `poll(2)`.
@@ -40,15 +40,15 @@ pub(super) mod poll {
     pub(crate) const RDHUP: u16 = abi::POLLRDHUP as u16;
     pub(crate) const RDNORM: u16 = abi::POLLRDNORM as u16;
     pub(crate) const WRNORM: u16 = abi::POLLWRNORM as u16;
-    /// Something can be read.
+    /// Events that mean readable.
     pub(crate) const READABLE: u16 = IN | RDNORM;
-    /// Something can be written.
+    /// Events that mean writable.
     pub(crate) const WRITABLE: u16 = OUT | WRNORM;
-    /// Reported whether asked for or not.
+    /// Reported even if not requested.
     pub(crate) const ALWAYS: u16 = ERR | HUP | RDHUP;
 }
 
-/// Everything that a descriptor may lead to.
+/// All objects that a descriptor may refer to.
 #[derive(Debug)]
 pub(super) struct Kernel {
     /// All files, and the names that lead to them.
@@ -64,21 +64,21 @@ pub(super) struct Kernel {
     pub(super) passed: Vec<Passed>,
     /// Open descriptors from [`DESCRIPTOR_FIRST`] on.
     table: Vec<Option<Rc<OpenFile>>>,
-    /// `RLIMIT_NOFILE`: numbers stay below.
+    /// `RLIMIT_NOFILE`: descriptors have lower numbers.
     descriptors_max: u32,
     /// Size of a new pipe's buffer.
     pipe_bytes: usize,
     /// The registered buffer: address and length.
     pub(super) registered: Option<(u64, u64)>,
-    /// Memory for operations that bring none.
+    /// Provided buffers.
     pub(super) groups: Groups,
     /// The virtual time.
     pub(super) now: Duration,
     pub(super) log: Log,
-    /// Something happened that an operation may wait for. Set here, and by the machine when an
-    /// operation lets go of a pipe; cleared by the machine when it has looked.
+    /// An event has occurred for which an operation may wait. Set here, and by the machine when an operation
+    /// releases a pipe; cleared by the machine when it has checked.
     pub(super) has_changed: bool,
-    /// Closes of numbers that nothing was open under.
+    /// Closes of numbers that were not open.
     pub(super) closes_in_vain: u64,
 }
 
@@ -94,7 +94,7 @@ struct Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PipeId(usize);
 
-/// A pipe. An end is there as long as a descriptor or an operation under way refers to it.
+/// A pipe. An end exists as long as a descriptor or an operation in flight refers to it.
 #[derive(Debug)]
 struct Pipe {
     buffer: VecDeque<u8>,
@@ -137,13 +137,13 @@ pub(super) enum Object {
     Socket(SocketId),
 }
 
-/// An open file description: what a descriptor and the operations on it share.
+/// An open file description: the state that a descriptor shares with the operations on it.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) object: Object,
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
-    /// Writes go to the end whatever their offset.
+    /// Writes go to the end of the file, whatever their offset.
     pub(super) appends: bool,
     /// The offset of a read or write without one; for a directory, the position of the last listed entry.
     pub(super) position: Cell<u64>,
@@ -151,7 +151,7 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// One that refers to a socket.
+    /// Returns an open file that refers to a socket.
     pub(super) fn of_socket(id: SocketId) -> Self {
         Self {
             object: Object::Socket(id),
@@ -168,7 +168,7 @@ impl OpenFile {
         matches!(self.object, Object::PipeReader(_) | Object::PipeWriter(_) | Object::Socket(_))
     }
 
-    /// The inode, if it has one.
+    /// Returns the inode, if the file has one.
     ///
     /// # Errors
     /// `EINVAL`: a pipe or a socket.
@@ -180,19 +180,19 @@ impl OpenFile {
     }
 }
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OpenHow {
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
     pub(super) creates: bool,
-    /// Creating is the point: fails if the name is there.
+    /// The file has to be created: fails if the name exists.
     pub(super) is_exclusive: bool,
     pub(super) truncates: bool,
     pub(super) appends: bool,
-    /// A link at the end of the path is not followed, and nothing that can be opened.
+    /// A symbolic link at the end of the path is not followed, and cannot be opened.
     pub(super) is_nofollow: bool,
-    /// Only a directory will do.
+    /// Fails unless the path is a directory's.
     pub(super) is_directory: bool,
     /// Every write is durable before it completes.
     pub(super) syncs: Option<Level>,
@@ -233,7 +233,7 @@ impl Kernel {
         self.crash_if_due();
     }
 
-    /// The buffers in groups, with the number of the group and their own.
+    /// Returns the buffers in groups, with the number of the group and their own.
     pub(super) fn provided(&self) -> impl Iterator<Item = (u16, u16, Lent)> {
         self.groups.by_number.iter().flat_map(|(&group, its)| {
             its.buffers.iter().map(move |&buffer| (group, buffer.id, buffer.into()))
@@ -242,7 +242,7 @@ impl Kernel {
 
     // Names and files.
 
-    /// The time as files have it.
+    /// Returns the time in the form that files store.
     pub(super) fn time(&self) -> Time {
         self.now.into()
     }
@@ -255,7 +255,7 @@ impl Kernel {
         self.tree.lookup(&Place { start: InodeId::ROOT, path: path.to_vec() }, Last::Follow)
     }
 
-    /// Makes a file, or replaces the content of the one that is there. The disk has it, and all names.
+    /// Creates a file, or replaces the content of an existing one. The file and all names so far are durable.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -268,9 +268,9 @@ impl Kernel {
         Ok(id)
     }
 
-    /// `open(2)`.
+    /// Performs `open(2)`.
     pub(super) fn open(&mut self, place: &Place, how: OpenHow) -> Result<i32, Errno> {
-        // The number first: a full table leaves no new file behind.
+        // The number comes first: a full table must leave no new file behind.
         self.free_index()?;
         let id = self.find_to_open(place, how)?;
         let is_directory = self.tree.is_directory(id);
@@ -290,7 +290,7 @@ impl Kernel {
         Ok(raw)
     }
 
-    /// Finds what to open, or makes it.
+    /// Finds the inode to open, or creates it.
     fn find_to_open(&mut self, place: &Place, how: OpenHow) -> Result<InodeId, Errno> {
         let is_nofollow = how.is_nofollow || how.creates && how.is_exclusive;
         let last = if is_nofollow { Last::NoFollow } else { Last::Follow };
@@ -328,8 +328,8 @@ impl Kernel {
         !self.locks.is_empty()
     }
 
-    /// `flock(2)` without waiting; `None` gives the lock up. False when it would have to wait. A lock of
-    /// the other sort is given up first, even then.
+    /// Performs `flock(2)` without waiting; `None` unlocks. Returns false if it would have to wait. A lock of
+    /// the other kind is released first, even then.
     pub(super) fn lock(&mut self, file: &Rc<OpenFile>, is_exclusive: Option<bool>) -> bool {
         let holder = Rc::downgrade(file);
         let is_kept = |lock: &Lock| {
@@ -351,7 +351,7 @@ impl Kernel {
 
     // Descriptors.
 
-    /// The lowest free place in the table.
+    /// Returns the lowest free place in the table.
     ///
     /// # Errors
     /// `EMFILE`.
@@ -362,7 +362,7 @@ impl Kernel {
         if is_below { Ok(index) } else { Err(Errno::MFILE) }
     }
 
-    /// Gives an open file the lowest number that is free.
+    /// Gives an open file the lowest free number.
     ///
     /// # Errors
     /// `EMFILE`.
@@ -393,7 +393,7 @@ impl Kernel {
         self.table.get(index).and_then(Option::as_ref).ok_or(Errno::BADF)
     }
 
-    /// `close(2)`.
+    /// Performs `close(2)`.
     pub(super) fn close(&mut self, raw: i32) -> Result<(), Errno> {
         if let Err(errno) = self.file(raw) {
             self.closes_in_vain += 1;
@@ -412,7 +412,7 @@ impl Kernel {
 
     // Pipes.
 
-    /// `pipe(2)`: the descriptors of the read end and of the write end.
+    /// Performs `pipe(2)`. Returns the descriptors of the read end and of the write end.
     pub(super) fn pipe(&mut self) -> Result<(i32, i32), Errno> {
         let id = PipeId(self.pipes.len());
         let end = |object, is_readable| OpenFile {
@@ -436,8 +436,7 @@ impl Kernel {
         Ok((read_raw, write_raw))
     }
 
-    /// Takes up to `len_max` bytes out of a pipe. `None` when a reader has to wait; no bytes at the
-    /// end.
+    /// Takes up to `len_max` bytes out of a pipe. `None` if a reader has to wait; no bytes at the end.
     pub(super) fn pipe_read(&mut self, id: PipeId, len_max: usize) -> Option<Vec<u8>> {
         let bytes = self.pipe_peek(id, len_max)?;
         self.pipes[id.0].buffer.drain(..bytes.len());
@@ -445,7 +444,7 @@ impl Kernel {
         Some(bytes)
     }
 
-    /// The same bytes, which stay where they are.
+    /// Returns the same bytes, but leaves them in the pipe.
     pub(super) fn pipe_peek(&self, id: PipeId, len_max: usize) -> Option<Vec<u8>> {
         let pipe = &self.pipes[id.0];
         if pipe.buffer.is_empty() && pipe.has_writer() && len_max > 0 {
@@ -471,7 +470,7 @@ impl Kernel {
         Ok((pipe.room() >= wanted).then(|| len.min(pipe.room())))
     }
 
-    /// Puts bytes into a pipe that has room for them.
+    /// Writes bytes to a pipe that has room for them.
     pub(super) fn pipe_write(&mut self, id: PipeId, bytes: &[u8]) {
         let pipe = &mut self.pipes[id.0];
         assert!(bytes.len() <= pipe.room(), "{} bytes for {}", bytes.len(), pipe.room());

@@ -1,8 +1,8 @@
-//! A log of events in order, folded into one hash.
+//! An ordered log of events, with one hash over all of them.
 //!
-//! An event is a template and the numbers in it. The hash covers both, with the time; they are formatted as
-//! text only if it is kept, since a run has many events and few readers. Two runs did the same if and only
-//! if, up to a collision of 64 bits, their hashes are equal. Addresses, real times and other values that
+//! An event is a template and the numbers in it. The hash covers both, with the time. They are formatted as
+//! text only if the log is kept, since a run has many events and few readers. Up to a collision of 64 bits,
+//! two runs were identical if and only if their hashes are equal. Addresses, real times and other values that
 //! differ in a rerun are left out.
 
 use std::fmt::Write as _;
@@ -16,9 +16,9 @@ use super::entry::Name;
 #[derive(Debug)]
 pub(super) struct Log {
     digest: Digest,
-    /// How many events there were.
+    /// The number of events so far.
     events: u64,
-    /// The events, a line each, when they are kept.
+    /// The events, one line each, if the log is kept.
     text: Option<String>,
 }
 
@@ -27,8 +27,8 @@ impl Log {
         Self { digest: Digest::new(), events: 0, text: keep_text.then(String::new) }
     }
 
-    /// Adds an event that happened at `now`, a line of text. In the template `{}` stands for the next number,
-    /// `{x}` for the same in hexadecimal, `{op}` for the name of the operation with that number.
+    /// Adds an event that happened at `now`, one line of text. In the template `{}` stands for the next
+    /// number, `{x}` for the number in hexadecimal, `{op}` for the name of the operation with that number.
     pub(super) fn note(&mut self, now: Duration, template: &str, numbers: &[i64]) {
         self.events += 1;
         self.digest.add_number(nanos(now) as u64);
@@ -68,12 +68,12 @@ impl Log {
     }
 }
 
-/// A time as the number that the log has for it.
+/// Returns a time as a number of the log.
 pub(super) fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A result as the number that the log has for it: a count, or an errno with its sign turned.
+/// Returns a result as a number of the log: a count, or a negated errno.
 pub(super) fn code(result: Result<usize, Errno>) -> i64 {
     result.map_or_else(|errno| -i64::from(errno.raw_os_error()), |count| count as i64)
 }
@@ -127,7 +127,7 @@ impl Digest {
         z ^ (z >> 31)
     }
 
-    /// The hash of `bytes` alone.
+    /// Returns the hash of `bytes` alone.
     pub(super) fn of(bytes: &[u8]) -> u64 {
         let mut digest = Self::new();
         digest.add(bytes);

@@ -1,17 +1,16 @@
-//! Operations in flight in the simulated kernel, and the time of their ends.
+//! Operations in flight in the simulated kernel, and the times at which they end.
 //!
 //! The life of an operation:
 //! 1. A submit or an enter consumes its entry, which is checked, and becomes a [`Flight`]. If the check
 //!    fails, it completes at once.
-//! 2. It takes one of the routes that the real kernel has: it completes *inline*, before the call
-//!    returns; it is *deferred*, so ready, and finished by some enter; it goes to a *worker* and
-//!    becomes ready after a while; or, on a pipe that cannot go on, it is *armed* and becomes ready
-//!    when that changes.
+//! 2. It takes one of the routes that the real kernel has. It completes *inline*, before the call returns; or
+//!    it is *deferred*: ready, and finished by some enter; or it goes to a *worker* and becomes ready after a
+//!    while; or, on a pipe that is not ready, it is *armed* and becomes ready once the pipe does.
 //! 3. It is performed: only now are buffers and files accessed. If the pipe is no longer ready, it is armed
 //!    again.
-//! 4. Its completion is posted. The flight, which knows its memory, is removed before.
+//! 4. Its completion is posted. The flight, which knows the operation's memory, is removed before that.
 //!
-//! A multishot operation posts a completion each time that it was performed, and is armed again.
+//! A multishot operation posts a completion each time that it is performed, and is armed again.
 //!
 //! Ready operations finish as on a ring with `DEFER_TASKRUN`: never in a submit, and at most
 //! `max(20, min_complete)` in one round of an enter.
@@ -34,13 +33,13 @@ use super::faults::{ERESTARTSYS, EnterFault, FaultKind, Faults, PlainFault, Plan
 use super::kernel::{Kernel, Object, OpenFile};
 use super::log::{code, nanos};
 use super::memory::Lent;
-use super::ops::{self, Kind, Outcome, Request, failed};
+use super::ops::{self, Kind, OpOutcome, PreparedCall, failed};
 use super::random::Random;
 use crate::call::Call;
 use crate::policy::{Attempt, CallMode};
 use crate::queue::Queue;
 
-/// `IO_LOCAL_TW_DEFAULT_MAX`: the ready operations that an enter finishes at least.
+/// `IO_LOCAL_TW_DEFAULT_MAX`: the number of ready operations that an enter finishes at least.
 const ROUND: u32 = 20;
 
 /// A whole simulated kernel with one ring. Shared between the backend and its handles.
@@ -51,44 +50,43 @@ pub(super) struct Machine {
     pub(super) queue: Queue<Asked>,
     pub(super) faults: Faults,
     pub(super) random: Random,
-    /// Operations under way, by the order in which they were consumed.
+    /// Operations in flight, in the order of consumption.
     pub(super) flights: BTreeMap<u64, Flight>,
-    /// Those of them that wait for a pipe.
+    /// Operations in flight that wait for a pipe.
     armed: BTreeSet<u64>,
     /// The work of the next enters.
     ready: Vec<Work>,
     /// Later events, by time and then by the order of creation.
     timers: BTreeMap<(Duration, u64), Event>,
-    /// When there are to be news though nothing else happens.
+    /// Times at which a completion is to be reported although nothing else happens.
     alarms: Vec<Duration>,
-    /// Operations consumed so far.
+    /// The number of operations consumed so far.
     consumed: u64,
-    /// Timers set so far.
+    /// The number of timers set so far.
     timed: u64,
     /// Memory of entries that were pending when the backend was dropped.
     abandoned: Vec<Lent>,
-    /// How often the thread has waited in a plain call.
+    /// The number of times that the thread has waited in a plain call.
     pub(super) waits: u64,
-    /// Buffers that were freed while they were lent.
+    /// The number of buffers that were freed while they were lent.
     pub(super) freed_early: u64,
 }
 
-/// An operation under way. While there is one, its last completion was not posted, so its memory
-/// is still lent.
+/// An operation in flight. While it exists, its last completion was not posted, so its memory is still lent.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) name: Name,
     pub(super) user_data: u64,
-    /// The descriptor that it names first.
+    /// The first descriptor that it names.
     pub(super) raw: i32,
-    pub(super) request: Request,
+    pub(super) request: PreparedCall,
     pub(super) plan: Plan,
     pub(super) stage: Stage,
-    /// The result, where it does not depend on performing the operation.
+    /// The result, if it does not depend on performing the operation.
     pub(super) forced: Option<i32>,
-    /// It was to be canceled too late to say so: it must end all the same.
+    /// A cancel reported that it came too late, so the operation must end.
     pub(super) must_end: bool,
-    /// Completions so far, after which there were more to come.
+    /// Completions so far that were not the last.
     pub(super) shots: u32,
 }
 
@@ -114,20 +112,20 @@ impl fmt::Display for Flight {
     }
 }
 
-/// Something that an enter finishes.
+/// Work that an enter finishes.
 #[derive(Debug)]
 enum Work {
     Operation(u64),
-    /// A completion that no operation asked for.
+    /// A completion that belongs to no operation.
     Ghost(Cqe),
 }
 
-/// Something that happens at its time.
+/// An event that happens at its time.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A worker is done with an operation.
+    /// A worker has finished an operation.
     Worker(u64),
-    /// A completion that no operation asked for becomes ready.
+    /// A completion that belongs to no operation becomes ready.
     Ghost(Cqe),
     /// A write to a pipe from outside the driver, by descriptor.
     WritePipe(i32, Vec<u8>),
@@ -179,7 +177,7 @@ impl Machine {
         self.kernel.note("enter with {}, wait for {} or {} ns", &numbers);
         let result = self.consume_pending().and_then(|consumed| {
             let timed_out = match consumed {
-                // As in the kernel, a submit that stopped early does not wait.
+                // As in the kernel, a call whose submission stopped early does not wait.
                 Consumed::Part(_) => false,
                 Consumed::All(_) => self.complete_and_wait(min_complete, timeout)?,
             };
@@ -261,7 +259,7 @@ impl Machine {
             Err(errno) => return Attempt::Done(failed(errno)),
         };
         let is_cancel = matches!(request.kind, Kind::Cancel { .. });
-        // To create is work on the device, for which there is no cache.
+        // Creating is work on the device, which no cache avoids.
         let creates =
             matches!(&request.kind, Kind::Open { how, .. } if how.creates || how.truncates);
         if is_cancel || creates || request.may_wait() {
@@ -273,34 +271,34 @@ impl Machine {
         let outcome = unsafe { ops::perform(&mut self.kernel, &request, len_max) };
         self.count_lost_sync(loses_sync);
         match outcome {
-            Outcome::Done(res) => Attempt::Done(res),
-            Outcome::WouldBlock => Attempt::WouldBlock,
-            Outcome::Shot { .. } => unreachable!("what goes on may wait"),
+            OpOutcome::Done(res) => Attempt::Done(res),
+            OpOutcome::WouldBlock => Attempt::WouldBlock,
+            OpOutcome::Shot { .. } => unreachable!("a multishot operation may wait"),
         }
     }
 
-    /// An operation was performed that was to lose what it makes durable, or not. Whether it did the kernel
-    /// knows.
+    /// Counts a lost sync, after an operation that was to lose its data, or not. The kernel knows whether the
+    /// loss took place.
     fn count_lost_sync(&mut self, was_to_lose: bool) {
         if was_to_lose && !std::mem::take(&mut self.kernel.device.loses_sync) {
             self.count(FaultKind::FsyncFailed);
         }
     }
 
-    /// The size of an open file.
+    /// Returns the size of an open file.
     pub(super) fn size_now(&self, raw: i32) -> Option<u64> {
         let id = self.kernel.file(raw).ok()?.inode().ok()?;
         let size = self.kernel.tree.inode(id).content()?.len() as u64;
         self.config.plain_calls.then_some(size)
     }
 
-    /// An enter would finish something or move overflowed completions.
+    /// Returns whether an enter would finish an operation or move overflowed completions.
     pub(super) fn needs_enter(&self) -> bool {
         let is_due = |alarm: &Duration| *alarm <= self.kernel.now;
         !self.ready.is_empty() || self.queue.is_overflowing() || self.alarms.iter().any(is_due)
     }
 
-    /// Has [`needs_enter`](Machine::needs_enter) turn true at this time, until the next enter.
+    /// Makes [`needs_enter`](Machine::needs_enter) return true from this time until the next enter.
     pub(super) fn set_alarm(&mut self, after: Duration) {
         let at = self.kernel.now.saturating_add(after);
         self.kernel.note("alarm in {} ns", &[nanos(after)]);
@@ -311,35 +309,35 @@ impl Machine {
         self.flights.len()
     }
 
-    /// Lets time pass. What becomes ready stays so until an enter.
+    /// Lets time pass. Operations that become ready stay so until an enter.
     pub(super) fn advance(&mut self, duration: Duration) {
         self.advance_to(self.kernel.now.saturating_add(duration));
     }
 
-    /// The backend is gone. Its ring is not: the kernel goes on holding what it was lent.
+    /// Handles the drop of the backend. The ring stays: the kernel keeps the memory that it was lent.
     pub(super) fn abandon(&mut self) {
         let pending = self.queue.pending();
         self.kernel.note("abandoned with {}", &[pending.into()]);
         let mut groups = BTreeSet::new();
         while let Some(asked) = self.queue.consume() {
-            // SAFETY: it was pushed, which lends its memory until a completion was reaped; there will be
-            // none.
+            // SAFETY: the entry was pushed, which lends its memory until a completion was reaped; there will
+            // be none.
             let prepared = asked.call.and_then(|call| unsafe { ops::prepare(&self.kernel, &call) });
             if let Ok(request) = prepared {
                 groups.extend(request.group());
                 self.abandoned.push(request.lent);
             }
         }
-        // The others are the driver's again.
+        // All other buffers are the driver's again.
         groups.extend(self.flights.values().filter_map(|flight| flight.request.group()));
         self.kernel.groups.by_number.retain(|group, _| groups.contains(group));
     }
 
-    /// Uses all memory that is still lent. Returns the number of operations that have some.
+    /// Uses all memory that is still lent. Returns the number of operations with such memory.
     pub(super) fn disturb_all(&mut self) -> usize {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
-        // SAFETY: a flight's memory is lent as long as there is the flight; that of an abandoned
-        // entry for ever, since it has no completion.
+        // SAFETY: a flight's memory is lent as long as the flight exists; an abandoned entry's memory for
+        // ever, since it has no completion.
         let count = lent.chain(&self.abandoned).filter(|lent| unsafe { lent.disturb() }).count();
         for (_, _, lent) in self.kernel.provided() {
             // SAFETY: a buffer is lent as long as it is in its group.
@@ -348,8 +346,8 @@ impl Machine {
         count
     }
 
-    /// Returns whether any of these bytes is lent to an operation in flight or in a group, or was to one
-    /// that never ends.
+    /// Returns whether any of these bytes is lent to an operation in flight or to a group, or was lent to an
+    /// operation that never ends.
     pub(super) fn is_lent(&self, addr: u64, len: usize) -> bool {
         let lent = self.flights.values().map(|flight| &flight.request.lent);
         lent.chain(&self.abandoned).any(|lent| lent.overlaps(addr, len))
@@ -407,7 +405,7 @@ impl Machine {
         count
     }
 
-    /// Makes what was asked an operation under way, and performs it if that is to be inline.
+    /// Starts an operation in flight, and performs it if its route is inline.
     fn start(&mut self, asked: &Asked) {
         let id = self.consumed;
         self.consumed += 1;
@@ -417,16 +415,16 @@ impl Machine {
         let numbers = [id as i64, name, user_data, raw, first, second, third];
         self.kernel.note("#{} {op} {x} on {} with {} {x} {x}", &numbers);
         let plan = self.faults.for_op(asked, &mut self.random);
-        // SAFETY: it was pushed, which lends its memory until its completion was reaped, and that is posted
-        // only after the flight is gone.
+        // SAFETY: the entry was pushed, which lends its memory until its completion was reaped, and that is
+        // posted only after the flight is gone.
         let prepared = asked.call.and_then(|call| unsafe { ops::prepare(&self.kernel, &call) });
-        for name in prepared.iter().flat_map(Request::names) {
+        for name in prepared.iter().flat_map(PreparedCall::names) {
             self.kernel.note_name("  named", &name);
         }
         let (request, forced) = match prepared {
             Ok(request) => (request, None),
             Err(errno) => {
-                let request = Request { kind: Kind::Nop, lent: Lent::Nothing, file: None };
+                let request = PreparedCall { kind: Kind::Nop, lent: Lent::Nothing, file: None };
                 (request, Some(failed(errno)))
             }
         };
@@ -456,7 +454,7 @@ impl Machine {
         self.kernel.note(template, &[id as i64]);
     }
 
-    /// Decides on how an operation completes, and sets it on its way.
+    /// Chooses the route by which an operation completes, and starts it.
     fn route(&mut self, id: u64, mut flight: Flight, is_async: bool) {
         let Plan { stuck, delay, errno, .. } = flight.plan;
         let waits =
@@ -507,7 +505,7 @@ impl Machine {
 
     // Completing.
 
-    /// Finishes what is ready and waits as an enter does. Returns whether the time ran out.
+    /// Finishes ready operations and waits as an enter does. Returns whether the time ran out.
     fn complete_and_wait(
         &mut self,
         min_complete: u32,
@@ -517,9 +515,9 @@ impl Machine {
         self.flush_overflow();
         self.finish_ready(round);
         let wanted = min_complete.min(self.queue.cq_entries());
-        // A deadline too far away to be a time is none.
+        // A deadline beyond the range of times means none.
         let deadline = timeout.and_then(|timeout| self.kernel.now.checked_add(timeout));
-        // An enter sees at least the completions that it waits for, however short the queue pretends to be.
+        // An enter sees at least the completions that it waits for, however short the queue is made.
         while self.queue.ready() < wanted {
             self.queue.places = self.queue.places.max(wanted);
             if self.queue.is_overflowing() {
@@ -545,7 +543,7 @@ impl Machine {
         }
     }
 
-    /// Finishes up to `count_max` of what is ready, in any order.
+    /// Finishes up to `count_max` of the ready operations, in any order.
     fn finish_ready(&mut self, count_max: u32) {
         let mut count = 0;
         while count < count_max && !self.ready.is_empty() {
@@ -556,11 +554,11 @@ impl Machine {
                 0
             };
             match self.ready.remove(index) {
-                // A second operation of that name must not be taken for finished.
+                // A second operation with the same `user_data` must not seem finished.
                 Work::Ghost(cqe) if self.is_known(cqe.user_data) => {}
                 Work::Ghost(cqe) => self.post(cqe, false),
                 Work::Operation(id) => {
-                    let flight = self.flights.remove(&id).expect("what is ready is under way");
+                    let flight = self.flights.remove(&id).expect("a ready operation is in flight");
                     self.perform(id, flight);
                 }
             }
@@ -568,16 +566,16 @@ impl Machine {
         }
     }
 
-    /// Performs an operation, which is not among the flights now, and completes it or arms it.
+    /// Performs an operation that was removed from the flights, and completes it or arms it.
     fn perform(&mut self, id: u64, mut flight: Flight) {
         self.kernel.device.loses_sync = flight.plan.loses_sync;
         match self.outcome(&flight) {
-            Outcome::Done(res) => self.complete(id, flight, res, 0),
-            Outcome::Shot { res, buffer } => self.shoot(id, flight, res, buffer),
-            Outcome::WouldBlock if flight.must_end => {
+            OpOutcome::Done(res) => self.complete(id, flight, res, 0),
+            OpOutcome::Shot { res, buffer } => self.shoot(id, flight, res, buffer),
+            OpOutcome::WouldBlock if flight.must_end => {
                 self.complete(id, flight, failed(Errno::CANCELED), 0);
             }
-            Outcome::WouldBlock => {
+            OpOutcome::WouldBlock => {
                 flight.stage = Stage::Armed;
                 self.note_stage(id, flight.stage);
                 self.armed.insert(id);
@@ -586,9 +584,9 @@ impl Machine {
         }
     }
 
-    fn outcome(&mut self, flight: &Flight) -> Outcome {
+    fn outcome(&mut self, flight: &Flight) -> OpOutcome {
         if let Some(res) = flight.forced {
-            return Outcome::Done(res);
+            return OpOutcome::Done(res);
         }
         if let Some(errno) = flight.plan.errno {
             let is_restart = errno == ERESTARTSYS;
@@ -597,17 +595,17 @@ impl Machine {
                 // As in the kernel, the number is free afterwards in any case.
                 self.kernel.close(raw).ok();
             }
-            return Outcome::Done(-errno);
+            return OpOutcome::Done(-errno);
         }
         if let Kind::Cancel { what, all } = &flight.request.kind {
-            return Outcome::Done(self.cancel(what, *all, flight.plan.cancel));
+            return OpOutcome::Done(self.cancel(what, *all, flight.plan.cancel));
         }
         if flight.plan.no_buffers_after.is_some_and(|after| flight.shots >= after)
             && flight.request.group().is_some()
             && flight.request.is_ready(&self.kernel)
         {
             self.count(FaultKind::NoBuffers);
-            return Outcome::Done(failed(Errno::NOBUFS));
+            return OpOutcome::Done(failed(Errno::NOBUFS));
         }
         self.act_as_network(flight);
         let answered = flight.plan.server_errno.filter(|_| self.is_served(&flight.request));
@@ -619,7 +617,7 @@ impl Machine {
         {
             self.count(fate.kind());
         }
-        if let Outcome::Done(count) = outcome
+        if let OpOutcome::Done(count) = outcome
             && flight.request.is_transfer()
             && usize::try_from(count) == Ok(len_max)
             && len_max < flight.request.lent.len()
@@ -627,19 +625,19 @@ impl Machine {
             self.count(FaultKind::ShortTransfer);
         }
         match (outcome, answered) {
-            (Outcome::Done(res @ 0..), Some(errno)) => {
+            (OpOutcome::Done(res @ 0..), Some(errno)) => {
                 self.count(FaultKind::ServerErrno);
                 if let Kind::Open { .. } = flight.request.kind {
                     self.kernel.close(res).ok();
                 }
-                Outcome::Done(-errno)
+                OpOutcome::Done(-errno)
             }
             (outcome, _) => outcome,
         }
     }
 
     /// Returns whether a file server handles the request.
-    fn is_served(&self, request: &Request) -> bool {
+    fn is_served(&self, request: &PreparedCall) -> bool {
         let is_file = |file: &OpenFile| !file.is_stream();
         match &request.kind {
             Kind::Close { raw } => self.kernel.file(*raw).is_ok_and(|file| is_file(file)),
@@ -649,7 +647,7 @@ impl Machine {
         }
     }
 
-    /// Does to what an operation is about to move what a network may do.
+    /// Applies the faults of a network to the data that an operation is about to move.
     fn act_as_network(&mut self, flight: &Flight) {
         self.kernel.sockets.fate = flight.plan.fate;
         if let Some(file) = &flight.request.file
@@ -663,8 +661,8 @@ impl Machine {
         }
     }
 
-    /// Posts one of the completions of an operation that goes on, which it does unless that is its last: it
-    /// was to end, or the completion queue is full.
+    /// Posts one completion of a multishot operation, which continues unless this is its last: a fault ends
+    /// it, or the completion queue is full.
     fn shoot(&mut self, id: u64, mut flight: Flight, res: i32, buffer: Option<u16>) {
         let flags = buffer.map_or(0, |id| u32::from(id) << CQE_BUFFER_SHIFT | CQE_BUFFER);
         let is_cut = flight.plan.ends_after.is_some_and(|after| flight.shots >= after);
@@ -685,7 +683,7 @@ impl Machine {
             Stage::Worker
         } else {
             self.armed.insert(id);
-            // It may be ready now.
+            // The next one may be ready already.
             self.kernel.has_changed = true;
             Stage::Armed
         };
@@ -693,12 +691,12 @@ impl Machine {
         self.flights.insert(id, flight);
     }
 
-    /// Ends an operation and posts its completion, and what faults add to it.
+    /// Ends an operation and posts its completion, with the completions that faults add.
     fn complete(&mut self, id: u64, flight: Flight, res: i32, flags: u32) {
         let Flight { name, user_data, plan, .. } = flight;
         let numbers = [id as i64, name.0.into(), user_data as i64, res.into()];
         self.kernel.note("#{} {op} {x} done: {}", &numbers);
-        // A pipe may lose an end with the flight, a lock its holder; a cancel may hold one too.
+        // With the flight, a pipe may lose an end, or a lock its holder; a cancel request may hold one, too.
         self.kernel.has_changed |= match flight.request.kind {
             Kind::Cancel { .. } => true,
             _ => {
@@ -735,16 +733,16 @@ impl Machine {
         }
     }
 
-    /// Lets a completion come that belongs to nothing.
+    /// Schedules a completion that belongs to no operation.
     fn haunt(&mut self, cqe: Cqe) {
         let delay = self.draw_delay();
         self.at(delay, Event::Ghost(cqe));
     }
 
-    /// A `user_data` that no operation has, close to one that an operation had or far away.
+    /// Returns a `user_data` that no operation has, close to one that an operation had, or far from it.
     fn unknown_user_data(&mut self, known: u64) -> Option<u64> {
         let user_data = if self.random.chance(1 << 15) {
-            // One of the highest bits: names that count up do not get there.
+            // One of the highest bits, which numbers that count up do not reach.
             known ^ (1 << (56 + self.random.below(8)))
         } else {
             self.random.next()
@@ -758,7 +756,7 @@ impl Machine {
             || self.flights.values().any(|flight| flight.user_data == user_data)
     }
 
-    /// Makes ready what no longer has to wait.
+    /// Makes operations ready that no longer have to wait.
     pub(super) fn settle(&mut self) {
         if !std::mem::take(&mut self.kernel.has_changed) {
             return;
@@ -770,9 +768,9 @@ impl Machine {
         }
     }
 
-    /// Lets an enter finish an operation under way.
+    /// Marks an operation as ready for an enter to finish.
     pub(super) fn make_ready(&mut self, id: u64) {
-        let flight = self.flights.get_mut(&id).expect("the operation is under way");
+        let flight = self.flights.get_mut(&id).expect("the operation is in flight");
         assert!(!matches!(flight.stage, Stage::Ready | Stage::Inline), "{flight} is made ready");
         flight.stage = Stage::Ready;
         self.armed.remove(&id);
@@ -782,14 +780,14 @@ impl Machine {
 
     // Time.
 
-    /// Sets up what happens after `delay`.
+    /// Schedules an event after `delay`.
     pub(super) fn at(&mut self, delay: Duration, event: Event) {
         let key = (self.kernel.now.saturating_add(delay), self.timed);
         self.timed += 1;
         self.timers.insert(key, event);
     }
 
-    /// When the next thing happens, if that is not after the deadline.
+    /// Returns the time of the next event, if that is not after the deadline.
     fn next_event(&self, deadline: Option<Duration>) -> Option<Duration> {
         let (&(at, _), _) = self.timers.first_key_value()?;
         deadline.is_none_or(|deadline| at <= deadline).then_some(at)
@@ -814,7 +812,7 @@ impl Machine {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Ghost(cqe) => self.ready.push(Work::Ghost(cqe)),
-            // A cancel may have been quicker.
+            // A cancel may have been faster.
             Event::Worker(id) => {
                 if self.flights.get(&id).is_some_and(|flight| flight.stage == Stage::Worker) {
                     self.make_ready(id);
@@ -855,20 +853,20 @@ impl Machine {
         }
     }
 
-    // Small things.
+    // Helpers.
 
     pub(super) fn count(&mut self, kind: FaultKind) {
         self.faults.count(kind);
         self.kernel.note_name("fault", format!("{kind:?}").as_bytes());
     }
 
-    /// Nothing will ever happen that this enter could wait for.
+    /// Returns the error for an enter that waits for an impossible event.
     fn deadlock(&mut self, wanted: u32) -> io::Error {
         use fmt::Write as _;
         let ready = self.queue.ready();
         let mut message = format!("deadlock: waiting for {wanted} completions, {ready} ready");
         for (id, flight) in &self.flights {
-            // A string takes all text.
+            // Writing to a string never fails.
             write!(message, "; #{id} {flight}").ok();
         }
         self.kernel.note("deadlock, wait for {}", &[wanted.into()]);
@@ -876,10 +874,10 @@ impl Machine {
     }
 }
 
-/// How far a submit got, in entries.
+/// The number of entries that a submit has consumed, and whether it stopped early.
 #[derive(Clone, Copy, Debug)]
 enum Consumed {
     All(u32),
-    /// It stopped early, and the call with it.
+    /// It stopped early, and the call ends with it.
     Part(u32),
 }

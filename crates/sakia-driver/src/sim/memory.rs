@@ -1,7 +1,7 @@
-//! Memory that the simulated kernel was lent.
+//! Memory that was lent to the simulated kernel.
 //!
-//! The only place of the simulation that accesses memory through addresses. The caller that pushes an entry
-//! promises that its memory stays valid until the entry's last completion was reaped
+//! This is the only module of the simulation that accesses memory through addresses. The caller that pushes
+//! an entry promises that its memory stays valid until the entry's last completion was reaped
 //! ([`Backend::push`](crate::Backend::push)). The machine keeps a [`Lent`] only until it posts that
 //! completion, and does not access it afterwards.
 
@@ -14,9 +14,9 @@ use crate::groups::Provided;
 
 /// The byte that fills a buffer of a read that has not happened yet.
 pub(super) const SCRIBBLE: u8 = 0xa5;
-/// `UIO_MAXIOV`: the most entries of a vector.
+/// `UIO_MAXIOV`: maximum number of entries of a vector.
 const VECTOR_ENTRIES_MAX: u32 = abi::UIO_MAXIOV;
-/// `PATH_MAX`: the most bytes of a path, with its NUL.
+/// `PATH_MAX`: maximum number of bytes of a path, with its NUL.
 const PATH_BYTES_MAX: usize = abi::PATH_MAX as usize;
 
 /// Consecutive bytes somewhere in the process.
@@ -27,7 +27,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The bytes that an entry names by address and length.
+    /// Returns the bytes that an entry names by address and length.
     pub(super) fn new(addr: u64, len: usize) -> Self {
         Self { ptr: pointer(addr), len }
     }
@@ -40,7 +40,7 @@ impl Segment {
 /// The access of an operation to its lent memory.
 #[derive(Debug, Default)]
 pub(super) enum Lent {
-    /// It has none, or is done with it.
+    /// The operation has none, or no longer uses it.
     #[default]
     Nothing,
     /// The operation writes to it: the buffers of a read, a `struct statx`.
@@ -50,7 +50,7 @@ pub(super) enum Lent {
 }
 
 impl Lent {
-    /// Memory for the operation to write to.
+    /// Wraps memory for the operation to write to.
     ///
     /// # Errors
     /// `EFAULT` when an address is null.
@@ -59,7 +59,7 @@ impl Lent {
         Ok(Self::ToFill(segments))
     }
 
-    /// Memory for the operation to read from.
+    /// Wraps memory for the operation to read from.
     ///
     /// # Errors
     /// `EFAULT` when an address is null.
@@ -75,7 +75,7 @@ impl Lent {
         }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub(super) fn len(&self) -> usize {
         self.segments().iter().fold(0, |sum, segment| sum.saturating_add(segment.len))
     }
@@ -141,8 +141,8 @@ impl Lent {
         bytes
     }
 
-    /// Uses all of the memory, as a kernel may at any moment: fills what is to be filled with
-    /// [`SCRIBBLE`], and reads what is to be read. Returns whether there was any.
+    /// Uses all of the memory, as a kernel may at any moment: fills memory that is lent for writing with
+    /// [`SCRIBBLE`], and reads memory that is lent for reading. Returns whether there was any.
     ///
     /// # Safety
     ///
@@ -175,15 +175,15 @@ fn check(segments: &[Segment]) -> Result<(), Errno> {
     if segments.iter().any(Segment::is_bad) { Err(Errno::FAULT) } else { Ok(()) }
 }
 
-/// The address as a pointer with the rights of whichever pointer was turned into it.
+/// Returns the address as a pointer, with the provenance of the pointer that was exposed as this address.
 fn pointer<T>(addr: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(addr as usize)
 }
 
-/// The NUL-terminated path at `addr`, without its NUL.
+/// Returns the NUL-terminated path at `addr`, without its NUL.
 ///
 /// # Errors
-/// `EFAULT` when the address is null, `ENAMETOOLONG` when no NUL comes.
+/// `EFAULT` if the address is null, `ENAMETOOLONG` if there is no NUL within the limit.
 ///
 /// # Safety
 ///
@@ -195,8 +195,8 @@ pub(super) unsafe fn read_path(addr: u64) -> Result<Vec<u8>, Errno> {
     let start: *const u8 = pointer(addr);
     let mut path = Vec::new();
     while path.len() < PATH_BYTES_MAX {
-        // SAFETY: every byte before this one belongs to the string and is not its NUL, so this one
-        // belongs to it too.
+        // SAFETY: every byte before this one belongs to the string and is not its NUL, so this byte belongs
+        // to it, too.
         match unsafe { start.add(path.len()).read() } {
             0 => return Ok(path),
             byte => path.push(byte),
@@ -205,10 +205,10 @@ pub(super) unsafe fn read_path(addr: u64) -> Result<Vec<u8>, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// The `len` bytes at `addr`.
+/// Returns the `len` bytes at `addr`.
 ///
 /// # Errors
-/// `EFAULT` when the address is null, and there should be some.
+/// `EFAULT` if the address is null, and `len` is not 0.
 ///
 /// # Safety
 ///
@@ -218,15 +218,14 @@ pub(super) unsafe fn read_bytes(addr: u64, len: usize) -> Result<Vec<u8>, Errno>
     Ok(unsafe { Lent::to_take(vec![Segment::new(addr, len)])?.take(len) })
 }
 
-/// Numbers at `addr`, which need not be aligned.
+/// Returns a value of numbers at `addr`, which need not be aligned.
 ///
 /// # Errors
 /// `EFAULT` when the address is null.
 ///
 /// # Safety
 ///
-/// - Unless `addr` is 0, it is lent memory that holds as many bytes as the type has, for which any are
-///   valid.
+/// - Unless `addr` is 0, it is lent memory of the size of `T`, a type for which any bytes are valid.
 pub(super) unsafe fn read_plain<T: Copy>(addr: u64) -> Result<T, Errno> {
     if addr == 0 {
         return Err(Errno::FAULT);
@@ -243,7 +242,7 @@ struct Iovec {
     len: usize,
 }
 
-/// The segments that the vector of `count` entries at `addr` describes.
+/// Returns the segments that the vector of `count` entries at `addr` describes.
 ///
 /// # Errors
 /// `EINVAL` when there are more than 1024, `EFAULT` when the address is null.
@@ -260,7 +259,7 @@ pub(super) unsafe fn read_vector(addr: u64, count: u32) -> Result<Vec<Segment>, 
     }
     let start: *const Iovec = pointer(addr);
     let segment = |index| {
-        // SAFETY: the caller says that there are `count` entries. They need not be aligned for us.
+        // SAFETY: the caller says that there are `count` entries. The read requires no alignment.
         let entry = unsafe { start.add(index as usize).read_unaligned() };
         Segment { ptr: entry.base, len: entry.len }
     };
@@ -318,7 +317,7 @@ mod tests {
         let segments = vec![Segment::new(address(bytes.as_mut_ptr()), 2)];
         // SAFETY: the array is alive and used by nothing else.
         assert!(unsafe { Lent::to_take(segments.clone()).unwrap().disturb() });
-        // SAFETY: as above; read anew through the pointer, since the array was lent.
+        // SAFETY: as above; the read uses the pointer, since the array was lent.
         assert_eq!(unsafe { Lent::to_take(segments.clone()).unwrap().take(2) }, [1, 1]);
         // SAFETY: as above.
         assert!(unsafe { Lent::to_fill(segments).unwrap().disturb() });
@@ -344,7 +343,7 @@ mod tests {
     #[test]
     fn paths_end_at_their_nul() {
         let (short, long) = (b"abc\0def\0", vec![b'a'; PATH_BYTES_MAX]);
-        // SAFETY: the first has a NUL, the second as many bytes as are looked at.
+        // SAFETY: the first string has a NUL, the second as many bytes as are read.
         unsafe {
             assert_eq!(read_path(address(short.as_ptr())).unwrap(), b"abc");
             assert_eq!(read_path(address(long.as_ptr())).unwrap_err(), Errno::NAMETOOLONG);

@@ -18,9 +18,8 @@
 //! Paths and vectors are copied when an entry is consumed. Buffers are read and written when the operation
 //! is performed, which may be long after, and with [`late_writes`](SimBuilder::late_writes) at random
 //! moments before: Miri, AddressSanitizer or wrong bytes reveal a buffer that was freed or read too early.
-//! Once its last completion is posted the memory of an operation is never accessed. A provided buffer is
-//! lent as long as it is in its group. Dropping the backend ends nothing; see [`SimHandle::run_late`].
-//! nothing; see [`SimHandle::run_late`].
+//! Once its last completion is posted the memory of an operation is never accessed. A provided buffer is lent
+//! as long as it is in its group. Dropping the backend ends nothing; see [`SimHandle::run_late`].
 //!
 //! # Time
 //!
@@ -30,8 +29,8 @@
 //!
 //! # Crashes
 //!
-//! Written data is in the page cache until a sync, or the kernel by itself
-//! ([`write_back`](SimBuilder::write_back)), brings it to the disk:
+//! Written data stays in the page cache until a sync, or the kernel by itself
+//! ([`write_back`](SimBuilder::write_back)), writes it to the disk:
 //!
 //! | | makes durable |
 //! |---|---|
@@ -42,20 +41,21 @@
 //! | either sync of a directory | its attributes and its entries; of names elsewhere those changed before |
 //! | `syncfs` | everything |
 //!
-//! When the power fails, of the data that is not durable
+//! When the power fails, the data that is not durable is treated as follows:
 //!
-//! - the last changes of names and attributes, and the last truncations, are lost, and those before them
-//!   kept. Each operation survives whole or not at all: a rename is there or not, and never halfway;
-//! - each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages know no order, also not
-//!   with names;
-//! - a file that has grown has its old length, the new one, or one between at the end of a page. Missing
-//!   bytes read as zeros;
-//! - a file without a name is gone.
+//! - The last changes of names and attributes, and the last truncations, are lost; earlier ones are kept.
+//!   Each operation survives as a whole or not at all: a rename never takes effect halfway.
+//! - Each page of a file is kept, lost, or torn at its sectors of 512 bytes. Pages have no order, neither
+//!   among themselves nor relative to names.
+//! - A file that has grown has its old length, the new one, or one between at the end of a page. Missing
+//!   bytes read as zeros.
+//! - A file without a name is gone.
 //!
-//! File systems do each of this, and most of them less. ext4 and XFS make the name of a new file durable with
-//! `fsync` of the file, and write bytes before the length that covers them (ext4 unless `data=writeback`);
-//! ext4 writes a file's bytes also before a rename that replaces another file. ext2 does none of it, and
-//! POSIX promises none. ext4 and XFS keep the order in which names change, and so does this.
+//! Each of these happens on some file system; most file systems allow less. ext4 and XFS make the name of a
+//! new file durable with `fsync` of the file, and write bytes before the length that covers them (ext4 unless
+//! `data=writeback`). ext4 also writes a file's bytes before a rename that replaces another file. ext2 does
+//! none of this, and POSIX promises none of it. ext4 and XFS keep the order in which names change, and so
+//! does the simulation.
 //!
 //! [`SimHandle::crash`] returns the disk after a crash, as often as wanted, and [`SimBuilder::disk`] starts
 //! a kernel with it.
@@ -68,14 +68,14 @@
 //!
 //! One file system without permissions or special files; sockets within the machine, and on a loopback
 //! network without options. Reads never fail for data that a disk has lost. Unsupported operations complete
-//! with `EINVAL`, as do links, drains, fixed files, and provided buffers for anything but a multishot
+//! with `EINVAL`; so do links, drains, fixed files, and provided buffers for anything but a multishot
 //! receive.
 //!
 //! # Layout
 //!
 //! `machine` and `cancel` manage the operations in flight and their ends; `ops`, `names` and `files` perform
 //! operations; `kernel`, `tree` and `sockets` are the objects that they act on; `faults`, `log` and `random`
-//! have the subjects of their names. Only `memory` accesses lent memory.
+//! are about what their names say. Only `memory` accesses lent memory.
 //!
 //! `content`, `journal` and `disk` manage the durability of files.
 //!
@@ -125,10 +125,10 @@ use crate::policy::{Attempt, CallMode, Lane};
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
 pub const SCRIBBLE: u8 = memory::SCRIBBLE;
 
-/// How operations complete that could complete at once: the weight of each way.
+/// The weight of each route by which operations complete that could complete at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routes {
-    /// While the entry is consumed.
+    /// Within the call that consumes the entry.
     pub inline: u16,
     /// In an enter.
     pub deferred: u16,
@@ -143,7 +143,7 @@ impl Routes {
     pub const DEFERRED: Self = Self { inline: 0, deferred: 1, worker: 0 };
     /// All with workers.
     pub const WORKER: Self = Self { inline: 0, deferred: 0, worker: 1 };
-    /// All ways alike.
+    /// All routes with the same probability.
     pub const MIXED: Self = Self { inline: 1, deferred: 1, worker: 1 };
 }
 
@@ -177,16 +177,16 @@ pub struct SimBuilder {
 }
 
 impl SimBuilder {
-    /// Sizes of the two queues in entries. Default 8 and 16.
+    /// Sets the sizes of the two queues in entries. Default 8 and 16.
     ///
     /// # Panics
-    /// Later, when building: if the first is 0 or greater than the second.
+    /// In [`build`](SimBuilder::build): if the first is 0 or greater than the second.
     pub fn entries(mut self, sq_entries: u32, cq_entries: u32) -> Self {
         (self.sq_entries, self.cq_entries) = (sq_entries, cq_entries);
         self
     }
 
-    /// How operations complete. Default [`Routes::MIXED`].
+    /// Sets the routes by which operations complete. Default [`Routes::MIXED`].
     pub fn routes(mut self, routes: Routes) -> Self {
         self.routes = routes;
         self
@@ -198,41 +198,41 @@ impl SimBuilder {
         self
     }
 
-    /// The longest time that an operation takes in a worker. Default 1 ms.
+    /// Sets the longest time that an operation takes in a worker. Default 1 ms.
     pub fn worker_delay_max(mut self, delay: Duration) -> Self {
         self.worker_delay_max = delay;
         self
     }
 
-    /// The virtual time that each submit and enter takes. Default 1 us, so that a loop that polls
-    /// until some time comes to an end.
+    /// Sets the virtual time that each submit and enter takes. Default 1 us, so that a loop that polls until
+    /// some time comes to an end.
     pub fn enter_cost(mut self, cost: Duration) -> Self {
         self.enter_cost = cost;
         self
     }
 
-    /// Makes the kernel use lent memory before the operation happens: at every step of time, with
-    /// this probability in 65536 for each operation, it fills the buffers of a read with
-    /// [`SCRIBBLE`] and reads those of a write. Default 0; `u16::MAX` is always.
+    /// Makes the kernel use lent memory before the operation is performed: at every step of time, with this
+    /// probability in 65536 for each operation, it fills the buffers of a read with [`SCRIBBLE`] and reads
+    /// those of a write. Default 0; `u16::MAX` is always.
     pub fn late_writes(mut self, per_65536: u16) -> Self {
         self.late_writes = per_65536;
         self
     }
 
-    /// Sets whether a submit or enter fails with `EBUSY` while completions overflow that it cannot move
-    /// back, as older kernels did. Default false.
+    /// Sets whether a submit or enter fails with `EBUSY` while there are overflowed completions that it
+    /// cannot move back, as older kernels did. Default false.
     pub fn busy_on_overflow(mut self, busy: bool) -> Self {
         self.busy_on_overflow = busy;
         self
     }
 
-    /// `RLIMIT_NOFILE`: descriptors have numbers from 3 to one below it. Default 1024.
+    /// Sets `RLIMIT_NOFILE`: descriptors have numbers from 3 to one below it. Default 1024.
     pub fn descriptors_max(mut self, count: u32) -> Self {
         self.descriptors_max = count;
         self
     }
 
-    /// The size of a pipe's buffer. Default 64 KiB.
+    /// Sets the size of a pipe's buffer. Default 64 KiB.
     pub fn pipe_bytes(mut self, bytes: usize) -> Self {
         self.pipe_bytes = bytes;
         self
@@ -245,27 +245,27 @@ impl SimBuilder {
         self
     }
 
-    /// `RLIMIT_MEMLOCK`: the largest buffer that can be registered. Default unlimited.
+    /// Sets `RLIMIT_MEMLOCK`: the largest buffer that can be registered. Default unlimited.
     pub fn locked_bytes_max(mut self, bytes: usize) -> Self {
         self.locked_bytes_max = bytes;
         self
     }
 
-    /// The most groups of provided buffers that can be registered; further ones fail with `ENOMEM`. Default
+    /// Sets the maximum number of groups of provided buffers; further ones fail with `ENOMEM`. Default
     /// unlimited.
     pub fn groups_max(mut self, count: u32) -> Self {
         self.groups_max = count;
         self
     }
 
-    /// Keeps the text of the log, for [`SimHandle::log_text`]. Default false.
+    /// Sets whether the text of the log is kept, for [`SimHandle::log_text`]. Default false.
     pub fn keep_log(mut self, keep: bool) -> Self {
         self.keep_log = keep;
         self
     }
 
-    /// Sets whether the kernel performs operations as plain calls, too; see [`Backend::try_now`]. Default
-    /// false: then everything goes through the queue.
+    /// Sets whether the kernel also performs operations as plain calls; see [`Backend::try_now`]. Default
+    /// false: all operations go through the queue.
     pub fn plain_calls(mut self, performs: bool) -> Self {
         self.plain_calls = performs;
         self
@@ -278,29 +278,29 @@ impl SimBuilder {
         self
     }
 
-    /// The disk that it starts with, such as one that another kernel [left](SimHandle::crash). Default an
-    /// empty one.
+    /// Sets the disk that the kernel starts with, such as the one that another kernel
+    /// [left](SimHandle::crash). Default an empty disk.
     pub fn disk(mut self, disk: Disk) -> Self {
         self.disk = Some(disk);
         self
     }
 
-    /// The room for the contents of files, in pages of 4096 bytes: what does not fit fails with `ENOSPC`, or
-    /// is written in part. Default unlimited.
+    /// Sets the space for the contents of files, in pages of 4096 bytes: a write beyond it fails with
+    /// `ENOSPC`, or is done in part. Default unlimited.
     pub fn disk_bytes_max(mut self, bytes: u64) -> Self {
         self.disk_bytes_max = bytes;
         self
     }
 
-    /// Makes the kernel write something to the disk by itself at every step of time with this probability in
+    /// Makes the kernel write data to the disk by itself at every step of time, with this probability in
     /// 65536: a page, or changes of names. Default 0; `u16::MAX` is always.
     pub fn write_back(mut self, per_65536: u16) -> Self {
         self.write_back = per_65536;
         self
     }
 
-    /// The power fails when [this many events](SimHandle::events) have happened. The kernel goes on as if
-    /// nothing were; what was there is what [`SimHandle::crashed`] gives. Default never.
+    /// Makes the power fail after [this many events](SimHandle::events). The kernel continues unaffected;
+    /// [`SimHandle::crashed`] returns the disk as of that moment. Default never.
     pub fn crash_at(mut self, event: u64) -> Self {
         self.crash_at = Some(event);
         self
@@ -313,9 +313,9 @@ impl SimBuilder {
         self
     }
 
-    /// Injects every fault that a correct driver survives without loss with this probability in
-    /// 65536: all but [`Stuck`](FaultKind::Stuck), [`EnterFailed`](FaultKind::EnterFailed), what a server
-    /// of files does ([`FaultKind::SERVER`]), and what a network does, which
+    /// Injects every fault that a correct driver survives without loss, with this probability in 65536: all
+    /// except [`Stuck`](FaultKind::Stuck), [`EnterFailed`](FaultKind::EnterFailed), the faults of a file
+    /// server ([`FaultKind::SERVER`]), and the faults of a network, which
     /// [`network_chaos`](SimBuilder::network_chaos) injects.
     pub fn chaos(mut self, per_65536: u16) -> Self {
         let is_fatal = |kind| matches!(kind, FaultKind::Stuck | FaultKind::EnterFailed);
@@ -327,16 +327,15 @@ impl SimBuilder {
         self
     }
 
-    /// Injects what a network does to those who use it with this probability in 65536:
-    /// [`FaultKind::NETWORK`].
+    /// Injects the faults of a network, [`FaultKind::NETWORK`], with this probability in 65536.
     pub fn network_chaos(mut self, per_65536: u16) -> Self {
         self.faults.extend(FaultKind::NETWORK.map(|kind| (kind, per_65536)));
         self
     }
 
-    /// The type of its file system, which decides how far the driver trusts its answers: one that is
-    /// [remote](crate::MountEntry::is_remote) may answer anything. Default `sim`, which is neither remote nor
-    /// known to be local.
+    /// Sets the type of the file system, which decides how far the driver trusts its results: a
+    /// [remote](crate::MountEntry::is_remote) one may return any error. Default `sim`, which is neither
+    /// remote nor known to be local.
     pub fn file_system(mut self, name: &'static str) -> Self {
         self.file_system = name;
         self
@@ -388,21 +387,21 @@ impl Sim {
         }
     }
 
-    /// A kernel with the defaults.
+    /// Makes a kernel with the default options.
     pub fn new(seed: u64) -> Self {
         Self::builder(seed).build()
     }
 
-    /// A handle to this kernel.
+    /// Returns a handle to this kernel.
     pub fn handle(&self) -> SimHandle {
         SimHandle::new(Rc::clone(&self.machine))
     }
 }
 
-// SAFETY: memory is accessed by `memory` alone, on behalf of a flight, of an abandoned entry, of a group
-// whose buffers no completion has named, or of a plain call while it lasts. A
-// flight begins when a pushed entry is consumed and is gone before its completion is posted; an
-// abandoned entry has no completion. An entry that was made a nop names no memory any more.
+// SAFETY: only `memory` accesses memory, on behalf of a flight, an abandoned entry, a group's buffers that no
+// completion has named, or a plain call while it lasts. A flight begins when a pushed entry is consumed and
+// is gone before its completion is posted; an abandoned entry has no completion. An entry that was made a
+// no-op names no memory any more.
 unsafe impl Backend for Sim {
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
@@ -442,7 +441,7 @@ unsafe impl Backend for Sim {
         self.machine.borrow_mut().queue.push(Asked::by_call(request.call, request.user_data))
     }
 
-    /// The kernel in memory does a thread's work by itself.
+    /// Queues the call: the kernel in memory does a thread's work itself.
     unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.push_call(request) }.map(|_| ()).ok_or(Errno::AGAIN)
@@ -509,7 +508,7 @@ unsafe impl Backend for Sim {
         true
     }
 
-    /// Its faults answer for workers that there are not, and for servers of files.
+    /// Returns true: faults simulate a lack of workers, and file servers.
     fn may_lack_workers(&self) -> bool {
         true
     }

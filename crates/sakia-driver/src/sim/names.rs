@@ -1,7 +1,7 @@
-//! Operations on names, and on what a path or a descriptor leads to.
+//! Operations on names, and on the objects of paths and descriptors.
 //!
-//! As in [`ops`](super::ops) in two steps: paths are copied and descriptors looked up when the entry is
-//! consumed; where a path leads is found out when the operation is performed.
+//! They take two steps, as in [`ops`](super::ops): paths are copied and descriptors looked up when the entry
+//! is consumed; paths are resolved when the operation is performed.
 
 use std::rc::Rc;
 
@@ -12,11 +12,11 @@ use sakia_ring::AT_FDCWD;
 
 use super::kernel::{Kernel, Object, OpenFile};
 use super::memory::{Lent, Segment, read_path, read_plain};
-use super::ops::{Kind, Request};
+use super::ops::{Kind, PreparedCall};
 use super::tree::{InodeId, Last, Place, Time};
 use crate::call::Function;
 
-/// The owner or group that means "as it is".
+/// The owner or group that means "unchanged".
 const KEEP: u32 = u32::MAX;
 const UTIME_NOW: i64 = abi::UTIME_NOW as i64;
 const UTIME_OMIT: i64 = abi::UTIME_OMIT as i64;
@@ -59,10 +59,10 @@ impl Target {
     }
 }
 
-/// The path at `addr`, and where it begins.
+/// Returns the path at `addr`, and the directory where it begins.
 ///
 /// # Errors
-/// `EFAULT`, `ENAMETOOLONG`; `ENOENT` when it is empty; `EBADF`, `ENOTDIR` for its directory.
+/// `EFAULT`, `ENAMETOOLONG`; `ENOENT` if it is empty; `EBADF`, `ENOTDIR` for its directory.
 ///
 /// # Safety
 ///
@@ -72,7 +72,7 @@ pub(super) unsafe fn read_place(kernel: &Kernel, dir: i32, addr: u64) -> Result<
     place(kernel, dir, unsafe { read_path(addr) }?)
 }
 
-/// A path that does not begin at the root begins at the directory, or at the working directory.
+/// Returns a path with its begin: the directory, or the working directory, unless it begins at the root.
 pub(super) fn place(kernel: &Kernel, dir: i32, path: Vec<u8>) -> Result<Place, Errno> {
     let start = match path.first() {
         None => return Err(Errno::NOENT),
@@ -94,7 +94,7 @@ fn beginning(file: &Rc<OpenFile>) -> InodeId {
     }
 }
 
-/// Returns whether the function is about names.
+/// Returns whether the call is one of this module's.
 pub(super) const fn has(function: Function) -> bool {
     use Function as F;
     let is_change = matches!(function, F::Mkdirat | F::Unlinkat | F::Renameat | F::Linkat);
@@ -115,9 +115,9 @@ pub(super) unsafe fn prepare(
     kernel: &Kernel,
     function: Function,
     args: [usize; 6],
-) -> Result<Request, Errno> {
+) -> Result<PreparedCall, Errno> {
     let [dir, first, second, third, fourth, _] = args;
-    // SAFETY: the caller's promise; these are a directory and the address of a path wherever this is called.
+    // SAFETY: the caller's promise; every use passes a directory and the address of a path.
     let at = |dir: usize, path: usize| unsafe { read_place(kernel, dir as i32, path as u64) };
     // SAFETY: as above.
     let target = |path, flags| unsafe { target(kernel, dir as i32, path as u64, flags) };
@@ -143,7 +143,7 @@ pub(super) unsafe fn prepare(
             NameOp::Link { from, to: at(second, third)? }
         }
         Function::Symlinkat => {
-            // SAFETY: the caller's promise; the target comes first, and then where the link is to be.
+            // SAFETY: the caller's promise; the link's target comes before the link's path.
             let target = unsafe { read_path(dir as u64)? };
             NameOp::Symlink { target, place: at(first, second)? }
         }
@@ -171,12 +171,12 @@ pub(super) unsafe fn prepare(
         Function::Utimensat => {
             let (last, may_be_empty) = last_of(third)?;
             let target = target(first, (last, may_be_empty || first == 0))?;
-            // SAFETY: the caller's promise; two of `struct timespec` are four numbers.
+            // SAFETY: the caller's promise; two `struct timespec` are four numbers.
             NameOp::Utimens { target, times: unsafe { read_plain(second as u64) }? }
         }
         _ => return Err(Errno::OPNOTSUPP),
     };
-    Ok(Request { kind: Kind::Name(op), lent, file: None })
+    Ok(PreparedCall { kind: Kind::Name(op), lent, file: None })
 }
 
 /// Returns the meaning of these flags for the last part of a path, and whether the path may be empty.
@@ -212,7 +212,7 @@ unsafe fn target(
 }
 
 impl NameOp {
-    /// The paths that it names.
+    /// Returns the paths that the operation names.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
         let (first, second) = match self {
             Self::Mkdir { place, .. }
@@ -229,7 +229,7 @@ impl NameOp {
         first.into_iter().chain(second)
     }
 
-    /// Performs it. Returns the result of the completion.
+    /// Performs the operation. Returns the result of the completion.
     ///
     /// # Safety
     ///
@@ -276,11 +276,11 @@ impl NameOp {
     }
 }
 
-/// `utimensat(2)`.
+/// Performs `utimensat(2)`.
 fn utimens(kernel: &mut Kernel, target: &Target, times: &[[i64; 2]; 2]) -> Result<(), Errno> {
     let now = kernel.time();
     if times.iter().all(|&[_, nanos]| nanos == UTIME_OMIT) {
-        return Ok(()); // the path does not even have to be there
+        return Ok(()); // the path need not even exist
     }
     let time = |[seconds, nanos]: [i64; 2]| match nanos {
         UTIME_OMIT => Ok(None),

@@ -30,14 +30,14 @@ use super::tree::{InodeId, Last, Place, Time, resolve};
 use crate::buf::MAX_RW_BYTES;
 use crate::call::{self, Buffers, Call, Direction, Function, System, Transfer};
 
-/// They mean nothing here.
+/// Flags without an effect here.
 const AT_WITHOUT_EFFECT: u32 = AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
 
 /// A checked call and what it holds until it completes.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct PreparedCall {
     pub(super) kind: Kind,
-    /// The memory that it was lent, but for paths and vectors, which were copied.
+    /// The lent memory, without paths and vectors, which were copied.
     pub(super) lent: Lent,
     /// The open file acted on. Closing its descriptor does not end the operation.
     pub(super) file: Option<Rc<OpenFile>>,
@@ -58,7 +58,7 @@ pub(super) enum Kind {
     Write {
         offset: u64,
         nowait: bool,
-        /// To the end, whatever the offset.
+        /// Writes to the end of the file, whatever the offset.
         appends: bool,
         syncs: Option<Level>,
     },
@@ -66,7 +66,7 @@ pub(super) enum Kind {
         raw: i32,
     },
     Fsync(Level),
-    /// Of the path, or without one of the open file.
+    /// The status of the path or, without one, of the open file.
     Statx {
         path: Option<(Place, Last)>,
     },
@@ -82,7 +82,7 @@ pub(super) enum Kind {
     },
 }
 
-/// Which operations a cancel is for.
+/// The operations that a cancel selects.
 #[derive(Clone, Debug)]
 pub(super) enum Victims {
     UserData(u64),
@@ -92,9 +92,9 @@ pub(super) enum Victims {
 
 /// The outcome of a performed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum OpOutcome {
     Done(i32),
-    /// One completion of many, and the number of the provided buffer that it used.
+    /// A completion that is not the last, and the number of the provided buffer that it used.
     Shot {
         res: i32,
         buffer: Option<u16>,
@@ -103,19 +103,19 @@ pub(super) enum Outcome {
     WouldBlock,
 }
 
-impl From<Result<usize, Errno>> for Outcome {
+impl From<Result<usize, Errno>> for OpOutcome {
     fn from(result: Result<usize, Errno>) -> Self {
         // No count here exceeds `MAX_RW_BYTES`.
         Self::Done(result.map_or_else(failed, |count| count as i32))
     }
 }
 
-/// The result of a completion that says that the operation failed.
+/// Returns the result of a completion for a failed operation.
 pub(super) fn failed(errno: Errno) -> i32 {
     -errno.raw_os_error()
 }
 
-impl Request {
+impl PreparedCall {
     fn new(kind: Kind) -> Self {
         Self { kind, lent: Lent::Nothing, file: None }
     }
@@ -124,7 +124,7 @@ impl Request {
         Self { kind, lent: Lent::Nothing, file: Some(Rc::clone(file)) }
     }
 
-    /// The paths and addresses that it names.
+    /// Returns the paths and addresses that the operation names.
     pub(super) fn names(&self) -> Vec<Vec<u8>> {
         match &self.kind {
             Kind::Open { place, .. } | Kind::Statx { path: Some((place, _)) } => {
@@ -138,7 +138,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it may wait for ever, and so can be canceled meanwhile.
+    /// Returns whether the operation may wait for ever, and thus can be canceled meanwhile.
     pub(super) fn may_wait(&self) -> bool {
         let is_stream = self.file.as_ref().is_some_and(|file| file.is_stream());
         match &self.kind {
@@ -150,7 +150,7 @@ impl Request {
         }
     }
 
-    /// The group whose buffers it takes.
+    /// Returns the group whose buffers the operation takes.
     pub(super) fn group(&self) -> Option<u16> {
         match self.kind {
             Kind::Socket(SocketOp::RecvMultishot { group, .. }) => Some(group),
@@ -158,7 +158,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it moves bytes, and may move fewer than requested.
+    /// Returns whether the operation moves bytes, and may move fewer than requested.
     pub(super) fn is_transfer(&self) -> bool {
         match &self.kind {
             Kind::Read { .. } | Kind::Write { .. } => true,
@@ -167,7 +167,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it would not have to wait now.
+    /// Returns whether the operation would not have to wait now.
     pub(super) fn is_ready(&self, kernel: &Kernel) -> bool {
         let Some(file) = &self.file else { return true };
         let len = self.lent.len();
@@ -194,17 +194,17 @@ impl Request {
 ///
 /// # Safety
 ///
-/// - The memory that the call names is lent to us until we complete the operation.
-pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
-    // SAFETY: the caller's promise is each function's.
+/// - The memory that the call names is lent to the simulation until it completes the operation.
+pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCall, Errno> {
+    // SAFETY: the caller's promise is that of each function.
     unsafe {
         match *call {
-            Call::Nop => Ok(Request::new(Kind::Nop)),
+            Call::Nop => Ok(PreparedCall::new(Kind::Nop)),
             Call::Open(open) => prepare_open(kernel, open),
             Call::Transfer(transfer) => prepare_transfer(kernel, transfer),
-            Call::Close { raw } => Ok(Request::new(Kind::Close { raw })),
+            Call::Close { raw } => Ok(PreparedCall::new(Kind::Close { raw })),
             Call::Poll { raw, events } => {
-                Ok(Request::on(Kind::Poll { events: events as u16 }, kernel.file(raw)?))
+                Ok(PreparedCall::on(Kind::Poll { events: events as u16 }, kernel.file(raw)?))
             }
             Call::Cancel { victims, all } => prepare_cancel(kernel, victims, all),
             Call::Socket(_) | Call::AcceptMany(_) | Call::RecvMany { .. } => {
@@ -230,7 +230,7 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Er
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<Request, Errno> {
+unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<PreparedCall, Errno> {
     let call::Open { dir, path, flags, mode, .. } = open;
     let bounds = open.resolve.unwrap_or(0);
     let creates = flags & u64::from(OFlags::CREATE.bits()) != 0;
@@ -250,12 +250,12 @@ unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<Request, Err
     }
     // SAFETY: the caller's promise; the address is that of a path.
     let place = unsafe { names::read_place(kernel, dir, path) }?;
-    Ok(Request::new(Kind::Open { place, how }))
+    Ok(PreparedCall::new(Kind::Open { place, how }))
 }
 
-/// Checks how something is to be opened.
+/// Checks the flags of an open.
 fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
-    // `O_DIRECT`, `O_PATH`, `O_TMPFILE` and whatever else is not listed is not there.
+    // Unlisted flags, such as `O_DIRECT`, `O_PATH` and `O_TMPFILE`, are unsupported.
     let known = OFlags::ACCMODE
         | OFlags::CREATE
         | OFlags::EXCL
@@ -300,7 +300,7 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<Request, Errno> {
+unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<PreparedCall, Errno> {
     let Transfer { raw, direction, buffers, offset, flags } = transfer;
     let file = kernel.file(raw)?;
     let (may, is_read) = match direction {
@@ -313,11 +313,11 @@ unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<Reques
     let nowait = check_transfer(file, &transfer)?;
     let segments = match buffers {
         Buffers::One { addr, len } => vec![Segment::new(addr, (len as usize).min(MAX_RW_BYTES))],
-        // SAFETY: the caller's promise; the address is that of a vector with as many entries.
+        // SAFETY: the caller's promise; the address is that of a vector with `count` entries.
         Buffers::Many { vector, count } => unsafe { read_vector(vector, count) }?,
     };
     if is_read {
-        let mut request = Request::on(Kind::Read { offset, nowait }, file);
+        let mut request = PreparedCall::on(Kind::Read { offset, nowait }, file);
         request.lent = Lent::to_fill(segments)?;
         return Ok(request);
     }
@@ -328,7 +328,7 @@ unsafe fn prepare_transfer(kernel: &Kernel, transfer: Transfer) -> Result<Reques
         _ => None,
     };
     let syncs = syncs.max(file.durability.syncs);
-    let mut request = Request::on(Kind::Write { offset, nowait, appends, syncs }, file);
+    let mut request = PreparedCall::on(Kind::Write { offset, nowait, appends, syncs }, file);
     request.lent = Lent::to_take(segments)?;
     Ok(request)
 }
@@ -349,18 +349,18 @@ fn check_transfer(file: &OpenFile, transfer: &Transfer) -> Result<bool, Errno> {
     Ok(flags & RWF_NOWAIT != 0)
 }
 
-fn prepare_fsync(kernel: &Kernel, raw: i32, level: Level) -> Result<Request, Errno> {
+fn prepare_fsync(kernel: &Kernel, raw: i32, level: Level) -> Result<PreparedCall, Errno> {
     let file = kernel.file(raw)?;
     if file.is_stream() {
         return Err(Errno::INVAL);
     }
-    Ok(Request::on(Kind::Fsync(level), file))
+    Ok(PreparedCall::on(Kind::Fsync(level), file))
 }
 
 /// # Safety
 ///
 /// - As [`prepare`].
-unsafe fn prepare_statx(kernel: &Kernel, args: [usize; 6]) -> Result<Request, Errno> {
+unsafe fn prepare_statx(kernel: &Kernel, args: [usize; 6]) -> Result<PreparedCall, Errno> {
     let [dir, addr, flags, _, result, _] = args;
     let (dir, addr, flags) = (dir as i32, addr as u64, flags as u32);
     let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_WITHOUT_EFFECT;
@@ -377,22 +377,26 @@ unsafe fn prepare_statx(kernel: &Kernel, args: [usize; 6]) -> Result<Request, Er
         unsafe { read_path(addr) }?
     };
     let mut request = if path.is_empty() && may_be_empty {
-        Request::on(Kind::Statx { path: None }, kernel.file(dir)?)
+        PreparedCall::on(Kind::Statx { path: None }, kernel.file(dir)?)
     } else {
         let place = names::place(kernel, dir, path)?;
-        Request::new(Kind::Statx { path: Some((place, last)) })
+        PreparedCall::new(Kind::Statx { path: Some((place, last)) })
     };
     request.lent = Lent::to_fill(vec![Segment::new(result as u64, size_of::<Statx>())])?;
     Ok(request)
 }
 
-fn prepare_cancel(kernel: &Kernel, victims: call::Victims, all: bool) -> Result<Request, Errno> {
+fn prepare_cancel(
+    kernel: &Kernel,
+    victims: call::Victims,
+    all: bool,
+) -> Result<PreparedCall, Errno> {
     let what = match victims {
         call::Victims::Descriptor(raw) => Victims::File(Rc::clone(kernel.file(raw)?)),
         call::Victims::Any => Victims::Any,
         call::Victims::UserData(user_data) => Victims::UserData(user_data),
     };
-    Ok(Request::new(Kind::Cancel { what, all }))
+    Ok(PreparedCall::new(Kind::Cancel { what, all }))
 }
 
 /// Performs an operation that is not a cancel, moving at most `len_max` bytes.
@@ -400,12 +404,16 @@ fn prepare_cancel(kernel: &Kernel, victims: call::Victims, all: bool) -> Result<
 /// # Safety
 ///
 /// - The memory that the request holds is still lent: its last completion was not reaped.
-pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: usize) -> Outcome {
+pub(super) unsafe fn perform(
+    kernel: &mut Kernel,
+    request: &PreparedCall,
+    len_max: usize,
+) -> OpOutcome {
     let (lent, file) = (&request.lent, request.file.as_ref());
     match (&request.kind, file) {
-        (Kind::Nop, _) => Outcome::Done(0),
+        (Kind::Nop, _) => OpOutcome::Done(0),
         (Kind::Open { place, how }, _) => {
-            Outcome::Done(kernel.open(place, *how).unwrap_or_else(failed))
+            OpOutcome::Done(kernel.open(place, *how).unwrap_or_else(failed))
         }
         // SAFETY: the caller's promise.
         (Kind::Read { offset, nowait }, Some(file)) => unsafe {
@@ -445,9 +453,9 @@ pub(super) unsafe fn perform(kernel: &mut Kernel, request: &Request, len_max: us
     }
 }
 
-fn or_again(nowait: bool, outcome: Outcome) -> Outcome {
+fn or_again(nowait: bool, outcome: OpOutcome) -> OpOutcome {
     match outcome {
-        Outcome::WouldBlock if nowait => Outcome::Done(failed(Errno::AGAIN)),
+        OpOutcome::WouldBlock if nowait => OpOutcome::Done(failed(Errno::AGAIN)),
         outcome => outcome,
     }
 }
@@ -461,7 +469,7 @@ unsafe fn read(
     offset: u64,
     lent: &Lent,
     len_max: usize,
-) -> Outcome {
+) -> OpOutcome {
     let len = lent.len().min(len_max).min(MAX_RW_BYTES);
     let bytes = match file.object {
         Object::File(id) => {
@@ -472,15 +480,15 @@ unsafe fn read(
             advance(file, offset, bytes.len());
             bytes
         }
-        Object::Directory(_) => return Outcome::Done(failed(Errno::ISDIR)),
+        Object::Directory(_) => return OpOutcome::Done(failed(Errno::ISDIR)),
         Object::PipeReader(id) | Object::PipeWriter(id) => match kernel.pipe_read(id, len) {
             Some(bytes) => bytes,
-            None => return Outcome::WouldBlock,
+            None => return OpOutcome::WouldBlock,
         },
         Object::Socket(id) => match kernel.socket_read(id, len) {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => return Outcome::WouldBlock,
-            Err(errno) => return Outcome::Done(failed(errno)),
+            Ok(None) => return OpOutcome::WouldBlock,
+            Err(errno) => return OpOutcome::Done(failed(errno)),
         },
     };
     // SAFETY: the caller's promise.
@@ -507,7 +515,7 @@ impl Write {
         file: &OpenFile,
         lent: &Lent,
         len_max: usize,
-    ) -> Outcome {
+    ) -> OpOutcome {
         let len = lent.len().min(MAX_RW_BYTES);
         let result = match file.object {
             // SAFETY: the caller's promise.
@@ -516,7 +524,7 @@ impl Write {
             },
             Object::Directory(_) => Err(Errno::BADF),
             Object::PipeReader(id) | Object::PipeWriter(id) => match kernel.pipe_room(id, len) {
-                Ok(None) => return Outcome::WouldBlock,
+                Ok(None) => return OpOutcome::WouldBlock,
                 Ok(Some(room)) => {
                     // SAFETY: the caller's promise.
                     let bytes = unsafe { lent.take(room.min(len_max)) };
@@ -528,7 +536,7 @@ impl Write {
             },
             // SAFETY: the caller's promise.
             Object::Socket(id) => match unsafe { kernel.socket_write(id, lent, len_max) } {
-                Ok(None) => return Outcome::WouldBlock,
+                Ok(None) => return OpOutcome::WouldBlock,
                 result => result.map(Option::unwrap_or_default),
             },
         };
@@ -573,7 +581,7 @@ fn advance(file: &OpenFile, offset: u64, count: usize) {
     }
 }
 
-/// Data goes into the log as its hash, so that runs that move other bytes are told apart.
+/// Logs data as its hash, so that runs that move other bytes differ in the log.
 pub(super) fn note_data(kernel: &mut Kernel, template: &str, bytes: &[u8]) {
     let numbers = [bytes.len() as i64, Digest::of(bytes) as i64];
     kernel.note(template, &numbers);
@@ -598,8 +606,8 @@ unsafe fn statx(
     Ok(())
 }
 
-/// The bytes of a `struct statx`, of a pipe or a socket without an inode. Has all basic fields whatever
-/// was asked for, as it may.
+/// Returns the bytes of a `struct statx`, also for a pipe or a socket, which have no inode. It has all basic
+/// fields, whatever the requested mask, as the kernel may return them.
 fn statx_record(
     kernel: &Kernel,
     inode: Option<InodeId>,
@@ -641,12 +649,12 @@ fn statx_record(
     record
 }
 
-fn poll_once(kernel: &Kernel, file: &OpenFile, events: u16) -> Outcome {
+fn poll_once(kernel: &Kernel, file: &OpenFile, events: u16) -> OpOutcome {
     let ready = ready_events(kernel, file, events);
-    if ready == 0 { Outcome::WouldBlock } else { Outcome::Done(i32::from(ready)) }
+    if ready == 0 { OpOutcome::WouldBlock } else { OpOutcome::Done(i32::from(ready)) }
 }
 
-/// Of `events` and of those that are always reported, the ones that are there.
+/// Returns the events that have occurred, of `events` and those that are always reported.
 fn ready_events(kernel: &Kernel, file: &OpenFile, events: u16) -> u16 {
     kernel.poll_events(file) & (events | poll::ALWAYS)
 }

@@ -1,7 +1,7 @@
-//! Numbers that look random and follow from a seed.
+//! Pseudo-random numbers from a seed.
 //!
-//! xoshiro256** (Blackman, Vigna), with its state filled by splitmix64. Every choice of the
-//! simulation is made from one of these, so that a seed stands for a whole run.
+//! xoshiro256** (Blackman, Vigna), with its state filled by splitmix64. Every choice of the simulation takes
+//! its numbers from such a stream, so that a seed determines a whole run.
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
@@ -34,15 +34,15 @@ impl Random {
         result
     }
 
-    /// A number less than `bound`, which is not 0.
+    /// Returns a number less than `bound`, which is not 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below 0");
-        // The high half of the product; the bias is far below what a test could see.
+        // The high half of the product; the bias is far below the resolution of any test.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `per_65536` times in 65536; always with `u16::MAX`. Takes no number from the stream
-    /// when it is 0, so that what is switched off changes nothing.
+    /// Returns true with probability `per_65536` in 65536; always for `u16::MAX`. Takes no number from the
+    /// stream for 0, so that disabled choices change nothing.
     pub(super) fn chance(&mut self, per_65536: u16) -> bool {
         per_65536 != 0 && {
             let number = self.next() >> 48;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_published_sequence() {
-        // splitmix64 from 0, and the first number of xoshiro256** on that state.
+        // splitmix64 from 0, and the first number of xoshiro256** in that state.
         let mut random = Random::new(0);
         assert_eq!(random.state[0], 0xe220_a839_7b1d_cdaf);
         assert_eq!(random.state[1], 0x6e78_9e6a_a1b9_65f4);

@@ -1,11 +1,11 @@
 //! The simulated file system: directories, files and symbolic links, and the names between them.
 //!
-//! One file system without permissions, as root sees it; the working directory is its root. Inodes stay for
-//! good, so that one without names can still be used through an open descriptor.
+//! There is one file system without permissions, as root sees it; the working directory is its root. Inodes
+//! are never removed, so that one without names can still be used through an open descriptor.
 //!
-//! Besides the side of programs, inodes have the side of the disk: the names in a directory, attributes, the
-//! [`Content`] of a file. Every change of names or attributes goes to the [`Journal`] as well;
-//! [`disk`](super::disk) has the rules of durability and of crashes.
+//! Inodes have the programs' side, and the disk's side: the names in a directory, attributes, the [`Content`]
+//! of a file. Every change of names or attributes also goes to the [`Journal`]; [`disk`](super::disk) has the
+//! rules of durability and of crashes.
 //!
 //! Sources: `path_resolution(7)`, `openat2(2)`, `rename(2)` and the manual page of each call.
 
@@ -21,7 +21,7 @@ use super::content::Content;
 use super::journal::{Change, Journal};
 
 pub(super) const NAME_BYTES_MAX: usize = abi::NAME_MAX as usize;
-/// `MAXSYMLINKS`: links followed on the way of one path.
+/// `MAXSYMLINKS`: maximum number of symbolic links followed while resolving one path.
 const LINKS_MAX: u32 = 40;
 /// Positions in a directory of `.` and `..`; those of entries come after.
 const POSITION_SELF: u64 = 1;
@@ -34,9 +34,9 @@ pub(super) mod resolve {
     pub(crate) const NO_SYMLINKS: u64 = abi::RESOLVE_NO_SYMLINKS as u64;
     pub(crate) const BENEATH: u64 = abi::RESOLVE_BENEATH as u64;
     pub(crate) const IN_ROOT: u64 = abi::RESOLVE_IN_ROOT as u64;
-    /// Everything is in memory.
+    /// Everything is in memory, so this has no effect on lookups.
     pub(crate) const CACHED: u64 = abi::RESOLVE_CACHED as u64;
-    /// There is one mount, and no `/proc`.
+    /// There is one mount, and no `/proc`, so these have no effect.
     pub(crate) const WITHOUT_EFFECT: u64 =
         (abi::RESOLVE_NO_XDEV | abi::RESOLVE_NO_MAGICLINKS) as u64;
     pub(crate) const KNOWN: u64 = NO_SYMLINKS | BENEATH | IN_ROOT | CACHED | WITHOUT_EFFECT;
@@ -50,7 +50,7 @@ impl InodeId {
     /// The root, and the working directory.
     pub(super) const ROOT: Self = Self(0);
 
-    /// The number that `statx` reports.
+    /// Returns the number that `statx` reports.
     pub(super) fn number(self) -> u64 {
         self.0 as u64 + 1
     }
@@ -74,12 +74,12 @@ impl From<Duration> for Time {
 pub(super) struct Inode {
     pub(super) node: Node,
     pub(super) attributes: Attributes,
-    /// Names that lead here. A directory has one in its parent, one in itself, and one in each directory
-    /// in it; none once it was removed.
+    /// The number of names of this inode. A directory has one in its parent, one in itself, and one in each
+    /// directory in it; none once it was removed.
     pub(super) links: u32,
     /// The attributes that the disk has.
     pub(super) stored: Attributes,
-    /// The number of the last operation in the journal when the disk got them; older ones change nothing.
+    /// The number of the last operation in the journal when the disk got them; older ones do not change them.
     pub(super) stored_as_of: u64,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Attributes {
     pub(super) accessed: Time,
     /// Last change of the contents.
     pub(super) modified: Time,
-    /// Last change of anything.
+    /// Last change of the inode.
     pub(super) changed: Time,
     /// Extended attributes.
     pub(super) extended: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -118,7 +118,7 @@ pub(super) struct Directory {
     pub(super) parent: InodeId,
     /// The position of the entry that was added last.
     last_position: u64,
-    /// As `names`, on the disk.
+    /// The names on the disk.
     pub(super) stored: Names,
 }
 
@@ -131,7 +131,7 @@ impl Inode {
         }
     }
 
-    /// The bytes of a regular file.
+    /// Returns the bytes of a regular file.
     pub(super) fn content(&self) -> Option<&[u8]> {
         match &self.node {
             Node::File(content) => Some(content.bytes()),
@@ -139,7 +139,7 @@ impl Inode {
         }
     }
 
-    /// The size that `statx` reports.
+    /// Returns the size that `statx` reports.
     pub(super) fn size(&self) -> u64 {
         match &self.node {
             Node::File(content) => content.bytes().len() as u64,
@@ -158,7 +158,7 @@ pub(super) struct Entry {
     pub(super) name: Vec<u8>,
 }
 
-/// A path and where it begins.
+/// A path and the directory where it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) start: InodeId,
@@ -168,11 +168,11 @@ pub(super) struct Place {
 /// The treatment of a path's last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last {
-    /// A link there is followed.
+    /// A symbolic link is followed.
     Follow,
-    /// A link there is not followed, unless a slash comes after it.
+    /// A symbolic link is not followed, unless a slash comes after it.
     NoFollow,
-    /// It is the name itself that is acted on.
+    /// The name itself is acted on.
     Name,
 }
 
@@ -181,13 +181,13 @@ pub(super) enum Last {
 pub(super) struct Found {
     /// The directory that has, or would have, the last name.
     parent: InodeId,
-    /// The last name; none when the path ends with `.` or `..`, or is the root.
+    /// The last name; none if the path ends with `.` or `..`, or is the root.
     pub(super) name: Option<Vec<u8>>,
     /// The inode of that name.
     pub(super) id: Option<InodeId>,
     /// A slash comes after the name.
     pub(super) has_slash: bool,
-    /// How the path ends when there is no name.
+    /// The end of a path without a last name.
     end: End,
 }
 
@@ -204,7 +204,7 @@ enum End {
 pub(super) struct Tree {
     pub(super) inodes: Vec<Inode>,
     pub(super) journal: Journal,
-    /// Changes by the operation under way, not in the journal yet.
+    /// Changes by the operation in progress that are not in the journal yet.
     changes: Vec<Change>,
 }
 
@@ -239,22 +239,22 @@ impl Tree {
         &mut self.inodes[id.0]
     }
 
-    /// The bytes of what is open as a regular file.
+    /// Returns the bytes of an inode that is open as a regular file.
     pub(super) fn content(&self, id: InodeId) -> &[u8] {
-        self.inode(id).content().expect("what is open as a file is one")
+        self.inode(id).content().expect("an inode open as a file is a file")
     }
 
-    /// The content of a regular file, about to be changed.
+    /// Returns the content of a regular file, for a change.
     pub(super) fn content_mut(&mut self, id: InodeId, now: Time) -> &mut Content {
         let inode = self.inode_mut(id);
         (inode.attributes.modified, inode.attributes.changed) = (now, now);
         match &mut inode.node {
             Node::File(content) => content,
-            _ => unreachable!("what is open as a file is one"),
+            _ => unreachable!("an inode open as a file is a file"),
         }
     }
 
-    /// `truncate(2)`.
+    /// Performs `truncate(2)`.
     pub(super) fn resize(&mut self, id: InodeId, len: usize, now: Time) {
         if len < self.content(id).len() {
             let number = self.log(vec![Change::Cut { id }]);
@@ -286,11 +286,10 @@ impl Tree {
 
     // Paths.
 
-    /// Finds out where a path leads. `bounds` are the `RESOLVE_*`.
+    /// Resolves a path. `bounds` are the `RESOLVE_*`.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `ELOOP`; `EXDEV` out of bounds. A last name that is missing is
-    /// no error.
+    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `ELOOP`; `EXDEV` out of bounds. A missing last name is no error.
     pub(super) fn walk(&self, place: &Place, last: Last, bounds: u64) -> Result<Found, Errno> {
         let Place { start, path } = place;
         if path.is_empty() {
@@ -370,11 +369,11 @@ impl Tree {
         if is_right { Ok(id) } else { Err(Errno::NOTDIR) }
     }
 
-    /// Finds a name that is to be made.
+    /// Resolves the path of a name that is to be created.
     ///
     /// # Errors
-    /// `EEXIST`; as [`walk`](Tree::walk); `ENOENT` when its directory was removed, or a slash comes after
-    /// the name of what is to be no directory.
+    /// `EEXIST`; as [`walk`](Tree::walk); `ENOENT` if its directory was removed, or if a slash follows the
+    /// name and no directory is to be created.
     fn vacant(&self, place: &Place, is_directory: bool) -> Result<(InodeId, Vec<u8>), Errno> {
         let found = self.walk(place, Last::Name, 0)?;
         let (None, Some(name)) = (found.id, found.name) else { return Err(Errno::EXIST) };
@@ -386,7 +385,7 @@ impl Tree {
 
     // Entries.
 
-    /// Gives an inode a name, which replaces what had it.
+    /// Gives an inode a name, which replaces the name's previous inode.
     fn enter(&mut self, parent: InodeId, name: Vec<u8>, id: InodeId, now: Time) {
         self.remove_entry(parent, &name, now);
         if self.is_directory(id) {
@@ -408,7 +407,7 @@ impl Tree {
         self.changes.push(Change::Link { parent, name, id, position });
     }
 
-    /// Takes a name away. What had it keeps its count of links.
+    /// Removes a name. Its inode keeps its count of links.
     fn remove_entry(&mut self, parent: InodeId, name: &[u8], now: Time) -> Option<InodeId> {
         let inode = self.inode_mut(parent);
         (inode.attributes.modified, inode.attributes.changed) = (now, now);
@@ -422,7 +421,7 @@ impl Tree {
         Some(id)
     }
 
-    /// One of an inode's names is gone; a directory's only one.
+    /// Counts the loss of one of an inode's names; a directory's only one.
     fn lose_name(&mut self, id: InodeId, now: Time) {
         let is_directory = self.is_directory(id);
         let inode = self.inode_mut(id);
@@ -430,7 +429,7 @@ impl Tree {
         inode.attributes.changed = now;
     }
 
-    /// The operation under way has changed all that it changes: that is an entry of the journal now.
+    /// Ends the operation in progress: its changes become an entry of the journal.
     fn end(&mut self) {
         let mut changes = std::mem::take(&mut self.changes);
         let mut inodes = BTreeSet::new();
@@ -448,10 +447,10 @@ impl Tree {
         self.log(changes);
     }
 
-    /// The entries of a directory after a position, oldest first.
+    /// Returns the entries of a directory after a position, oldest first.
     ///
     /// # Errors
-    /// `ENOENT` when it was removed.
+    /// `ENOENT` if it was removed.
     pub(super) fn list(
         &self,
         id: InodeId,
@@ -476,10 +475,10 @@ impl Tree {
 
     // Calls.
 
-    /// Makes a regular file where a walk has found nothing.
+    /// Creates a regular file where a walk has found none.
     ///
     /// # Errors
-    /// `ENOENT` when the directory was removed, `EISDIR` when a slash comes after the name.
+    /// `ENOENT` if the directory was removed, `EISDIR` if a slash follows the name.
     pub(super) fn create(&mut self, found: Found, mode: u32, now: Time) -> Result<InodeId, Errno> {
         let Found { parent, name: Some(name), id: None, has_slash, .. } = found else {
             return Err(Errno::EXIST);
@@ -496,7 +495,7 @@ impl Tree {
         Ok(id)
     }
 
-    /// `mkdir(2)`.
+    /// Performs `mkdir(2)`.
     pub(super) fn mkdir(&mut self, place: &Place, mode: u32, now: Time) -> Result<(), Errno> {
         let (parent, name) = self.vacant(place, true)?;
         let id = self.add(Node::directory(parent), mode & 0o1777, now);
@@ -505,7 +504,7 @@ impl Tree {
         Ok(())
     }
 
-    /// `symlink(2)`.
+    /// Performs `symlink(2)`.
     pub(super) fn symlink(&mut self, target: &[u8], place: &Place, now: Time) -> Result<(), Errno> {
         if target.is_empty() {
             return Err(Errno::NOENT);
@@ -517,7 +516,7 @@ impl Tree {
         Ok(())
     }
 
-    /// `readlink(2)`: where the link at the path points to.
+    /// Performs `readlink(2)`. Returns the target of the symbolic link at the path.
     pub(super) fn readlink(&self, place: &Place) -> Result<&[u8], Errno> {
         match &self.inode(self.lookup(place, Last::NoFollow)?).node {
             Node::Symlink(target) => Ok(target),
@@ -525,7 +524,7 @@ impl Tree {
         }
     }
 
-    /// `link(2)`: gives an inode one more name.
+    /// Performs `link(2)`: gives an inode one more name.
     pub(super) fn link(&mut self, id: InodeId, place: &Place, now: Time) -> Result<(), Errno> {
         let (parent, name) = self.vacant(place, false)?;
         if self.is_directory(id) {
@@ -540,7 +539,7 @@ impl Tree {
         Ok(())
     }
 
-    /// `unlink(2)`.
+    /// Performs `unlink(2)`.
     pub(super) fn unlink(&mut self, place: &Place, now: Time) -> Result<(), Errno> {
         let found = self.walk(place, Last::Name, 0)?;
         let Some(name) = &found.name else { return Err(Errno::ISDIR) };
@@ -555,7 +554,7 @@ impl Tree {
         Ok(())
     }
 
-    /// `rmdir(2)`.
+    /// Performs `rmdir(2)`.
     pub(super) fn rmdir(&mut self, place: &Place, now: Time) -> Result<(), Errno> {
         let found = self.walk(place, Last::Name, 0)?;
         let name = match (&found.name, found.end) {
@@ -574,7 +573,7 @@ impl Tree {
         Ok(())
     }
 
-    /// `renameat2(2)`.
+    /// Performs `renameat2(2)`.
     pub(super) fn rename(
         &mut self,
         from: &Place,
@@ -641,7 +640,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether a directory is `outer`, or somewhere in it.
+    /// Returns whether a directory is `outer`, or lies in it.
     fn is_within(&self, mut inner: InodeId, outer: InodeId) -> bool {
         while inner != outer {
             match self.directory(inner) {
@@ -665,23 +664,23 @@ impl Node {
     }
 }
 
-/// A path on its way.
+/// A path that is being resolved.
 #[derive(Debug)]
 struct Walk {
-    /// The begin of the path.
+    /// The directory where the path begins.
     scope: InodeId,
     /// `RESOLVE_*`.
     bounds: u64,
     current: InodeId,
-    /// Names to come.
+    /// The remaining names.
     queue: VecDeque<Vec<u8>>,
-    /// A slash comes after the last of them.
+    /// A slash follows the last of them.
     has_slash: bool,
     links_left: u32,
 }
 
 impl Walk {
-    /// Puts a path in front of what is to come.
+    /// Puts a path in front of the remaining names.
     fn prepend(&mut self, path: &[u8]) -> Result<(), Errno> {
         if path.starts_with(b"/") {
             if self.bounds & resolve::BENEATH != 0 {
@@ -708,7 +707,7 @@ impl Walk {
         self.prepend(target)
     }
 
-    /// Goes up.
+    /// Goes to the parent directory.
     fn climb(&mut self, parent: InodeId) -> Result<(), Errno> {
         let is_edge = self.current == self.scope;
         if is_edge && self.bounds & resolve::BENEATH != 0 {
@@ -750,7 +749,7 @@ mod tests {
         assert_eq!((links(&tree, "/"), links(&tree, "a"), links(&tree, "d")), (4, 4, 2));
         tree.rename(&at("a/b"), &at("d/b"), 0, NOW).unwrap();
         assert_eq!((links(&tree, "a"), links(&tree, "d")), (3, 3));
-        // A directory for a file, either way.
+        // A directory and a file exchange their names.
         tree.rename(&at("a/file"), &at("d/b"), RENAME_EXCHANGE, NOW).unwrap();
         assert_eq!((links(&tree, "a"), links(&tree, "d")), (4, 2));
         tree.rename(&at("a/c"), &at("a/file"), 0, NOW).unwrap();
@@ -830,7 +829,7 @@ mod tests {
         for path in ["d/file/", "d/file/.", "d/file/.."] {
             assert_eq!(tree.lookup(&at(path), Last::Follow), Err(Errno::NOTDIR), "{path}");
         }
-        // A link itself is acted on even with a slash.
+        // A symbolic link itself is acted on, even with a slash.
         assert_eq!(tree.unlink(&at("l/"), NOW), Err(Errno::NOTDIR));
         assert_eq!(tree.rmdir(&at("l/"), NOW), Err(Errno::NOTDIR));
         assert_eq!(tree.mkdir(&at("l/"), 0, NOW), Err(Errno::EXIST));

@@ -1,20 +1,21 @@
 //! Opens that may block, and `O_NONBLOCK`.
 //!
 //! The kind of the file is not known beforehand, and a FIFO must not be opened to find out: an open with
-//! `O_NONBLOCK` lets the other side's open return. So [`Open::unless_it_waits`] takes these steps:
-//! 1. an open whose flags exclude blocking is done unchanged;
-//! 2. otherwise the path's type is looked up, within the bounds of an `openat2(2)`. A FIFO, a character
-//!    device, or no answer: it may block;
-//! 3. a regular file, a directory or a block device, or a missing file that is to be created, is opened with
-//!    `O_NONBLOCK`, which has no effect on them, so that the thread cannot get stuck if another file is
-//!    there by now;
-//! 4. if another kind was opened after all, it is closed, and may block. This is the one case in which a
-//!    FIFO sees an extra open;
-//! 5. if a lease must be broken first (`EAGAIN`), which may take time: the same;
-//! 6. otherwise `O_NONBLOCK` is removed again.
+//! `O_NONBLOCK` makes a waiting open of the other side return. So [`Open::unless_it_waits`] takes these
+//! steps:
+//! 1. An open whose flags exclude blocking is done unchanged.
+//! 2. Otherwise the path's type is looked up, within the bounds of an `openat2(2)`. A FIFO, a character
+//!    device, or an unknown type may block.
+//! 3. A regular file, a directory or a block device, or a missing file that is to be created, is opened with
+//!    `O_NONBLOCK`, which has no effect on these, so that the thread cannot get stuck if another file is
+//!    there by now.
+//! 4. If another kind was opened after all, it is closed, and may block. This is the one case in which a FIFO
+//!    sees an extra open.
+//! 5. If a lease must be broken first (`EAGAIN`), which may take time, the open may block, too.
+//! 6. Otherwise `O_NONBLOCK` is removed again.
 //!
-//! The ring's own inline attempt changes the semantics of a FIFO's open, so its entries always have the
-//! flag; see [`open_flags`].
+//! The ring's own inline attempt changes the semantics of a FIFO's open, so its entries always have
+//! `O_NONBLOCK`; see [`open_flags`].
 //!
 //! Any thread may call these. Source: `open(2)`, `fifo(7)`, `fcntl(2)`.
 
@@ -48,12 +49,12 @@ impl Open {
         OFlags::from_bits_retain(self.flags as u32)
     }
 
-    /// Returns whether it may make a file.
+    /// Returns whether the open may create a file.
     pub(crate) fn creates(self) -> bool {
         self.flags().contains(OFlags::CREATE)
     }
 
-    /// Returns whether no kind of file makes this open block.
+    /// Returns whether the open blocks on no kind of file.
     fn never_waits(self) -> bool {
         let flags = self.flags();
         flags.intersects(OFlags::PATH | OFlags::NONBLOCK | OFlags::DIRECTORY)
@@ -75,7 +76,7 @@ impl Open {
             Ok(kind) if may_wait(kind) => return Ok(None),
             Ok(_) => {}
             Err(Errno::NOENT) if self.flags().contains(OFlags::CREATE) => {}
-            // The open itself returns the error: perhaps also one not related to the path.
+            // The open itself returns the error, perhaps one that is not related to the path.
             Err(Errno::NOENT | Errno::XDEV | Errno::LOOP) if self.resolve.is_some() => {}
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)) => {
                 return Err(errno);
@@ -140,8 +141,8 @@ impl Open {
     }
 }
 
-/// Returns whether opening such a file may block for ever. A link that is not followed, and a socket, are
-/// refused at once.
+/// Returns whether opening such a file may block for ever. A symbolic link that is not followed, and a
+/// socket, are refused at once.
 fn may_wait(kind: FileType) -> bool {
     matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
@@ -150,7 +151,7 @@ fn may_wait(kind: FileType) -> bool {
 /// `O_CLOEXEC` is always added.
 pub(crate) fn open_flags(flags: u32) -> (u32, bool) {
     let given = OFlags::from_bits_retain(flags);
-    // With `O_PATH` the flag would be refused, and such an open never blocks.
+    // `O_PATH` excludes the flag, and such an open never blocks.
     let is_nonblock_added = !given.intersects(OFlags::NONBLOCK | OFlags::PATH);
     let nonblock = if is_nonblock_added { OFlags::NONBLOCK } else { OFlags::empty() };
     ((given | OFlags::CLOEXEC | nonblock).bits(), is_nonblock_added)
@@ -162,12 +163,12 @@ pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK)
 }
 
-/// Waits until a FIFO, opened for reading with `O_NONBLOCK`, has a writer; also returns if a writer has
-/// written or left meanwhile. At that point an open without that flag returns.
+/// Waits until a FIFO, opened for reading with `O_NONBLOCK`, has a writer. Also returns if a writer has
+/// written or left meanwhile: at that point an open without `O_NONBLOCK` returns.
 ///
-/// Bytes, and a writer that has left, end a poll. A silent writer is only found by a `tee(2)` of the
-/// available bytes, which takes none: it fails with `EAGAIN` if more may come, and returns 0 if there is no
-/// writer.
+/// A poll only ends on bytes, or after a writer has left. A silent writer is found by a `tee(2)` of the
+/// available bytes, which consumes none: it fails with `EAGAIN` if more may come, and returns 0 if there is
+/// no writer.
 ///
 /// # Safety
 ///
@@ -178,7 +179,7 @@ pub(crate) unsafe fn await_writer(raw: i32) -> Result<(), Errno> {
     let fifo = unsafe { borrow(raw) }?;
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     loop {
-        // First, this detects a file that is no FIFO.
+        // The first call detects a file that is no FIFO.
         match tee(fifo, &writer, 1, SpliceFlags::NONBLOCK) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) | Err(Errno::AGAIN) => return Ok(()),
@@ -221,7 +222,7 @@ mod tests {
                     for other in [&fifo, &file] {
                         std::fs::hard_link(other, &new).unwrap();
                         std::fs::rename(&new, &name).unwrap();
-                        // Another name of the same file would stay.
+                        // Renaming onto another name of the same file would leave that name in place.
                         std::fs::remove_file(&new).ok();
                     }
                 }
@@ -230,7 +231,7 @@ mod tests {
                 // SAFETY: the path outlives the call.
                 match unsafe { open.unless_it_waits() } {
                     Ok(Some(fd)) => fd,
-                    // As a FIFO is opened: on another thread.
+                    // On another thread, as a FIFO is opened.
                     Ok(None) | Err(_) => std::fs::File::open(&file).unwrap().into(),
                 }
             });

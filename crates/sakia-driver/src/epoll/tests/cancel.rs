@@ -125,7 +125,8 @@ fn a_job_is_canceled_in_the_queue_and_not_while_it_runs() {
     drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
 
-/// What nothing can try without blocking is tried by a thread, and then must not wait again.
+/// A thread tries an operation that no other thread can try without blocking; after that it must not wait
+/// again.
 #[test]
 fn an_operation_that_a_thread_tries_ends_canceled_when_it_would_wait_again() {
     let ways = Ways { nowait: false, reopen: false };
@@ -148,14 +149,14 @@ fn an_operation_that_a_thread_tries_ends_canceled_when_it_would_wait_again() {
             assert_eq!(test.submit(), [(2, CANCELED), (9, 0)], "out of the queue");
         }
     }
-    // Two bytes by now; somebody else takes them before the thread gets to it.
+    // There are two bytes by now; another reader takes them before the thread does.
     rustix::io::read(&reader, &mut [0; 2]).unwrap();
     let _both = open_both_ends(&fifo);
     wait_until(|| {
         let elastic = test.epoll.statistics(Lane::Elastic);
         (elastic.queued, elastic.running) == (0, 0)
     });
-    // The thread is done with both, and nobody was told yet.
+    // The thread has finished both, and neither was reported yet.
     test.push(9, Sqe::cancel(3));
     assert_eq!(test.submit(), [(9, ALREADY)]);
     let mut ends = test.enter(2);
@@ -179,7 +180,7 @@ fn closing_what_is_in_use_ends_it() {
     assert_eq!(test.flights(), 0);
 }
 
-/// It was tried, and waits for a thread that waits for it.
+/// The lock was tried, and waits for a thread that is occupied.
 #[test]
 fn a_lock_is_found_by_its_descriptor() {
     const EXCLUSIVE: u32 = 2;
@@ -203,14 +204,14 @@ fn a_lock_is_found_by_its_descriptor() {
     drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
 
-/// Its answer could not tell a close that a thread did not begin from one that was interrupted.
+/// The result could not tell a close that never began from an interrupted one.
 #[test]
 fn a_close_that_waits_for_a_thread_is_not_taken_back() {
     let (dir, (reader, writer)) = (TempDir::new(), pipe());
     let mut test = Loop::with(EpollOptions::new().threads_max(Lane::Bounded, 1));
     let fifo = dir.fifo("fifo");
     let lent = Lendable::path(&fifo);
-    // The only thread waits for who opens the other end.
+    // The only thread waits for the other end to be opened.
     let open = Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0).user_data(1);
     let close = Sqe::close(std::os::fd::IntoRawFd::into_raw_fd(writer)).user_data(2);
     for sqe in [open, close] {

@@ -182,7 +182,7 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     drop(near);
     assert_eq!(driver.shutdown(Duration::from_millis(30)).leaked, 1);
     drop((waiting, stuck));
-    // The thread goes on with the path, which must still be there, and closes what it opens.
+    // The thread still uses the path, which must still exist, and closes the file that it opens.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
     wait_until(|| pool.upgrade().is_none());
@@ -207,7 +207,7 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     let writer = driver.open_waiting(None, path, OFlags::WRONLY.bits(), 0);
     let waiting = driver.flock(&other, exclusive);
     turn_until(&driver, || elastic().running == 2);
-    // Both wait, and keep nothing else.
+    // Both wait, and occupy nothing else.
     finish(&driver, driver.syncfs(&file)).unwrap();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let _reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
@@ -268,7 +268,7 @@ fn registered_memory_is_read_and_written() {
     assert_eq!(count.unwrap(), 4096);
 }
 
-/// Such an open does not end by itself, but keeps a thread from others.
+/// Such an open does not end by itself, but occupies a thread.
 #[test]
 fn an_open_that_occupies_a_lane_is_overdue_for_that_alone() {
     let (dir, limit) = (TempDir::new(), Duration::from_millis(5));
@@ -296,7 +296,7 @@ fn an_open_that_occupies_a_lane_is_overdue_for_that_alone() {
     opened.unwrap();
 }
 
-/// It has to be looked up and made, on a device perhaps.
+/// A path has to be looked up and created, perhaps on a device.
 #[test]
 fn a_socket_gets_a_path_from_a_thread() {
     let driver = Driver::new(Epoll::new().unwrap());
@@ -321,7 +321,7 @@ fn an_operation_that_is_taken_back_is_no_plain_call() {
     assert_eq!((counters.revoked, counters.of(OpKind::Read).inline), (1, 0));
 }
 
-/// A thread finds it full as well, and does not wait either.
+/// A thread finds the queue full as well, and does not wait either.
 #[test]
 fn a_socket_that_does_not_wait_is_refused_by_a_full_listener() {
     use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -16,7 +16,7 @@ fn a_no_op_completes_at_once() {
     assert_eq!(test.submit(), [(1, 0)]);
 }
 
-/// No entry gets here, whose memory would be a threat once it is decoded by somebody else.
+/// Entries are refused: their memory would be in danger if other code decoded them.
 #[test]
 fn entries_are_not_taken() {
     let mut test = Loop::new();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Lane;
 
-/// What is wrong in the child, as its exit status; 0 if nothing is.
+/// The fault found in the child, as its exit status; 0 if there is none.
 fn look(test: &mut Loop, position: sakia_ring::Position) -> i32 {
     let epoll = &mut test.epoll;
     let wake = epoll.wake_handle();
@@ -44,7 +44,7 @@ fn a_child_gets_nothing_and_disturbs_nothing() {
     match unsafe { libc::fork() } {
         0 => {
             let wrong = look(&mut test, position);
-            // The end must not wait for a lock that nobody gives back.
+            // The end must not wait for a lock that is never released.
             drop(test);
             // SAFETY: ends the child.
             unsafe { libc::_exit(wrong) }

@@ -23,7 +23,7 @@ fn threads_start_when_there_is_work_and_end_without() {
     assert_eq!(bounded.oldest_running, None);
 }
 
-/// Threads that give up waiting just when there is work again.
+/// Threads stop waiting just when there is work again.
 #[test]
 fn work_that_comes_when_threads_end_is_done() {
     let dir = TempDir::new();
@@ -52,7 +52,7 @@ fn a_sleep_without_jobs_is_not_interrupted_to_look_after_them() {
     for _ in 0..20 {
         test.epoll.enter(1, Some(Duration::from_millis(20))).unwrap();
     }
-    // One for each sleep; two if each began with a look at jobs.
+    // One wake for each sleep; two if each began with a look at jobs.
     let switches = sys::voluntary_switches() - before;
     assert!(switches < 30, "it slept {switches} times");
 }
@@ -83,7 +83,8 @@ fn threads_have_names_and_see_no_signals() {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let statuses =
         tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
-    // Those of other tests among them. One that is just ending counts no threads, and shows no mask.
+    // Threads of other tests are among them. A thread that is just ending counts no threads, and shows no
+    // mask.
     let is_ours = |status: &String| {
         status.contains("Name:\tsakia-elastic-0\n") && !status.contains("Threads:\t0\n")
     };
@@ -100,11 +101,11 @@ fn threads_have_names_and_see_no_signals() {
     drop(unsafe { OwnedFd::from_raw_fd(test.enter(1)[0].1) });
 }
 
-/// The end waits for nobody; the last thread takes what is left along.
+/// The end waits for no thread; the last thread frees the rest.
 #[test]
 fn the_end_does_not_wait_for_a_stuck_thread() {
     let dir = TempDir::new();
-    // With more threads on the bounded lane the second may be found to be a FIFO before the first.
+    // With more threads on the bounded lane, the second path may be found to be a FIFO before the first.
     let options = EpollOptions::new().threads_max(Lane::Bounded, 1).threads_max(Lane::Elastic, 1);
     let mut test = Loop::with(options);
     let fifos = [dir.fifo("first"), dir.fifo("second")];
@@ -122,8 +123,8 @@ fn the_end_does_not_wait_for_a_stuck_thread() {
         rustix::fs::open(fifo, flags, rustix::fs::Mode::empty()).unwrap()
     });
     wait_until(|| pool.upgrade().is_none());
-    // What was opened for nobody is closed, and what was queued was never begun: a reader is told of
-    // a hang-up once there was a writer.
+    // After the end, an opened file is closed, and a queued open never begins: a reader gets a hang-up only
+    // if there was a writer.
     let was_opened = readers.map(|reader| {
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
         // SAFETY: the pipe is open.

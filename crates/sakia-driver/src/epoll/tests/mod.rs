@@ -1,7 +1,7 @@
 //! Tests of the backend, through its queues and below a driver.
 //!
-//! None asserts anything about time. What must happen is waited for with patience, after which the
-//! test fails instead of hanging.
+//! No test asserts anything about time. Each waits patiently for its events, and after a limit it fails
+//! instead of hanging.
 
 mod cancel;
 mod driver;
@@ -36,10 +36,10 @@ use crate::call::{Call, Direction, Request, Verb};
 use crate::counters::OpKind;
 use crate::sim::entry::{Form, decode};
 
-/// How long a test waits for what must happen.
+/// The time that a test waits for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory to lend: reached through its address only, so that nobody else has a claim on it.
+/// Memory to lend: accessed through its address only, so that no reference to it exists.
 struct Lendable {
     bytes: *mut [u8],
 }
@@ -65,16 +65,16 @@ impl Lendable {
         self.bytes.len() as u32
     }
 
-    /// What is there now.
+    /// Returns the current bytes.
     fn copy(&self) -> Vec<u8> {
-        // SAFETY: the bytes belong to `self`, and the tests look when no operation has them.
+        // SAFETY: the bytes belong to `self`, and tests read them while no operation has them.
         unsafe { &*self.bytes }.to_vec()
     }
 }
 
 impl Drop for Lendable {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`. A test keeps what it lends for as long as it is lent.
+        // SAFETY: made by `Box::into_raw`. A test keeps memory for as long as it is lent.
         drop(unsafe { Box::from_raw(self.bytes) });
     }
 }
@@ -92,7 +92,7 @@ struct Loop {
     registered: Option<(u64, u64)>,
 }
 
-/// What an operation is counted as, of which the backend is told beside the call.
+/// The kind under which an operation is counted, which the backend gets beside the call.
 fn kind(call: &Call) -> OpKind {
     match call {
         Call::Nop => OpKind::Nop,
@@ -126,12 +126,12 @@ impl Loop {
     #[track_caller]
     fn push(&mut self, user_data: u64, form: impl Into<Form>) {
         let Some(request) = self.request(user_data, form) else { return };
-        // SAFETY: the tests keep what they lend until it is completed, or for ever.
+        // SAFETY: the tests keep lent memory until the operation has completed, or for ever.
         let pushed = unsafe { self.epoll.push_call(request) };
         assert!(pushed.is_some(), "the submission queue is full");
     }
 
-    /// What an entry asks for, as a call. One that asks for nothing completes.
+    /// Returns the request of an entry or a call. An invalid entry completes at once, with its error.
     fn request(&mut self, user_data: u64, form: impl Into<Form>) -> Option<Request> {
         let call = match form.into() {
             Form::Call(call) => call,
@@ -147,7 +147,7 @@ impl Loop {
         Some(Request { user_data, kind: kind(&call), call })
     }
 
-    /// Everything that can be reaped, as `user_data` and result.
+    /// Reaps everything, as `user_data` and result.
     fn reap(&mut self) -> Vec<(u64, i32)> {
         let mut out = [Cqe::default(); 64];
         let count = self.epoll.reap(&mut out);
@@ -161,7 +161,7 @@ impl Loop {
         self.reap()
     }
 
-    /// Enters for that many completions.
+    /// Enters for this many completions.
     #[track_caller]
     fn enter(&mut self, min_complete: u32) -> Vec<(u64, i32)> {
         let watch = Instant::now();
@@ -175,7 +175,7 @@ impl Loop {
         all
     }
 
-    /// Enters to finish what is ready now.
+    /// Enters to finish operations that are ready now.
     #[track_caller]
     fn turn(&mut self) -> Vec<(u64, i32)> {
         self.epoll.enter(0, Some(Duration::ZERO)).unwrap();
@@ -192,7 +192,7 @@ impl Loop {
         }
     }
 
-    /// Runs one operation to its end. Nothing else may be under way that could end.
+    /// Runs one operation to its end. No other operation in flight may end meanwhile.
     #[track_caller]
     fn run(&mut self, form: impl Into<Form>) -> i32 {
         self.next += 1;
@@ -215,38 +215,38 @@ impl Loop {
         }
     }
 
-    /// Operations that neither completed nor wait to be consumed.
+    /// Returns the number of operations that neither completed nor wait to be consumed.
     fn flights(&self) -> usize {
         self.epoll.machine.flights.len()
     }
 }
 
-/// The result that stands for an errno.
+/// Returns the result that stands for an errno.
 fn err(errno: Errno) -> i32 {
     -errno.raw_os_error()
 }
 
-/// A read into all of a buffer.
+/// Returns a read into all of a buffer.
 fn read(fd: &impl AsRawFd, buffer: &Lendable, offset: u64) -> Sqe {
     Sqe::read(fd.as_raw_fd(), buffer.ptr(), buffer.len(), offset)
 }
 
-/// A write of all of a buffer.
+/// Returns a write of all of a buffer.
 fn write(fd: &impl AsRawFd, buffer: &Lendable, offset: u64) -> Sqe {
     Sqe::write(fd.as_raw_fd(), buffer.ptr(), buffer.len(), offset)
 }
 
-/// A read of a stream.
+/// Returns a read of a stream.
 fn receive(fd: &impl AsRawFd, buffer: &Lendable) -> Sqe {
     read(fd, buffer, CURRENT_POSITION)
 }
 
-/// A write to a stream.
+/// Returns a write to a stream.
 fn send(fd: &impl AsRawFd, buffer: &Lendable) -> Sqe {
     write(fd, buffer, CURRENT_POSITION)
 }
 
-/// The reading and the writing end of a pipe.
+/// Returns the reading and the writing end of a pipe.
 fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC).unwrap()
 }
@@ -293,7 +293,7 @@ fn open_both_ends(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()).unwrap()
 }
 
-/// Waits for something that other threads bring about.
+/// Waits for an event that other threads cause.
 #[track_caller]
 fn wait_until(mut is_done: impl FnMut() -> bool) {
     let watch = Instant::now();
@@ -311,7 +311,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

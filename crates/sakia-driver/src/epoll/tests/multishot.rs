@@ -1,4 +1,4 @@
-//! Operations that go on: what each completion says, and how they end.
+//! Multishot operations: their completions, and their ends.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -10,7 +10,7 @@ use super::*;
 use crate::Lane;
 use crate::counters::OpKind;
 
-/// One completion: result, whether there is more to come, and the number of the buffer.
+/// One completion: result, whether more will follow, and the number of the buffer.
 type Shot = (i32, bool, Option<u16>);
 
 fn sockets() -> (OwnedFd, OwnedFd) {
@@ -21,14 +21,14 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 struct Pool(Lendable, u32);
 
 impl Pool {
-    /// A group with all of its buffers.
+    /// Makes a group with all of its buffers.
     fn new(test: &mut Loop, group: u16, count: u16, len: u32) -> Self {
         let pool = Self::empty(test, group, count, len);
         (0..count).for_each(|id| pool.provide(test, group, id));
         pool
     }
 
-    /// A group without buffers, and memory for them.
+    /// Makes a group without buffers, and memory for them.
     fn empty(test: &mut Loop, group: u16, count: u16, len: u32) -> Self {
         test.epoll.register_group(group, count).unwrap();
         Self(Lendable::zeroed(usize::from(count) * len as usize), len)
@@ -40,7 +40,7 @@ impl Pool {
         unsafe { test.epoll.provide(group, id, addr, self.1) };
     }
 
-    /// What is in a buffer now.
+    /// Returns the current bytes of a buffer.
     fn bytes(&self, id: u16, len: usize) -> Vec<u8> {
         let begin = usize::from(id) * self.1 as usize;
         self.0.copy()[begin..begin + len].to_vec()
@@ -48,7 +48,7 @@ impl Pool {
 }
 
 impl Loop {
-    /// Everything that can be reaped, of one operation after the other.
+    /// Reaps everything, which belongs to one operation after the other.
     fn shots(&mut self) -> Vec<(u64, Shot)> {
         let mut out = [Cqe::default(); 512];
         let count = self.epoll.reap(&mut out);
@@ -56,7 +56,7 @@ impl Loop {
         out[..count].iter().map(|cqe| (cqe.user_data, shot(cqe))).collect()
     }
 
-    /// Enters for that many completions, all of which are of one operation.
+    /// Enters for this many completions, all of which belong to one operation.
     #[track_caller]
     fn enter_shots(&mut self, user_data: u64, count: usize) -> Vec<Shot> {
         let watch = Instant::now();
@@ -70,13 +70,13 @@ impl Loop {
         all.into_iter().map(|(_, shot)| shot).collect()
     }
 
-    /// Looks for what is ready now.
+    /// Checks for operations that are ready now.
     fn turn_shots(&mut self) -> Vec<(u64, Shot)> {
         self.epoll.enter(0, Some(Duration::ZERO)).unwrap();
         self.shots()
     }
 
-    /// Calls that found something, and those that did not.
+    /// Returns the numbers of calls that found data, and of those that did not.
     fn calls(&self, kind: OpKind) -> (u64, u64) {
         let ways = self.epoll.ways(kind);
         (ways.inline, ways.would_block)
@@ -101,7 +101,7 @@ fn each_message_comes_in_a_buffer_of_its_own_until_the_end() {
         drop(far);
         assert_eq!(test.enter_shots(1, 1), [(0, false, None)]);
         assert_eq!(test.flights(), 0);
-        // The end took no buffer, and those that were given back are used last.
+        // The end took no buffer, and returned buffers are used last.
         let (near, far) = sockets();
         test.push(2, Sqe::recv_multishot(near.as_raw_fd(), 3, 0));
         for id in [3, 0] {
@@ -138,7 +138,7 @@ fn without_buffers_it_ends_and_the_bytes_stay() {
     let no_buffers = (err(Errno::NOBUFS), false, None);
     assert_eq!(test.enter_shots(1, 2), [(2, true, Some(0)), no_buffers]);
     assert_eq!((pool.bytes(0, 2), test.flights()), (b"ab".to_vec(), 0));
-    // It is told so again as long as there is none.
+    // The error is repeated as long as there is no buffer.
     test.push(2, Sqe::recv_multishot(near.as_raw_fd(), 0, 0));
     assert_eq!(test.enter_shots(2, 1), [no_buffers]);
     pool.provide(&mut test, 0, 0);
@@ -282,7 +282,7 @@ fn a_receive_that_came_before_goes_first() {
     assert_eq!(shots, [(1, (1, false, None)), (2, (2, true, Some(0)))]);
     rustix::io::write(&far, b"de").unwrap();
     assert_eq!(test.enter_shots(2, 1), [(2, true, Some(1))]);
-    // The one behind it has its turn when it is over.
+    // The operation behind it is next when it ends.
     rustix::io::write(&far, b"f").unwrap();
     let shots = test.turn_shots();
     assert_eq!(shots, [(2, (err(Errno::NOBUFS), false, None)), (3, (1, false, None))]);
@@ -312,7 +312,7 @@ fn a_foreign_loop_is_told_of_each_message() {
     }
 }
 
-/// A listener that somebody else made, and where it is.
+/// Returns a listener that was made outside the driver, and its address.
 fn foreign_listener(flags: SocketFlags) -> (OwnedFd, SocketAddrAny) {
     let flags = flags | SocketFlags::CLOEXEC;
     let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
@@ -352,7 +352,7 @@ fn each_connection_is_accepted_until_it_is_canceled() {
         let is_threads = flags.is_empty();
         let elastic = |test: &Loop| test.epoll.statistics(Lane::Elastic).finished;
         assert_eq!(elastic(&test), 0, "there is nothing to accept");
-        // More than an operation may find nothing in a row before it rests.
+        // More fruitless events than the limit after which a watch rests.
         for count in [1, 20] {
             let _near: Vec<_> = (0..count).map(|_| connected(&address)).collect();
             for far in accepted(&test.enter_shots(1, count)) {
@@ -363,7 +363,7 @@ fn each_connection_is_accepted_until_it_is_canceled() {
                 unsafe { test.epoll.forget_descriptor(far.as_raw_fd()) };
             }
         }
-        // A thread may be looking once more.
+        // A thread may be checking once more.
         let reports = |test: &Loop| test.epoll.statistics(Lane::Elastic).running;
         test.turn_until(|test| reports(test) == 0);
         assert_eq!(elastic(&test) > 0, is_threads);
@@ -399,7 +399,7 @@ fn a_listener_made_here_keeps_its_mode() {
     }
 }
 
-/// What is received on a socket of the backend's own is watched for as long as it is open.
+/// A socket of the backend's own is watched as long as it is open.
 #[test]
 fn a_number_of_our_own_that_was_closed_is_watched_anew() {
     let mut test = Loop::new();
@@ -421,13 +421,13 @@ fn a_number_of_our_own_that_was_closed_is_watched_anew() {
             rustix::io::write(&near, text).unwrap();
             assert_eq!(test.enter(1), [(user_data, text.len() as i32)]);
         }
-        // What comes when nobody waits is there later.
+        // Data that comes without a receiver is there later.
         rustix::io::write(&near, b"ef").unwrap();
         assert_eq!(test.turn(), []);
         assert_eq!(test.run(Sqe::recv(raw, buffer.ptr(), buffer.len(), 0)), 2);
         // SAFETY: the socket is open, and nothing waits for it.
         unsafe { test.epoll.forget_descriptor(raw) };
-        // SAFETY: nobody else has it.
+        // SAFETY: the descriptor has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(raw) });
     }
 }
@@ -436,14 +436,14 @@ fn a_number_of_our_own_that_was_closed_is_watched_anew() {
 struct Stream {
     raw: i32,
     buffer: Lendable,
-    /// The operation that receives, if there is one, and whether it goes on.
+    /// The operation that receives, if there is one, and whether it is multishot.
     current: Option<(u64, bool)>,
     received: Vec<u8>,
     is_over: bool,
 }
 
-/// Whichever way a socket of the backend's own is watched, and however it changes: nobody waits for what
-/// is there.
+/// However a socket of the backend's own is watched, and however that changes: no operation waits for data
+/// that is there.
 #[test]
 fn receives_of_every_sort_get_all_bytes_in_order() {
     const STREAMS: usize = 6;
@@ -492,7 +492,7 @@ fn receives_of_every_sort_get_all_bytes_in_order() {
                     test.push(next, sqe);
                     stream.current = Some((next, goes_on));
                 }
-                // Later nobody is canceled, and so begins anew, who was forgotten.
+                // No cancels towards the end, so that a receive that was forgotten does not begin anew.
                 Some((victim, _)) if stream.received.len() < BYTES / 2 && random.below(8) == 0 => {
                     test.push(next, Sqe::cancel(victim));
                 }

@@ -1,4 +1,4 @@
-//! Opening: what never waits, what may, and what is not there.
+//! Opens: those that never wait, those that may, and paths that do not exist.
 
 use std::os::unix::fs::symlink;
 
@@ -80,7 +80,7 @@ fn a_created_file_has_its_mode_and_dangling_links_are_followed() {
     assert_eq!(mode & 0o700, 0o600, "whatever the mask took away of the rest");
 }
 
-/// The reader's open must not return before there is a writer, nor be seen by one too early.
+/// The reader's open must not return before there is a writer, nor make a writer's open return too early.
 #[test]
 fn opening_a_fifo_waits_for_the_other_side_and_delays_nothing() {
     let (dir, mut test) = (TempDir::new(), Loop::new());
@@ -135,7 +135,7 @@ fn a_full_elastic_lane_queues_its_own_and_nothing_else() {
     for _ in 0..100 {
         drop(test.open(&path, OFlags::RDONLY).unwrap());
     }
-    // Each in turn, in the order of admission or as they came through the bounded lane.
+    // Each in turn, in the order of admission or of arrival from the bounded lane.
     let ends: Vec<_> = fifos.iter().map(|path| open_both_ends(path)).collect();
     let mut opened = test.enter(3);
     opened.sort_unstable();
@@ -158,7 +158,7 @@ fn a_stuck_open_is_found_once() {
     let fifo = dir.fifo("fifo");
     let lent = Lendable::path(&fifo);
     test.push(7, Sqe::openat(AT_FDCWD, lent.ptr(), OFlags::CLOEXEC.bits(), 0));
-    // A slow machine may find the job stuck on the bounded lane as well, before.
+    // On a slow machine the job may first be reported as stuck on the bounded lane, too.
     let mut next = None;
     let count = |found: &[StuckWorker], user_data| {
         let its =
@@ -175,7 +175,7 @@ fn a_stuck_open_is_found_once() {
     let elastic = test.epoll.statistics(Lane::Elastic);
     assert_eq!((elastic.stuck, elastic.running), (1, 1));
     assert!(elastic.oldest_running.unwrap() >= stuck.running_for);
-    // By the time at which another one is stuck, the first would have been found again.
+    // The first job would have been reported again before another one is stuck.
     let other = dir.fifo("other");
     let lent_too = Lendable::path(&other);
     test.push(8, Sqe::openat(AT_FDCWD, lent_too.ptr(), OFlags::CLOEXEC.bits(), 0));

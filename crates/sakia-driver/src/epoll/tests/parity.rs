@@ -1,6 +1,6 @@
-//! The same entries on the ring and on this backend: the same results.
+//! The same entries give the same results on the ring and on this backend.
 //!
-//! Where the ring's answer depends on the kernel, the case says what else may come.
+//! If the ring's result depends on the kernel, the case lists the alternatives.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use crate::{StatxResult, Uring};
 /// `MSG_NOSIGNAL`.
 const NO_SIGNAL: u32 = 0x4000;
 
-/// What the cases act on. Made anew for each backend, so that both find the same.
+/// The objects of the cases. Made anew for each backend, so that both find the same.
 struct Stage {
     dir: TempDir,
     file: OwnedFd,
@@ -31,7 +31,7 @@ struct Stage {
     unconnected: OwnedFd,
     idle: OwnedFd,
     buffer: Lendable,
-    /// What the cases lend besides.
+    /// Other memory that the cases lend.
     lent: std::cell::RefCell<Vec<Rc<Lendable>>>,
 }
 
@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-/// Every entry on its own. A descriptor that comes of it is left open.
+/// Runs every entry on its own. A descriptor that results is left open.
 fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
     let Stage { file, read_only, folder, anchor, zero, reader, writer, near, far, .. } = stage;
     let (event, buffer) = (&stage.event, &stage.buffer);
@@ -239,7 +239,7 @@ fn results(ring: &mut Uring, stage: &Stage) -> Vec<(&'static str, i32)> {
     results
 }
 
-/// The same by calls.
+/// Runs the same as calls.
 fn call_results(stage: &Stage) -> Vec<(&'static str, i32)> {
     let mut test = Loop::new();
     cases(stage).into_iter().map(|(name, sqe)| (name, test.run(sqe))).collect()

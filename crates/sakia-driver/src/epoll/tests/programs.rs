@@ -8,7 +8,7 @@ use super::driver::{adopt, c_path_of, finish};
 use super::*;
 use crate::{Driver, Fd, Wait, epoll::transfer::Ways};
 
-/// What a program acts on: a file twice, and a pipe that is a queue.
+/// The objects of a program: a file twice, and a pipe that is a queue.
 struct World {
     ours: Fd,
     theirs: File,
@@ -60,7 +60,7 @@ fn world(driver: &Driver, dir: &TempDir, index: u32) -> World {
 
 type Check = Box<dyn FnOnce(&Driver)>;
 
-/// Starts an operation and does the same to the model. The answer waits for it and compares.
+/// Starts an operation and does the same to the model. The returned function waits for it and compares.
 fn step(driver: &Driver, world: &mut World, random: &mut Random) -> Check {
     let offset = random.below(20_000);
     match random.below(6) {

@@ -6,7 +6,7 @@
 use super::*;
 use crate::Lane;
 
-/// Runs `test` on a thread on which these calls fail with these errnos. False where there are no
+/// Runs `test` on a thread on which these calls fail with these errnos. Returns false if there are no
 /// filters.
 fn filtered(calls: &[(libc::c_long, Errno)], test: impl FnOnce() + Send + 'static) {
     let program = program(calls);
@@ -87,7 +87,7 @@ fn calls_newer_than_the_floor_are_not_needed() {
     }
 }
 
-/// One that is there, but knows no `RWF_NOWAIT`.
+/// The call exists, but does not know `RWF_NOWAIT`.
 #[test]
 fn an_older_preadv2_is_not_needed() {
     for errno in [Errno::INVAL, Errno::OPNOTSUPP] {

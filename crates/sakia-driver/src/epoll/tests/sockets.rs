@@ -1,4 +1,4 @@
-//! Sockets: what waits for a thread and what does not, and whose mode is changed.
+//! Sockets: operations with and without a thread, and changes of a socket's mode.
 
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, accept, bind, connect, getsockname,
@@ -13,7 +13,7 @@ fn driver() -> Driver {
     Driver::new(Epoll::new().unwrap())
 }
 
-/// Threads of the elastic lane that have done something.
+/// Returns the number of elastic threads that have performed a job.
 fn threads(driver: &Driver) -> u64 {
     driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic).finished).unwrap()
 }
@@ -26,13 +26,13 @@ fn localhost() -> SocketAddress {
     core::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
-/// A listener that somebody else made, in blocking mode, and where it is.
+/// Returns a listener that was made outside the driver, in blocking mode, and its address.
 fn foreign_listener(family: AddressFamily, backlog: i32) -> (OwnedFd, SocketAddrAny) {
     let listener = socket(family, SocketType::STREAM, None).unwrap();
     if family == AddressFamily::INET {
         bind(&listener, &core::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     } else {
-        // Without a name the kernel makes one up.
+        // Without a name the kernel chooses one.
         let name = format!("sakia-epoll-{}-{}", std::process::id(), listener.as_raw_fd());
         bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     }
@@ -41,7 +41,7 @@ fn foreign_listener(family: AddressFamily, backlog: i32) -> (OwnedFd, SocketAddr
     (listener, address)
 }
 
-/// The same address as the driver has it.
+/// Returns the same address as the driver has it.
 fn address_of(driver: &Driver, listener: &Fd) -> SocketAddress {
     driver.local_address(listener).unwrap()
 }
@@ -161,7 +161,7 @@ fn a_connect_of_a_socket_of_others_is_a_threads() {
     assert_eq!(Errno::from_io_error(&error), Some(Errno::ISCONN));
 }
 
-/// Nothing in epoll tells when a listener within the machine takes connections again.
+/// No event of epoll reports that a listener within the machine takes connections again.
 #[test]
 fn a_connect_to_a_full_listener_is_a_threads() {
     let driver = driver();
@@ -180,7 +180,7 @@ fn a_connect_to_a_full_listener_is_a_threads() {
     accept(&listener).unwrap();
 }
 
-/// What has no answer for a second at least: the listener takes no more, and the kernel asks again.
+/// An address without an answer for at least a second: the listener takes no more, and the kernel retries.
 #[test]
 fn a_connect_without_an_answer_is_canceled() {
     let driver = driver();
@@ -200,7 +200,7 @@ fn a_connect_without_an_answer_is_canceled() {
     assert_eq!(threads(&driver), 0);
 }
 
-/// A number that was closed may be another's socket next.
+/// A closed number may be the number of another socket next.
 #[test]
 fn a_socket_that_was_given_away_is_no_longer_ours() {
     let driver = driver();

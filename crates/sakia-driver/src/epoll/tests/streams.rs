@@ -37,7 +37,7 @@ fn a_read_waits_for_data_and_later_ones_for_earlier_ones() {
     }
 }
 
-/// Data that comes between two submits is for the read that waits, not for the one that comes.
+/// Data that comes between two submits is for the waiting read, not for the new one.
 #[test]
 fn a_late_read_takes_nothing_from_one_that_waits() {
     for (reader, writer) in [pipe(), sockets(SocketType::STREAM)] {
@@ -166,7 +166,7 @@ fn datagrams_keep_their_boundaries() {
 }
 
 impl Loop {
-    /// Runs one operation that completes at once, and keeps what else completes.
+    /// Runs one operation that completes at once, and keeps other completions.
     #[track_caller]
     fn run_beside(&mut self, sqe: Sqe) -> i32 {
         self.push(1 << 40, sqe);
@@ -177,7 +177,7 @@ impl Loop {
         res
     }
 
-    /// What is ready now.
+    /// Returns the ready completions.
     fn others(&mut self) -> Vec<(u64, i32)> {
         self.turn()
     }
@@ -191,7 +191,7 @@ extern "C" fn count_sigpipe(_: i32) {
     SIGPIPES.set(SIGPIPES.get() + 1);
 }
 
-/// The handler shows the signal to the thread that raised it, and only to that.
+/// The handler shows the signal only to the thread that raised it.
 #[test]
 fn writing_to_nobody_says_so_and_raises_no_signal() {
     // SAFETY: the handler only touches a thread-local counter without a destructor.
@@ -199,7 +199,7 @@ fn writing_to_nobody_says_so_and_raises_no_signal() {
     for (reader, writer) in [pipe(), sockets(SocketType::STREAM)] {
         let mut test = Loop::new();
         let buffer = Lendable::new(&vec![b'x'; 1 << 20]);
-        // One that waits when the other end goes away, and one after that.
+        // One write that waits when the other end goes away, and one after that.
         while test.run_or_wait(send(&writer, &buffer)) {}
         drop(reader);
         assert_eq!(test.enter(1)[0].1, err(Errno::PIPE));
@@ -215,7 +215,7 @@ fn writing_to_nobody_says_so_and_raises_no_signal() {
 }
 
 impl Loop {
-    /// Whether the operation completed at once.
+    /// Returns whether the operation completed at once.
     #[track_caller]
     fn run_or_wait(&mut self, sqe: Sqe) -> bool {
         self.push(1 << 40, sqe);
@@ -285,7 +285,7 @@ fn a_number_that_is_used_again_means_the_new_file() {
     for round in 0..50 {
         let (reader, writer) = pipe();
         let raw = std::os::fd::IntoRawFd::into_raw_fd(reader);
-        // Keeps the file, and what epoll knows of it, beyond the number.
+        // Keeps the file, and epoll's entry for it, beyond the number.
         let copy = rustix::io::dup(unsafe_borrow(raw)).unwrap();
         let buffer = Lendable::zeroed(1);
         test.push(1, Sqe::read(raw, buffer.ptr(), 1, CURRENT_POSITION));
@@ -295,7 +295,7 @@ fn a_number_that_is_used_again_means_the_new_file() {
         if round % 2 == 0 {
             assert_eq!(test.run(Sqe::close(raw)), 0);
         } else {
-            // SAFETY: the test's own, to be closed beside the queues.
+            // SAFETY: the test's own descriptor, closed without the queues.
             unsafe { test.epoll.descriptors().close(raw) }.unwrap();
         }
         rustix::io::write(&writer, b"y").unwrap();
@@ -327,8 +327,8 @@ pub(super) fn terminal() -> Option<(OwnedFd, OwnedFd)> {
     Some((master, slave))
 }
 
-/// A socket with something in its queue of errors, which reading does not fetch: epoll reports it
-/// again and again, for nothing. And a socket to send it bytes from. `None` where there are none.
+/// Returns a socket with an entry in its error queue, which reading does not fetch, so that epoll reports it
+/// again and again, and a socket to send it bytes from. `None` if there are none.
 pub(super) fn erring_socket() -> Option<(OwnedFd, OwnedFd)> {
     let bind = || {
         let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).ok()?;
@@ -338,7 +338,7 @@ pub(super) fn erring_socket() -> Option<(OwnedFd, OwnedFd)> {
     let ((near, near_address), (far, far_address)) = (bind()?, bind()?);
     near.connect(far_address).ok()?;
     far.connect(near_address).ok()?;
-    // The kernel leaves there when it took a datagram, and nothing else.
+    // The kernel puts there only the time at which it took a datagram.
     let stamps = libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE;
     // SAFETY: the descriptor is open, and the value as long as it says.
     let set = unsafe {
@@ -366,10 +366,10 @@ fn a_watch_that_rests_goes_on_by_itself() {
     for round in 0..3 {
         test.push(round, receive(&near, &buffer));
         assert_eq!(test.submit(), []);
-        // Enough events for nothing, and it rests.
+        // After enough fruitless events the watch rests.
         (0..100).for_each(|_| assert_eq!(test.turn(), []));
         rustix::io::write(&far, b"abc").unwrap();
-        // Nothing but its own time ends this sleep.
+        // Only its own timeout ends this sleep.
         assert_eq!(test.enter(1), [(round, 3)]);
         assert_eq!(buffer.copy(), b"abc");
     }

@@ -1,4 +1,4 @@
-//! What ends a sleep: completions, time, signals, other threads.
+//! Reasons for which a sleep ends: completions, time, signals, other threads.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Barrier};
@@ -16,8 +16,8 @@ extern "C" fn count_signal(_: i32) {
     SIGNALS.set(SIGNALS.get() + 1);
 }
 
-/// Sends signals to the thread that made it, about a thousand a second, until it is dropped. Their
-/// handler does nothing, and lets no call be restarted.
+/// Sends signals to the thread that made it, about a thousand a second, until it is dropped. Their handler
+/// does nothing, and no interrupted call is restarted.
 pub(super) struct Storm {
     is_over: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -45,7 +45,7 @@ impl Storm {
         Self { is_over, thread: Some(thread) }
     }
 
-    /// Signals that this thread got so far.
+    /// Returns the number of signals that this thread got so far.
     pub(super) fn count() -> u32 {
         SIGNALS.get()
     }
@@ -110,7 +110,7 @@ fn a_wake_ends_the_sleep_of_now_or_the_next_one() {
     };
     for _ in 0..2000 {
         barrier.wait();
-        // Hangs when a wake is lost.
+        // Hangs if a wake is lost.
         test.epoll.enter(1, None).unwrap();
     }
     waker.join().unwrap();
@@ -172,7 +172,7 @@ fn a_lanes_result_is_announced_without_an_enter() {
     assert_eq!(test.turn(), [(1, 3)]);
 }
 
-/// Whether a foreign loop that polls this descriptor is told within this time.
+/// Returns whether a foreign loop that polls this descriptor is woken within this time.
 fn is_readable(pollable: &OwnedFd, patience: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut polled = [PollFd::new(pollable, PollFlags::IN)];
@@ -198,7 +198,7 @@ fn a_foreign_loop_is_told_of_what_was_there_before_it_came() {
     assert!(is_readable(&pollable, Duration::ZERO), "a wake");
 }
 
-/// Nobody would wake the loop when the rest is over.
+/// The loop would not be woken at the end of the rest.
 #[test]
 fn nothing_rests_when_a_foreign_loop_looks() {
     let Some((near, far)) = super::streams::erring_socket() else {
@@ -232,7 +232,7 @@ fn a_foreign_loop_is_told_of_whatever_comes() {
         test.push(1, receive(&reader, &byte));
         assert_eq!(test.submit(), []);
         assert!(!is_readable(none), "{round}: nothing has come");
-        // A descriptor gets ready, a lane has a result, another thread has something.
+        // A descriptor becomes ready, a lane has a result, another thread wakes the backend.
         rustix::io::write(&writer, b"x").unwrap();
         assert!(is_readable(PATIENCE), "{round}: data");
         test.epoll.clear_readiness();

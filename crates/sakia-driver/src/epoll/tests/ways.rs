@@ -26,7 +26,7 @@ fn streams(dir: &TempDir) -> Vec<(&'static str, OwnedFd, OwnedFd)> {
     let mut streams =
         vec![("pipe", reader, writer), ("fifo", from_fifo, to_fifo), ("socket", near, far)];
     if let Some((master, slave)) = super::streams::terminal() {
-        // What is written to the master comes as lines.
+        // Bytes written to the master arrive as lines.
         streams.push(("terminal", slave, master));
     }
     streams
@@ -103,7 +103,7 @@ fn a_long_write_is_taken_by_a_slow_reader_whatever_there_is_to_try_it() {
     }
 }
 
-/// A byte in a pipe, and several who want it: nobody may get stuck on it.
+/// A byte in a pipe with several readers: none may get stuck on it.
 #[test]
 fn somebody_else_is_quicker() {
     for ways in &WAYS[..3] {
@@ -143,7 +143,7 @@ fn a_kernel_of_today_needs_no_thread_for_a_pipe() {
 }
 
 impl Loop {
-    /// Runs an operation that lets another one end.
+    /// Runs an operation that makes another one end.
     #[track_caller]
     fn run_both(&mut self, sqe: Sqe) -> Vec<(u64, i32)> {
         self.push(2, sqe);

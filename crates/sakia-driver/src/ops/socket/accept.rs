@@ -24,14 +24,14 @@ impl Handle {
     /// Accepts a connection of a socket that [listens](Handle::listen), or waits for one.
     ///
     /// Resolves to the connection and its peer's address. If the handle was dropped, a newly accepted
-    /// connection is closed, which its peer sees; one not accepted by then goes to the next accept.
+    /// connection is closed, and its peer notices; a connection not accepted by then goes to the next accept.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left; the connection stays in the
     ///   queue.
     /// - `ECONNABORTED`: the connection ended meanwhile; others may wait.
     /// - `EINVAL`: the socket does not listen. `EOPNOTSUPP`: it takes no connections.
-    /// - `ECANCELED`: canceled before there was any. Otherwise as `accept(2)`.
+    /// - `ECANCELED`: canceled before a connection came. Otherwise as `accept(2)`.
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_accept(3)`.

@@ -31,7 +31,7 @@ impl Handle {
     ///
     /// # Errors
     /// - `EADDRINUSE`: another socket has the address, or the path exists.
-    /// - `EADDRNOTAVAIL`: it is not this machine's. `EINVAL`: the socket has one.
+    /// - `EADDRNOTAVAIL`: the address is not this machine's. `EINVAL`: the socket has an address.
     /// - `EACCES`: the port is not permitted. Otherwise as `bind(2)`.
     ///
     /// # Kernel
@@ -40,12 +40,12 @@ impl Handle {
         self.start(Bind { fd: self.held(fd), address: *address })
     }
 
-    /// Makes the socket listen for connections, to be [accepted](Handle::accept). About `backlog` of them
-    /// may wait for that, up to the system's limit; further clients wait.
+    /// Makes the socket listen for connections, to be [accepted](Handle::accept). About `backlog` connections
+    /// may be in its queue, up to the system's limit; further clients wait.
     ///
     /// # Errors
     /// - `EADDRINUSE`: another socket listens there. `EOPNOTSUPP`: the socket takes no connections.
-    /// - `EDESTADDRREQ`, `EINVAL`: it has no address, or is connected. Otherwise as `listen(2)`.
+    /// - `EDESTADDRREQ`, `EINVAL`: the socket has no address, or is connected. Otherwise as `listen(2)`.
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.

@@ -1,15 +1,15 @@
 //! Control messages: data of a message besides its bytes.
 //!
 //! They lie one after the other: each has a header (length, level, type), its content, and padding.
-//! Descriptors travel as numbers in the content of type `SCM_RIGHTS`. That decides what is safe here:
+//! Descriptors travel as numbers in the content of type `SCM_RIGHTS`. This makes the difference for safety:
 //! - To send: only [`ControlMessages::descriptor`] writes numbers of descriptors, and keeps them open. Other
 //!   messages are limited to levels and types whose content the kernel reads as plain values: some protocols
 //!   find addresses there (`RDS_CMSG_RDMA_ARGS`).
 //! - To receive: the room is zeroed, and only the kernel writes to it, for one receive. So a message of type
 //!   `SCM_RIGHTS` in it names descriptors that the kernel has installed for that receive.
-//! - Only the headers determine the places of messages, and the first invalid one ends them. The length that
-//!   the kernel reports is ignored: since 6.17 a ring's receive may leave messages of its earlier attempts
-//!   in front, which that length does not count (<https://github.com/axboe/liburing/issues/1509>).
+//! - Only the headers determine the places of messages, and the first invalid header ends the list. The
+//!   length that the kernel reports is ignored: since 6.17 a ring's receive may leave messages of its earlier
+//!   attempts in front, which that length does not count (<https://github.com/axboe/liburing/issues/1509>).
 //!   Descriptors behind them would never be closed.
 //!
 //! Sources: `cmsg(3)`, `unix(7)`, `ip(7)`, `ipv6(7)`, `udp(7)`, `linux/socket.h`.
@@ -107,7 +107,7 @@ pub(super) enum ControlBytes {
     Many(Vec<u8>),
 }
 
-/// Bytes that are held without an allocation.
+/// Maximum number of bytes held without an allocation.
 const FEW: usize = 128;
 
 impl ControlBytes {
@@ -129,7 +129,7 @@ impl ControlBytes {
         }
     }
 
-    /// Returns their address and their number; a null pointer if there are none.
+    /// Returns the address and the number of the bytes; a null pointer if there are none.
     pub(super) fn place(&mut self) -> (*mut u8, usize) {
         match self {
             Self::Few { len: 0, .. } => (ptr::null_mut(), 0),
@@ -197,7 +197,8 @@ impl ControlMessages {
     }
 
     /// Adds a descriptor, of which the receiver gets a copy if the sockets are within the machine; network
-    /// sockets ignore it. It stays open until the message was sent. A message carries at most 253.
+    /// sockets ignore it. It stays open until the message has been sent. A message carries at most 253
+    /// descriptors.
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
         fd.share_mode();
@@ -257,7 +258,7 @@ impl ControlMessages {
     /// Adds another message by its level, one of the kernel's `SOL_*`, and its type.
     ///
     /// # Errors
-    /// `EINVAL`: not known as a message of plain values. Known are the levels `SOL_IP`, `SOL_IPV6`,
+    /// `EINVAL`: not known as a message of plain values. The known ones are the levels `SOL_IP`, `SOL_IPV6`,
     /// `SOL_UDP`, `SOL_SCTP` and `SOL_TLS`, and of `SOL_SOCKET` the types `SCM_CREDENTIALS`, `SCM_TXTIME`,
     /// `SO_MARK`, `SO_PRIORITY` and `SO_TIMESTAMPING`.
     pub fn plain(self, level: u32, kind: u32, bytes: &[u8]) -> io::Result<Self> {
@@ -277,8 +278,8 @@ impl ControlMessages {
         &self.descriptors
     }
 
-    /// Returns the messages in the kernel's form, and the descriptors that they name by number: the caller
-    /// keeps these as long as it uses the bytes.
+    /// Returns the messages in the kernel's form, and the descriptors that they name by number. The caller
+    /// keeps the descriptors as long as it uses the bytes.
     pub(super) fn encode(self) -> (ControlBytes, Vec<Fd>) {
         let Self { descriptors, mut bytes } = self;
         if !descriptors.is_empty() {
@@ -300,7 +301,7 @@ pub struct ReceivedControl {
     pub descriptors: Vec<Fd>,
     /// A descriptor of the process that sent the message (`SCM_PIDFD`), if the socket has `SO_PASSPIDFD`.
     pub process: Option<Fd>,
-    /// There was too little room, or no descriptor number left. The rest is lost.
+    /// There was too little room, or no descriptor number left. The remaining messages are lost.
     pub is_truncated: bool,
     /// The messages in the kernel's form, descriptors included.
     bytes: ControlBytes,
@@ -316,7 +317,7 @@ impl ReceivedControl {
         })
     }
 
-    /// Does the same as [`of`](Self::of), with a copy of these bytes.
+    /// Does the same as [`of`](Self::of) with a copy of these bytes.
     ///
     /// # Safety
     ///
@@ -329,7 +330,7 @@ impl ReceivedControl {
         unsafe { Self::of(copy, is_truncated, owner) }
     }
 
-    /// Takes the control messages of a receive, and their descriptors for the driver.
+    /// Takes the control messages of a receive, and adopts their descriptors for the driver.
     ///
     /// # Safety
     ///
@@ -344,11 +345,11 @@ impl ReceivedControl {
         for message in ControlMessage::all(bytes.as_slice()) {
             let is_process = (message.level, message.kind) == (SOL_SOCKET, SCM_PIDFD);
             let rights = if is_process { ControlMessage::rights(message.bytes) } else { message };
-            // In place of a pidfd the kernel may return an error number.
+            // The kernel may put an error number in place of a pidfd.
             for raw in rights.numbers().filter(|&raw| raw >= 0) {
                 // SAFETY: the kernel has written this message for the receive (the caller's promise). Its
-                // numbers are those of descriptors that the kernel has installed for it, so they have no
-                // other owner (the promise of `Backend`), and this loop meets each once.
+                // numbers are those of descriptors that the kernel has installed for the receive, so they
+                // have no other owner (the promise of `Backend`), and this loop takes each number once.
                 let fd = unsafe { Fd::new(raw, Rc::clone(owner)) };
                 match is_process {
                     true => control.process = Some(fd),

@@ -23,7 +23,7 @@ pub(crate) const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits(
 pub(crate) const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
 /// The flags of receives of messages.
 const MESSAGE_FLAGS: u32 = RECV_FLAGS | TRUNCATED;
-/// The most room for control messages; no kernel fills that much.
+/// Maximum room for control messages; no kernel fills that much.
 pub(crate) const CONTROL_BYTES_MAX: usize = 65_536;
 
 /// See [`Handle::send_to`].
@@ -34,7 +34,7 @@ pub struct SendTo<T> {
     address: SocketAddress,
     /// `MSG_*`.
     flags: u32,
-    /// These point into the value and to the buffer; filled when the entry is made.
+    /// They point into the value and to the buffer, and are filled when the entry is made.
     vector: IoVec,
     message: Message,
 }
@@ -47,7 +47,7 @@ pub struct RecvFrom<T> {
     from: AddressRoom,
     /// `MSG_*`.
     flags: u32,
-    /// These point into the value and to the buffer; filled when the entry is made.
+    /// They point into the value and to the buffer, and are filled when the entry is made.
     vector: IoVec,
     message: Message,
 }
@@ -81,7 +81,7 @@ pub struct Received {
     pub from: SocketAddress,
     /// It was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// It had control messages, for example descriptors, without room in this receive; they are lost.
+    /// It had control messages, for example descriptors, for which this receive had no room; they are lost.
     pub is_control_truncated: bool,
     /// Its length, if requested with `MSG_TRUNC`; otherwise as `len`.
     pub datagram_len: usize,
@@ -116,7 +116,7 @@ impl Handle {
     /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits
     /// until there is one. `flags` and the ownership of `buf` are as in [`recv`](Handle::recv). With
     /// `MSG_TRUNC` as well, it reports the length of the datagram even if it is longer than `buf`, whose
-    /// capacity is zeroed first; on a stream that discards bytes.
+    /// capacity is zeroed first. On a stream, `MSG_TRUNC` discards bytes.
     ///
     /// # Errors
     /// As [`recv`](Handle::recv).
@@ -195,7 +195,7 @@ impl<T: IoBuf> SendTo<T> {
         Self { fd, buf, address, flags, vector: IoVec::EMPTY, message: Message::EMPTY }
     }
 
-    /// Describes the message for the current addresses.
+    /// Fills in the message for the current addresses.
     fn message(&mut self) -> *const Message {
         let base = self.buf.stable_ptr().cast_mut();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_len()) as usize };
@@ -209,14 +209,14 @@ impl<T: IoBuf> SendTo<T> {
 impl<T: IoBufMut> RecvFrom<T> {
     fn new(fd: Fd, mut buf: T, flags: u32) -> Self {
         if flags & TRUNCATED != 0 {
-            // On a network stream with `MSG_TRUNC` the kernel writes nothing, and counts bytes all the same.
+            // On a network stream with `MSG_TRUNC` the kernel writes nothing, but still counts bytes.
             initialize(&mut buf);
         }
         let (from, vector, message) = (AddressRoom::new(), IoVec::EMPTY, Message::EMPTY);
         Self { fd, buf, from, flags, vector, message }
     }
 
-    /// Describes the buffer to fill for the current addresses.
+    /// Fills in the message for the current addresses of the room.
     fn message(&mut self) -> *mut Message {
         let base = self.buf.stable_mut_ptr();
         self.vector = IoVec { base, len: transfer_len(self.buf.bytes_room()) as usize };
@@ -290,7 +290,7 @@ impl<T: IoBuf> SendMessage<T> {
         Self { send: SendTo::new(driver.held(fd), buf, address, flags), control, descriptors }
     }
 
-    /// Describes the message for the current addresses.
+    /// Fills in the message for the current addresses.
     fn message(&mut self) -> *const Message {
         self.send.message();
         let message = &mut self.send.message;
@@ -315,7 +315,7 @@ impl<T: IoBufMut> RecvMessage<T> {
         Self { recv, control }
     }
 
-    /// Describes the buffer to fill for the current addresses.
+    /// Fills in the message for the current addresses of the room.
     fn message(&mut self) -> *mut Message {
         self.recv.message();
         let message = &mut self.recv.message;
@@ -328,8 +328,8 @@ impl<T: IoBufMut> RecvMessage<T> {
     }
 }
 
-// SAFETY: as for `SendTo`. The message also names the control messages, which the value owns, as a part or
-// on the heap. The value keeps the descriptors open that these name by number.
+// SAFETY: as for `SendTo`. The message also names the control messages, which the value owns, as a part or on
+// the heap. The value keeps open the descriptors that these name by number.
 unsafe impl<T: IoBuf> Operation for SendMessage<T> {
     type Output = BufResult<usize, T>;
     const KIND: OpKind = OpKind::Send;
@@ -361,7 +361,7 @@ unsafe impl<T: IoBufMut> Operation for RecvMessage<T> {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let Self { recv, control } = self;
-        // First of all: the buffer's own code may panic, which closes the descriptors then.
+        // This comes first: the buffer's own code may panic, which then closes the descriptors.
         let control = if completion.res >= 0 {
             let is_truncated = recv.message.flags & CONTROL_TRUNCATED != 0;
             // SAFETY: `recv_message` filled the room with zeros. Only the entry or the call of this value

@@ -1,4 +1,4 @@
-//! Single operations on sockets: each accepts one connection or transfers bytes once.
+//! Single operations on sockets: each accepts one connection, or transfers bytes once.
 
 /// Defines the entry and the call of an [`Operation`] with a method `message`, which describes the data to
 /// send or the room to fill, with this descriptor and these `MSG_*` flags.

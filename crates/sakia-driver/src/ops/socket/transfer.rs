@@ -66,7 +66,7 @@ impl Handle {
     /// and cancels a send that waits for room.
     ///
     /// Resolves to the number of bytes sent, and the buffer. On a stream it may be fewer than requested; the
-    /// rest was not sent. One send at a time: the order of two on one stream is undefined.
+    /// rest was not sent. Have one send at a time in flight: the order of two on one stream is undefined.
     ///
     /// # Errors
     /// - `EPIPE`: the connection was shut down, on either side. `ECONNRESET`: the peer reset it.
@@ -153,6 +153,6 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
-    // If its peer does not read, it waits for ever.
+    // If the peer does not read, the send waits for ever.
     acts_on!(Waiting, fd);
 }

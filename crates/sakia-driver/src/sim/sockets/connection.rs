@@ -1,4 +1,4 @@
-//! Addresses of sockets, and how two of them get connected.
+//! Addresses of sockets, and connecting two sockets.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
@@ -11,15 +11,15 @@ use crate::address::SocketType;
 use crate::address::{Domain, SocketAddress};
 use crate::sim::kernel::{Kernel, Object, OpenFile};
 
-/// The first of the ports that are given to who does not ask for one, and the last.
+/// The first and the last of the ports for sockets that request none.
 pub(super) const PORT_FIRST: u16 = 32_768;
 const PORT_LAST: u16 = 60_999;
 
 impl Sockets {
-    /// An address is of the socket's family, and is one.
+    /// Checks that an address is valid, and of the socket's family.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, or `EINVAL` within the machine and for what is none.
+    /// `EAFNOSUPPORT`; `EINVAL` within the machine, and for an invalid address.
     pub(super) fn check_domain(&self, id: SocketId, address: &SocketAddress) -> Result<(), Errno> {
         let domain = self.get(id).domain;
         let is_one = address.inet().is_some() || !address.is_unnamed() && domain == Domain::UNIX;
@@ -30,7 +30,7 @@ impl Sockets {
         }
     }
 
-    /// `bind(2)`.
+    /// Performs `bind(2)`.
     ///
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EADDRINUSE`.
@@ -55,7 +55,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Returns whether another socket has an address, or one that conflicts with it.
+    /// Returns whether another socket has this address, or one that conflicts with it.
     fn is_taken(&self, id: SocketId, address: &SocketAddress) -> bool {
         let (domain, transport) = (self.get(id).domain, self.get(id).transport);
         let ids = (0..self.list.len()).map(SocketId);
@@ -87,7 +87,7 @@ impl Sockets {
         Err(Errno::ADDRINUSE)
     }
 
-    /// Gives a socket of the network a port if it has none.
+    /// Gives a network socket a port if it has none.
     pub(super) fn take_port(&mut self, id: SocketId) -> Result<(), Errno> {
         let socket = self.get(id);
         if !socket.local.is_unnamed() {
@@ -99,7 +99,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// The socket that others reach by an address.
+    /// Returns the socket that others reach at an address.
     pub(super) fn find(
         &self,
         domain: Domain,
@@ -121,14 +121,14 @@ impl Sockets {
         (0..self.list.len()).map(SocketId).find(is_it)
     }
 
-    /// Returns the error of an address within the machine without a socket.
+    /// Returns the error for an address within the machine that no socket has.
     pub(super) fn missing(&self, address: &SocketAddress) -> Errno {
         let was_there = || self.list.iter().any(|its| its.is_reachable && its.local == *address);
         let is_missing = address.path().is_some() && !was_there();
         if is_missing { Errno::NOENT } else { Errno::CONNREFUSED }
     }
 
-    /// `listen(2)`.
+    /// Performs `listen(2)`.
     ///
     /// # Errors
     /// `EOPNOTSUPP`, `EINVAL`, `EADDRINUSE`.
@@ -160,7 +160,7 @@ impl Sockets {
         let socket = self.get(id);
         let target = self.find(socket.domain, Transport::Stream, address);
         let is_full = |target| match &self.get(target).role {
-            // As on Linux, one more than was asked for.
+            // As on Linux, one more than requested.
             Role::Listening { backlog, waiting } => waiting.len() > *backlog,
             _ => false,
         };
@@ -169,7 +169,7 @@ impl Sockets {
             || !target.is_some_and(is_full)
     }
 
-    /// `connect(2)`. False when it has to wait until others were accepted.
+    /// Performs `connect(2)`. Returns false if it has to wait until others were accepted.
     ///
     /// # Errors
     /// As `connect(2)`.
@@ -196,7 +196,7 @@ impl Sockets {
             Some(_) => return Err(Errno::CONNREFUSED),
             None => return Err(missing),
         };
-        // Within the machine who is there is looked up first.
+        // Within the machine, the listener is looked up first.
         if let Some(errno) = refusal {
             return Err(errno);
         }
@@ -210,7 +210,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// Sets the peer of a socket of datagrams.
+    /// Sets the peer of a datagram socket.
     fn direct(&mut self, id: SocketId, address: SocketAddress) -> Result<(), Errno> {
         let domain = self.get(id).domain;
         if domain != Domain::UNIX {
@@ -222,7 +222,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Connects a socket to a new one that waits to be accepted.
+    /// Connects a socket to a new socket that waits to be accepted.
     fn join(&mut self, id: SocketId, listener: SocketId, address: SocketAddress) {
         let domain = self.get(id).domain;
         let other = self.add(domain, Transport::Stream, Holder::Listener(listener));
@@ -249,7 +249,7 @@ impl Sockets {
     }
 }
 
-/// The address by which a machine reaches itself.
+/// Returns the address by which a machine reaches itself.
 fn loopback(domain: Domain) -> IpAddr {
     match domain {
         Domain::INET6 => Ipv6Addr::LOCALHOST.into(),
@@ -258,7 +258,7 @@ fn loopback(domain: Domain) -> IpAddr {
 }
 
 impl Kernel {
-    /// `socket(2)`.
+    /// Performs `socket(2)`.
     ///
     /// # Errors
     /// As `socket(2)`.
@@ -275,7 +275,7 @@ impl Kernel {
         Ok(raw)
     }
 
-    /// `socketpair(2)` within the machine.
+    /// Performs `socketpair(2)` within the machine.
     ///
     /// # Errors
     /// As `socket(2)`.
@@ -296,10 +296,10 @@ impl Kernel {
         Ok([first_raw, second_raw])
     }
 
-    /// A new stream, connected to an address without waiting: its descriptor.
+    /// Connects a new stream to an address without waiting. Returns its descriptor.
     ///
     /// # Errors
-    /// As `connect(2)`; `EAGAIN` when it would have to wait.
+    /// As `connect(2)`; `EAGAIN` if it would have to wait.
     pub(in super::super) fn connect_to(&mut self, address: SocketAddress) -> Result<i32, Errno> {
         let id = self.sockets.next_id();
         let raw = self.socket(address.domain(), SocketType::STREAM, 0)?;
@@ -313,8 +313,8 @@ impl Kernel {
         }
     }
 
-    /// `accept(2)`: the connection's descriptor and its peer's address. `None` when there is none to be
-    /// accepted.
+    /// Performs `accept(2)`. Returns the connection's descriptor and its peer's address; `None` if no
+    /// connection waits.
     ///
     /// # Errors
     /// `EMFILE`, `EINVAL`, `EOPNOTSUPP`.
@@ -325,7 +325,7 @@ impl Kernel {
             Role::Listening { waiting, .. } => waiting.front().copied(),
             _ => return Err(Errno::INVAL),
         };
-        // The number first: with a full table the connection waits on.
+        // The number comes first: with a full table the connection goes on waiting.
         self.free_index()?;
         let Some(next) = next else { return Ok(None) };
         let (raw, file) = self.install(OpenFile::of_socket(next))?;
@@ -337,7 +337,7 @@ impl Kernel {
         Ok(Some((raw, peer)))
     }
 
-    /// The socket that a descriptor leads to.
+    /// Returns the socket that a descriptor refers to.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.

@@ -6,7 +6,7 @@ use super::{Role, SocketId, Sockets, Transport};
 use crate::address::{Domain, SocketAddress};
 use crate::sim::faults::FaultKind;
 
-/// The most bytes of a datagram on the network.
+/// Maximum number of bytes of a datagram on the network.
 const NETWORK_BYTES_MAX: usize = 65_507;
 
 /// A datagram in a queue.
@@ -21,12 +21,12 @@ pub(super) struct Datagram {
 pub(in super::super) enum Fate {
     Lost,
     Duplicated,
-    /// It overtakes the one before.
+    /// It overtakes the one before it.
     Reordered,
 }
 
 impl Fate {
-    /// The fault that this is.
+    /// Returns the fault of this fate.
     pub(in super::super) fn kind(self) -> FaultKind {
         match self {
             Self::Lost => FaultKind::DatagramLost,
@@ -36,13 +36,13 @@ impl Fate {
     }
 }
 
-/// The room that a datagram of so many bytes takes: an empty one takes some, too.
+/// Returns the space that a datagram of this length takes: an empty one takes some, too.
 pub(super) fn datagram_bytes(len: usize) -> usize {
     len.max(1)
 }
 
 /// The destination of a datagram.
-enum Way {
+enum Destination {
     To(SocketId),
     /// It is lost without an error.
     Nowhere,
@@ -51,7 +51,7 @@ enum Way {
 }
 
 impl Sockets {
-    /// Sends a datagram. False when the sender has to wait.
+    /// Sends a datagram. Returns false if the sender has to wait.
     ///
     /// # Errors
     /// As `send(2)`.
@@ -62,26 +62,26 @@ impl Sockets {
         to: Option<SocketAddress>,
     ) -> Result<bool, Errno> {
         let is_unix = self.get(id).domain == Domain::UNIX;
-        let way = self.way(id, bytes.len(), to);
-        if is_unix && to.is_none() && matches!(way, Err(Errno::CONNREFUSED)) {
-            // Its peer is gone, which it is told once.
+        let destination = self.destination(id, bytes.len(), to);
+        if is_unix && to.is_none() && matches!(destination, Err(Errno::CONNREFUSED)) {
+            // The peer is gone, which is reported once.
             self.get_mut(id).role = Role::Idle;
         }
-        let way = way?;
+        let destination = destination?;
         if let Some(errno) = self.get_mut(id).error.take() {
             return Err(errno);
         }
         if !is_unix {
             self.take_port(id)?;
         }
-        match way {
-            Way::To(target) if self.has_room_for_datagram(target, bytes.len()) => {
+        match destination {
+            Destination::To(target) if self.has_room_for_datagram(target, bytes.len()) => {
                 let datagram = Datagram { from: self.get(id).local, bytes: bytes.to_vec() };
                 self.deliver(target, datagram, is_unix);
             }
-            Way::To(_) if is_unix => return Ok(false),
-            Way::Refused => self.get_mut(id).error = Some(Errno::CONNREFUSED),
-            Way::To(_) | Way::Nowhere => {}
+            Destination::To(_) if is_unix => return Ok(false),
+            Destination::Refused => self.get_mut(id).error = Some(Errno::CONNREFUSED),
+            Destination::To(_) | Destination::Nowhere => {}
         }
         Ok(true)
     }
@@ -93,15 +93,20 @@ impl Sockets {
         len: usize,
         to: Option<SocketAddress>,
     ) -> bool {
-        match self.way(id, len, to) {
-            Ok(Way::To(target)) if self.get(id).domain == Domain::UNIX => {
+        match self.destination(id, len, to) {
+            Ok(Destination::To(target)) if self.get(id).domain == Domain::UNIX => {
                 self.has_room_for_datagram(target, len)
             }
             _ => true,
         }
     }
 
-    fn way(&self, id: SocketId, len: usize, to: Option<SocketAddress>) -> Result<Way, Errno> {
+    fn destination(
+        &self,
+        id: SocketId,
+        len: usize,
+        to: Option<SocketAddress>,
+    ) -> Result<Destination, Errno> {
         let socket = self.get(id);
         let is_unix = socket.domain == Domain::UNIX;
         if socket.sends_ended {
@@ -114,7 +119,7 @@ impl Sockets {
             (None, Role::Directed(to)) => *to,
             (None, Role::Connected(_)) if is_too_long => return Err(Errno::MSGSIZE),
             (None, Role::Connected(peer)) if self.is_gone(*peer) => return Err(Errno::CONNREFUSED),
-            (None, Role::Connected(peer)) => return Ok(Way::To(*peer)),
+            (None, Role::Connected(peer)) => return Ok(Destination::To(*peer)),
             (None, _) if is_unix => return Err(Errno::NOTCONN),
             (None, _) => return Err(Errno::DESTADDRREQ),
         };
@@ -132,15 +137,15 @@ impl Sockets {
             Some(target) if takes(target) && is_unix && self.get(target).receives_ended => {
                 Err(Errno::PIPE)
             }
-            Some(target) if takes(target) => Ok(Way::To(target)),
+            Some(target) if takes(target) => Ok(Destination::To(target)),
             Some(_) if is_unix => Err(Errno::PERM),
             None if is_unix => Err(self.missing(&to)),
-            _ if matches!(socket.role, Role::Directed(_)) => Ok(Way::Refused),
-            _ => Ok(Way::Nowhere),
+            _ if matches!(socket.role, Role::Directed(_)) => Ok(Destination::Refused),
+            _ => Ok(Destination::Nowhere),
         }
     }
 
-    /// Puts a datagram into a queue, unless the network does something else with it.
+    /// Puts a datagram into a queue, unless the network changes its fate.
     fn deliver(&mut self, target: SocketId, datagram: Datagram, is_unix: bool) {
         let fate = self.fate.filter(|_| !is_unix);
         let queue = &mut self.get_mut(target).datagrams;
@@ -148,7 +153,7 @@ impl Sockets {
             Some(Fate::Lost) => {}
             Some(Fate::Duplicated) => queue.extend([datagram.clone(), datagram]),
             Some(Fate::Reordered) if !queue.is_empty() => queue.insert(queue.len() - 1, datagram),
-            // Nothing is there to be overtaken.
+            // There is no datagram to overtake.
             Some(Fate::Reordered) | None => return queue.push_back(datagram),
         }
         self.fate = None;

@@ -1,15 +1,15 @@
 //! The simulated kernel's sockets: within the machine by path or name, and on a loopback network.
 //!
-//! A socket exists as long as a descriptor or an operation in flight refers to it, or as long as its
-//! listener exists while it waits to be accepted. The effect of its end on the peer (the end of the stream,
-//! or a reset) is not applied at that time, but computed at the peer's next operation.
+//! A socket exists as long as a descriptor or an operation in flight refers to it or, until it is accepted,
+//! as long as its listener exists. The effect of its end on the peer (the end of the stream, or a reset) is
+//! not applied at that time, but computed at the peer's next operation.
 //!
-//! Sent data is at once in the peer's queue, so the buffers of both ends are one, of
+//! Sent data is in the peer's queue at once, so the two ends' buffers are one, of
 //! [`socket_bytes`](super::SimBuilder::socket_bytes).
 //!
 //! Unsupported: options, `SO_REUSEADDR` among them, except `SO_PEERCRED`; ports that stay taken for a while
 //! after their connections; addresses beyond the loopback network; sequenced packets; control messages other
-//! than descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system: one
+//! than descriptors and segment sizes, which are ignored. Paths of sockets are not in the file system: a path
 //! can be bound again once its socket is gone. A socket in transit to itself is never gone.
 //!
 //! Sources: `socket(7)`, `unix(7)`, `tcp(7)`, `udp(7)`, and the system calls of these names.
@@ -41,9 +41,9 @@ pub(super) struct SocketId(usize);
 #[derive(Debug)]
 pub(super) struct Sockets {
     list: Vec<Socket>,
-    /// The limit of received data that was not taken yet, for each.
+    /// The maximum number of bytes that each socket has received and not taken.
     capacity: usize,
-    /// The port to try next for who does not ask for one.
+    /// The port to try next for a socket that requests none.
     next_port: u16,
     /// The fate of the next datagram on the network. Taken by that datagram.
     pub(super) fate: Option<Fate>,
@@ -54,9 +54,10 @@ struct Socket {
     domain: Domain,
     transport: Transport,
     holder: Holder,
-    /// Unnamed until it has one.
+    /// Unnamed until the socket has an address.
     local: SocketAddress,
-    /// Others reach it by its address. One that was accepted has its listener's, and is not reached.
+    /// Others reach the socket by its address. An accepted socket has its listener's address, and is not
+    /// reached by it.
     is_reachable: bool,
     role: Role,
     /// Received on a stream.
@@ -66,11 +67,11 @@ struct Socket {
     sends_ended: bool,
     /// The connection was reset by a fault.
     was_reset: bool,
-    /// The error that the next operation tells, once.
+    /// The error that the next operation reports, once.
     error: Option<Errno>,
-    /// A reset was told.
+    /// A reset was reported.
     has_told_reset: bool,
-    /// Something was sent to a peer that is gone, whose machine has answered that.
+    /// Data was sent to a peer that is gone, whose machine has answered.
     was_answered: bool,
 }
 
@@ -84,22 +85,22 @@ enum Transport {
 #[derive(Debug)]
 enum Holder {
     File(Weak<OpenFile>),
-    /// It waits to be accepted here.
+    /// It waits in this listener's queue to be accepted.
     Listener(SocketId),
 }
 
 #[derive(Debug)]
 enum Role {
-    /// It has no peer.
+    /// The socket has no peer.
     Idle,
     Listening {
         backlog: usize,
-        /// Connections that are not accepted yet, oldest first.
+        /// Connections that were not accepted yet, oldest first.
         waiting: VecDeque<SocketId>,
     },
     /// One end of a stream, or of a pair that exchanges datagrams.
     Connected(SocketId),
-    /// Datagrams go to this address and are taken from there only.
+    /// Datagrams go to this address and are accepted from it only.
     Directed(SocketAddress),
 }
 
@@ -108,17 +109,17 @@ impl Sockets {
         Self { list: Vec::new(), capacity, next_port: connection::PORT_FIRST, fate: None }
     }
 
-    /// The name of the socket that [`add`](Sockets::add) makes next.
+    /// Returns the name of the socket that [`add`](Sockets::add) makes next.
     pub(super) fn next_id(&self) -> SocketId {
         SocketId(self.list.len())
     }
 
-    /// Which transport these numbers of `socket(2)` ask for.
+    /// Returns the transport that these arguments of `socket(2)` request.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`: there is no such socket here.
     fn transport(domain: Domain, kind: SocketType, protocol: u32) -> Result<Transport, Errno> {
-        /// They mean nothing here.
+        /// Flags without an effect here.
         const FLAGS: u32 = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC).bits();
         const PROTOCOLS: [u32; 2] = [ipproto::TCP.as_raw().get(), ipproto::UDP.as_raw().get()];
         let is_unix = domain == Domain::UNIX;
@@ -163,7 +164,7 @@ impl Sockets {
         &mut self.list[id.0]
     }
 
-    /// Returns whether the socket has no holder any more.
+    /// Returns whether the socket has no holder left.
     fn is_gone(&self, id: SocketId) -> bool {
         match &self.get(id).holder {
             Holder::File(file) => file.strong_count() == 0,
@@ -174,12 +175,12 @@ impl Sockets {
         }
     }
 
-    /// The socket's own address.
+    /// Returns the socket's own address.
     pub(super) fn local_address(&self, id: SocketId) -> SocketAddress {
         self.get(id).local
     }
 
-    /// The address of its peer.
+    /// Returns the address of the socket's peer.
     ///
     /// # Errors
     /// `ENOTCONN`.
@@ -191,7 +192,7 @@ impl Sockets {
         }
     }
 
-    /// The credentials that `SO_PEERCRED` tells. There is one process, with number 1, of user and group 0.
+    /// Returns the credentials for `SO_PEERCRED`. There is one process, with number 1, of user and group 0.
     pub(super) fn peer_credentials(&self, id: SocketId) -> Credentials {
         let socket = self.get(id);
         let is_known = match socket.role {
@@ -204,7 +205,7 @@ impl Sockets {
         }
     }
 
-    /// `shutdown(2)`.
+    /// Performs `shutdown(2)`.
     ///
     /// # Errors
     /// `ENOTCONN`.
@@ -213,7 +214,7 @@ impl Sockets {
         let socket = self.get_mut(id);
         match socket.role {
             Role::Idle if socket.domain != Domain::UNIX => return Err(Errno::NOTCONN),
-            // It listens no more, and who waited there is turned away.
+            // The socket no longer listens, and connections that wait there are refused.
             Role::Listening { .. } if ends_receives => socket.role = Role::Idle,
             _ => {}
         }

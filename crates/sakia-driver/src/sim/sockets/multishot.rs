@@ -1,4 +1,4 @@
-//! Operations that go on: accepting one connection after the other, receiving into provided buffers.
+//! Multishot operations: accepting connections one after the other, receiving into provided buffers.
 //!
 //! Source: `io_uring_prep_recv_multishot(3)`, `io_uring_prep_multishot_accept(3)`.
 
@@ -9,17 +9,17 @@ use super::op::receive;
 use crate::call::MessageRooms;
 use crate::sim::kernel::Kernel;
 use crate::sim::memory::Lent;
-use crate::sim::ops::{Outcome, note_data};
+use crate::sim::ops::{OpOutcome, note_data};
 
 impl Kernel {
     /// Accepts one connection.
-    pub(super) fn accept_next(&mut self, id: SocketId) -> Outcome {
+    pub(super) fn accept_next(&mut self, id: SocketId) -> OpOutcome {
         match self.accept(id) {
             Ok(Some((raw, _))) => {
                 self.has_changed = true;
-                Outcome::Shot { res: raw, buffer: None }
+                OpOutcome::Shot { res: raw, buffer: None }
             }
-            Ok(None) => Outcome::WouldBlock,
+            Ok(None) => OpOutcome::WouldBlock,
             Err(errno) => Err(errno).into(),
         }
     }
@@ -34,30 +34,30 @@ impl Kernel {
         id: SocketId,
         group: u16,
         len_max: usize,
-    ) -> Outcome {
+    ) -> OpOutcome {
         let Some(buffer) = self.groups.oldest(group) else {
-            // That matters only where there is something to put in it.
+            // A missing buffer matters only if there is data for it.
             return match receive(self, id, 1, 1, true) {
-                Ok(None) => Outcome::WouldBlock,
-                Ok(Some(received)) if received.bytes.is_empty() => Outcome::Done(0),
+                Ok(None) => OpOutcome::WouldBlock,
+                Ok(Some(received)) if received.bytes.is_empty() => OpOutcome::Done(0),
                 Ok(Some(_)) => Err(Errno::NOBUFS).into(),
                 Err(errno) => Err(errno).into(),
             };
         };
         let received = match receive(self, id, buffer.len as usize, len_max, false) {
             Ok(Some(received)) => received,
-            Ok(None) => return Outcome::WouldBlock,
+            Ok(None) => return OpOutcome::WouldBlock,
             Err(errno) => return Err(errno).into(),
         };
         self.has_changed = true;
         if received.bytes.is_empty() {
-            return Outcome::Done(0);
+            return OpOutcome::Done(0);
         }
         self.groups.take_oldest(group);
-        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        // SAFETY: the buffer was in the group, so it is lent until the completion that names it.
         unsafe { Lent::from(buffer).fill(&received.bytes) };
         note_data(self, "  received {} bytes {x}", &received.bytes);
-        Outcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
+        OpOutcome::Shot { res: received.bytes.len() as i32, buffer: Some(buffer.id) }
     }
 
     /// Receives one message into the oldest buffer of the group, behind these rooms.
@@ -70,13 +70,13 @@ impl Kernel {
         id: SocketId,
         group: u16,
         rooms: MessageRooms,
-    ) -> Outcome {
+    ) -> OpOutcome {
         if self.sockets.has_no_more_datagrams(id) {
-            return Outcome::Done(0);
+            return OpOutcome::Done(0);
         }
         let Some(buffer) = self.groups.oldest(group) else {
             return match receive(self, id, 1, 1, true) {
-                Ok(None) => Outcome::WouldBlock,
+                Ok(None) => OpOutcome::WouldBlock,
                 Ok(Some(_)) => Err(Errno::NOBUFS).into(),
                 Err(errno) => Err(errno).into(),
             };
@@ -86,15 +86,15 @@ impl Kernel {
         };
         let received = match receive(self, id, room, room, false) {
             Ok(Some(received)) => received,
-            Ok(None) => return Outcome::WouldBlock,
+            Ok(None) => return OpOutcome::WouldBlock,
             Err(errno) => return Err(errno).into(),
         };
         self.has_changed = true;
         note_data(self, "  received {} bytes {x}", &received.bytes);
         let all = received.into_buffer(self, rooms);
         self.groups.take_oldest(group);
-        // SAFETY: it was in the group, so it is lent until the completion that names it.
+        // SAFETY: the buffer was in the group, so it is lent until the completion that names it.
         unsafe { Lent::from(buffer).fill(&all) };
-        Outcome::Shot { res: all.len() as i32, buffer: Some(buffer.id) }
+        OpOutcome::Shot { res: all.len() as i32, buffer: Some(buffer.id) }
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on sockets, in two steps as those in [`ops`](crate::sim::ops).
+//! Operations on sockets, in two steps as in [`ops`](crate::sim::ops).
 
 use std::mem::offset_of;
 use std::rc::Rc;
@@ -13,21 +13,21 @@ use crate::buf::MAX_RW_BYTES;
 use crate::call::{Call, Function, MessageRooms, SocketCall, System, Verb};
 use crate::sim::kernel::{Kernel, Object, OpenFile, Passed};
 use crate::sim::memory::{Lent, Segment, read_bytes, read_plain, read_vector};
-use crate::sim::ops::{Kind, Outcome, Request, note_data};
+use crate::sim::ops::{Kind, OpOutcome, PreparedCall, note_data};
 use crate::sys::{ControlMessage, Message, array};
 
-/// The most bytes of an address that the kernel takes.
+/// Maximum number of bytes of an address that the kernel accepts.
 const ADDRESS_BYTES_MAX: u64 = 128;
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
-/// `MSG_TRUNC`.
+/// `MSG_TRUNC`: the result is the whole length of the datagram.
 const OF_ALL: u32 = RecvFlags::TRUNC.bits();
-/// Descriptors are never inherited here.
+/// Without effect: descriptors are never inherited here.
 const CLOSE_ON_EXEC: u32 = RecvFlags::CMSG_CLOEXEC.bits();
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
-/// `SCM_MAX_FD`: the most descriptors of a message.
+/// `SCM_MAX_FD`: maximum number of descriptors in a message.
 const PASSED_MAX: usize = 253;
 /// Flags of a send without an effect here: `MSG_MORE`, and those about signals.
 const SEND_WITHOUT_EFFECT: u32 = SendFlags::MORE.bits() | SendFlags::NOSIGNAL.bits();
@@ -46,7 +46,7 @@ pub(in super::super) enum SocketOp {
     Listen {
         backlog: u32,
     },
-    /// The peer's address goes to the first `room` bytes lent, and its length behind.
+    /// The peer's address goes to the first `room` lent bytes, and its length behind them.
     Accept {
         room: usize,
     },
@@ -66,33 +66,33 @@ pub(in super::super) enum SocketOp {
     Shutdown {
         how: ShutdownHow,
     },
-    /// Accepts one connection after the other.
+    /// Accepts connections one after the other.
     AcceptMultishot,
-    /// Receives whenever there is something, into buffers of this group.
+    /// Receives whenever data has come, into buffers of this group.
     RecvMultishot {
         group: u16,
-        /// Messages, with these rooms in front.
+        /// Set to receive messages, with these rooms in front.
         message: Option<MessageRooms>,
     },
 }
 
-/// The data that goes with the bytes of a send.
+/// The data that accompanies the bytes of a send.
 #[derive(Debug, Default)]
 pub(in super::super) struct Extras {
     /// Open files for the receiver.
     files: Vec<Rc<OpenFile>>,
-    /// The bytes of each of the datagrams to be made of it.
+    /// The size of each datagram into which the bytes are split.
     segment: Option<usize>,
 }
 
-/// The places of a receive's other results in its lent memory: behind the buffers the address, its length,
-/// the flags, control messages, and their length.
+/// The places of a receive's other results in its lent memory. Behind the buffers come the address, its
+/// length, the flags, control messages, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tells {
     buffers: usize,
     room: usize,
     control: usize,
-    /// The result is the length of the datagram, also where it is longer than the buffers.
+    /// The result is the length of the datagram, even if it is longer than the buffers.
     of_all: bool,
 }
 
@@ -104,7 +104,10 @@ pub(in super::super) struct Tells {
 /// # Safety
 ///
 /// - As [`ops::prepare`](crate::sim::ops::prepare).
-pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<Request, Errno> {
+pub(in super::super) unsafe fn prepare(
+    kernel: &Kernel,
+    call: &Call,
+) -> Result<PreparedCall, Errno> {
     let mut lent = Lent::Nothing;
     let (raw, op) = match *call {
         Call::System(System { function, args }) => {
@@ -114,7 +117,7 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
                     let domain = u16::try_from(raw).map_err(|_| Errno::AFNOSUPPORT)?;
                     let (domain, kind) = (Domain(domain), SocketType(first as u32));
                     let kind = SocketOp::Create { domain, kind, protocol: second as u32 };
-                    return Ok(Request { kind: Kind::Socket(kind), lent, file: None });
+                    return Ok(PreparedCall { kind: Kind::Socket(kind), lent, file: None });
                 }
                 Function::Bind => {
                     // SAFETY: the caller's promise.
@@ -172,7 +175,7 @@ pub(in super::super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<R
         _ => return Err(Errno::OPNOTSUPP),
     };
     let (_, file) = kernel.socket_of(raw)?;
-    Ok(Request { kind: Kind::Socket(op), lent, file: Some(file) })
+    Ok(PreparedCall { kind: Kind::Socket(op), lent, file: Some(file) })
 }
 
 /// # Safety
@@ -202,7 +205,7 @@ unsafe fn prepare_transfer(kernel: &Kernel, call: &SocketCall) -> Result<(Socket
             // SAFETY: the caller's promise; the address is that of a `struct msghdr`.
             let message: Message = unsafe { read_plain(addr) }?;
             let vector = message.vector.expose_provenance() as u64;
-            // SAFETY: the caller's promise; the message names a vector of so many parts.
+            // SAFETY: the caller's promise; the message names a vector of this many parts.
             let mut segments = unsafe { read_vector(vector, message.vector_len as u32) }?;
             let name = message.name.expose_provenance() as u64;
             let len = u64::from(message.name_len);
@@ -268,7 +271,7 @@ unsafe fn read_address(addr: u64, len: u64) -> Result<SocketAddress, Errno> {
 }
 
 impl SocketOp {
-    /// The address that it names.
+    /// Returns the address that the operation names.
     pub(in super::super) fn address(&self) -> Option<&SocketAddress> {
         match self {
             Self::Bind { address } | Self::Connect { address } => Some(address),
@@ -277,7 +280,7 @@ impl SocketOp {
         }
     }
 
-    /// Returns whether it may wait for ever.
+    /// Returns whether the operation may wait for ever.
     pub(in super::super) fn may_wait(&self) -> bool {
         match self {
             Self::Accept { .. } | Self::Connect { .. } => true,
@@ -287,12 +290,12 @@ impl SocketOp {
         }
     }
 
-    /// Returns whether it moves bytes of a stream or of a datagram.
+    /// Returns whether the operation moves bytes of a stream or of a datagram.
     pub(in super::super) fn is_transfer(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvMultishot { .. })
     }
 
-    /// Returns whether it would not have to wait now, with `len` bytes of memory.
+    /// Returns whether the operation would not have to wait now, with `len` bytes of memory.
     pub(in super::super) fn is_ready(&self, kernel: &Kernel, file: &OpenFile, len: usize) -> bool {
         let Object::Socket(id) = file.object else { return true };
         let sockets = &kernel.sockets;
@@ -305,7 +308,7 @@ impl SocketOp {
         }
     }
 
-    /// Performs it, moving at most `len_max` bytes of a stream.
+    /// Performs the operation, moving at most `len_max` bytes of a stream.
     ///
     /// # Safety
     ///
@@ -316,7 +319,7 @@ impl SocketOp {
         file: Option<&OpenFile>,
         lent: &Lent,
         len_max: usize,
-    ) -> Outcome {
+    ) -> OpOutcome {
         if let Some(&OpenFile { object: Object::Socket(id), .. }) = file {
             match self {
                 Self::AcceptMultishot => return kernel.accept_next(id),
@@ -337,7 +340,7 @@ impl SocketOp {
         let nowait = !self.may_wait();
         match result {
             Ok(None) if nowait => Err(Errno::AGAIN).into(),
-            Ok(None) => Outcome::WouldBlock,
+            Ok(None) => OpOutcome::WouldBlock,
             Ok(Some(count)) => {
                 kernel.has_changed = true;
                 Ok(count).into()
@@ -346,7 +349,7 @@ impl SocketOp {
         }
     }
 
-    /// The result; `None` when it has to wait.
+    /// Returns the result; `None` if the operation has to wait.
     ///
     /// # Safety
     ///
@@ -385,7 +388,7 @@ impl SocketOp {
             Self::Send { to, extras, .. } => unsafe {
                 send(kernel, id, lent, len_max, *to, extras)
             },
-            // As on Linux, where only receives that may wait tell it.
+            // As on Linux, where only receives that may wait report it.
             Self::Recv { nowait: true, .. } if sockets.has_no_more_datagrams(id) => Ok(None),
             Self::Recv { tells, peeks, .. } => {
                 let buffers = tells.map_or(lent.len(), |tells| tells.buffers);
@@ -416,7 +419,7 @@ unsafe fn tell_address(lent: &Lent, at: usize, room: usize, address: &SocketAddr
     }
 }
 
-/// Sends, on a stream as much as there is room for. `None` when it has to wait.
+/// Sends bytes, on a stream as many as there is room for. `None` if it has to wait.
 ///
 /// # Safety
 ///
@@ -469,7 +472,7 @@ pub(super) struct Received {
     from: SocketAddress,
     /// The length of the datagram, if it was longer than the buffer.
     truncated: Option<usize>,
-    /// Open files that came along.
+    /// Open files that came with the bytes.
     files: Vec<Rc<OpenFile>>,
 }
 
@@ -490,7 +493,7 @@ impl Received {
         all
     }
 
-    /// Hands it over. Returns the number of bytes.
+    /// Writes the result to the lent memory. Returns the number of bytes.
     ///
     /// # Safety
     ///
@@ -513,8 +516,8 @@ impl Received {
     }
 }
 
-/// Gives files numbers, as far as there is room for in so many bytes. Returns the control messages that tell
-/// them, and the flags.
+/// Installs files as descriptors, as far as `room` bytes of control messages allow. Returns the control
+/// messages that name them, and the flags.
 fn tell_files(
     kernel: &mut Kernel,
     files: Vec<Rc<OpenFile>>,
@@ -535,8 +538,8 @@ fn tell_files(
     (messages, flags)
 }
 
-/// Takes a datagram, or at most `len_max` bytes of a stream, for which there is `room`. `None` when it has to
-/// wait.
+/// Takes a datagram, or at most `len_max` bytes of a stream, into a memory of `room` bytes. `None` if it has
+/// to wait.
 ///
 /// # Errors
 /// As `recv(2)`.
@@ -554,7 +557,7 @@ pub(super) fn receive(
     Ok(match sockets.get(id).transport {
         Transport::Stream => {
             let len_max = len_max.min(room);
-            // A receive ends with the bytes that files came with.
+            // A receive ends with the bytes with which files were sent.
             let first = kernel.passed.iter().find(|passed| passed.to == id);
             let end = first.filter(|first| first.place.start < len_max).map(|it| it.place.end);
             let len_max = len_max.min(end.unwrap_or(len_max));
@@ -576,7 +579,7 @@ pub(super) fn receive(
 
 // Plain calls that do not wait.
 impl Kernel {
-    /// Sends what there is room for on a stream.
+    /// Sends bytes on a stream as far as there is room.
     ///
     /// # Errors
     /// As `send(2)`.
@@ -591,7 +594,7 @@ impl Kernel {
         Ok(count)
     }
 
-    /// Takes bytes, without what was passed along.
+    /// Takes bytes, without files that were sent with them.
     ///
     /// # Errors
     /// As `recv(2)`.
@@ -606,10 +609,10 @@ impl Kernel {
     }
 }
 
-// Open files on their way.
+// Open files in transit.
 impl Kernel {
-    /// Sends open files along with so many bytes that were just sent. Only sockets within the machine pass
-    /// them on.
+    /// Sends open files with the last `count` bytes that were sent. Only sockets within the machine pass them
+    /// on.
     fn pass(
         &mut self,
         from: SocketId,
@@ -640,7 +643,7 @@ impl Kernel {
         self.note("  {} files along", &[files.len() as i64]);
     }
 
-    /// Takes what came with the first bytes of a stream, so many, or with the first datagram.
+    /// Takes the files that came with the first `count` bytes of a stream, or with the first datagram.
     fn take_passed(&mut self, to: SocketId, count: usize, peeks: bool) -> Vec<Rc<OpenFile>> {
         let is_taken = |passed: &Passed| passed.to == to && passed.place.start < count;
         let taken = self.passed.iter().filter(|passed| is_taken(passed));
@@ -654,14 +657,14 @@ impl Kernel {
         files
     }
 
-    /// Gives files numbers, as many as there is room for in so many bytes and in the table.
+    /// Installs files as descriptors, as far as the room in bytes and the table allow.
     fn take_over(&mut self, files: Vec<Rc<OpenFile>>, room: usize) -> Vec<i32> {
         let fitting = room.saturating_sub(ControlMessage::space(0)) / size_of::<i32>();
         let install = |file| self.install(file).ok().map(|(raw, _)| raw);
         files.into_iter().take(fitting).map_while(install).collect()
     }
 
-    /// Closes what is on its way to sockets that are gone, which may be the last that there is of others.
+    /// Closes files in transit to sockets that are gone, which may be the last references to other sockets.
     pub(in super::super) fn drop_undelivered(&mut self) {
         loop {
             let sockets = &self.sockets;
@@ -674,7 +677,7 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// `read(2)` on a socket. `None` when it has to wait.
+    /// Performs `read(2)` on a socket. `None` if it has to wait.
     ///
     /// # Errors
     /// As `recv(2)`.
@@ -691,7 +694,7 @@ impl Kernel {
         Ok(received.map(|received| received.bytes))
     }
 
-    /// `write(2)` on a socket, of what was lent. `None` when it has to wait.
+    /// Performs `write(2)` of lent memory on a socket. `None` if it has to wait.
     ///
     /// # Errors
     /// As `send(2)`.
@@ -711,10 +714,10 @@ impl Kernel {
         Ok(count)
     }
 
-    /// Sends bytes of the test's own, without waiting.
+    /// Sends bytes of a test, without waiting.
     ///
     /// # Errors
-    /// As `send(2)`; `EAGAIN` when it would have to wait.
+    /// As `send(2)`; `EAGAIN` if it would have to wait.
     pub(in super::super) fn send_bytes(&mut self, raw: i32, bytes: &[u8]) -> Result<usize, Errno> {
         let (id, _) = self.socket_of(raw)?;
         let sockets = &mut self.sockets;

@@ -8,16 +8,16 @@ use crate::address::Domain;
 /// The state of a stream for a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// Nothing can be sent.
+    /// No bytes can be sent.
     Refused(Errno),
-    /// The peer is gone, which its machine will answer. What is sent is lost.
+    /// The peer is gone, and its machine will answer with a reset. Sent bytes are lost.
     Lost,
-    /// This many bytes.
+    /// This many bytes can be sent.
     Bytes(usize),
 }
 
 impl Sockets {
-    /// The other end of a stream.
+    /// Returns the other end of a stream.
     fn peer(&self, id: SocketId) -> Option<SocketId> {
         let socket = self.get(id);
         match socket.role {
@@ -26,8 +26,8 @@ impl Sockets {
         }
     }
 
-    /// Returns whether the connection was reset: the peer went with unread bytes, or before it was accepted,
-    /// or by a fault.
+    /// Returns whether the connection was reset: the peer ended with unread bytes or before it was accepted,
+    /// or a fault reset it.
     pub(super) fn is_reset(&self, id: SocketId) -> bool {
         let is_left = |peer| {
             let its = self.get(peer);
@@ -77,7 +77,7 @@ impl Sockets {
         Room::Bytes(self.capacity.saturating_sub(self.get(peer).bytes.len()))
     }
 
-    /// How many of `len` bytes a send would take now. `None` when it has to wait.
+    /// Returns how many of `len` bytes a send would take now. `None` if it has to wait.
     ///
     /// # Errors
     /// `ECONNRESET`, once; `EPIPE`, `ENOTCONN`.
@@ -104,8 +104,7 @@ impl Sockets {
         }
     }
 
-    /// Takes up to `len_max` bytes, or copies them. `None` when a receiver has to wait; no bytes at the
-    /// end.
+    /// Takes up to `len_max` bytes, or copies them. `None` if a receiver has to wait; no bytes at the end.
     ///
     /// # Errors
     /// `ECONNRESET`, once; `ENOTCONN`, or `EINVAL` within the machine.
@@ -136,7 +135,7 @@ impl Sockets {
         }))
     }
 
-    /// Breaks a connection off in the middle: what is on its way is lost. False when there is none.
+    /// Resets a connection: data in transit is lost. Returns false if there is none.
     pub(in super::super) fn break_off(&mut self, id: SocketId) -> bool {
         let Some(peer) = self.peer(id).filter(|&peer| !self.is_gone(peer)) else { return false };
         if self.get(id).was_reset {

@@ -1,4 +1,4 @@
-//! Plain calls that refuse, lie, or stall, and what a driver makes of them.
+//! Plain calls that fail, lie or stall, and the driver's reaction.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|index| index as u8).collect()
 }
 
-/// A driver that makes plain calls, and an open file of 1000 bytes.
+/// Returns a driver that makes plain calls, and an open file of 1000 bytes.
 fn scene(builder: SimBuilder) -> (Driver, SimHandle, Fd) {
     let sim = builder.plain_calls(true).build();
     let handle = sim.handle();
@@ -167,7 +167,7 @@ fn what_would_block_goes_into_the_queue_and_cold_files_are_tried_seldom() {
     assert!(warm.inline >= 25 && warm.would_block == 3, "{warm:?}");
 }
 
-/// The answer of f2fs to a non-blocking buffered write.
+/// The result of f2fs for a non-blocking buffered write.
 #[test]
 fn writes_that_are_invalid_without_waiting_are_made_plainly() {
     let (driver, handle, fd) = plain();
@@ -177,7 +177,7 @@ fn writes_that_are_invalid_without_waiting_are_made_plainly() {
     handle.script_plain(WRITES, PlainFault::End);
     write(&driver, &fd);
     assert_eq!(ways(&driver, OpKind::Write).inline, 2);
-    // An invalid write stays invalid, and says nothing about the file system.
+    // An invalid write stays invalid, and tells nothing about the file system.
     let (driver, _handle, fd) = plain();
     let (result, _) = finish(&driver, &mut driver.write(&fd, vec![0; 4], i64::MAX as u64 + 9));
     assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
@@ -199,7 +199,7 @@ fn transfers_in_parts_are_judged_as_those_of_one() {
         let (result, _) = finish(driver, &mut driver.write_vectored(fd, bufs, 0));
         assert_eq!(result.unwrap(), 10);
     };
-    // Calls that would have blocked go into the queue, and a cold file is tried seldom.
+    // Calls that would have blocked go into the queue, and a cold file is rarely tried.
     let (driver, handle, fd) = plain();
     handle.set_fault(FaultKind::PlainBlocks, u16::MAX);
     for _ in 0..40 {
@@ -207,7 +207,7 @@ fn transfers_in_parts_are_judged_as_those_of_one() {
     }
     let cold = ways(&driver, OpKind::Read);
     assert_eq!((cold.inline, cold.would_block, cold.submitted), (0, 3, 40));
-    // The end of a file is none, and nothing is one.
+    // The end of the file is no miss, and neither is a read of 0 bytes.
     let (driver, handle, fd) = plain();
     assert_eq!(read(&driver, &fd, 1000), []);
     assert_eq!(read(&driver, &fd, 950), content(1000)[950..]);
@@ -219,7 +219,7 @@ fn transfers_in_parts_are_judged_as_those_of_one() {
     assert_eq!(facts(&driver).nowait_read, Support::Lies);
     let ways_of_read = ways(&driver, OpKind::Read);
     assert_eq!((ways_of_read.inline, ways_of_read.submitted), (4, 0));
-    // Without non-blocking calls they are made plainly, and timed.
+    // Without non-blocking calls, blocking ones are made, and timed.
     let (driver, handle, fd) = scene(Sim::builder(1).refuses_to_wait(false));
     assert_eq!(read(&driver, &fd, 0), content(100));
     write(&driver, &fd);
@@ -310,7 +310,7 @@ fn a_whole_file_ends_where_its_size_says() {
     assert_eq!((handle.open_descriptors(), driver.live_operations()), (1, 0));
 }
 
-/// How many plain reads were tried so far, without and with a wait.
+/// Returns the numbers of plain reads that were tried so far: non-blocking ones, and blocking ones.
 fn tried_reads(handle: &SimHandle) -> [usize; 2] {
     let log = handle.log_text();
     let count = |nowait: &str| {
@@ -320,7 +320,7 @@ fn tried_reads(handle: &SimHandle) -> [usize; 2] {
     [count("nowait 1"), count("nowait 0")]
 }
 
-/// One file in vain, and the next are asked for their mount before they are read.
+/// One file is tried in vain, and the next ones' mounts are queried before the read.
 #[test]
 fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
     let builder = Sim::builder(1).keep_log(true).refuses_to_wait(false);
@@ -332,7 +332,7 @@ fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
         assert_eq!(ways(&driver, OpKind::Read).inline, round as u64);
     }
     assert_eq!(facts(&driver).nowait_read, Support::No);
-    // The size from before the read says where the file ends.
+    // The size from before the read is the end of the file.
     handle.script_plain(READS, PlainFault::Short(400));
     let WholeFile::Opened(fd, bytes) = driver.read_file_now(c"file", 1000).unwrap() else {
         panic!("the read was short")
@@ -349,8 +349,7 @@ fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
     assert_eq!((handle.open_descriptors(), driver.live_operations()), (1, 0));
 }
 
-/// The breaker holds for whole files, too: neither are they read while it is open, nor do they stall it
-/// unseen.
+/// The breaker covers whole files, too: they are not read while it is open, and a stall of theirs opens it.
 #[test]
 fn whole_files_of_a_mount_that_is_slow() {
     let builder = Sim::builder(1).keep_log(true).refuses_to_wait(false);
@@ -374,7 +373,7 @@ fn whole_files_of_a_mount_that_is_slow() {
 
 // ---- what stalls -------------------------------------------------------------------------------
 
-/// Makes a write, and says whether it was plain.
+/// Makes a write, and returns whether it was a plain call.
 fn write_was_plain(driver: &Driver, fd: &Fd) -> bool {
     let before = ways(driver, OpKind::Write).inline;
     write(driver, fd);
@@ -414,7 +413,7 @@ fn plain_writes_stop_after_two_stalls_and_are_tried_again_in_ever_longer_interva
     let before = ways(&driver, OpKind::Read).submitted;
     read(&driver, &fd, 10, 0);
     assert_eq!(ways(&driver, OpKind::Read).submitted, before + 1);
-    // A trial that is quick ends it. After many more that are the patience begins anew.
+    // A quick trial ends it. After many more quick calls the pause starts over.
     handle.advance(PAUSE * 8);
     assert!(write_was_plain(&driver, &fd) && !facts(&driver).is_slow);
     for _ in 0..256 {
@@ -428,7 +427,7 @@ fn plain_writes_stop_after_two_stalls_and_are_tried_again_in_ever_longer_interva
     assert_eq!(facts(&driver).slow_count, 5);
 }
 
-/// The kernel has a writer wait for many writes at a time.
+/// The kernel blocks a writer for many writes at a time.
 #[test]
 fn stalls_with_quick_writes_between_them_are_noticed() {
     let (driver, handle, fd) = scene(Sim::builder(1).refuses_to_wait(false));
@@ -439,7 +438,7 @@ fn stalls_with_quick_writes_between_them_are_noticed() {
     assert!(stall_after(30) && stall_after(30));
     assert_eq!(facts(&driver).slow_count, 1);
     assert!(facts(&driver).is_slow);
-    // Nor does one that goes well make the next pause shorter.
+    // Nor does a quick call make the next pause shorter.
     handle.advance(PAUSE);
     assert!(stall_after(30));
     assert_eq!(facts(&driver).slow_count, 2);
@@ -503,7 +502,7 @@ fn who_stays_in_the_queue_is_not_slowed_by_who_stalls() {
 
 // ---- everything at once ------------------------------------------------------------------------
 
-/// Random reads, writes, drops and cancels, with every fault there is.
+/// Random reads, writes, drops and cancels, with every fault.
 fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     let builder = Sim::builder(seed).chaos(3000).refuses_to_wait(!seed.is_multiple_of(3));
     let sim = builder.plain_calls(true).build();
@@ -544,7 +543,7 @@ fn program(seed: u64) -> (u64, u64, [u64; 3]) {
     for (offset, op) in &mut reads {
         let mut output = op.try_take();
         while output.is_none() {
-            // Any fault of an enter that comes by chance is temporary.
+            // Every fault of an enter that is injected by chance is temporary.
             driver.turn(Wait::For(Duration::from_millis(1))).unwrap();
             output = op.try_take();
         }

@@ -1,4 +1,4 @@
-//! Calls that no entry asks for.
+//! Calls without an entry.
 
 use crate::call::{Call, Function, System, word};
 use crate::sys::register;

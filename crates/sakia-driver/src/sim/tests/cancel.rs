@@ -20,7 +20,7 @@ fn cancel_fd(fd: i32, flags: u32) -> Sqe {
     Sqe::new(Opcode::ASYNC_CANCEL, fd, 0, 0, 0).op_flags(CANCEL_FD | flags)
 }
 
-/// A loop with a read under way, number 1, on an empty pipe. Returns the pipe's ends.
+/// Returns a loop with a read in flight, number 1, on an empty pipe, and the pipe's ends.
 fn waiting_read(buffer: &Lendable) -> (Loop, i32, i32) {
     let mut ring = Loop::inline();
     let (read_end, write_end) = ring.handle.pipe();
@@ -65,7 +65,7 @@ fn a_ready_file_operation_ends_by_itself() {
     let mut ring = Loop::routed(Routes::DEFERRED);
     ring.push(1, Sqe::nop());
     ring.push(2, Sqe::cancel(1));
-    // Newest first would find it canceled; oldest first finds it gone.
+    // Newest first would find it canceled; oldest first finds that it has ended.
     assert_eq!(ring.enter(2), [(1, 0), (2, NOENT)]);
 }
 
@@ -119,7 +119,7 @@ fn a_worker_may_have_begun_or_not() {
     for outcome in [(0, CANCELED), (ALREADY, 3)] {
         assert!(outcomes.contains(&outcome), "{outcomes:?}");
     }
-    // The worker may also be done when the cancel comes.
+    // The worker may have finished when the cancel comes.
     let known = [(0, CANCELED), (ALREADY, 3), (NOENT, 3)];
     assert!(outcomes.iter().all(|outcome| known.contains(outcome)), "{outcomes:?}");
 }

@@ -33,7 +33,7 @@ fn create(ring: &mut Loop, name: &str) -> i32 {
     fd
 }
 
-/// The root directory, open.
+/// Opens the root directory.
 fn root(ring: &mut Loop) -> i32 {
     ring.open(c"/", OFlags::RDONLY | OFlags::DIRECTORY)
 }
@@ -58,7 +58,7 @@ fn unlink(ring: &mut Loop, name: &str) {
     assert_eq!(ring.run(Sqe::unlinkat(AT_FDCWD, name.as_ptr().cast(), 0)), 0);
 }
 
-/// Names in the root, and their first bytes.
+/// Returns the names in the root, and the files' first bytes.
 fn listing(disk: &Disk) -> String {
     let names = disk.names("/").unwrap().into_iter().map(|name| {
         let content = disk.contents(&name).unwrap_or_default();
@@ -198,7 +198,7 @@ fn everything_that_changes_a_file_needs_a_sync() {
     assert_eq!(contents, BTreeSet::from([b"abc".to_vec(), Vec::new()]));
 }
 
-/// Permission bits of the file `f`, as the next kernel has them.
+/// Returns the permission bits of the file `f` after a crash.
 fn mode(disk: &Disk) -> u32 {
     let ring = inline(Sim::builder(0).disk(disk.clone()));
     let machine = ring.sim.machine.borrow();
@@ -318,7 +318,7 @@ fn durable_writes_and_syncs_of_everything_fail_likewise() {
     fsync(&mut ring, root);
     assert_eq!(listing(&ring.handle.crash()), "fo g- h-");
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 3);
-    // A write that is not to be durable does not fail for that.
+    // A write that is not durable does not fail for that.
     ring.handle.script(Target::opcode(Opcode::WRITE), Fault::FsyncFailed);
     put(&mut ring, fd, b"xyz", 0);
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 3);
@@ -344,7 +344,7 @@ fn a_full_disk_takes_what_it_can() {
     assert_eq!(ring.run(write(b, &bytes, PAGE as u64)), err(Errno::NOSPC));
     assert_eq!(ring.run(Sqe::fallocate(a, 0, 0, 3 * PAGE as u64)), err(Errno::NOSPC));
     assert_eq!(ring.run(calls::copy_file_range(b, 0, a, 2 * PAGE as u64, 5)), err(Errno::NOSPC));
-    put(&mut ring, a, &[3; PAGE], PAGE as u64); // in pages that it has
+    put(&mut ring, a, &[3; PAGE], PAGE as u64); // in pages that the file has
     assert_eq!(ring.handle.contents("a").unwrap().len(), 2 * PAGE);
     assert_eq!(ring.run(Sqe::ftruncate(b, 1 << 20)), 0, "a hole takes no room");
 
@@ -358,7 +358,7 @@ fn a_full_disk_takes_what_it_can() {
     assert_eq!(ring.run(write(b, &bytes, PAGE as u64)), 2 * PAGE as i32);
     let punch = Sqe::fallocate(b, 0x1 | 0x2, 0, PAGE as u64);
     assert_eq!(ring.run(punch), 0);
-    // After a crash there is as much room as before.
+    // After a crash there is as much space as before.
     assert_eq!(ring.run(Sqe::fsync(b, false)), 0);
     let next = Sim::builder(1).disk(ring.handle.crash()).disk_bytes_max(3 * PAGE as u64);
     let mut next = inline(next);
@@ -397,7 +397,7 @@ fn another_kernel_goes_on_from_the_disk() {
     assert_eq!(["/", "d", "e", "link"].map(|name| links(&ring, name)), [4, 2, 2, 2]);
     assert_eq!(ring.handle.contents("e/../link").unwrap(), b"content");
     assert_eq!(ring.open(c"s", OFlags::RDONLY), err(Errno::NOENT), "it leads to the old place");
-    // It is all there: names can be given, taken and listed, and a crash changes nothing.
+    // Everything is there: names can be created, removed and listed, and a crash changes nothing.
     create(&mut ring, "e/new");
     unlink(&mut ring, "link");
     assert_eq!(links(&ring, "e/f"), 1);
@@ -408,7 +408,7 @@ fn another_kernel_goes_on_from_the_disk() {
     assert_eq!(ring.handle.open_descriptors(), 2);
 }
 
-/// A run that ends, and the events in it.
+/// Performs a finite run. Returns its loop, with the log.
 fn program(builder: SimBuilder) -> Loop {
     let mut ring = inline(builder.keep_log(true));
     let (root, fd) = (root(&mut ring), create(&mut ring, "f"));
@@ -478,7 +478,7 @@ fn a_long_journal_is_stored_in_part() {
     assert!((76..count).contains(&fewest), "{fewest}");
 }
 
-/// Every path, and the number of what it leads to.
+/// Returns every path, and the number of its inode.
 fn paths(tree: &Tree) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let mut directories = vec![(String::new(), InodeId::ROOT)];

@@ -11,14 +11,14 @@ use crate::{
     Overdue, Read, Stage, TaskOrigin, Wait, WatchLimits, Write,
 };
 
-/// The size of the file: the byte at each offset is the offset.
+/// The size of the file. The byte at each offset is the offset.
 const FILE_BYTES: u64 = 256;
 const READ_BYTES: u64 = 40;
 
 type ReadOp = Op<Read<Vec<u8>>>;
 type WriteOp = Op<Write<Vec<u8>>>;
 
-/// A driver on a kernel with tiny queues that misbehaves often, and what the program has under way.
+/// A driver on a kernel with tiny queues that misbehaves often, and the program's operations in flight.
 struct Program {
     driver: Driver,
     random: Random,
@@ -29,7 +29,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts, drops, cancels or forgets something.
+    /// Starts, drops, cancels or forgets an operation.
     fn step(&mut self, file: &Fd, pipe: &(Fd, Fd)) {
         let driver = &self.driver;
         match self.random.below(6) {
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// Takes what is done: what was read is what the file holds there.
+    /// Takes the results that are ready, and compares the bytes read with the file's.
     fn check(&mut self) {
         self.reads.retain_mut(|(offset, read)| {
             let Some((result, buf)) = read.try_take() else { return true };
@@ -76,7 +76,7 @@ impl Program {
     }
 }
 
-/// Opens the file, however often that fails.
+/// Opens the file, and retries as often as that fails.
 fn open(driver: &Driver) -> Fd {
     for _ in 0..1000 {
         let mut open = driver.open(None, c"file".to_owned(), 2, 0);
@@ -143,7 +143,7 @@ fn run_watched(seed: u64, stuck: bool, is_watched: bool) -> SimHandle {
         assert!(left.iter().all(is_lost) && left.len() as u64 == drained.leaked, "seed {seed}");
         assert!(observer.has_ended());
     }
-    // What the kernel still holds it may still write to: the memory must be there.
+    // The kernel may still write to memory that it holds: the memory must exist.
     let had_memory = kernel.run_late();
     assert!(stuck || had_memory == 0, "seed {seed}");
     kernel
@@ -275,7 +275,7 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// The tokens of an ending driver are not read, and it sleeps all the same: no time passes otherwise.
+/// The tokens of an ending driver are not read, and it sleeps nevertheless: no time passes otherwise.
 #[test]
 fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
     let sim = Sim::new(0);

@@ -249,18 +249,18 @@ fn chance_brings_every_fault_and_loses_nothing() {
             FaultKind::PlainBlocks | FaultKind::PlainEnd | FaultKind::PlainStall => {
                 assert_eq!(count, 0);
             }
-            // Nothing here goes on.
+            // There are no multishot operations here.
             FaultKind::NoBuffers | FaultKind::MultishotEnded => assert_eq!(count, 0),
             kind if FaultKind::NETWORK.contains(&kind) => assert_eq!(count, 0),
-            // Chaos leaves the answers of file servers out.
+            // Chaos excludes the errors of file servers.
             kind if FaultKind::SERVER.contains(&kind) => assert_eq!(count, 0),
             _ => assert!(count > 0, "{kind:?} never happened"),
         }
     }
 }
 
-/// Runs entries until each has completed, whatever the enters say. Returns the results of the last
-/// turn in the order of the entries.
+/// Runs entries until each has completed, regardless of the results of enters. Returns the results of the
+/// last turn in the order of the entries.
 fn settle(ring: &mut Loop, entries: &[(u64, Sqe)]) -> Vec<i32> {
     for &(user_data, sqe) in entries {
         ring.push(user_data, sqe);

@@ -1,4 +1,4 @@
-//! Operations on files, and those that have nothing to do with any.
+//! Operations on files, and operations without a file.
 
 use std::mem::{MaybeUninit, size_of};
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn the_path_is_copied_when_the_entry_is_consumed() {
     let path = Lendable::new(b"f\0");
     ring.push(1, Sqe::openat(AT_FDCWD, path.ptr(), 0, 0));
     assert_eq!(ring.submit(), []);
-    drop(path); // a driver must not; the kernel does not mind
+    drop(path); // a driver must not; the kernel has copied it
     assert_eq!(ring.enter(1), [(1, 3)]);
 }
 
@@ -124,7 +124,7 @@ fn vectored_transfers_use_buffers_in_order_and_the_vector_at_once() {
     let vector = Box::new([Iovec(a.ptr(), 3), Iovec(b.ptr(), 2)]);
     ring.push(1, Sqe::writev(fd, vector.as_ptr(), 2, 0));
     assert_eq!(ring.submit(), []);
-    drop(vector); // a driver must not; the kernel does not mind
+    drop(vector); // a driver must not; the kernel has copied it
     assert_eq!(ring.enter(1), [(1, 5)]);
     assert_eq!(ring.handle.contents("f").unwrap(), b"abcde");
 

@@ -1,5 +1,5 @@
 //! The driver on the simulated kernel: random programs that pass descriptors on, under every fault, and drop
-//! whatever they have at any moment.
+//! any of their values at any moment.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::sim::{Sim, SimHandle};
 use crate::{ControlMessage, ControlMessages, Driver, Fd, Op, SocketAddress, Wait};
 
 const PEEK: u32 = rustix::net::RecvFlags::PEEK.bits();
-/// The most operations of one sort at a time.
+/// Maximum number of operations of one sort at a time.
 const OPS_MAX: usize = 3;
 
 struct Program {
@@ -67,7 +67,7 @@ impl Program {
     }
 }
 
-/// Runs a program. Returns what is left of its kernel, and how many descriptors came.
+/// Runs a program. Returns its kernel, and the number of descriptors received.
 fn run(seed: u64) -> (SimHandle, u64) {
     let builder = Sim::builder(seed).entries(4, 8).socket_bytes(5).late_writes(1 << 13);
     let sim = builder.descriptors_max(12).chaos(1 << 11).network_chaos(1 << 9).build();
@@ -93,7 +93,7 @@ fn run(seed: u64) -> (SimHandle, u64) {
     }
     assert_eq!((driver.live_operations(), driver.in_flight()), (0, 0), "seed {seed}");
     assert_eq!(kernel.open_descriptors(), 1, "seed {seed}: the end that is the test's");
-    // Nor is any on its way.
+    // None is in transit, either.
     assert!(kernel.read_pipe(reader, 1).is_ok_and(|bytes| bytes.is_empty()), "seed {seed}");
     drop(driver);
     assert_eq!(kernel.run_late(), 0, "seed {seed}");
@@ -106,7 +106,7 @@ fn no_descriptor_is_left_open_or_on_its_way() {
     for seed in 0..if cfg!(miri) { 3 } else { 300 } {
         received += run(seed).1;
     }
-    // Otherwise it proves nothing.
+    // Otherwise the test proves nothing.
     assert!(received > if cfg!(miri) { 10 } else { 3000 }, "{received}");
 }
 

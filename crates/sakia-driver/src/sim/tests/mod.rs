@@ -3,7 +3,7 @@
 mod bypass;
 mod calls;
 mod cancel;
-// Nothing about memory, and many runs: too slow for Miri.
+// They do not concern memory, and make many runs: too slow for Miri.
 #[cfg(not(miri))]
 mod crashes;
 mod determinism;
@@ -30,7 +30,7 @@ use crate::call::Request;
 use crate::counters::OpKind;
 use crate::sim::entry::Form;
 
-/// How many seeds a test that looks for outcomes tries. Miri is slow.
+/// The number of seeds tried by a test that looks for outcomes. Miri is slow.
 pub(super) const SEEDS: u64 = if cfg!(miri) { 12 } else { 40 };
 
 /// Memory to lend: accessed through its address only, so that no reference to it exists.
@@ -108,7 +108,7 @@ impl Loop {
         assert!(pushed.is_some(), "the submission queue is full");
     }
 
-    /// Everything that can be reaped, as `user_data` and result.
+    /// Reaps everything, as `user_data` and result.
     pub(super) fn reap(&mut self) -> Vec<(u64, i32)> {
         let mut out = [Cqe::default(); 64];
         let count = self.sim.reap(&mut out);
@@ -129,14 +129,14 @@ impl Loop {
         self.reap()
     }
 
-    /// Enters to finish what is ready now.
+    /// Enters to finish operations that are ready now.
     #[track_caller]
     pub(super) fn turn(&mut self) -> Vec<(u64, i32)> {
         self.sim.enter(256, Some(Duration::ZERO)).unwrap();
         self.reap()
     }
 
-    /// Runs one operation to its end. Nothing else may be under way that could end.
+    /// Runs one operation to its end. No other operation in flight may end meanwhile.
     #[track_caller]
     pub(super) fn run(&mut self, form: impl Into<Form>) -> i32 {
         self.next += 1;
@@ -157,17 +157,17 @@ impl Loop {
     }
 }
 
-/// The result that stands for an errno.
+/// Returns the result that stands for an errno.
 pub(super) fn err(errno: Errno) -> i32 {
     -errno.raw_os_error()
 }
 
-/// A read at an offset into all of a buffer.
+/// Returns a read at an offset into all of a buffer.
 pub(super) fn read(fd: i32, buffer: &Lendable, offset: u64) -> Sqe {
     Sqe::read(fd, buffer.ptr(), buffer.len(), offset)
 }
 
-/// A write at an offset of all of a buffer.
+/// Returns a write at an offset of all of a buffer.
 pub(super) fn write(fd: i32, buffer: &Lendable, offset: u64) -> Sqe {
     Sqe::write(fd, buffer.ptr(), buffer.len(), offset)
 }

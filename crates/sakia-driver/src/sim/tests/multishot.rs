@@ -1,4 +1,4 @@
-//! Operations that go on: what each completion says, how they end, and whose the buffers are.
+//! Multishot operations: their completions, their ends, and the owners of the buffers.
 
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::address::SocketType;
 use crate::address::{Domain, SocketAddress};
 use crate::backend::Backend;
 
-/// One completion: result, whether there is more to come, and the number of the buffer.
+/// One completion: result, whether more will follow, and the number of the buffer.
 type Shot = (i32, bool, Option<u16>);
 
 fn shot(cqe: &Cqe) -> Shot {
@@ -49,7 +49,7 @@ impl Pool {
 }
 
 impl Loop {
-    /// Finishes what is ready. Returns the completions of one operation.
+    /// Finishes ready operations. Returns the completions of one operation.
     #[track_caller]
     fn shots(&mut self, user_data: u64) -> Vec<Shot> {
         self.sim.enter(256, Some(Duration::from_secs(1))).unwrap();
@@ -92,7 +92,7 @@ fn each_message_comes_in_a_buffer_of_its_own_until_the_end() {
         ring.handle.close(far).unwrap();
         assert_eq!(ring.shots(1), [(0, false, None)]);
         assert_eq!(ring.handle.in_flight(), 0);
-        // The end took no buffer, and those that were given back are used last.
+        // The end took no buffer, and returned buffers are used last.
         let (near, far) = ring.handle.socket_pair();
         ring.handle.send_peer(far, b"0123456789").unwrap();
         ring.push(2, Sqe::recv_multishot(near, 0, 0));
@@ -213,13 +213,13 @@ fn faults_end_it_after_as_many_completions_as_the_script_says() {
     ring.handle.connect_peer(&address).unwrap();
     let shots = ring.shots(1);
     assert!(matches!(shots[..], [(3.., false, None)]), "{shots:?}");
-    // On what does not go on they have no effect.
+    // They have no effect on single operations.
     let (near, far) = ring.handle.socket_pair();
     ring.handle.script(Target::opcode(Opcode::RECV), Fault::NoBuffers(0));
     ring.handle.send_peer(far, b"a").unwrap();
     let buffer = Lendable::zeroed(1);
     assert_eq!(ring.run(Sqe::recv(near, buffer.ptr(), 1, 0)), 1);
-    // One that is held up cannot be followed by others.
+    // A held completion cannot be followed by others.
     let _pool = Pool::new(&mut ring, 8, 1);
     ring.handle.script(Target::opcode(Opcode::RECV), Fault::Held);
     ring.handle.send_peer(far, b"bc").unwrap();
@@ -266,7 +266,7 @@ fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHan
         let count = ring.sim.reap(&mut out);
         for cqe in &out[..count] {
             if current != Some(cqe.user_data) {
-                // A cancel, or what faults made up: never of an operation to come.
+                // A cancel, or a completion made by a fault: never of a later operation.
                 continue;
             }
             if let Some(id) = cqe.flags.buffer_id() {
@@ -338,7 +338,7 @@ fn a_canceled_one_has_one_last_completion_and_leaves_the_rest() {
             let count = ring.sim.reap(&mut out);
             all.extend(out[..count].iter().map(|cqe| (cqe.user_data, shot(cqe))));
             if all.iter().any(|(user_data, _)| *user_data == 2) && ring.handle.in_flight() > 0 {
-                // It goes on if the cancel was not in time; then there is another one.
+                // It continues if the cancel was too late; then there is another completion.
                 ring.handle.send_peer(far, b"d").unwrap();
             }
         }

@@ -21,7 +21,7 @@ fn paths_are_copied_when_the_entry_is_consumed() {
     let (from, to) = (path("a"), path("b"));
     ring.push(1, Sqe::renameat(AT_FDCWD, from.ptr(), AT_FDCWD, to.ptr(), 0));
     assert_eq!(ring.submit(), []);
-    drop((from, to)); // a driver must not; the kernel does not mind
+    drop((from, to)); // a driver must not; the kernel has copied them
     assert_eq!(ring.enter(1), [(1, 0)]);
     assert_eq!(ring.handle.contents("b").unwrap(), b"kept");
     assert_eq!(ring.handle.contents("a"), None);

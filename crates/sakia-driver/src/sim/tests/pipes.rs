@@ -162,7 +162,7 @@ fn poll_completes_with_what_became_ready() {
     ring.handle.write_pipe(write_end, b"a").unwrap();
     assert_eq!(ring.turn(), [(1, i32::from(poll::IN))]);
 
-    // The data may be gone when the poll is finished; it then waits on.
+    // The data may be gone when the poll is finished; then the poll waits again.
     ring.handle.read_pipe(read_end, 1).unwrap();
     ring.push(3, Sqe::poll_add(read_end, readable));
     assert_eq!(ring.turn(), []);

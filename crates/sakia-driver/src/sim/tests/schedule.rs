@@ -65,7 +65,7 @@ fn an_entry_that_asks_for_a_worker_gets_one() {
     assert_eq!(ring.turn(), [(2, 1)]);
 }
 
-/// A loop with 100 no-ops that are ready.
+/// Returns a loop with 100 no-ops that are ready.
 fn hundred_ready() -> Loop {
     let builder = Sim::builder(1).routes(Routes::DEFERRED).entries(100, 200);
     let mut ring = Loop::new(builder);
@@ -233,7 +233,7 @@ fn waiting_for_what_can_never_happen_is_an_error_that_lists_what_is_under_way() 
     for part in ["READ 0x1 Armed", "READ 0x2 Stuck"] {
         assert!(message.contains(part), "{message}");
     }
-    // Nothing is broken by it.
+    // The ring still works.
     ring.handle.write_pipe(write_end, b"a").unwrap();
     assert_eq!(ring.enter(1), [(1, 1)]);
 }

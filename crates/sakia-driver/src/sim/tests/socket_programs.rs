@@ -1,5 +1,5 @@
-//! The driver on the simulated kernel: random programs on sockets, under every fault of the kernel and of
-//! the network, that drop whatever they have at any moment.
+//! The driver on the simulated kernel: random programs on sockets, under every fault of the kernel and of the
+//! network, that drop any of their values at any moment.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     SocketType, Wait,
 };
 
-/// The most sockets at a time.
+/// Maximum number of sockets at a time.
 const SOCKETS_MAX: usize = 6;
 
 type Recv = Op<SocketRecv<Vec<u8>>>;
@@ -23,7 +23,7 @@ struct End {
     sent: u8,
     /// The last number that was received.
     received: u8,
-    /// A receive was dropped, and with it what it brings, now or later.
+    /// A receive was dropped, and with it the bytes that it receives, now or later.
     has_gap: bool,
     send: Option<Send>,
     recv: Option<Recv>,
@@ -34,7 +34,7 @@ impl End {
         Self { fd, sent: 0, received: 0, has_gap: false, send: None, recv: None }
     }
 
-    /// Takes what is done. False when the connection is of no more use.
+    /// Takes the results that are ready. Returns false if the connection is of no more use.
     fn check(&mut self) -> bool {
         if let Some((result, buf)) = self.recv.as_mut().and_then(Op::try_take) {
             self.recv = None;
@@ -53,7 +53,7 @@ impl End {
         true
     }
 
-    /// Starts or drops something. False when the connection is of no more use.
+    /// Starts or drops an operation. Returns false if the connection is of no more use.
     fn step(&mut self, driver: &Driver, random: &mut Random) -> bool {
         match random.below(12) {
             0..4 if self.recv.is_none() => {
@@ -163,7 +163,7 @@ where
     }
 }
 
-/// The same until it does not fail.
+/// Returns the result of an operation, repeated until it does not fail.
 fn surely<O, T>(driver: &Driver, start: impl Fn() -> Op<O>) -> T
 where
     O: crate::Operation<Output = std::io::Result<T>>,
@@ -171,7 +171,7 @@ where
     (0..1000).find_map(|_| eventually(driver, &start)).expect("it does not fail for ever")
 }
 
-/// Runs a program. Returns what is left of its kernel, and how many connections and bytes there were.
+/// Runs a program. Returns its kernel, and the numbers of connections and bytes.
 fn run(seed: u64, address: SocketAddress) -> (SimHandle, [u64; 2]) {
     let builder = Sim::builder(seed).entries(4, 8).socket_bytes(5).late_writes(1 << 13);
     let sim = builder.chaos(1 << 11).network_chaos(1 << 9).build();
@@ -218,7 +218,7 @@ fn nothing_is_lost_doubled_or_left_open() {
             moved += bytes;
         }
     }
-    // Otherwise it proves nothing.
+    // Otherwise the test proves nothing.
     assert!(cfg!(miri) || resets > 10 && made > 1000 && moved > 10_000, "{resets} {made} {moved}");
 }
 

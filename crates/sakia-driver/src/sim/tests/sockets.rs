@@ -1,4 +1,4 @@
-//! Sockets: connections, their ends and their queues; datagrams; what a network does.
+//! Sockets: connections, their ends and their queues; datagrams; the effects of a network.
 
 use core::net::SocketAddr;
 
@@ -42,7 +42,7 @@ fn send(fd: i32, buffer: &Lendable) -> Sqe {
     Sqe::send(fd, buffer.ptr(), buffer.len(), 0)
 }
 
-/// An accept that does not ask who comes.
+/// Returns an accept without the peer's address.
 fn accept(listener: i32) -> Sqe {
     Sqe::accept(listener, std::ptr::null_mut::<u8>(), std::ptr::null_mut(), 0)
 }
@@ -65,7 +65,7 @@ impl Loop {
         self.run(Sqe::connect(raw, bytes.ptr(), bytes.len()))
     }
 
-    /// A socket that takes connections.
+    /// Makes a listening socket.
     #[track_caller]
     fn listener(&mut self, address: &SocketAddress, backlog: u32) -> i32 {
         let raw = self.socket(address.domain(), SocketType::STREAM);
@@ -78,7 +78,7 @@ impl Loop {
         self.run(accept(listener))
     }
 
-    /// Both ends of a new connection.
+    /// Makes a connection. Returns both ends.
     #[track_caller]
     fn connected(&mut self, address: &SocketAddress) -> (i32, i32) {
         let listener = self.listener(address, 1);
@@ -88,7 +88,7 @@ impl Loop {
         (near, far)
     }
 
-    /// A socket of datagrams with an address.
+    /// Makes a datagram socket with an address.
     #[track_caller]
     fn datagrams(&mut self, address: &SocketAddress) -> i32 {
         let raw = self.socket(address.domain(), SocketType::DATAGRAM);
@@ -210,7 +210,7 @@ fn connections_wait_at_the_listener_and_then_outside() {
         let bytes = Lendable::new(address.as_bytes());
         ring.push(1, Sqe::connect(late, bytes.ptr(), bytes.len()));
         assert_eq!(ring.turn(), []);
-        // They may send before they are accepted.
+        // The clients may send before they are accepted.
         ring.handle.send_peer(peers[0], b"early").unwrap();
         ring.push(2, accept(listener));
         let completions = ring.enter(2);
@@ -426,7 +426,7 @@ fn a_full_queue_is_waited_for_within_the_machine_and_overflows_beyond() {
     }
     assert_eq!(ring.handle.receive_peer(far, 9).unwrap(), b"abc");
     assert!(ring.handle.receive_peer(far, 9).is_err(), "the others found no room");
-    // A connected socket takes nothing from others.
+    // A connected socket accepts datagrams of its peer only.
     assert_eq!(ring.connect(far, &internet(3)), 0);
     assert_eq!(ring.run(send(near, &three)), 3);
     assert_eq!(ring.run(send(near, &three)), err(Errno::CONNREFUSED));
@@ -524,8 +524,8 @@ fn errors_of_sockets_come_by_chance() {
     }
 }
 
-/// Whatever the order and the faults of single calls, a stream carries its bytes, and the same seed does
-/// the same.
+/// For any order and any faults of single calls, a stream carries its bytes, and the same seed gives the same
+/// run.
 #[test]
 fn a_stream_carries_its_bytes_through_short_transfers_in_any_order() {
     let run = |seed| {
@@ -571,7 +571,7 @@ fn a_canceled_receive_leaves_the_bytes() {
     assert_eq!(completions, [(1, err(Errno::CANCELED)), (2, 0)]);
     ring.handle.send_peer(near, b"kept").unwrap();
     assert_eq!(ring.run(recv(far, &buffer)), 4);
-    // An operation under way keeps its end open.
+    // An operation in flight keeps its end open.
     ring.push(3, recv(far, &buffer));
     assert_eq!(ring.turn(), []);
     ring.handle.close(far).unwrap();
