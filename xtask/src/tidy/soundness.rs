@@ -19,6 +19,7 @@ const PLACES: &[(&str, &str)] = &[
     ("engine::", "crates/sakia/tests/engine/"),
     ("faults::", "crates/sakia/tests/faults/"),
     ("check::", "crates/sakia-check/tests/"),
+    ("net::", "crates/sakia/tests/net/"),
     ("loom::", "bench/loom/src/"),
 ];
 
