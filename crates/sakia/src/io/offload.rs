@@ -1,19 +1,18 @@
 //! A thread that reads a file ahead of a reader.
 //!
-//! The thread and the reader pass a fixed number of blocks around in a circle: empty ones one way, full
-//! ones in order the other way. Both ends wake each other rarely, since a wake costs as much as reading
-//! tens of KiB:
-//! - The thread sleeps when it has used up its empty blocks, and is woken when half of all blocks are
-//!   empty; it takes all of them at once.
-//! - The reader waits when no block is full, and is woken when half of all blocks are; at once for the
+//! The thread and the reader exchange a fixed number of blocks: empty ones go one way, full ones in order the
+//! other way. Both sides wake each other rarely, since a wake costs as much as reading tens of KiB:
+//! - The thread sleeps when it has used up its empty blocks. It is woken when half of all blocks are empty,
+//!   and takes all of them at once.
+//! - The reader waits when no block is full. It is woken when half of all blocks are full; or at once for the
 //!   first block, the end, an error, or after a read that took longer than a wake would.
 //!
-//! Neither waits for ever. When the reader waits, no block is full and it holds none, so all of them are
-//! empty or in the thread's hands; so the thread fills half of them sooner or later, or comes to the end.
-//! While the thread sleeps, fewer than half are empty, so the reader has some that are full.
+//! Neither side waits for ever. When the reader waits, no block is full and it holds none, so all of them are
+//! empty or with the thread; so the thread fills half of them sooner or later, or reaches the end. While the
+//! thread sleeps, fewer than half are empty, so the reader has some that are full.
 //!
-//! After the end or an error the thread reads on only when the reader asks again, so what the reader sees
-//! is in order, and what it sees then is current.
+//! After the end or an error the thread reads on only when the reader asks again, so the reader sees all
+//! results in order, and then the file's present contents.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,10 +29,10 @@ use super::source::Block;
 use super::source::private::{Blocks, Next};
 use super::transfer::repeated;
 
-/// A read that takes this long waited for a device: a wake costs little beside it.
+/// A read that takes this long has waited for a device: a wake costs little compared to it.
 const SLOW: Duration = Duration::from_micros(100);
 
-/// Blocks that come ready one after the other before other tasks get a turn.
+/// The number of blocks taken in a row without waiting, after which other tasks get a turn.
 const TURN_BLOCKS: u32 = 16;
 
 /// Blocks of a file that a thread reads ahead; see [`Reader::offload`](super::Reader::offload).
@@ -55,19 +54,19 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// For the reader, in order.
+    /// For the reader, in the order of the file.
     full: VecDeque<io::Result<(Block, usize)>>,
     /// For the thread.
     empty: Vec<Block>,
-    /// The reader waits for a full block.
+    /// The waker of the reader, while it waits for a full block.
     waker: Option<Waker>,
-    /// The thread sleeps on `work`.
+    /// Set while the thread sleeps on `work`.
     is_asleep: bool,
-    /// The thread has come to the end or an error, and waits until the reader asks again.
+    /// Set when the thread has reached the end or an error, and waits until the reader asks again.
     is_held: bool,
-    /// The reader is gone.
+    /// Set when the reader is gone.
     is_stopped: bool,
-    /// The thread is gone, by a panic.
+    /// Set when the thread is gone, by a panic.
     is_broken: bool,
 }
 
@@ -76,7 +75,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread.
+    /// Reads blocks ahead until the reader is gone: the thread's main function.
     fn run(&self, file: &File, mut offset: u64) {
         let mut blocks = Vec::new();
         let mut is_first = true;
@@ -102,7 +101,8 @@ impl Shared {
         }
     }
 
-    /// Waits for half of the blocks, and takes all that are empty; false when the reader is gone.
+    /// Waits until half of the blocks are empty, and takes all empty ones. Returns false when the reader is
+    /// gone.
     fn take_empty(&self, blocks: &mut Vec<Block>) -> bool {
         let mut state = self.lock();
         loop {
@@ -117,14 +117,14 @@ impl Shared {
         }
     }
 
-    /// Sleeps until the reader has something to say.
+    /// Sleeps until the reader signals.
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.is_asleep = true;
         self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a full block to the reader, and waits after the last until the reader asks again; false when
-    /// the reader is gone.
+    /// Hands a full block to the reader, and waits after the last one until the reader asks again. Returns
+    /// false when the reader is gone.
     fn put_full(&self, full: io::Result<(Block, usize)>, is_urgent: bool, is_last: bool) -> bool {
         let mut state = self.lock();
         state.full.push_back(full);
@@ -141,21 +141,21 @@ impl Shared {
         !state.is_stopped
     }
 
-    /// The thread has panicked: the reader is told instead of waiting.
+    /// Marks the thread as panicked, and wakes the reader, which would wait in vain.
     fn break_off(&self) {
         let mut state = self.lock();
         state.is_broken = true;
         let waker = state.waker.take();
         drop(state);
-        // It may be the one that panicked.
+        // This waker may be the one that panicked.
         drop(catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))));
     }
 }
 
 impl Offloaded {
-    /// Bytes of a block, unless told otherwise.
+    /// The default size of a block in bytes.
     pub(crate) const BLOCK_BYTES: usize = 128 << 10;
-    /// Blocks, unless told otherwise. With all but half of them full, the thread is 512 KiB ahead.
+    /// The default number of blocks. With all but half of them full, the thread is 512 KiB ahead.
     pub(crate) const BLOCKS: usize = 8;
 
     pub(crate) fn start(
