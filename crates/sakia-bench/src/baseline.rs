@@ -1,6 +1,5 @@
-//! The experiment `baseline`: what a place does by itself, against which figures of other experiments can be
-//! read: its raw reads and writes, and `cp -r` of a tree that is the same each time.
-//!
+//! The experiment `baseline`: raw reads and writes in a directory, and `cp -r` of a tree that is the same
+//! each time. Figures of other experiments can be compared with these.
 //! No part of Sakia is measured: the calls are those of one plain thread, one after the other.
 
 use std::fs::{self, File};
@@ -31,24 +30,24 @@ use crate::scratch;
 /// The name of the experiment.
 pub const NAME: &str = "baseline";
 
-/// Bytes of the file, unless others are asked for, and in a quick look.
+/// The default size of the file in bytes; in a quick look [`QUICK_SIZE_BYTES`].
 pub const SIZE_BYTES: u64 = 256 << 20;
 /// See [`SIZE_BYTES`].
 pub const QUICK_SIZE_BYTES: u64 = 32 << 20;
 /// The smallest file: as much as a quick look reads at random.
 pub const SIZE_BYTES_MIN: u64 = 1 << 20;
-/// Bytes of a call, one after the other and at random.
+/// Bytes of a sequential call; then of a random one.
 const SEQUENTIAL_BYTES: usize = 1 << 20;
 const RANDOM_BYTES: usize = 4096;
-/// Calls at random, and in a quick look.
+/// The number of random calls; then that in a quick look.
 const RANDOM_CALLS: u64 = 4096;
 const QUICK_RANDOM_CALLS: u64 = 512;
-/// Files of the tree: 3,905 of 4 KiB in 781 directories; in a quick look 155 in 31.
+/// The levels of the tree: 3,905 files of 4 KiB in 781 directories; in a quick look 155 in 31.
 const LEVELS: u32 = 5;
 const QUICK_LEVELS: u32 = 3;
-/// Fixes bytes and places.
+/// Fixes the bytes and the random offsets.
 const SEED: u64 = 0x5aa1_a005;
-/// Names in the directory.
+/// Names of the files in the directory.
 const READ: &str = "read";
 const WRITTEN: &str = "written";
 const TREE: &str = "tree";
@@ -59,7 +58,7 @@ const COPY: &str = "copy";
 pub struct Options {
     /// Bytes of the file that is read, and of the one that is written, a multiple of 1 MiB.
     pub size_bytes: u64,
-    /// A tree of 155 files, and fewer calls at random.
+    /// Take a tree of 155 files, and fewer random calls.
     pub quick: bool,
     /// The parts to measure, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -68,11 +67,11 @@ pub struct Options {
 }
 
 named! {
-    /// A way to the device.
+    /// A path to the device.
     pub enum Variant {
-        /// Past the page cache (`O_DIRECT`).
+        /// Bypassing the page cache (`O_DIRECT`).
         Direct = "direct",
-        /// Through the page cache, which has nothing of the file at first.
+        /// Through the page cache, which has no page of the file at first.
         Buffered = "buffered",
         /// The program `cp`, of a tree in the page cache.
         Cp = "cp",
@@ -82,15 +81,15 @@ named! {
 named! {
     /// One measured part.
     pub enum Part {
-        /// The file is read from begin to end.
+        /// Reading a file from beginning to end.
         SequentialRead = "sequential-read",
-        /// A file of the same length is written over, and made durable.
+        /// Overwriting a file of the same length, and making it durable.
         SequentialWrite = "sequential-write",
-        /// Blocks of the file are read.
+        /// Reading blocks of the file at random offsets.
         RandomRead = "random-read",
-        /// Blocks are written over, and made durable.
+        /// Overwriting blocks at random offsets, and making them durable.
         RandomWrite = "random-write",
-        /// A tree is copied.
+        /// Copying a tree.
         Copy = "copy",
     }
 }
@@ -101,9 +100,9 @@ pub struct Baseline {
     options: Options,
     about: About,
     directory: TempDir,
-    /// Files and directories of the tree.
+    /// The shape of the tree.
     tree: mktree::Options,
-    /// The files are made.
+    /// Set when the files were made.
     is_made: bool,
 }
 
@@ -168,7 +167,7 @@ impl Baseline {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(about: &About) -> Vec<String> {
     let mut notes = vec![
         "One plain thread, one call after the other: pread and pwrite of 1 MiB from begin to end, or of \
@@ -322,7 +321,7 @@ fn transfer(variant: Variant, part: Part, task: &Task, meter: &mut Meter) -> any
     Ok(Done { sum, counters: Counters::new() })
 }
 
-/// The places of all calls, in their order.
+/// Returns the offsets of all calls, in their order.
 fn places(part: Part, size_bytes: u64, calls: u64) -> impl Iterator<Item = u64> {
     let block = block_bytes(part) as u64;
     let is_random = matches!(part, Part::RandomRead | Part::RandomWrite);
@@ -333,7 +332,7 @@ fn places(part: Part, size_bytes: u64, calls: u64) -> impl Iterator<Item = u64> 
     })
 }
 
-/// Returns the sum of all bytes.
+/// Reads, and returns the sum of all bytes.
 fn read(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64> {
     let mut block = AlignedBuf::zeroed(block_bytes(part));
     let mut total = 0u64;
@@ -344,7 +343,7 @@ fn read(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64>
     Ok(total)
 }
 
-/// Returns the number of bytes.
+/// Writes, and returns the number of bytes.
 fn write(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64> {
     let mut block = AlignedBuf::zeroed(block_bytes(part));
     Rng::with_seed(SEED).fill(&mut block);
@@ -357,7 +356,7 @@ fn write(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64
     Ok(total)
 }
 
-/// Copies the tree of the working directory by `cp`, whose processor time counts.
+/// Copies the tree in the working directory by `cp`, whose processor time counts.
 fn copy() -> anyhow::Result<Outcome> {
     let before = Usage::of_children()?;
     let outcome = cell::measure(|meter| {

@@ -1,5 +1,5 @@
-//! Results as one page of HTML with its plots inside. The page loads nothing: it is readable without a
-//! network, and by every recipient.
+//! Results as one page of HTML with its plots inside. The page loads nothing, so that everyone can read it
+//! without a network.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -15,7 +15,7 @@ th:first-child, td:first-child { text-align: left }
 svg { max-width: 100%; height: auto }
 ";
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
 /// Those of [`Plot::to_svg`].
@@ -93,7 +93,7 @@ fn ratios(results: &Results) -> Markup {
     }
 }
 
-/// How every experiment is measured.
+/// The method of all experiments.
 const METHOD: [&str; 4] = [
     "Each run is a process of its own. Variants alternate, in an order that a seed fixes and that \
      turns from round to round.",
