@@ -1,7 +1,7 @@
-//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the least
-//! that a server of datagrams pays.
+//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the minimum
+//! for a datagram server.
 //!
-//! The batch owns its memory, and tells the kernel of it anew for each call.
+//! The batch owns its memory, and passes it to the kernel with each call.
 //!
 //! Source: `recvmmsg(2)`, `sendmmsg(2)`.
 
@@ -11,10 +11,10 @@ use std::ptr;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr_storage, socklen_t};
 
-/// Bytes of an address of whatever family.
+/// Bytes of an address of any family.
 const NAME_BYTES: socklen_t = size_of::<sockaddr_storage>() as socklen_t;
 
-/// Memory for datagrams, and those that were received last.
+/// Memory for datagrams, and those received last.
 #[derive(Debug)]
 pub struct DatagramBatch {
     datagram_bytes: usize,
@@ -25,7 +25,7 @@ pub struct DatagramBatch {
 }
 
 impl DatagramBatch {
-    /// Memory for so many datagrams, of as many bytes each.
+    /// Returns memory for this many datagrams, of this many bytes each.
     pub fn new(datagrams: usize, datagram_bytes: usize) -> Self {
         // SAFETY: zeros are an address of no family.
         let name: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -37,13 +37,13 @@ impl DatagramBatch {
         }
     }
 
-    /// The datagrams that were received last.
+    /// Returns the datagrams received last.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         let rooms = self.bytes.chunks(self.datagram_bytes);
         rooms.zip(&self.received).map(|(room, &(len, _))| &room[..len])
     }
 
-    /// Waits for a datagram, and receives those that have come by then. Returns their number.
+    /// Waits for a datagram, and receives those that have arrived by then. Returns their number.
     ///
     /// # Errors
     /// As `recvmmsg(2)`, but for `EINTR`.
