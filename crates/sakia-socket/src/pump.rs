@@ -46,7 +46,7 @@ pub(crate) enum Occasion {
 pub(crate) struct Pump<T> {
     /// The delay of bytes.
     delay: Duration,
-    state: Mutex<State<T>>,
+    state: Mutex<PumpState<T>>,
     /// Held while the bytes of all listed objects are sent, so that a thread which is about to wait does not
     /// miss bytes that another thread is about to send.
     turn: Mutex<()>,
@@ -57,7 +57,7 @@ pub(crate) struct Pump<T> {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct PumpState<T> {
     delayed: Vec<Arc<T>>,
     /// The time at which the first bytes are due; [`NEVER`] without any.
     next: Duration,
@@ -68,7 +68,7 @@ struct State<T> {
     is_over: bool,
 }
 
-impl<T> State<T> {
+impl<T> PumpState<T> {
     /// Notes bytes that are due at the time `due`. Returns true if the thread would sleep longer, and must be
     /// woken.
     #[must_use]
@@ -88,7 +88,7 @@ impl<T: Delayed> Pump<T> {
     /// Makes an empty list, for bytes that are delayed for `delay`. Its thread starts with the first listed
     /// object.
     pub(crate) fn new(delay: Duration) -> Self {
-        let state = State {
+        let state = PumpState {
             delayed: Vec::new(),
             next: NEVER,
             looks_at: Duration::ZERO,
@@ -207,7 +207,7 @@ impl<T: Delayed> Pump<T> {
         was_listed
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, PumpState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

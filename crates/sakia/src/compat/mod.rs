@@ -143,8 +143,8 @@ impl<S: Stream> Compat<Unbuffered<S>> {
     /// their way, without a flush and whatever is dropped. Closing ends the sends, and the peer may still
     /// answer.
     ///
-    /// It is for code that never flushes, or relies on the result of a write. Where pieces are small, a call
-    /// for each costs more than [buffers](Compat::stream) do.
+    /// It is for code that never flushes, or relies on the result of a write. For small pieces, a call for
+    /// each costs more than [buffers](Compat::stream) do.
     pub fn unbuffered(stream: S) -> Self {
         Self::new(Unbuffered::new(stream))
     }

@@ -24,8 +24,8 @@ use crate::io::transfer::buf_try;
 /// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all writes made before a sync
 /// begins share that sync.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
-/// committed before is durable; whether later bytes are there is unknown until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. Earlier
+/// commits are durable; whether later bytes exist is unknown until the file is read again.
 ///
 /// The file's contents become durable. The name of a file that was just made needs its directory
 /// [synced](super::Dir::sync), once.

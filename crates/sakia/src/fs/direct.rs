@@ -2,7 +2,7 @@
 //!
 //! A file opened with `O_DIRECT` moves whole blocks only. The tail of a file that ends within a block is
 //! written and read by way of a second descriptor, which goes through the page cache. The kernel keeps
-//! the two views the same: a direct read or write first writes back, and then drops, what the cache has
+//! the two views the same: a direct read or write first writes back, and then drops, the cached pages
 //! of its range.
 
 use std::cell::OnceCell;
@@ -42,7 +42,7 @@ pub(super) struct Direct {
 
 impl File {
     /// Returns the alignment that direct I/O on this file requires; `None` if the file system does not
-    /// support direct I/O. 4096 bytes for both if the kernel does not tell, as before Linux 6.1.
+    /// support direct I/O. 4096 bytes for both if the kernel does not report it, as before Linux 6.1.
     ///
     /// [`AlignedBuf`] is aligned well enough for every file.
     ///
@@ -226,7 +226,7 @@ impl File {
     }
 }
 
-/// The alignment used if the kernel does not tell.
+/// The alignment used if the kernel does not report it.
 const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
 
 /// Direct I/O that is not aligned as the file requires: the kernel's `EINVAL`, with the reason. It is the

@@ -21,7 +21,7 @@ impl FileType {
         Self { bits: mode & Self::MASK }
     }
 
-    /// Returns the type that a directory's entry gives; `None` if the file system does not tell.
+    /// Returns the type that a directory's entry gives; `None` if the file system does not report it.
     pub(super) fn from_entry(kind: EntryKind) -> Option<Self> {
         let bits = match kind {
             EntryKind::File => 0o100_000,
@@ -190,7 +190,7 @@ impl Metadata {
     /// Returns the time at which the contents last changed.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     pub fn modified(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::MTIME, self.stat.modified)
     }
@@ -198,7 +198,7 @@ impl Metadata {
     /// Returns the time of the last read, as far as the mount records it.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     pub fn accessed(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::ATIME, self.stat.accessed)
     }
@@ -206,7 +206,7 @@ impl Metadata {
     /// Returns the time at which the file was made.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell, as many do not.
+    /// `Unsupported`: the file system does not record it, as many do not.
     pub fn created(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::BTIME, self.stat.created)
     }
@@ -214,7 +214,7 @@ impl Metadata {
     /// Returns the time at which the inode last changed: contents, permissions, owner or links.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     #[doc(alias = "ctime")]
     pub fn changed(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::CTIME, self.stat.changed)

@@ -61,37 +61,38 @@ impl OpenOptions {
     }
 
     flags! {
-        /// To read.
+        /// Sets whether the file can be read.
         read;
-        /// To write.
+        /// Sets whether the file can be written.
         write;
-        /// To write at the end only, wherever that is by then. Such a file refuses positional writes.
+        /// Sets whether writes go to the file's end at that time. Such a file refuses positional writes.
         append;
-        /// To empty the file first.
+        /// Sets whether the file is emptied first.
         truncate;
-        /// To make the file if there is none.
+        /// Sets whether a missing file is made.
         create;
-        /// To make the file, and to fail if there is anything of that name already.
+        /// Sets whether the file is made, and must not exist yet.
         #[doc(alias = "O_EXCL")]
         create_new;
-        /// To move bytes between memory and the device without the page cache. Addresses, offsets and
-        /// lengths must be aligned then, see [`File::direct_alignment`]; the odd tail of a file is taken
-        /// care of by [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
-        /// [`read_to_end_at`](File::read_to_end_at).
+        /// Sets whether bytes move between memory and the device without the page cache. Addresses, offsets
+        /// and lengths must then be aligned, see [`File::direct_alignment`];
+        /// [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
+        /// [`read_to_end_at`](File::read_to_end_at) also accept the odd tail of a file.
         #[doc(alias = "O_DIRECT")]
         direct;
-        /// Not to wait for the other end of a FIFO. Without one, opening it to write fails with `ENXIO`.
+        /// Sets whether opening a FIFO returns without waiting for its other end. Opening it to write without
+        /// a reader then fails with `ENXIO`.
         #[doc(alias = "O_NONBLOCK")]
         nonblocking;
     }
 
-    /// The permissions of a file that is made, before the process's umask. Without this call `0o666`.
+    /// Sets the permissions of a file that is made, before the process's umask. Without this call `0o666`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode & 0o7777);
         self
     }
 
-    /// Further `O_*` flags. The access mode in them is ignored.
+    /// Adds further `O_*` flags. The access mode in them is ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self

@@ -129,7 +129,7 @@ pub struct DirEntry {
     directory: Rc<Dir>,
     name: OsString,
     inode: u64,
-    /// The type that the directory gives; `None` if the file system does not tell.
+    /// The type that the directory gives; `None` if the file system does not report it.
     pub(super) kind: Option<FileType>,
 }
 
@@ -159,7 +159,7 @@ impl DirEntry {
     /// others the inode is asked.
     ///
     /// # Errors
-    /// As for [`metadata`](DirEntry::metadata), if the file is asked.
+    /// As for [`metadata`](DirEntry::metadata), if the inode is asked.
     #[doc(alias = "d_type")]
     pub async fn file_type(&self) -> Result<FileType> {
         match self.kind {

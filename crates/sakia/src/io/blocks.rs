@@ -22,13 +22,13 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// The blocks of a thread; the last one returned is at the end.
 #[derive(Default)]
-struct Kept {
+struct KeptBlocks {
     blocks: Vec<Block>,
     bytes: usize,
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::default();
+    static KEPT: RefCell<KeptBlocks> = RefCell::default();
 }
 
 /// Returns `len` zeros: a block that the thread keeps, or a new one.

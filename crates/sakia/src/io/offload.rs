@@ -47,13 +47,13 @@ struct Shared {
     block_bytes: usize,
     /// Half of all blocks.
     half: usize,
-    state: Mutex<State>,
+    state: Mutex<OffloadState>,
     /// Signaled when the thread has something to do.
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct OffloadState {
     /// For the reader, in the order of the file.
     full: VecDeque<io::Result<(Block, usize)>>,
     /// For the thread.
@@ -71,7 +71,7 @@ struct State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OffloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +118,10 @@ impl Shared {
     }
 
     /// Sleeps until the reader signals.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, OffloadState>,
+    ) -> MutexGuard<'a, OffloadState> {
         state.is_asleep = true;
         self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,7 +170,7 @@ impl Offloaded {
         let (block_bytes, blocks) = (block_bytes.max(1), blocks.max(2));
         let empty = (0..blocks).map(|_| Block::zeroed(block_bytes)).collect();
         let full = VecDeque::with_capacity(blocks);
-        let state = Mutex::new(State { full, empty, ..State::default() });
+        let state = Mutex::new(OffloadState { full, empty, ..OffloadState::default() });
         let work = Condvar::new();
         let shared = Arc::new(Shared { block_bytes, half: blocks / 2, state, work });
         let thread = Arc::clone(&shared);

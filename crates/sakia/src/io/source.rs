@@ -291,11 +291,11 @@ pub struct Streamed<R> {
 }
 
 /// The messages between [`Streamed`] and its pump.
-type Link = RefCell<Request>;
+type Link = RefCell<BlockRequest>;
 
 /// The progress of a read.
 #[derive(Debug)]
-enum Request {
+enum BlockRequest {
     /// No request.
     Idle,
     /// A read was requested; the pump takes the request when polled.
@@ -310,7 +310,7 @@ enum Request {
 
 impl<R: AsyncRead + 'static> Streamed<R> {
     pub(crate) fn new(source: R, block_bytes: usize) -> Self {
-        let link = Rc::new(RefCell::new(Request::Idle));
+        let link = Rc::new(RefCell::new(BlockRequest::Idle));
         let pump = Box::pin(pump(source, Rc::clone(&link)));
         Self { block_bytes: block_bytes.max(1), spare: Held::default(), link, pump }
     }
@@ -319,11 +319,11 @@ impl<R: AsyncRead + 'static> Streamed<R> {
 impl<R> Streamed<R> {
     /// The object, unless a read is under way.
     pub(crate) fn into_source(mut self) -> Result<R, Self> {
-        let is_idle = matches!(*self.link.borrow(), Request::Idle);
+        let is_idle = matches!(*self.link.borrow(), BlockRequest::Idle);
         if !is_idle {
             return Err(self);
         }
-        *self.link.borrow_mut() = Request::Leave;
+        *self.link.borrow_mut() = BlockRequest::Leave;
         match self.pump.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(source) => Ok(source),
             Poll::Pending => unreachable!("the pump waits for a request, and there is one"),
@@ -337,9 +337,9 @@ async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
         // The side that sends a request polls afterwards: no waker is needed.
         let wanted = poll_fn(|_| {
             let mut request = link.borrow_mut();
-            match std::mem::replace(&mut *request, Request::Reading) {
-                Request::Wanted(buf) => Poll::Ready(Some(buf)),
-                Request::Leave => Poll::Ready(None),
+            match std::mem::replace(&mut *request, BlockRequest::Reading) {
+                BlockRequest::Wanted(buf) => Poll::Ready(Some(buf)),
+                BlockRequest::Leave => Poll::Ready(None),
                 other => {
                     *request = other;
                     Poll::Pending
@@ -348,7 +348,7 @@ async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
         });
         let Some(buf) = wanted.await else { return source };
         let result = source.read(buf).await;
-        *link.borrow_mut() = Request::Done(result);
+        *link.borrow_mut() = BlockRequest::Done(result);
     }
 }
 
@@ -362,16 +362,16 @@ impl<R> private::Blocks for Streamed<R> {
             *self.spare = Some(block);
         }
         loop {
-            if matches!(*self.link.borrow(), Request::Idle) {
+            if matches!(*self.link.borrow(), BlockRequest::Idle) {
                 let block = self.spare.take();
                 let block = block.unwrap_or_else(|| blocks::take(self.block_bytes));
-                *self.link.borrow_mut() = Request::Wanted(block.slice(..));
+                *self.link.borrow_mut() = BlockRequest::Wanted(block.slice(..));
             }
             let polled = self.pump.as_mut().poll(cx);
             assert!(polled.is_pending(), "the pump ends only when asked to leave");
             let mut request = self.link.borrow_mut();
-            let (result, slice) = match std::mem::replace(&mut *request, Request::Idle) {
-                Request::Done(done) => done,
+            let (result, slice) = match std::mem::replace(&mut *request, BlockRequest::Idle) {
+                BlockRequest::Done(done) => done,
                 other => {
                     *request = other;
                     return Poll::Pending;

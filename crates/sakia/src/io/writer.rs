@@ -88,10 +88,10 @@ pub struct Writer<W> {
     pump: JoinHandle<Option<W>>,
 }
 
-type Shared = RefCell<State>;
+type Shared = RefCell<WriterState>;
 
 /// The state that a writer and its pump share.
-struct State {
+struct WriterState {
     block_bytes: usize,
     bound_bytes: usize,
     gathers: Gathers,
@@ -177,7 +177,7 @@ impl Failure {
     }
 }
 
-impl State {
+impl WriterState {
     /// Returns the error, if there is one.
     fn check(&mut self) -> io::Result<()> {
         match &mut self.error {
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// As [`check`](State::check), and fails when the writer is closed.
+    /// As [`check`](WriterState::check), and fails when the writer is closed.
     fn check_open(&mut self) -> io::Result<()> {
         self.check()?;
         match self.end {
@@ -367,7 +367,7 @@ impl<W: 'static> Writer<W> {
         F: FnOnce(Ended) -> P,
         P: Future<Output = Option<W>> + 'static,
     {
-        let shared = Rc::new(RefCell::new(State {
+        let shared = Rc::new(RefCell::new(WriterState {
             block_bytes: BLOCK_BYTES,
             bound_bytes: BOUND_BYTES,
             gathers,
@@ -613,7 +613,7 @@ fn canceled() -> io::Error {
 
 /// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the borrow,
 /// since this runs users' code.
-fn release(mut state: RefMut<'_, State>, unused: Option<Waker>) {
+fn release(mut state: RefMut<'_, WriterState>, unused: Option<Waker>) {
     let pump = state.pump_waker();
     drop(state);
     drop(unused);

@@ -124,10 +124,10 @@ pub struct Budget {
 struct Pool {
     /// The total amount, at least 1.
     total: u64,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
-struct State {
+struct PoolState {
     /// The amount that neither a permit nor a granted request holds.
     free: u64,
     /// The next request's ticket.
@@ -147,10 +147,10 @@ impl Pool {
     fn new(total: u64) -> Self {
         let total = total.max(1);
         let (waiting, granted) = (BTreeMap::new(), BTreeSet::new());
-        Self { total, state: Mutex::new(State { free: total, next: 0, waiting, granted }) }
+        Self { total, state: Mutex::new(PoolState { free: total, next: 0, waiting, granted }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +163,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Takes `amount` if it is free and no earlier request waits.
     fn try_take(&mut self, amount: u64) -> bool {
         let is_first = self.waiting.is_empty();

@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The wheel beside what it is to behave like.
+    /// The wheel, and a model of its behavior.
     struct Pair {
         wheel: Wheel,
         /// Armed timers by tick and by when they were set: the wheel's key.
