@@ -53,11 +53,11 @@ impl CostsArgs {
 
 /// Raw reads and writes in a directory, and cp -r of a tree: figures to compare others with
 ///
-/// direct reads and writes a file bypassing the page cache, buffered through it: 1 MiB at a time from begin
-/// to end, and 4 KiB at random offsets. cp copies 3,905 files of 4 KiB. None of this uses Sakia: the figures
-/// describe the directory's disk, so that a slow experiment can be distinguished from a slow disk, and
-/// figures of two days or two machines can be compared relative to these. Take them in the directory of the
-/// other experiment, at about the same time, and keep both in one file:
+/// direct reads and writes a file bypassing the page cache, buffered through it: 1 MiB at a time from
+/// beginning to end, and 4 KiB at random offsets. cp copies 3,905 files of 4 KiB. None of this uses Sakia:
+/// the figures describe the directory's disk, so that a slow experiment can be distinguished from a slow
+/// disk, and figures of two days or two machines can be compared relative to these. Take them in the
+/// directory of the other experiment, at about the same time, and keep both in one file:
 ///
 /// sakia bench baseline --dir DIR --keep results.jsonl
 ///
