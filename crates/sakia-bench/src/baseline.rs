@@ -1,6 +1,7 @@
 //! The experiment `baseline`: raw reads and writes in a directory, and `cp -r` of a tree that is the same
 //! each time. Figures of other experiments can be compared with these.
-//! No part of Sakia is measured: the calls are those of one plain thread, one after the other.
+//!
+//! No part of Sakia is measured: one plain thread makes the calls, one after the other.
 
 use std::fs::{self, File};
 use std::io;
@@ -128,7 +129,7 @@ impl Baseline {
         let tree = mktree::Options { layout: Layout::Even(even), seed: SEED };
         let counts = mktree::plan(&tree)?;
         let about = About {
-            title: "what the place does by itself".into(),
+            title: "raw reads and writes of the place, and a copy by cp".into(),
             points: Part::ALL.iter().map(|&part| point(part, &options, counts)).collect(),
             variants: Variant::names(&options.variants),
             pairs: vec![(Variant::Buffered.name(), Variant::Direct.name())],
@@ -170,8 +171,8 @@ impl Baseline {
 /// Returns the notes on the method.
 fn notes(about: &About) -> Vec<String> {
     let mut notes = vec![
-        "One plain thread, one call after the other: pread and pwrite of 1 MiB from begin to end, or of \
-         4 KiB at places that a seed fixes. No part of Sakia is in it."
+        "One plain thread, one call after the other: pread and pwrite of 1 MiB from beginning to \
+         end, or of 4 KiB at offsets that a seed fixes. No part of Sakia is used."
             .into(),
         "direct: O_DIRECT. buffered: through the page cache, from which the file is dropped before each run; \
          the kernel reads ahead. Writes go to a file that has its blocks, and end with fdatasync, which is \
@@ -180,7 +181,7 @@ fn notes(about: &About) -> Vec<String> {
         "copy: cp -r of 3,905 files of 4 KiB in 781 directories (--quick: 155 in 31), all in the page \
          cache, to a new directory beside them; nothing is made durable. The processor time is that of cp."
             .into(),
-        "A device has a cache of its own, and a virtual one is a file of its host: the second reading may be \
+        "A device has a cache of its own, and a virtual one is a file of its host: the second read may be \
          faster than the first. Compare figures that were taken at about the same time."
             .into(),
     ];

@@ -278,8 +278,8 @@ fn title(options: &Options, chill: Option<Chill>) -> String {
     let how = match options.mode {
         Mode::Plain => "copying a tree (cp -r)",
         Mode::Article => "copying a tree (cp -r) with set buffers and limits",
-        Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
-        Mode::Durable => "copying a tree that outlives a loss of power",
+        Mode::Archive => "copying a tree with all attributes (cp -a)",
+        Mode::Durable => "copying a tree durably",
     };
     let state = match chill {
         None => "source in the page cache",
@@ -307,8 +307,8 @@ fn notes(ways: &[Way]) -> Vec<String> {
          no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
          the end, as long as there is room."
             .into(),
-        "Memory and threads are looked at every 20 ms, at first more often: of a short run they are \
-         too little. They are those of the process that was started, without others that it starts \
+        "Memory and threads are sampled every 20 ms, at first more often: in a short run the values are \
+         too small. They are those of the first process, without others that it starts \
          (rsync does)."
             .into(),
     ];
@@ -388,7 +388,7 @@ impl Experiment for CopyTree {
         if let (Place::Path(path), true) = (place, self.source.is_dir()) {
             let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
             if path.starts_with(&self.source) {
-                bail!("{} is in what is to be copied", path.display());
+                bail!("{} is inside of the source", path.display());
             }
         }
         let beside = match tree {
@@ -447,7 +447,7 @@ fn explained(row: &Row) -> Vec<String> {
     const COUNTS: [(&str, &str, u64); 13] = [
         ("workers", "workers", 0),
         ("plain_calls", "plain calls", 0),
-        ("uncached_opens", "opens of what no cache knew", 0),
+        ("uncached_opens", "uncached opens", 0),
         ("ring_opens", "of these by the ring's workers", 0),
         ("ring_reads", "reads by the ring", 0),
         ("pool_lists", "directories read by threads", 1),

@@ -113,7 +113,7 @@ impl Costs {
         params.insert("operations".into(), operations.into());
         let work = Work { operations, bytes: 0 };
         let about = About {
-            title: "the parts of which waiting for I/O consists".into(),
+            title: "the cost of the parts of waiting for I/O".into(),
             notes: notes(),
             points: vec![Point { params, label: format!("one of {operations}"), work }],
             pairs: pairs(&options.variants),

@@ -227,7 +227,7 @@ impl Experiment for FileSum {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let task: Task = spec.task()?;
-    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
+    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "a block size out of range");
     cell::measure(|meter| {
         variants::work(variant, &task.file, task.block_bytes, meter)
             .with_context(|| task.file.display().to_string())

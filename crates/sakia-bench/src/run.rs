@@ -238,7 +238,7 @@ fn launch(
             noise: Noise { is_noisy: noise.is_noisy || is_disturbed, ..noise },
         })),
         Ok(Outcome::Unavailable(reason)) => Ok(missing(reason, false)),
-        Err(error) => bail!("a run answered what is no measurement: {error}"),
+        Err(error) => bail!("the output of a run is no measurement: {error}"),
     }
 }
 

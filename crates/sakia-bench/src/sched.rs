@@ -72,12 +72,12 @@ const DISK_MAX: u64 = 4 << 30;
 /// The size of files that are read from the device.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-/// Returns the notes on the method.
+/// Notes on the method.
 const NOTES: [&str; 4] = [
-    "r: reads, w: writes, d: past the page cache; then the bytes of an operation, in powers of ten, and \
+    "r: reads, w: writes, d: bypassing the page cache; then the bytes of an operation, in powers of ten, and \
      the number of threads.",
     "blocking: each thread makes plain calls. aio: each hands its request to one scheduler thread on \
-     Linux AIO, and sleeps until it is done. sakia: the engine, as programs use it from plain threads: \
+     Linux AIO, and sleeps until it is done. sakia: the engine, as used from plain threads: \
      wait makes the plain call. ring: each sends its request to the engine's thread, where nothing is a \
      plain call.",
     "Threads, contexts, rings and buffers are there before what is measured begins, and buffers are used \
@@ -277,17 +277,17 @@ impl Sched {
 
     fn title(&self) -> String {
         let what = match self.options.mode {
-            Mode::Testbench | Mode::Matrix => "file calls of many threads, and who does them",
-            Mode::Fig4 => "how long a read takes to return",
-            Mode::Fig5 => "how long the system calls of a read take",
-            Mode::Fig6 => "how long a read past the page cache takes to return",
+            Mode::Testbench | Mode::Matrix => "file calls of many threads, done in several ways",
+            Mode::Fig4 => "time until a read returns",
+            Mode::Fig5 => "time of the system calls of a read",
+            Mode::Fig6 => "time until a read that bypasses the page cache returns",
         };
         let direct = self.loads.iter().filter(|load| load.direct).count();
         let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
         let cache = match direct {
             0 => cached.to_owned(),
-            all if all == self.loads.len() => "past the page cache (O_DIRECT)".to_owned(),
-            _ => format!("{cached}, and past it (O_DIRECT)"),
+            all if all == self.loads.len() => "bypassing the page cache (O_DIRECT)".to_owned(),
+            _ => format!("{cached}, and bypassed (O_DIRECT)"),
         };
         let content = if self.options.sparse { "sparse" } else { "dense" };
         format!("{what}; {content} files, {cache}")
@@ -573,7 +573,7 @@ impl Experiment for Sched {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let Task { load, timing } = spec.task()?;
-    ensure!((1..=THREADS_MAX).contains(&load.threads), "threads of no use");
+    ensure!((1..=THREADS_MAX).contains(&load.threads), "a number of threads out of range");
     ensure!(!load.files.is_empty(), "no files");
     cell::measure(|meter| variants::work(variant, &load, timing, meter))
 }

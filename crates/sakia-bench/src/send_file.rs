@@ -127,7 +127,7 @@ impl SendFile {
         let messages: Vec<_> = options.sizes.iter().map(|&size| messages(size, &options)).collect();
         let variants = Variant::names(&options.variants);
         let about = About {
-            title: "a server that sends a file of the page cache".into(),
+            title: "a server that sends a cached file".into(),
             notes: notes(&place),
             points: messages.iter().map(point).collect(),
             pairs: pairs(&variants),

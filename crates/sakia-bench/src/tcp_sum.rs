@@ -179,7 +179,7 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
 
 fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done> {
     let block_bytes = task.block_bytes;
-    ensure!((1..=BLOCK_BYTES_MAX).contains(&block_bytes), "blocks of no use");
+    ensure!((1..=BLOCK_BYTES_MAX).contains(&block_bytes), "a block size out of range");
     let (engine, receives) = match variant {
         Variant::Uring => (Engine::URING, false),
         Variant::Ring => (Engine::RING, false),

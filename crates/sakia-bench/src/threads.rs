@@ -303,7 +303,7 @@ impl Experiment for ManyReads {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let task: Task = spec.task()?;
-    ensure!(task.size_bytes > 0 && task.reads > 0, "reads of no use");
+    ensure!(task.size_bytes > 0 && task.reads > 0, "reads without bytes, or no reads");
     cell::measure(|meter| ways::work(variant, &task, meter))
 }
 

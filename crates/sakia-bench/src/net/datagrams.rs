@@ -42,7 +42,10 @@ impl DatagramLoad {
     pub fn new(messages: Messages, server: SocketAddr) -> anyhow::Result<Self> {
         let Messages { message_bytes, window, .. } = messages;
         let sizes = super::load::MESSAGE_BYTES_MIN..=DATAGRAM_BYTES_MAX;
-        ensure!(sizes.contains(&message_bytes) && window > 0, "datagrams of no use");
+        ensure!(
+            sizes.contains(&message_bytes) && window > 0,
+            "a datagram size or window out of range"
+        );
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket")?;
         socket.connect(server).context("connect")?;
         socket.set_read_timeout(Some(PATIENCE)).context("a timeout")?;

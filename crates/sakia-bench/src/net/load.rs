@@ -314,8 +314,8 @@ struct MessageLoad {
 impl MessageLoad {
     fn connect(messages: Messages, server: SocketAddr, order: &Order) -> anyhow::Result<Self> {
         let sizes = MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX;
-        ensure!(sizes.contains(&messages.message_bytes), "messages of no use");
-        ensure!(messages.window > 0, "no messages under way");
+        ensure!(sizes.contains(&messages.message_bytes), "a message size out of range");
+        ensure!(messages.window > 0, "a window of 0 messages");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
         let mut connections = Vec::with_capacity(messages.connections);
         for index in 0..messages.connections {

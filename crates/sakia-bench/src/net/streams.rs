@@ -96,7 +96,10 @@ pub(super) fn receive(
     streams: Streams,
     order: &Order,
 ) -> anyhow::Result<Report> {
-    ensure!(streams.block_bytes.is_multiple_of(SAMPLE_BYTES), "blocks of no use");
+    ensure!(
+        streams.block_bytes.is_multiple_of(SAMPLE_BYTES),
+        "a block size that is no multiple of 64"
+    );
     let connections = connect_all(session.server, streams, &order.place)?;
     let sink = |stream| (stream, Sampled::default(), vec![0; RECEIVE_BYTES]);
     let mut connections: Vec<_> = connections.into_iter().map(sink).collect();

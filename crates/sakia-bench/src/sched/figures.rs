@@ -54,7 +54,7 @@ fn returns(sched: &Sched, results: &Results) -> Vec<Plot> {
     let value = |run: &Run| named(&run.measured.counters, "op");
     let series = lines(sched, results, &|_| true, &value);
     let title = match sched.options.mode {
-        Mode::Fig6 => "Reads past the page cache",
+        Mode::Fig6 => "Reads bypassing the page cache",
         _ => "Reads",
     };
     vec![plot(title.into(), "us until it returns", series)]
@@ -73,7 +73,7 @@ fn calls(sched: &Sched, results: &Results) -> Vec<Plot> {
                     named(&run.measured.counters, call)
                 })
             });
-        let title = if direct { "System calls past the page cache" } else { "System calls" };
+        let title = if direct { "System calls bypassing the page cache" } else { "System calls" };
         plot(title.into(), "us of a call", series.collect())
     };
     let has = |direct: bool| sched.loads.iter().any(|load| load.direct == direct);

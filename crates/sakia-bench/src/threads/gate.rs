@@ -123,7 +123,7 @@ impl Held {
         let mut stream = UnixStream::connect(socket).with_context(context)?;
         let mut turn = [0];
         stream.read_exact(&mut turn).with_context(context)?;
-        ensure!(turn == TURN, "the keeper of the gate says what it never says");
+        ensure!(turn == TURN, "the keeper of the gate sent an unknown message");
         Ok(Self(stream))
     }
 
