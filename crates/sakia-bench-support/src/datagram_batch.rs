@@ -150,7 +150,7 @@ mod tests {
             let len = one.recv(&mut buf).unwrap();
             assert_eq!(&buf[..len], text.as_bytes());
         }
-        // Nothing is sent twice, and no more is told than came.
+        // No datagram is sent twice, and only received ones are reported.
         one.send(b"b").unwrap();
         assert_eq!(batch.receive(&other).unwrap(), 1);
         assert!(batch.datagrams().eq([b"b"]));

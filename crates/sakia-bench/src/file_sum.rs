@@ -317,7 +317,7 @@ mod tests {
         experiment.prepare(0, &|| false).unwrap();
         let count =
             |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
-        // 32 blocks, or half as many calls that bring two, the end, and what was read ahead of it.
+        // 32 blocks, or half as many calls of two blocks each, the end, and the reads ahead of the end.
         let reads = 17..=33 + variants::DEPTH as u64;
         for variant in [Variant::Uring, Variant::Ring, Variant::Poll] {
             let Some(measured) = run_or_skip(&experiment, variant) else { continue };

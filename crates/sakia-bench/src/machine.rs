@@ -199,7 +199,7 @@ mod tests {
         assert!((noise.steal_cores - 0.03).abs() < 1e-9, "{noise:?}");
         assert!(noise.is_noisy);
         assert!(!between(begin, end, 9_000_000_000, second).is_noisy);
-        // Two ticks of a hundredth are as much as cannot be told, however short the run.
+        // Two ticks of 10 ms are within the measurement error, however short the run.
         let end = ticks(155, 12);
         let noise = between(begin, end, 0, second / 50);
         assert!((noise.foreign_cores, noise.is_noisy) == (1.0, false), "{noise:?}");

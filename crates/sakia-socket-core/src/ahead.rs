@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));
         ahead.direct_ended(10, Some(10)); // it ended
-        // Neither while one of them fetches exactly what was asked for.
+        // The same while one of two direct reads is under way.
         assert_eq!(ahead.plan_exact(), ReadPlan::Direct);
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));

@@ -219,12 +219,12 @@ mod tests {
 
     const EDGE_IN: Events = Events(Events::IN.0 | Events::EDGE.0);
 
-    /// Bytes wait, after so many arrivals.
+    /// Bytes are ready to be read, after this number of arrivals.
     fn bytes(arrivals: u32) -> InMemory {
         InMemory { ready: Events::IN, arrivals, ..InMemory::NONE }
     }
 
-    /// The write queue is full or not, and has got room so many times.
+    /// The write queue has room or not, and has had room again this many times.
     fn queue(has_room: bool, rooms: u32) -> InMemory {
         InMemory { has_room, rooms, ..InMemory::NONE }
     }

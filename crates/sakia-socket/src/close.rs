@@ -20,7 +20,6 @@ impl<H: Host> Open<H> {
     /// open. With `SO_LINGER` this waits for room for that time, and the host's close waits again for the
     /// bytes that it has. Bytes are dropped where the kernel drops its own: with an `SO_LINGER` time of zero,
     /// and if received bytes were not read, since then the connection is reset.
-    /// received ones are left, since then the connection is reset.
     pub(crate) fn close(&self) {
         // Other sockets cannot be reset.
         let linger = self.settings.linger.get().filter(|_| self.kind == Kind::Internet);

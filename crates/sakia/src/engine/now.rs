@@ -263,8 +263,7 @@ impl Engine {
     /// opener. The result is an `O_PATH` descriptor, which can be asked for metadata. With `follow` a
     /// symbolic link at the end is followed.
     ///
-    /// `None`: it may need a wait.
-    /// `None`: it may take a wait.
+    /// Returns `None` if it may need a wait.
     ///
     /// # Errors
     /// As `open(2)`.

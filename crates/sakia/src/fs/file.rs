@@ -643,7 +643,6 @@ impl File {
     ///
     /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a second attempt
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
-    /// succeed without the data being safe. Otherwise as `fsync(2)`.
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
