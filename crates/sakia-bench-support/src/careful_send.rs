@@ -1,5 +1,5 @@
-//! `sendfile(2)` with the promises of the driver's `send_file`: it waits for no device, and raises no
-//! `SIGPIPE`. The least that such a send costs, to be compared with.
+//! `sendfile(2)` with the guarantees of the driver's `send_file`: it waits for no device, and raises no
+//! `SIGPIPE`. It is the cheapest such send, for comparison.
 //!
 //! Source: `sendfile(2)`, `cachestat(2)`, `pthread_sigmask(3)`.
 
@@ -20,8 +20,8 @@ struct Range {
 const CACHESTAT: c_long = 451;
 const PAGE_BYTES: u64 = 4096;
 
-/// Sends `len` bytes of the file from `offset` on, which it moves, as many as the socket, which is in
-/// non-blocking mode, has room for. Returns their number.
+/// Sends up to `len` bytes of the file from `offset` on, which it advances, as many as the socket, which is
+/// in non-blocking mode, has room for. Returns their number.
 ///
 /// # Errors
 /// - `EWOULDBLOCK`: the socket is full, or the page cache does not have all of these bytes.

@@ -1,8 +1,8 @@
-//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the least
-//! that a server of datagrams pays. And one datagram at a time, for which the thread waits on a ring: the
-//! least that a server on a ring pays.
+//! Datagrams that are received and sent back in batches, by a thread that waits in `recvmmsg(2)`: the minimum
+//! for a datagram server. Also one datagram at a time, for which the thread waits on a ring: the minimum for
+//! a server on a ring.
 //!
-//! The batch owns its memory, and tells the kernel of it anew for each call.
+//! The batch owns its memory, and passes it to the kernel with each call.
 //!
 //! Source: `recvmmsg(2)`, `sendmmsg(2)`.
 
@@ -13,10 +13,10 @@ use std::ptr;
 use libc::{iovec, mmsghdr, msghdr, sockaddr_storage, socklen_t};
 use sakia_ring::{Cqe, Ring, Sqe};
 
-/// Bytes of an address of whatever family.
+/// Bytes of an address of any family.
 const NAME_BYTES: socklen_t = size_of::<sockaddr_storage>() as socklen_t;
 
-/// Memory for datagrams, and those that were received last.
+/// Memory for datagrams, and those received last.
 #[derive(Debug)]
 pub struct DatagramBatch {
     datagram_bytes: usize,
@@ -27,7 +27,7 @@ pub struct DatagramBatch {
 }
 
 impl DatagramBatch {
-    /// Memory for so many datagrams, of as many bytes each.
+    /// Returns memory for this many datagrams, of this many bytes each.
     pub fn new(datagrams: usize, datagram_bytes: usize) -> Self {
         // SAFETY: zeros are an address of no family.
         let name: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -39,13 +39,13 @@ impl DatagramBatch {
         }
     }
 
-    /// The datagrams that were received last.
+    /// Returns the datagrams received last.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         let rooms = self.bytes.chunks(self.datagram_bytes);
         rooms.zip(&self.received).map(|(room, &(len, _))| &room[..len])
     }
 
-    /// Waits for a datagram, and receives those that have come by then. Returns their number.
+    /// Waits for a datagram, and receives those that have arrived by then. Returns their number.
     ///
     /// # Errors
     /// As `recvmmsg(2)`, but for `EINTR`.
@@ -180,7 +180,7 @@ mod tests {
             let len = one.recv(&mut buf).unwrap();
             assert_eq!(&buf[..len], text.as_bytes());
         }
-        // Nothing is sent twice, and no more is told than came.
+        // No datagram is sent twice, and only received ones are reported.
         one.send(b"b").unwrap();
         assert_eq!(batch.receive(&other).unwrap(), 1);
         assert!(batch.datagrams().eq([b"b"]));

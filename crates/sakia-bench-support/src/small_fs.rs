@@ -130,7 +130,7 @@ impl SmallFs {
         self.disk.as_ref().map(|(device, _)| device.path())
     }
 
-    /// Cuts off the disk behind byte `keep`: reads there fail with `EIO`. Pages in the page cache can still
+    /// Cuts off the disk after byte `keep`: reads there fail with `EIO`. Pages in the page cache can still
     /// be read, and a write makes the disk grow again.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The experiment `baseline`: what a place does by itself, against which figures of other experiments can be
-//! read: its raw reads and writes, and `cp -r` of a tree that is the same each time.
+//! The experiment `baseline`: raw reads and writes in a directory, and `cp -r` of a tree that is the same
+//! each time. Figures of other experiments can be compared with these.
 //!
-//! No part of Sakia is measured: the calls are those of one plain thread, one after the other.
+//! No part of Sakia is measured: one plain thread makes the calls, one after the other.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,24 +31,24 @@ use crate::scratch;
 /// The name of the experiment.
 pub const NAME: &str = "baseline";
 
-/// Bytes of the file, unless others are asked for, and in a quick look.
+/// The default size of the file in bytes; in a quick look [`QUICK_SIZE_BYTES`].
 pub const SIZE_BYTES: u64 = 256 << 20;
 /// See [`SIZE_BYTES`].
 pub const QUICK_SIZE_BYTES: u64 = 32 << 20;
 /// The smallest file: as much as a quick look reads at random.
 pub const SIZE_BYTES_MIN: u64 = 1 << 20;
-/// Bytes of a call, one after the other and at random.
+/// Bytes of a sequential call; then of a random one.
 const SEQUENTIAL_BYTES: usize = 1 << 20;
 const RANDOM_BYTES: usize = 4096;
-/// Calls at random, and in a quick look.
+/// The number of random calls; then that in a quick look.
 const RANDOM_CALLS: u64 = 4096;
 const QUICK_RANDOM_CALLS: u64 = 512;
-/// Files of the tree: 3,905 of 4 KiB in 781 directories; in a quick look 155 in 31.
+/// The levels of the tree: 3,905 files of 4 KiB in 781 directories; in a quick look 155 in 31.
 const LEVELS: u32 = 5;
 const QUICK_LEVELS: u32 = 3;
-/// Fixes bytes and places.
+/// Fixes the bytes and the random offsets.
 const SEED: u64 = 0x5aa1_a005;
-/// Names in the directory.
+/// Names of the files in the directory.
 const READ: &str = "read";
 const WRITTEN: &str = "written";
 const TREE: &str = "tree";
@@ -59,7 +59,7 @@ const COPY: &str = "copy";
 pub struct Options {
     /// Bytes of the file that is read, and of the one that is written, a multiple of 1 MiB.
     pub size_bytes: u64,
-    /// A tree of 155 files, and fewer calls at random.
+    /// Take a tree of 155 files, and fewer random calls.
     pub quick: bool,
     /// The parts to measure, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -68,11 +68,11 @@ pub struct Options {
 }
 
 named! {
-    /// A way to the device.
+    /// A path to the device.
     pub enum Variant {
-        /// Past the page cache (`O_DIRECT`).
+        /// Bypassing the page cache (`O_DIRECT`).
         Direct = "direct",
-        /// Through the page cache, which has nothing of the file at first.
+        /// Through the page cache, which has no page of the file at first.
         Buffered = "buffered",
         /// The program `cp`, of a tree in the page cache.
         Cp = "cp",
@@ -82,15 +82,15 @@ named! {
 named! {
     /// One measured part.
     pub enum Part {
-        /// The file is read from begin to end.
+        /// Reading a file from beginning to end.
         SequentialRead = "sequential-read",
-        /// A file of the same length is written over, and made durable.
+        /// Overwriting a file of the same length, and making it durable.
         SequentialWrite = "sequential-write",
-        /// Blocks of the file are read.
+        /// Reading blocks of the file at random offsets.
         RandomRead = "random-read",
-        /// Blocks are written over, and made durable.
+        /// Overwriting blocks at random offsets, and making them durable.
         RandomWrite = "random-write",
-        /// A tree is copied.
+        /// Copying a tree.
         Copy = "copy",
     }
 }
@@ -101,9 +101,9 @@ pub struct Baseline {
     options: Options,
     about: About,
     directory: TempDir,
-    /// Files and directories of the tree.
+    /// The shape of the tree.
     tree: mktree::Options,
-    /// The files are made.
+    /// Set when the files were made.
     is_made: bool,
 }
 
@@ -129,7 +129,7 @@ impl Baseline {
         let tree = mktree::Options { layout: Layout::Even(even), seed: SEED };
         let counts = mktree::plan(&tree)?;
         let about = About {
-            title: "what the place does by itself".into(),
+            title: "raw reads and writes of the place, and a copy by cp".into(),
             points: Part::ALL.iter().map(|&part| point(part, &options, counts)).collect(),
             variants: Variant::names(&options.variants),
             pairs: vec![(Variant::Buffered.name(), Variant::Direct.name())],
@@ -168,11 +168,11 @@ impl Baseline {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(about: &About) -> Vec<String> {
     let mut notes = vec![
-        "One plain thread, one call after the other: pread and pwrite of 1 MiB from begin to end, or of \
-         4 KiB at places that a seed fixes. No part of Sakia is in it."
+        "One plain thread, one call after the other: pread and pwrite of 1 MiB from beginning to \
+         end, or of 4 KiB at offsets that a seed fixes. No part of Sakia is used."
             .into(),
         "direct: O_DIRECT. buffered: through the page cache, from which the file is dropped before each run; \
          the kernel reads ahead. Writes go to a file that has its blocks, and end with fdatasync, which is \
@@ -181,7 +181,7 @@ fn notes(about: &About) -> Vec<String> {
         "copy: cp -r of 3,905 files of 4 KiB in 781 directories (--quick: 155 in 31), all in the page \
          cache, to a new directory beside them; nothing is made durable. The processor time is that of cp."
             .into(),
-        "A device has a cache of its own, and a virtual one is a file of its host: the second reading may be \
+        "A device has a cache of its own, and a virtual one is a file of its host: the second read may be \
          faster than the first. Compare figures that were taken at about the same time."
             .into(),
     ];
@@ -322,7 +322,7 @@ fn transfer(variant: Variant, part: Part, task: &Task, meter: &mut Meter) -> any
     Ok(Done { sum, counters: Counters::new() })
 }
 
-/// The places of all calls, in their order.
+/// Returns the offsets of all calls, in their order.
 fn places(part: Part, size_bytes: u64, calls: u64) -> impl Iterator<Item = u64> {
     let block = block_bytes(part) as u64;
     let is_random = matches!(part, Part::RandomRead | Part::RandomWrite);
@@ -333,7 +333,7 @@ fn places(part: Part, size_bytes: u64, calls: u64) -> impl Iterator<Item = u64> 
     })
 }
 
-/// Returns the sum of all bytes.
+/// Reads, and returns the sum of all bytes.
 fn read(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64> {
     let mut block = AlignedBuf::zeroed(block_bytes(part));
     let mut total = 0u64;
@@ -344,7 +344,7 @@ fn read(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64>
     Ok(total)
 }
 
-/// Returns the number of bytes.
+/// Writes, and returns the number of bytes.
 fn write(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64> {
     let mut block = AlignedBuf::zeroed(block_bytes(part));
     Rng::with_seed(SEED).fill(&mut block);
@@ -357,7 +357,7 @@ fn write(file: &File, part: Part, size_bytes: u64, calls: u64) -> io::Result<u64
     Ok(total)
 }
 
-/// Copies the tree of the working directory by `cp`, whose processor time counts.
+/// Copies the tree in the working directory by `cp`, whose processor time counts.
 fn copy() -> anyhow::Result<Outcome> {
     let before = Usage::of_children()?;
     let outcome = cell::measure(|meter| {

@@ -4,17 +4,17 @@ use std::io::{self, Read};
 
 use sakia_driver::AlignedBuf;
 
-/// The sum of the bytes, modulo 2^64; the same in all variants, also as compiled: in a loop of its own it
-/// may come out at half the speed.
+/// Returns the sum of the bytes, modulo 2^64. All variants share its compiled code: compiled separately into
+/// a loop, it may be only half as fast.
 #[inline(never)]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
-    // Parts whose sum fits 32 bits: such a loop the compiler makes twice as fast.
+    // Sums of parts fit 32 bits, which makes the compiled loop twice as fast.
     let part = |part: &[u8]| part.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     bytes.chunks(1 << 16).map(part).fold(0, |sum, part| sum.wrapping_add(part.into()))
 }
 
-/// The sum of all bytes, read by one plain call after the other into the same memory, and the number of
-/// calls.
+/// Returns the sum of all bytes, read by one plain call after the other into the same memory, and the number
+/// of calls.
 pub(crate) fn sum_plainly(mut source: impl Read, block_bytes: usize) -> io::Result<(u64, u64)> {
     let mut block = AlignedBuf::zeroed(block_bytes);
     let (mut total, mut reads) = (0u64, 0);
@@ -29,12 +29,12 @@ pub(crate) fn sum_plainly(mut source: impl Read, block_bytes: usize) -> io::Resu
     }
 }
 
-/// A number with its noun.
+/// Returns a number with its noun.
 pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A number of bytes in the largest unit that divides it.
+/// Returns a number of bytes in the largest unit that divides it.
 pub fn bytes(count: u64) -> String {
     match count.trailing_zeros() {
         64 => "0 bytes".into(),

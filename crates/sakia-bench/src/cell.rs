@@ -48,7 +48,7 @@ impl Spec {
 pub enum Outcome {
     /// It was done.
     Measured(Measured),
-    /// This machine cannot do it; the reason.
+    /// This machine does not support it; the reason.
     Unavailable(String),
 }
 
@@ -58,15 +58,15 @@ pub struct Measured {
     /// The measured section.
     #[serde(flatten)]
     pub section: Section,
-    /// Processor time of the whole process until it answered.
+    /// Processor time of the whole process until its answer.
     pub process_cpu_ns: u64,
-    /// The most memory that the process had at a time.
+    /// The peak memory of the process.
     pub peak_rss_bytes: u64,
     /// Counters of the variant and of the driver.
     pub counters: Counters,
     /// The sum that the run computed; it must be the same in every variant.
     pub sum: u64,
-    /// Something kept this run from being like the others: it counts as noisy.
+    /// Set if the run began or went differently from the others: it counts as noisy.
     #[serde(default)]
     pub is_disturbed: bool,
 }
@@ -80,7 +80,7 @@ pub struct Done {
     pub counters: Counters,
 }
 
-/// The error of work that this machine cannot do; the reason.
+/// The error of work that this machine does not support; the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unavailable(pub(crate) String);
@@ -108,7 +108,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Measures the work of a variant. Work that this machine cannot do is no failure.
+/// Measures the work of a variant. Work that this machine does not support is no failure.
 ///
 /// # Errors
 /// Those of the work, and of [`Meter`].

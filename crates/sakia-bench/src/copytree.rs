@@ -1,9 +1,9 @@
 //! The experiment `copytree`: a tree of files, copied by whole programs.
 //!
-//! Each run is a program from its start to its end: `cp -r`, the same again to show what chance does, Sakia
-//! with its defaults or with the buffers and limits of an article, and other copiers that are installed.
-//! Between runs the place that copies go to is made anew, memory is touched that the copy will need, and the
-//! source is read or dropped; none of that is measured. What a copy lacks makes its variant fail.
+//! Each run is a program from its start to its end: `cp -r`, the same again to show the random variation,
+//! Sakia with its defaults or with the buffers and limits of an article, and other copiers that are
+//! installed. Between runs the destination is made anew, the memory that the copy will need is touched, and
+//! the source is read or dropped; none of that is measured. An incomplete copy makes its variant fail.
 
 mod place;
 mod run;
@@ -36,16 +36,16 @@ use self::ways::Way;
 
 /// The name of the experiment.
 pub const NAME: &str = "copytree";
-/// Bytes of the tree that is one file, unless others are asked for.
+/// The default size in bytes of the tree that is one file.
 pub const FILE_BYTES: u64 = 1 << 30;
-/// Those of a quick look.
+/// The same in a quick look.
 pub const QUICK_FILE_BYTES: u64 = 64 << 20;
 
 /// The variant that others are compared with.
 const BASE: &str = "cp";
-/// The same once more.
+/// The same variant once more.
 const AGAIN: &str = "cp-again";
-/// The variant that is compared with all others, and the beginning of its names.
+/// The variant that is compared with all others, and the prefix of its names.
 const SAKIA: &str = "sakia";
 
 /// Options of the experiment.
@@ -57,21 +57,21 @@ pub struct Options {
     pub places: Vec<Place>,
     /// Bytes of [`Tree::File`].
     pub file_bytes: u64,
-    /// Which programs, and how they are told to copy.
+    /// The programs, and their options.
     pub mode: Mode,
-    /// The source is not in the page cache.
+    /// Set if the source is not in the page cache.
     pub cold: bool,
-    /// A copy was made and deleted just before each run, where the next is to be.
+    /// Set if a copy is made and deleted just before each run, in the place of the next one.
     pub after_delete: bool,
-    /// Processors that programs may use.
+    /// The number of processors that programs may use.
     pub cores: Option<usize>,
-    /// Small trees.
+    /// Use small trees.
     pub quick: bool,
-    /// Programs beside those that are known, or instead of them.
+    /// Programs besides the known ones, or in place of them.
     pub peers: Vec<Peer>,
-    /// The names of the variants; the usual ones, where there is none.
+    /// The names of the variants; the default ones if there is none.
     pub variants: Vec<String>,
-    /// Sakia's own program.
+    /// The program `sakia`.
     pub program: Option<PathBuf>,
     /// The directories in which programs are searched for: the value of `PATH`.
     pub search: Option<OsString>,
@@ -114,17 +114,17 @@ impl Options {
     }
 }
 
-/// Which programs, and how they are told to copy.
+/// The programs, and their options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Recursively: `-r`.
     #[default]
     Plain,
-    /// The same, with Sakia's buffers and limits set as in the article.
+    /// Recursively, with Sakia's buffers and limits as in the article.
     Article,
-    /// With all that belongs to files: `-a`.
+    /// With all attributes: `-a`.
     Archive,
-    /// And written to disk before they end: `--fsync`.
+    /// Durably: `--fsync`.
     Durable,
 }
 
@@ -139,15 +139,15 @@ pub enum Tree {
     Source,
     /// One file.
     File,
-    /// The user's own.
+    /// The user's tree.
     Path(PathBuf),
 }
 
 impl Tree {
-    /// Those with a name of their own.
+    /// The trees with names.
     pub const NAMED: [Self; 4] = [Self::Small, Self::Large, Self::Source, Self::File];
 
-    /// Returns the name of the tree: of a path its last part.
+    /// Returns the name of the tree: for a path its last part.
     pub fn name(&self) -> String {
         match self {
             Self::Small => "small".into(),
@@ -161,13 +161,13 @@ impl Tree {
         }
     }
 
-    /// The tree of this name, or the user's at this path: with a slash, or `.`.
+    /// Returns the tree of this name, or the user's at this path: with a slash, or `.`.
     pub fn by_name(name: &str) -> Option<Self> {
         let named = Self::NAMED.into_iter().find(|tree| tree.name() == name);
         named.or_else(|| as_path(name).map(Self::Path))
     }
 
-    /// How it is made, where it is a tree that is made.
+    /// Returns the tree's shape, if the experiment makes it.
     fn layout(&self, quick: bool, file_bytes: u64) -> Option<mktree::Options> {
         let even = |fanout, levels, files, leaves, size_bytes| {
             Layout::Even(Even { fanout, levels, files, leaves, size_bytes })
@@ -179,7 +179,7 @@ impl Tree {
             (Self::Large, true) => even(5, 2, 5, false, 1 << 20),
             (Self::Source, false) => Layout::Source { files: 32_000 },
             (Self::Source, true) => Layout::Source { files: 1000 },
-            // A directory, of which only the file is copied.
+            // A directory; only the file in it is copied.
             (Self::File, _) => even(0, 1, 1, false, file_bytes),
             (Self::Path(_), _) => return None,
         };
@@ -187,7 +187,7 @@ impl Tree {
     }
 }
 
-/// Returns `name` as a path if it is a path rather than the name of a tree.
+/// Returns `name` as a path if it is one, and not the name of a tree.
 fn as_path(name: &str) -> Option<PathBuf> {
     (name.contains('/') || name == ".").then(|| name.into())
 }
@@ -200,7 +200,7 @@ struct Cell {
     census: Census,
 }
 
-/// The experiment, with the sources and the place of the point at hand. Dropping it removes them.
+/// The experiment, with the sources and the place of the current point. Dropping it removes them.
 #[derive(Debug)]
 pub struct CopyTree {
     options: Options,
@@ -213,18 +213,18 @@ pub struct CopyTree {
     ground: Option<Ground>,
     /// The next copy.
     destination: PathBuf,
-    /// Earlier copies on the same disk were deleted for the next.
+    /// Set if earlier copies on the same disk were deleted for the next.
     is_disturbed: bool,
-    /// Has the sources, until the end.
+    /// Keeps the sources until the end.
     scratch: TempDir,
 }
 
 impl CopyTree {
-    /// Looks for programs and places, and makes a directory for the sources. What is not there is
-    /// [left out](About::left_out).
+    /// Searches programs and places, and makes a directory for the sources. Those that are missing are [left
+    /// out](About::left_out).
     ///
     /// # Errors
-    /// As `mkdir(2)` and [`check`](Options::check); the user's tree cannot be read.
+    /// As `mkdir(2)` and [`check`](Options::check); if the user's tree cannot be read.
     pub fn new(options: Options) -> anyhow::Result<Self> {
         options.check()?;
         let scratch = scratch::directory("sakia-bench-", &options.directory)?;
@@ -278,8 +278,8 @@ fn title(options: &Options, chill: Option<Chill>) -> String {
     let how = match options.mode {
         Mode::Plain => "copying a tree (cp -r)",
         Mode::Article => "copying a tree (cp -r) with set buffers and limits",
-        Mode::Archive => "copying a tree with all that belongs to files (cp -a)",
-        Mode::Durable => "copying a tree that outlives a loss of power",
+        Mode::Archive => "copying a tree with all attributes (cp -a)",
+        Mode::Durable => "copying a tree durably",
     };
     let state = match chill {
         None => "source in the page cache",
@@ -307,8 +307,8 @@ fn notes(ways: &[Way]) -> Vec<String> {
          no blocks are shared. On a disk each copy has a new directory, and earlier ones stay until \
          the end, as long as there is room."
             .into(),
-        "Memory and threads are looked at every 20 ms, at first more often: of a short run they are \
-         too little. They are those of the process that was started, without others that it starts \
+        "Memory and threads are sampled every 20 ms, at first more often: in a short run the values are \
+         too small. They are those of the first process, without others that it starts \
          (rsync does)."
             .into(),
     ];
@@ -320,7 +320,7 @@ fn notes(ways: &[Way]) -> Vec<String> {
     notes
 }
 
-/// All with `cp`, then Sakia with all others.
+/// Returns the pairs to compare: all with `cp`, then Sakia with all others.
 fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
     let others = |base: &'static str| {
         let has_base = variants.contains(&base);
@@ -361,8 +361,8 @@ fn point(cell: &Cell, options: &Options) -> Point {
     Point { params, label, work: Work { operations: census.files, bytes: census.bytes } }
 }
 
-/// Has the kernel find memory now that the copy would else wait for: hosts take back what guests do not use,
-/// and the page cache gives up what it holds.
+/// Makes the kernel find memory now, so that the copy need not wait for it: hosts take back memory that
+/// guests do not use, and the page cache has to give up pages.
 fn touch(needed_bytes: u64) {
     let available = memory_available_bytes().unwrap_or(0);
     let count = needed_bytes.min(available / 2);
@@ -379,7 +379,7 @@ impl Experiment for CopyTree {
         let Cell { tree, place, census } = &self.cells[point];
         self.ground = None;
         let source = source::make(tree, quick, file_bytes, self.scratch.path(), is_stopped)?;
-        // The program runs in another directory.
+        // The program runs in another working directory.
         self.source = source.canonicalize().with_context(|| format!("{}", source.display()))?;
         if !is_stopped() {
             let made = Census::of(&self.source)?;
@@ -388,7 +388,7 @@ impl Experiment for CopyTree {
         if let (Place::Path(path), true) = (place, self.source.is_dir()) {
             let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
             if path.starts_with(&self.source) {
-                bail!("{} is in what is to be copied", path.display());
+                bail!("{} is inside of the source", path.display());
             }
         }
         let beside = match tree {
@@ -443,11 +443,11 @@ impl Experiment for CopyTree {
 
 /// Returns phrases for the figures that a program reported about its work.
 fn explained(row: &Row) -> Vec<String> {
-    // With the least that is shown.
+    // With the smallest value that is shown.
     const COUNTS: [(&str, &str, u64); 13] = [
         ("workers", "workers", 0),
         ("plain_calls", "plain calls", 0),
-        ("uncached_opens", "opens of what no cache knew", 0),
+        ("uncached_opens", "uncached opens", 0),
         ("ring_opens", "of these by the ring's workers", 0),
         ("ring_reads", "reads by the ring", 0),
         ("pool_lists", "directories read by threads", 1),

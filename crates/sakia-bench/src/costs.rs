@@ -1,7 +1,7 @@
-//! The experiment `costs`: what the parts cost of which waiting for I/O consists: a system call, a switch of
-//! threads, an entry of a ring, a wake, a switch of tasks, an event of a recording.
+//! The experiment `costs`: the cost of the parts of waiting for I/O: a system call, a thread switch, a ring
+//! entry, a wake, a task switch, an event of a recording.
 //!
-//! Each part is a variant, done so many times, and the same number of times: the figures are those of one.
+//! Each part is a variant, repeated the same number of times; the figures are those of one repetition.
 
 use std::future::poll_fn;
 use std::hint::black_box;
@@ -30,15 +30,15 @@ use crate::scratch;
 /// The name of the experiment.
 pub const NAME: &str = "costs";
 
-/// How often each part is done in a run, and in one of a quick look; multiples of the largest batch.
+/// The number of repetitions of each part in a run, a multiple of the largest batch.
 pub const OPERATIONS: u64 = 102_400;
-/// See [`OPERATIONS`].
+/// The same in a quick look.
 pub const QUICK_OPERATIONS: u64 = 12_800;
-/// The most: all events of a recording are kept in memory until they are written.
+/// The most repetitions: all events of a recording are kept in memory until they are written.
 pub const OPERATIONS_MAX: u64 = 1 << 20;
 /// The largest batch of entries.
 pub const BATCH_MAX: u64 = 64;
-/// Events of an operation that is recorded, and of the turn around it, at most.
+/// The most events of a recorded operation and of the turn around it.
 const EVENTS_OF_OPERATION: u64 = 8;
 /// Names of counters.
 const EVENTS: &str = "events";
@@ -47,7 +47,7 @@ const LOST: &str = "events_lost";
 /// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How often a run does each part; rounded up to a multiple of [`BATCH_MAX`].
+    /// Repetitions of each part in a run; rounded up to a multiple of [`BATCH_MAX`].
     pub operations: u64,
     /// The parts, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -64,25 +64,25 @@ named! {
         Wake = "wake",
         /// A task lets another one of its thread run.
         Yield = "yield",
-        /// A no-op through the ring, one at a time.
+        /// A no-op through the ring.
         Nop1 = "nop-1",
-        /// Eight at a time.
+        /// Eight no-ops at a time.
         Nop8 = "nop-8",
-        /// 64 at a time.
+        /// 64 no-ops at a time.
         Nop64 = "nop-64",
-        /// The same while a recording is on.
+        /// 64 no-ops at a time while a recording is on.
         Recorded64 = "nop-64-recorded",
-        /// The same while latencies are measured.
+        /// 64 no-ops at a time while latencies are measured.
         Measured64 = "nop-64-measured",
-        /// An event of the program's own, while a recording is on.
+        /// An event of the program's own while a recording is on.
         Event = "event",
-        /// The same without a recording.
+        /// The same event without a recording.
         EventOff = "event-off",
     }
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 11] = Self::ALL;
 }
 
@@ -113,7 +113,7 @@ impl Costs {
         params.insert("operations".into(), operations.into());
         let work = Work { operations, bytes: 0 };
         let about = About {
-            title: "the parts of which waiting for I/O consists".into(),
+            title: "the cost of the parts of waiting for I/O".into(),
             notes: notes(),
             points: vec![Point { params, label: format!("one of {operations}"), work }],
             pairs: pairs(&options.variants),
@@ -136,7 +136,7 @@ fn pairs(variants: &[Variant]) -> Vec<(&'static str, &'static str)> {
     all.into_iter().filter(is_measured).map(|(one, two)| (one.name(), two.name())).collect()
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes() -> Vec<String> {
     vec![
         "call: getppid. switch: two threads on one processor, each of which unparks the other and parks; one \
@@ -208,7 +208,7 @@ fn done(sum: u64) -> Done {
     Done { sum, counters: Counters::new() }
 }
 
-/// Two threads that take turns.
+/// Runs two threads that take turns.
 fn switch(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
     let first = processors()?.next().context("no processor")?;
     keep_to(&[first])?;
@@ -315,10 +315,10 @@ fn yields(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
     Ok(done(sum))
 }
 
-/// A driver on the ring.
+/// Returns a driver on the ring.
 ///
 /// # Errors
-/// [`Unavailable`] where this machine refuses one.
+/// [`Unavailable`] if this machine refuses a ring.
 fn driver() -> anyhow::Result<Driver> {
     Driver::uring().map_err(|error| match error.is_refusal() {
         true => Unavailable(error.to_string()).into(),
@@ -334,7 +334,7 @@ fn nops(count: u64, batch: usize, meter: &mut Meter) -> anyhow::Result<Done> {
     Ok(done(sum))
 }
 
-/// The number of no-ops that succeeded.
+/// Runs `count` no-ops, and returns the number of those that succeeded.
 fn in_batches(driver: &Driver, count: u64, batch: usize) -> anyhow::Result<u64> {
     let mut ops = Vec::with_capacity(batch);
     let mut sum = 0;
@@ -356,7 +356,7 @@ fn in_batches(driver: &Driver, count: u64, batch: usize) -> anyhow::Result<u64> 
 fn measured(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
     let driver = driver()?;
     driver.measure_latencies();
-    // The memory of the histogram.
+    // Allocates the memory of the histogram.
     in_batches(&driver, 1, 1)?;
     meter.restart()?;
     in_batches(&driver, count, 64)?;
@@ -370,14 +370,14 @@ fn measured(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
 
 fn events(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
     let kind = EventKind::register("costs", ["number", "nothing"]);
-    kind.record(0, 0); // the thread's buffer
+    kind.record(0, 0); // allocates the thread's buffer
     meter.restart()?;
     (0..count).for_each(|number| black_box(kind).record(black_box(number), 0));
     meter.end()?;
     Ok(done(count))
 }
 
-/// Does `work` while a recording is on, whose buffers have room for all.
+/// Does `work` while a recording is on, whose buffers have room for all events.
 fn recorded(
     count: u64,
     meter: &mut Meter,

@@ -1,7 +1,7 @@
-//! The experiment `echo`: a server that sends back what it receives, to one client or many.
+//! The experiment `echo`: a server that sends back the messages it receives, to one client or many.
 //!
-//! Nearly all of the time is the kernel's TCP, so that no engine can be far ahead. What an engine can do is
-//! to lose: this shows whether it does, and what its calls are.
+//! Nearly all of the time is the kernel's TCP, so that no engine can be much faster than another. But an
+//! engine can be slower: this experiment shows whether it is, and its system calls.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -24,40 +24,40 @@ use crate::run::Launcher;
 /// The name of the experiment.
 pub const NAME: &str = "echo";
 
-/// Connections, unless others are asked for.
+/// The default numbers of connections.
 pub const CONNECTIONS: [usize; 3] = [1, 64, 512];
 /// The most connections: a descriptor each, in both processes.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Bytes of a message, unless others are asked for.
+/// The default sizes of a message in bytes.
 pub const MESSAGE_BYTES: [usize; 2] = [64, 16 << 10];
 /// Bytes of memory that a blocking server receives into.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// How long `spin` looks for work before it sleeps: longer than a round trip.
+/// The time for which `spin` polls before it sleeps: longer than a round trip.
 const SPIN: Duration = Duration::from_millis(1);
 
-/// Requests of a run, so that it takes about half a second: of one connection, where both sides sleep until
-/// the other one has answered, and of several.
+/// Requests of a run, so that it takes about half a second: with one connection, where each side sleeps until
+/// the other one has answered, and with several.
 const REQUESTS_ALONE: u64 = 8_000;
 const REQUESTS: u64 = 100_000;
-/// Of messages of more than this there are fewer.
+/// Runs with larger messages than this have fewer requests.
 const LARGE_BYTES: usize = 4096;
 const REQUESTS_LARGE: u64 = 40_000;
 /// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
-/// A quick look has one request where others have so many.
+/// A quick look divides the number of requests by this.
 const QUICK_PART: u64 = 4;
 
 /// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections; with each size a point.
+    /// Numbers of connections; each is a point with each size.
     pub connections: Vec<usize>,
     /// Bytes of a message, [`load::MESSAGE_BYTES_MIN`] to [`load::MESSAGE_BYTES_MAX`].
     pub message_bytes: Vec<usize>,
-    /// Requests of a run, of all connections together; `None`: enough for about half a second.
+    /// Requests of a run, over all connections; `None`: enough for about half a second.
     pub requests: Option<u64>,
-    /// A quarter of these.
+    /// Make a quarter of the requests.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -68,23 +68,23 @@ pub struct Options {
 }
 
 named! {
-    /// A way to serve.
+    /// A variant of the server.
     pub enum Variant {
         /// The ring, as the driver decides by itself.
         Uring = "uring",
-        /// The ring, and nothing done by plain calls.
+        /// The ring, without plain calls.
         Ring = "ring",
         /// Epoll.
         Poll = "poll",
         /// A thread for each connection, and plain calls.
         Blocking = "blocking",
-        /// As `uring`, and both ends look for work before they sleep.
+        /// As `uring`, and both ends poll before they sleep.
         Spin = "spin",
     }
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
 }
 
@@ -99,7 +99,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Finds out where the connections can be made.
+    /// Determines the place for the connections.
     ///
     /// # Errors
     /// See [`Place::detect`].
@@ -132,7 +132,7 @@ impl Echo {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!(
@@ -155,7 +155,7 @@ fn notes(place: &Place) -> Vec<String> {
     ]
 }
 
-/// How many messages go by so many connections.
+/// Returns the messages of a run with this many connections.
 fn messages(connections: usize, message_bytes: usize, options: &Options) -> Messages {
     let usual = match message_bytes {
         _ if connections == 1 => REQUESTS_ALONE,
@@ -233,7 +233,7 @@ impl Experiment for Echo {
     }
 }
 
-/// Microseconds of processor time that a request takes.
+/// Returns the processor time of a request in microseconds.
 fn cpu_us(results: &Results, row: &Row) -> f64 {
     let operations = results.about.points[row.point].work.operations.max(1);
     row.cpu_ns.median as f64 / 1e3 / operations as f64

@@ -1,4 +1,4 @@
-//! The runtimes that variants are made of, and their counters.
+//! The runtimes of the variants, and their counters.
 
 use std::io;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use sakia_ring::SetupError;
 
 use crate::cell::{Counters, Unavailable};
 
-/// How a runtime of one thread is built.
+/// The options of a runtime of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
     pub(crate) policy: Policy,
     /// Set if operations run as plain calls when those are cheaper.
     pub(crate) bypass: bool,
-    /// How long it looks for work before it sleeps.
+    /// The time for which it polls before it sleeps.
     pub(crate) spin: Duration,
 }
 
@@ -23,12 +23,12 @@ impl Engine {
     /// The ring, as the driver decides by itself.
     pub(crate) const URING: Self =
         Self { policy: Policy::Uring, bypass: true, spin: Duration::ZERO };
-    /// The ring, and no plain calls.
+    /// The ring, without plain calls.
     pub(crate) const RING: Self = Self { bypass: false, ..Self::URING };
     /// Epoll and threads.
     pub(crate) const POLL: Self = Self { policy: Policy::Poll, ..Self::URING };
 
-    /// The runtime.
+    /// Builds the runtime.
     ///
     /// # Errors
     /// See [`available`].
@@ -74,7 +74,7 @@ pub(crate) fn between(earlier: &Counters, later: Counters) -> Counters {
     later.into_iter().map(since).collect()
 }
 
-/// Counters with these names.
+/// Returns counters with these names.
 pub(crate) fn counters(pairs: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {
     pairs.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }

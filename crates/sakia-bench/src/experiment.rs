@@ -9,21 +9,21 @@ use crate::machine::Machine;
 use crate::plot::Plot;
 use crate::results::{Missing, Results, Row};
 
-/// The parameters that tell a point from the others, with units in the names, as in JSON.
+/// The parameters that identify a point, with units in the names, as in JSON.
 pub type Params = Map<String, Value>;
 
 /// An amount of work to be measured.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// For programs.
+    /// The parameters, for programs.
     pub params: Params,
-    /// For people.
+    /// The label, for people.
     pub label: String,
-    /// How much it is.
+    /// The amount of work.
     pub work: Work,
 }
 
-/// How much work a run does.
+/// The amount of work of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Operations, as the experiment counts them.
@@ -32,22 +32,22 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// The figures that matter in an experiment, and how they are shown.
+/// The relevant figures of an experiment, and their form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
-    /// The time that bytes take.
+    /// The time for the bytes.
     Time,
-    /// The time that bytes take, and the processor time.
+    /// The time for the bytes, and the processor time.
     TimeAndProcessor,
     /// The processor time of a request.
     Requests,
-    /// The threads that it takes.
+    /// The number of threads.
     Threads,
-    /// The time that files take.
+    /// The time for the files.
     Files,
-    /// The time that one of each takes, in nanoseconds.
+    /// The time of one repetition, in nanoseconds.
     Costs,
-    /// The time that calls take, and how many bytes they move.
+    /// The time of calls, and the bytes they move.
     Device,
 }
 
@@ -61,15 +61,15 @@ pub struct About {
     pub name: &'static str,
     /// The measured subject, in one line.
     pub title: String,
-    /// The method, and other facts that a reader must know; a sentence each.
+    /// The method, and other facts that readers must know; a sentence each.
     pub notes: Vec<String>,
-    /// The names of the ways to do the work.
+    /// The names of the variants.
     pub variants: Vec<&'static str>,
     /// The amounts of work.
     pub points: Vec<Point>,
-    /// Pairs of variants to be compared: the time of the first in parts of that of the second.
+    /// Pairs of variants to compare: the time of the first relative to that of the second.
     pub pairs: Vec<(&'static str, &'static str)>,
-    /// The figures that matter, and how they are shown.
+    /// The relevant figures, and their form.
     pub focus: Focus,
     /// The directory with the inputs; it is the working directory of runs.
     pub directory: PathBuf,
@@ -80,7 +80,7 @@ pub struct About {
 }
 
 impl About {
-    /// An experiment on this machine with inputs in `directory`, of which nothing else is known yet.
+    /// Returns an experiment on this machine with inputs in `directory`; its other facts are still empty.
     pub(crate) fn new(name: &'static str, focus: Focus, directory: &Path) -> Self {
         Self {
             name,
@@ -97,7 +97,7 @@ impl About {
     }
 }
 
-/// The same work, done in several ways.
+/// The same work, done by several variants.
 pub trait Experiment {
     /// Returns the facts about the experiment.
     fn about(&self) -> &About;
@@ -107,14 +107,14 @@ pub trait Experiment {
         true
     }
 
-    /// Makes the input of a point, and returns the sum that every run must compute. Asks `is_stopped` now and
-    /// then, and gives up early if it returns true.
+    /// Makes the input of a point, and returns the sum that every run must compute. Calls `is_stopped` now
+    /// and then, and gives up early if it returns true.
     ///
     /// # Errors
     /// The input cannot be made; the error names the path.
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64>;
 
-    /// Restores the state in which each run must begin, unless runs do so themselves.
+    /// Restores the state in which each run must begin, unless runs do that themselves.
     ///
     /// # Errors
     /// The state cannot be restored.
@@ -128,13 +128,13 @@ pub trait Experiment {
     /// Explains a variant's figures by its counters, in words.
     fn reason(&self, row: &Row) -> Option<String>;
 
-    /// The plots of a report; none where each variant has one number, which the table says.
+    /// Returns the plots of a report; none if each variant has one number, which is in the table.
     fn plots(&self, _results: &Results) -> Vec<Plot> {
         Vec::new()
     }
 }
 
-/// Each variant with each of these others.
+/// Returns pairs of each variant with each of these others.
 pub(crate) fn against(
     all: &[&'static str],
     others: [&'static str; 2],

@@ -1,12 +1,11 @@
 //! The experiment `file-sum`: the sum of a file's bytes, read block by block.
 //!
-//! It repeats one that was made with Async, an OCaml library, in which a prototype on io_uring took
-//! less than half the time of the library's thread pool: [`Variant::Pool`] does what that pool
-//! does, a hop to another thread and back for each block.
+//! It repeats an experiment with Async, an OCaml library, in which a prototype on io_uring took less than
+//! half the time of the library's thread pool. [`Variant::Pool`] works like that pool: it takes a hop to
+//! another thread and back for each block.
 //!
-//! One file grows from point to point, so that the largest size is all the room it takes. It holds
-//! the same random bytes every time, is written to the device before anything is measured, and
-//! removed at the end.
+//! One file grows from point to point, so that it takes no more room than the largest size. It holds the same
+//! random bytes every time, is written to the device before anything is measured, and is removed at the end.
 
 mod input;
 mod pool;
@@ -32,11 +31,11 @@ pub use self::variants::Variant;
 /// The name of the experiment.
 pub const NAME: &str = "file-sum";
 
-/// Sizes of the file, unless others are asked for.
+/// The default sizes of the file in bytes.
 pub const SIZES: [u64; 4] = [128 << 20, 512 << 20, 1 << 30, 2 << 30];
-/// The one size of a quick look.
+/// The size in a quick look.
 pub const QUICK_SIZE: u64 = 256 << 20;
-/// Bytes that each read asks for, unless others are asked for.
+/// The default number of bytes of each read.
 pub const BLOCK_BYTES: usize = 32 << 10;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: usize = 64 << 20;
@@ -46,9 +45,9 @@ pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 pub struct Options {
     /// Sizes of the file; each is a point, in ascending order.
     pub sizes: Vec<u64>,
-    /// Bytes that each read asks for, 1 to [`BLOCK_BYTES_MAX`].
+    /// Bytes of each read, 1 to [`BLOCK_BYTES_MAX`].
     pub block_bytes: usize,
-    /// The file is dropped from the page cache before each run.
+    /// Set if the file is dropped from the page cache before each run.
     pub cold: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -98,7 +97,7 @@ impl FileSum {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(options: &Options, machine: &Machine) -> Vec<String> {
     let mut notes = vec![if options.cold {
         "Cold: the file is dropped from the page cache before each run.".to_owned()
@@ -165,8 +164,8 @@ impl Experiment for FileSum {
                     ("read.lane", "on threads of a lane"),
                     ("read.punted", "on the kernel's workers"),
                 ];
-                // Without a ring, the submitted reads are counted a second time under the way in which they
-                // ran.
+                // Without a ring, the submitted reads are counted a second time under the variant that did
+                // them.
                 let ways = &ways[usize::from(variant == Variant::Poll)..];
                 let ways = ways.iter().filter(|(name, _)| row.count(name) > 0);
                 let ways: Vec<_> =
@@ -228,7 +227,7 @@ impl Experiment for FileSum {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let task: Task = spec.task()?;
-    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "blocks of no use");
+    anyhow::ensure!((1..=BLOCK_BYTES_MAX).contains(&task.block_bytes), "a block size out of range");
     cell::measure(|meter| {
         variants::work(variant, &task.file, task.block_bytes, meter)
             .with_context(|| task.file.display().to_string())
@@ -318,7 +317,7 @@ mod tests {
         experiment.prepare(0, &|| false).unwrap();
         let count =
             |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
-        // 32 blocks, or half as many calls that bring two, the end, and what was read ahead of it.
+        // 32 blocks, or half as many calls of two blocks each, the end, and the reads ahead of the end.
         let reads = 17..=33 + variants::DEPTH as u64;
         for variant in [Variant::Uring, Variant::Ring, Variant::Poll] {
             let Some(measured) = run_or_skip(&experiment, variant) else { continue };

@@ -58,13 +58,13 @@ pub fn machine(experiment: &str, machine: &Machine) -> serde_json::Result<String
     serde_json::to_string(&Line::Machine { experiment, machine })
 }
 
-/// A run; `points` are those of its experiment.
+/// Returns the line of a run; `points` are those of its experiment.
 ///
 /// # Errors
 /// None is known.
 ///
 /// # Panics
-/// When the run's point is none of these.
+/// When the run's point is not one of these.
 pub fn run(experiment: &str, points: &[Point], run: &Run) -> serde_json::Result<String> {
     serde_json::to_string(&Line::Run {
         experiment,
@@ -80,7 +80,7 @@ pub fn run(experiment: &str, points: &[Point], run: &Run) -> serde_json::Result<
     })
 }
 
-/// All results, a line each, and the summary as the last.
+/// Returns all results, a line each, and the summary as the last line.
 ///
 /// # Errors
 /// None is known.

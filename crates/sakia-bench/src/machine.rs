@@ -26,7 +26,7 @@ pub struct Machine {
     pub kernel: String,
     /// The architecture.
     pub architecture: String,
-    /// Memory in all.
+    /// The total memory.
     pub memory_bytes: u64,
     /// The directory with the inputs. Bytes that are not UTF-8 are replaced.
     pub directory: String,
@@ -37,12 +37,12 @@ pub struct Machine {
     pub network: Option<Place>,
     /// Sakia's version.
     pub version: &'static str,
-    /// The program was built with optimization.
+    /// Set if the program was built with optimization.
     pub optimized: bool,
 }
 
 impl Machine {
-    /// This machine, with inputs in `directory`. What cannot be learned is empty, or 0.
+    /// Returns this machine, with inputs in `directory`. Unknown facts are empty, or 0.
     pub fn detect(directory: &Path) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let uname = rustix::system::uname();
@@ -68,7 +68,7 @@ impl Machine {
         ["tmpfs", "ramfs"].contains(&self.file_system.as_str())
     }
 
-    /// In one line.
+    /// Returns the facts in one line.
     pub fn describe(&self) -> String {
         let Self { cpu, cpus, kernel, architecture, memory_bytes, file_system, network, .. } = self;
         let cpu = if cpu.is_empty() { "unknown processor" } else { cpu };
@@ -80,19 +80,19 @@ impl Machine {
     }
 }
 
-/// Memory that could be had for a page cache; `None` where `/proc` does not say.
+/// Returns the memory available for a page cache; `None` if `/proc` does not have it.
 pub fn memory_available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     kib_of(&meminfo, "MemAvailable:").map(|kib| kib << 10)
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub(crate) fn processors() -> io::Result<impl Iterator<Item = usize>> {
     let usable = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(move |&processor| usable.is_set(processor)))
 }
 
-/// Keeps this thread, and those that it will start, to these processors.
+/// Restricts this thread, and those that it will start, to these processors.
 pub(crate) fn keep_to(processors: &[usize]) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));
@@ -105,12 +105,12 @@ fn cpu_name(cpuinfo: &str) -> Option<&str> {
     line.split_once(':').map(|(_, name)| name.trim())
 }
 
-/// A run is noisy from this many processors on that other programs took.
+/// A run is noisy if other programs took at least this many processors.
 pub const FOREIGN_MAX: f64 = 0.15;
-/// A run is noisy from this many processors on that other machines took.
+/// A run is noisy if other machines took at least this many processors.
 pub const STEAL_MAX: f64 = 0.05;
 /// The error of `/proc/stat` over any time: it counts in hundredths of a second, and rounds each of a few
-/// kinds down. A run is not called noisy for that.
+/// kinds down. This much does not make a run noisy.
 const RESOLUTION_NS: u64 = 20_000_000;
 
 /// Watches the processor time that other programs take.
@@ -124,17 +124,17 @@ pub struct Watch {
 /// Processor time that was taken by others during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Noise {
-    /// Processors that other programs, and the kernel for them, took on average.
+    /// The number of processors that other programs, and the kernel for them, took on average.
     pub foreign_cores: f64,
-    /// Processors that the host of a virtual machine took away on average.
+    /// The number of processors that the host of a virtual machine took away on average.
     pub steal_cores: f64,
-    /// More than a result should be built upon.
+    /// Set if it is more than a reliable result allows.
     #[serde(rename = "noisy")]
     pub is_noisy: bool,
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts watching.
     ///
     /// # Errors
     /// Those of [`Usage`].
@@ -153,12 +153,12 @@ impl Watch {
     }
 }
 
-/// Processor time of this process, and of the children it waited for.
+/// Returns the processor time of this process, and of the children it waited for.
 fn own_ns() -> io::Result<u64> {
     Ok(Usage::of_process()?.cpu_ns + Usage::of_children()?.cpu_ns)
 }
 
-/// Returns the processor time that others took between two moments, in which this program took `own_ns`.
+/// Returns the processor time that others took between two moments; this program took `own_ns` meanwhile.
 fn between(earlier: Ticks, later: Ticks, own_ns: u64, elapsed: Duration) -> Noise {
     let busy = later.busy_ns.saturating_sub(earlier.busy_ns);
     let foreign = busy.saturating_sub(own_ns);
@@ -199,7 +199,7 @@ mod tests {
         assert!((noise.steal_cores - 0.03).abs() < 1e-9, "{noise:?}");
         assert!(noise.is_noisy);
         assert!(!between(begin, end, 9_000_000_000, second).is_noisy);
-        // Two ticks of a hundredth are as much as cannot be told, however short the run.
+        // Two ticks of 10 ms are within the measurement error, however short the run.
         let end = ticks(155, 12);
         let noise = between(begin, end, 0, second / 50);
         assert!((noise.foreign_cores, noise.is_noisy) == (1.0, false), "{noise:?}");

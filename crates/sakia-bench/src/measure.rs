@@ -20,17 +20,17 @@ pub struct Meter {
 /// The measurements of a [`Meter`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
-    /// Time from begin to end.
+    /// Time from the beginning to the end.
     pub wall_ns: u64,
     /// The resources that all threads used meanwhile.
     #[serde(flatten)]
     pub usage: Usage,
-    /// The most threads that were seen, the kernel's workers included.
+    /// The most threads observed, the kernel's workers included.
     pub threads_max: u64,
 }
 
 impl Meter {
-    /// The section begins.
+    /// Begins the section.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -48,12 +48,13 @@ impl Meter {
         Ok(())
     }
 
-    /// Starts the clock now: the time so far was a wait. All other figures count from where they did.
+    /// Starts the clock now: the time so far was a wait. All other figures still count from the section's
+    /// begin.
     pub fn restart_clock(&mut self) {
         self.begin = Instant::now();
     }
 
-    /// Runs `look` and leaves its costs out of the section.
+    /// Runs `look` and excludes its costs from the section.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -81,12 +82,12 @@ impl Meter {
         Ok(())
     }
 
-    /// Counts the threads that there are. To be called before threads end, or may end.
+    /// Counts the threads that exist. Must be called before threads end, or may end.
     pub fn note_threads(&mut self) {
         self.threads_max = self.threads_max.max(threads());
     }
 
-    /// The section ends, unless it has [ended](Meter::end).
+    /// Ends the section, unless it has [ended](Meter::end), and returns its measurements.
     ///
     /// # Errors
     /// See [`Usage::of_process`].
@@ -98,20 +99,20 @@ impl Meter {
     }
 }
 
-/// How many threads this process has, the kernel's workers for it included; 0 where `/proc` does not say.
+/// Returns the number of this process's threads, the kernel's workers for it included; 0 without `/proc`.
 pub(crate) fn threads() -> u64 {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count) as u64
 }
 
-/// The most memory that this process had at a time; 0 where `/proc` does not say.
+/// Returns the peak memory of this process; 0 without `/proc`.
 ///
-/// Not the figure of `getrusage(2)`: that begins with the memory of the process it was forked from.
+/// It is not the figure of `getrusage(2)`, which begins with the memory of the process it was forked from.
 pub fn peak_rss_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     kib_of(&status, "VmHWM:").unwrap_or(0) << 10
 }
 
-/// The number in the line of `text` that begins with `key`, as in `/proc/self/status` and
+/// Returns the number in the line of `text` that begins with `key`, as in `/proc/self/status` and
 /// `/proc/meminfo`.
 pub(crate) fn kib_of(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;

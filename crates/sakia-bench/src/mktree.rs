@@ -1,6 +1,6 @@
 //! Trees to copy: directories and files of a given shape, with bytes that look random.
 //!
-//! A tree is the same whenever it is made from the same [`Options`]: names, sizes and bytes follow the seed.
+//! The same [`Options`] always make the same tree: names, sizes and bytes follow from the seed.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,16 +10,16 @@ use anyhow::{Context, bail, ensure};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// The seed of trees, unless another is asked for.
+/// The default seed of trees.
 pub const SEED: u64 = 0x5aa1_a002;
 /// The most files and directories of a tree.
 pub const ENTRIES_MAX: u64 = 100_000_000;
 /// The most levels: a path through all of them fits the kernel's limit.
 pub const LEVELS_MAX: u32 = 256;
 
-/// Places in [`Maker::bytes`] where a file may begin.
+/// The number of places in [`Maker::bytes`] where a file may begin.
 const STARTS: usize = 4 << 20;
-/// Bytes that are written at a time at most.
+/// The most bytes written at a time.
 const PART_BYTES: usize = 1 << 20;
 
 /// The shape of a tree to make.
@@ -36,10 +36,10 @@ pub struct Options {
 pub enum Layout {
     /// All directories of a level are alike, and all files.
     Even(Even),
-    /// As unpacked packages of source code: some 40 files each, of which half have less than 2.7 KB, and one
-    /// in a hundred has more than 225 KB, in directories up to eight deep.
+    /// Like unpacked packages of source code: some 40 files each, half of which have less than 2.7 KB, and
+    /// one in a hundred more than 225 KB, in directories up to eight deep.
     Source {
-        /// Files in all.
+        /// The number of files.
         files: u64,
     },
 }
@@ -53,7 +53,7 @@ pub struct Even {
     pub levels: u32,
     /// Files in each directory.
     pub files: u32,
-    /// Files are in directories of the last level only.
+    /// Set if only directories of the last level have files.
     pub leaves: bool,
     /// Bytes of each file.
     pub size_bytes: u64,
@@ -91,7 +91,7 @@ impl Layout {
 }
 
 impl Even {
-    /// Files and directories in all; `None` when no number holds them.
+    /// Returns the number of files and directories; `None` if it overflows.
     fn entries(&self) -> Option<u64> {
         let (mut level, mut directories) = (1u64, 1u64);
         for _ in 1..self.levels {
@@ -112,8 +112,8 @@ pub fn plan(options: &Options) -> anyhow::Result<Counts> {
     Maker::new(options, false, &|| false).run(Path::new(""))
 }
 
-/// Makes a tree in `directory`, which must be empty or not exist yet. Asks `is_stopped` now and then, and
-/// gives up early if so. Returns the counts of the new tree.
+/// Makes a tree in `directory`, which must be empty or not exist yet. Calls `is_stopped` now and then, and
+/// gives up early if it returns true. Returns the counts of the new tree.
 ///
 /// # Errors
 /// Those of [`Layout::check`]; `directory` is not empty; a file or directory cannot be made.
@@ -127,7 +127,7 @@ pub fn make(
     Maker::new(options, true, is_stopped).run(directory)
 }
 
-/// The directory is there, and empty.
+/// Makes the directory, or checks that it is empty.
 fn claim(directory: &Path) -> anyhow::Result<()> {
     let shown = directory.display();
     fs::create_dir_all(directory).with_context(|| format!("cannot make {shown}"))?;
@@ -169,7 +169,7 @@ impl<'a> Maker<'a> {
         Ok(self.made)
     }
 
-    /// Fills a directory that so many levels begin with.
+    /// Fills a directory that is the first of this many levels.
     fn even(&mut self, even: &Even, path: &mut PathBuf, levels: u32) -> anyhow::Result<()> {
         if !even.leaves || levels == 1 {
             for index in 0..even.files {
@@ -193,7 +193,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// Packages until there are so many files.
+    /// Makes packages until there are this many files.
     fn source(&mut self, root: &Path, files: u64) -> anyhow::Result<()> {
         for number in 0.. {
             let left = files - self.made.files;
@@ -208,7 +208,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// A package: a directory that grows others at random, and files in any of them.
+    /// Makes a package: a directory that gets others at random, and files in any of them.
     fn package(&mut self, path: PathBuf, files: u64) -> anyhow::Result<()> {
         self.directory(&path)?;
         let mut directories = vec![(path, 1)];
@@ -228,7 +228,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// The size of a file of source code: its logarithm has a normal distribution (Box and Muller).
+    /// Returns the size of a file of source code: its logarithm has a normal distribution (Box and Muller).
     fn source_size(&mut self) -> u64 {
         let (radius, angle) = (1.0 - self.rng.f64(), self.rng.f64() * std::f64::consts::TAU);
         let normal = (-2.0 * radius.ln()).sqrt() * angle.cos();
@@ -266,7 +266,7 @@ impl<'a> Maker<'a> {
             let len = left.min(PART_BYTES as u64) as usize;
             file.write_all(&self.bytes[start..start + len])?;
             left -= len as u64;
-            // An odd step, so that a large file is long in repeating itself.
+            // An odd step, so that a large file repeats itself late.
             start = (start + len + 4099) % STARTS;
         }
         Ok(())
@@ -275,13 +275,13 @@ impl<'a> Maker<'a> {
 
 /// The most files of a package.
 const PACKAGE_FILES_MAX: u64 = 79;
-/// A file in so many begins a directory.
+/// One in this many files begins a directory.
 const DIRECTORY_ODDS: u8 = 8;
-/// Directories in directories, from the package on.
+/// The depth of nested directories, counted from the package.
 const DEPTH_MAX: usize = 8;
-/// Half of the files have fewer bytes.
+/// The median of sizes.
 const SIZE_MEDIAN: f64 = 2700.0;
-/// Of the logarithm of sizes: 99 of 100 files have fewer than 225 KB.
+/// The deviation of the sizes' logarithm: 99 of 100 files have less than 225 KB.
 const SIZE_DEVIATION: f64 = 1.901;
 /// The most bytes of a file.
 const SIZE_MAX: u64 = 16 << 20;

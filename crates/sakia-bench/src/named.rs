@@ -1,11 +1,11 @@
-//! Names on the command line and in results: of variants, and of places.
+//! Names of variants and places, on the command line and in results.
 
-/// One of a few with names.
+/// A set of values with names.
 pub trait Named: Copy + PartialEq + 'static {
-    /// All of them with their names, in the order in which they are shown.
+    /// All values with their names, in the order in which they are shown.
     const NAMES: &'static [(&'static str, Self)];
 
-    /// The one of this name.
+    /// Returns the value of this name.
     fn by_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(of, _)| *of == name).map(|(_, one)| *one)
     }
@@ -16,13 +16,13 @@ pub trait Named: Copy + PartialEq + 'static {
         of.iter().filter_map(name).map(|(name, _)| *name).collect()
     }
 
-    /// Those that are asked for, in the order in which they are shown, each once.
+    /// Returns the requested values, in the order in which they are shown, each once.
     fn in_order(asked: &[Self]) -> Vec<Self> {
         Self::NAMES.iter().map(|(_, one)| *one).filter(|one| asked.contains(one)).collect()
     }
 }
 
-/// An enumeration whose variants have names.
+/// Defines an enumeration whose variants have names.
 macro_rules! named {
     ($(#[$of_enum:meta])* pub enum $of:ident { $($(#[$of_one:meta])* $one:ident = $name:literal,)* }) => {
         $(#[$of_enum])*
@@ -32,7 +32,7 @@ macro_rules! named {
         }
 
         impl $of {
-            /// All of them, in the order in which they are shown.
+            /// All values, in the order in which they are shown.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$one),*];
 
             /// Returns the name of the value.

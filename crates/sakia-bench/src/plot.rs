@@ -10,36 +10,36 @@ use plotters::prelude::*;
 /// The contents of a plot.
 #[derive(Clone, Debug, Default)]
 pub struct Plot {
-    /// Above it.
+    /// The text above it.
     pub title: String,
-    /// Below it, with the unit.
+    /// The text below it, with the unit.
     pub x_label: String,
-    /// Beside it, with the unit.
+    /// The text beside it, with the unit.
     pub y_label: String,
     /// The lines.
     pub series: Vec<Series>,
-    /// Of both axes.
+    /// The scale of both axes.
     pub scale: Scale,
 }
 
-/// How an axis goes.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// From 0 on.
+    /// Linear, from 0.
     #[default]
     Linear,
-    /// By powers of ten. What is not above 0 is left out.
+    /// By powers of ten. Values that are not above 0 are left out.
     Logarithmic,
 }
 
 /// A line of a plot.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// How far up and down the bar of each point reaches; may be empty.
+    /// The length of the error bar of each point, up and down; may be empty.
     pub deviations: Vec<f64>,
 }
 
@@ -48,9 +48,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Width and height of a plot.
 const SIZE: (u32, u32) = (760, 380);
-/// The part of this for the legend.
+/// The part of the width for the legend.
 const LEGEND_WIDTH: u32 = 110;
-/// The colors of lines, told apart by those who see few colors too (Okabe and Ito).
+/// The colors of lines, which people with color blindness can distinguish (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -97,7 +97,7 @@ impl Plot {
             mesh.x_label_formatter(&label).y_label_formatter(&label);
         }
         mesh.draw()?;
-        // The legend is beside the lines, which it would hide.
+        // The legend is beside the lines, so that it does not hide them.
         let (mut y, x) = (40, SIZE.0 as i32 - LEGEND_WIDTH as i32 + 14);
         for (series, color) in self.series.iter().zip(COLORS.into_iter().cycle()) {
             let line = LineSeries::new(self.placed(series), color.stroke_width(2));
@@ -114,13 +114,13 @@ impl Plot {
         area.present()
     }
 
-    /// The points of a line, where they are drawn.
+    /// Returns the points of a line at their positions in the drawing.
     fn placed(&self, series: &Series) -> Vec<(f64, f64)> {
         let place = |&(x, y): &(f64, f64)| Some((self.scale.place(x)?, self.scale.place(y)?));
         series.points.iter().filter_map(place).collect()
     }
 
-    /// The ends of its bars. One that would reach below the axis ends there.
+    /// Returns the ends of its error bars, cut off at the axis.
     fn bars(&self, series: &Series, bottom: f64) -> Vec<[(f64, f64); 2]> {
         let bar = |(&(x, y), &deviation): (&(f64, f64), &f64)| {
             let x = self.scale.place(x)?;

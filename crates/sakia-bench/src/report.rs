@@ -1,5 +1,5 @@
-//! Results as one page of HTML with its plots inside. The page loads nothing: it is readable without a
-//! network, and by every recipient.
+//! Results as one page of HTML with its plots inside. The page loads nothing, so that everyone can read it
+//! without a network.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -15,7 +15,7 @@ th:first-child, td:first-child { text-align: left }
 svg { max-width: 100%; height: auto }
 ";
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
 /// Those of [`Plot::to_svg`].
@@ -93,17 +93,17 @@ fn ratios(results: &Results) -> Markup {
     }
 }
 
-/// How every experiment is measured.
+/// The method of all experiments.
 const METHOD: [&str; 4] = [
-    "Each run is a process of its own. Variants alternate, in an order that a seed fixes and that \
-     turns from round to round.",
-    "Wall and processor time are those of the work and of what it needs (ring, threads), not of \
-     starting the process; medians with minimum and maximum. Switches are voluntary ones. Threads \
-     include the kernel's workers.",
-    "Ratios are medians of the ratios of runs of the same round. Their 95 % interval is that of \
-     order statistics: between the k-th smallest and the k-th largest ratio. Least CPU: the least \
-     processor time of the one in parts of the least of the other, whatever the rounds.",
-    "Every run's result was compared with what is right.",
+    "Each run is a separate process. Variants alternate, in an order that a seed fixes and that \
+     rotates from round to round.",
+    "Wall and processor time include the work and its preparation (ring, threads), but not the start \
+     of the process; medians with minimum and maximum. Switches are voluntary context switches. \
+     Threads include the kernel's workers.",
+    "Ratios are medians of the ratios of runs of the same round. Their 95 % interval comes from \
+     order statistics: between the k-th smallest and the k-th largest ratio. Least CPU: the ratio of \
+     the smallest processor times of all rounds.",
+    "The result of every run was compared with the expected one.",
 ];
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use crate::machine::Noise;
 use crate::measure::Section;
 use crate::plot::Series;
 
-/// Everything that a report is made of.
+/// The contents of a report.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// Facts about the experiment. Its variants include those that could not be measured.
+    /// Facts about the experiment. Its variants include unavailable ones.
     pub about: About,
     /// All runs, in the order in which they were made.
     pub runs: Vec<Run>,
@@ -22,9 +22,9 @@ pub struct Results {
     pub ratios: Vec<Ratio>,
     /// Explanations of the variants' figures, by point and variant.
     pub reasons: Vec<((usize, &'static str), String)>,
-    /// Variants without a row, and why.
+    /// Variants without a row, with the reasons.
     pub missing: Vec<Missing>,
-    /// Runs that came to a wrong result; a line each.
+    /// Runs with a wrong result; a line each.
     pub mismatches: Vec<String>,
 }
 
@@ -33,13 +33,13 @@ pub struct Results {
 pub struct Run {
     /// The point, by its index.
     pub point: usize,
-    /// Which variant.
+    /// The variant.
     pub variant: &'static str,
-    /// Runs with the same number were made one after the other, and are compared in pairs.
+    /// The number of the round. Runs of a round were made one after the other, and are compared in pairs.
     pub round: usize,
     /// The measurements of the process.
     pub measured: Measured,
-    /// From the start of the process to its end.
+    /// The time from the start of the process to its end.
     pub process_wall_ns: u64,
     /// Processor time that others took meanwhile.
     pub noise: Noise,
@@ -51,35 +51,35 @@ pub struct Row {
     /// The point, by its index.
     #[serde(skip)]
     pub point: usize,
-    /// Which variant.
+    /// The variant.
     #[serde(skip)]
     pub variant: &'static str,
-    /// How many runs.
+    /// The number of runs.
     pub runs: usize,
-    /// How many of them were noisy.
+    /// The number of noisy runs.
     #[serde(skip)]
     pub noisy: usize,
     /// Time of the measured section.
     pub wall_ns: Range,
     /// Processor time of the measured section.
     pub cpu_ns: Range,
-    /// The median.
+    /// Median of the voluntary context switches.
     pub voluntary_switches: u64,
-    /// The median.
+    /// Median of the involuntary context switches.
     pub involuntary_switches: u64,
-    /// The most that any run had.
+    /// The most threads of any run.
     pub threads_max: u64,
-    /// The median of the peaks.
+    /// Median of the peaks of memory.
     pub peak_rss_bytes: u64,
-    /// Operations in a second, by the median time.
+    /// Operations per second, by the median time.
     pub ops_per_s: u64,
-    /// Bytes in a second, by the median time.
+    /// Bytes per second, by the median time.
     pub bytes_per_s: u64,
-    /// Those of the run whose time is the median, or next below.
+    /// The counters of the run whose time is the median, or next below it.
     pub counters: Counters,
 }
 
-/// The times of one variant in parts of those of another, run by run.
+/// The times of one variant relative to those of another, run by run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     /// The variants, as in `uring/pool`.
@@ -90,17 +90,17 @@ pub struct Ratio {
     pub wall: f64,
     /// Median of the ratios of processor time.
     pub cpu: f64,
-    /// The interval in which the median of `wall` lies with 95 % probability; `None` for fewer than
+    /// The interval that contains the median of `wall` with 95 % probability; `None` for fewer than
     /// [`stats::INTERVAL_MIN`] runs.
     pub ci95: Option<[f64; 2]>,
-    /// The same of `cpu`.
+    /// The same for `cpu`.
     pub ci95_cpu: Option<[f64; 2]>,
-    /// Ratio of the least processor times of all rounds.
+    /// Ratio of the smallest processor times of all rounds.
     pub cpu_best: f64,
-    /// The interval of wall time to show: the one of 95 %, or where there is none the whole range.
+    /// The interval of wall time to show: that of 95 %, or without one the whole range.
     #[serde(skip)]
     pub wall_bounds: [f64; 2],
-    /// The same of processor time.
+    /// The same for processor time.
     #[serde(skip)]
     pub cpu_bounds: [f64; 2],
     /// The point, by its index.
@@ -111,24 +111,24 @@ pub struct Ratio {
 /// A variant that could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Which variant.
+    /// The variant.
     pub variant: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// It should have been possible: the experiment failed.
+    /// Set if it should have been possible: the experiment failed.
     #[serde(skip)]
     pub is_failure: bool,
 }
 
 impl Row {
-    /// The counter of this name, 0 if there is none.
+    /// Returns the counter of this name, 0 if there is none.
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 }
 
 impl Results {
-    /// Makes rows and ratios out of the runs that there are.
+    /// Computes rows and ratios from the runs so far.
     pub fn conclude(&mut self) {
         self.rows.clear();
         self.ratios.clear();
@@ -169,7 +169,7 @@ impl Results {
         })
     }
 
-    /// The times of any variant in parts of those of another, at a point; `None` when they have no
+    /// Returns the times of one variant relative to those of another, at a point; `None` if they have no
     /// round in common.
     pub fn compare(&self, point: usize, first: &str, second: &str) -> Option<Ratio> {
         let pairs = || {
@@ -206,7 +206,7 @@ impl Results {
         self.runs.iter().filter(move |run| run.point == point && run.variant == variant)
     }
 
-    /// A line for each variant, of its rows that have a place in the plot.
+    /// Returns a line for each variant, of those of its rows that have a place in the plot.
     pub(crate) fn series(&self, place: impl Fn(&Row) -> Option<(f64, f64)>) -> Vec<Series> {
         let of = |&name: &&'static str| {
             let rows = self.rows.iter().filter(|row| row.variant == name);
@@ -216,12 +216,12 @@ impl Results {
         self.about.variants.iter().map(of).collect()
     }
 
-    /// The rows of a point.
+    /// Returns the rows of a point.
     pub fn rows_at(&self, point: usize) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.point == point)
     }
 
-    /// How many runs were noisy.
+    /// Returns the number of noisy runs.
     pub fn noisy(&self) -> usize {
         self.runs.iter().filter(|run| run.noise.is_noisy).count()
     }
@@ -239,7 +239,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::experiment::{Focus, Point, Work};
 
-    /// Results of two variants at one point: in round r, `a` takes the first time, `b` the second.
+    /// Returns results of two variants at one point: in round r, `a` takes the first time, `b` the second.
     pub(crate) fn results(times: &[(u64, u64)]) -> Results {
         let work = Work { operations: 4, bytes: 1 << 20 };
         let params = [("size_bytes".to_owned(), work.bytes.into())].into_iter().collect();

@@ -24,8 +24,8 @@ use crate::experiment::Experiment;
 use crate::machine::{Noise, Watch};
 use crate::results::{Missing, Results, Row, Run};
 
-/// How to start a process that calls [`run_cell`](crate::run_cell) with its last argument, and
-/// prints the [`Outcome`] as a line of JSON.
+/// The command for a process that calls [`run_cell`](crate::run_cell) with its last argument, and prints the
+/// [`Outcome`] as a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launcher {
     /// The program.
@@ -34,7 +34,7 @@ pub struct Launcher {
     pub arguments: Vec<OsString>,
 }
 
-/// The processes of the run at hand, for those who would rather not wait for their end. Clones are the same.
+/// The processes of the current run, for callers that have to end them early. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct AtHand {
     state: Arc<Mutex<State>>,
@@ -42,10 +42,10 @@ pub struct AtHand {
 
 #[derive(Debug, Default)]
 struct State {
-    /// No process is to go on.
+    /// Set when no process is to go on.
     is_over: bool,
-    /// The group of the run's process and of all that it starts. It is there as long as that process was not
-    /// waited for, so that the number is no other's.
+    /// The process group of the run. It exists as long as its first process was not waited for, so that the
+    /// number belongs to no other group.
     group: Option<Pid>,
 }
 
@@ -54,7 +54,7 @@ impl AtHand {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the processes at hand, if there are any, and those that are started later.
+    /// Ends the current processes, if there are any, and those that are started later.
     pub fn end(&self) {
         self.change(|state| state.is_over = true);
     }
@@ -67,22 +67,22 @@ impl AtHand {
         let mut state = self.lock();
         change(&mut state);
         if let (true, Some(group)) = (state.is_over, state.group) {
-            // They may have ended. None of them has anything to leave in order.
+            // The processes may have ended. None of them has anything to clean up.
             kill_process_group(group, Signal::KILL).ok();
         }
     }
 }
 
-/// How often, and in which order.
+/// The number and the order of runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Runs of each variant at each point, 1 to [`stats::VALUES_MAX`].
     pub runs: usize,
     /// Fixes the order of the variants.
     pub seed: u64,
-    /// How runs are started.
+    /// The command for runs.
     pub launcher: Launcher,
-    /// Ends them early.
+    /// The handle that ends runs early.
     pub at_hand: AtHand,
 }
 
@@ -91,32 +91,32 @@ pub struct Settings {
 pub enum Event<'a> {
     /// The input of a point is being made.
     Prepare {
-        /// The point, for people.
+        /// The point's label.
         point: &'a str,
     },
     /// A run begins.
     Begin {
-        /// The point, for people.
+        /// The point's label.
         point: &'a str,
-        /// Which variant.
+        /// The variant.
         variant: &'a str,
-        /// Runs that are done.
+        /// The number of finished runs.
         done: usize,
-        /// Runs in all.
+        /// The number of all runs.
         total: usize,
     },
     /// A run was made.
     Done(&'a Run),
 }
 
-/// Runs all of an experiment. Tells `observe` what is happening; when `is_stopped` answers true,
-/// ends after the run at hand, without results.
+/// Runs an experiment. Reports its progress to `observe`; when `is_stopped` returns true, ends after the
+/// current run, without results.
 ///
-/// A variant that this machine cannot do, and one whose process fails, is left out from there on,
-/// and listed as [missing](Results::missing); a wrong result is listed too. The others go on.
+/// A variant that is unavailable on this machine, or whose process fails, is left out from then on, and
+/// listed as [missing](Results::missing); a wrong result is listed, too. The other variants go on.
 ///
 /// # Errors
-/// Inputs cannot be made, processes not be started.
+/// Inputs cannot be made, or processes cannot be started.
 pub fn run(
     experiment: &mut dyn Experiment,
     settings: &Settings,
@@ -167,7 +167,7 @@ pub fn run(
                 };
                 let ended = launch(settings, &results.about.directory, &spec);
                 if is_stopped() {
-                    return Ok(None); // what the run ended with may come from the signal
+                    return Ok(None); // the signal may have caused the run's outcome
                 }
                 match ended? {
                     Ok(run) => {
@@ -192,7 +192,7 @@ pub fn run(
     Ok(Some(results))
 }
 
-/// The order of a round. In as many rounds as there are variants, each is at each place once.
+/// Returns the order of a round. In as many rounds as there are variants, each is at each place once.
 fn order(variants: &[&'static str], seed: u64, round: usize) -> Vec<&'static str> {
     let mut order = variants.to_vec();
     let (block, turn) = (round / order.len().max(1), round % order.len().max(1));
@@ -201,7 +201,7 @@ fn order(variants: &[&'static str], seed: u64, round: usize) -> Vec<&'static str
     order
 }
 
-/// Runs a process to its end, and ends what it has started and left. Whose run it was is not told.
+/// Runs a process to its end, and ends processes that it has started and left behind.
 fn launch(
     settings: &Settings,
     directory: &Path,
@@ -214,7 +214,8 @@ fn launch(
     command.args(&launcher.arguments).arg(spec).current_dir(directory).stdin(Stdio::null());
     let watch = Watch::start()?;
     let begin = Instant::now();
-    // Whatever the run starts is in its group, and becomes a child of this process when its parent has ended.
+    // All processes of the run are in its group, and become children of this process when their parents have
+    // ended.
     let adopts = set_child_subreaper(Some(getpid()));
     adopts.context("adopt what runs leave")?;
     command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -237,11 +238,11 @@ fn launch(
             noise: Noise { is_noisy: noise.is_noisy || is_disturbed, ..noise },
         })),
         Ok(Outcome::Unavailable(reason)) => Ok(missing(reason, false)),
-        Err(error) => bail!("a run answered what is no measurement: {error}"),
+        Err(error) => bail!("the output of a run is no measurement: {error}"),
     }
 }
 
-/// Waits for the first process of a group of its own, and for the others, which end with it.
+/// Waits for the first process of its own group, and for the others, which are ended with it.
 fn wait(mut child: Child, at_hand: &AtHand) -> io::Result<Output> {
     let group = Pid::from_child(&child);
     at_hand.set(Some(group));
@@ -249,14 +250,14 @@ fn wait(mut child: Child, at_hand: &AtHand) -> io::Result<Output> {
     thread::scope(|scope| {
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
-        // Not reaped yet: the number stays its own.
+        // Not reaped yet, so that no other process gets its number.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let ended = retry_on_intr(|| waitid(WaitId::Pid(group), options));
         kill_process_group(group, Signal::KILL).ok();
         at_hand.set(None);
         ended?;
         let status = child.wait()?;
-        // Those that it left.
+        // The processes that it has left behind.
         while !matches!(waitpgid(group, WaitOptions::empty()), Err(errno) if errno != Errno::INTR) {
         }
         let joined = |thread: thread::ScopedJoinHandle<'_, io::Result<Vec<u8>>>| {

@@ -1,13 +1,13 @@
-//! The experiment `sched`: blocking file calls of many threads, and who does them.
+//! The experiment `sched`: blocking file calls of many threads, done in several ways.
 //!
 //! It repeats a study in which a scheduler of a Go program did the file calls of its goroutines on one
-//! thread, over Linux AIO, and lost to plain blocking calls at every small size: a buffered file is read
-//! within `io_submit`, so that the hand-over is all there is to be had. [`Variant::Aio`] is such a
-//! scheduler; [`Variant::Sakia`] is what programs use of the engine from plain threads; [`Variant::Ring`]
-//! sends to the engine's thread what that would do as plain calls.
+//! thread, over Linux AIO, and lost to plain blocking calls at every small size: `io_submit` itself reads a
+//! buffered file, so that AIO only adds the hand-over. [`Variant::Aio`] is such a scheduler;
+//! [`Variant::Sakia`] is the engine as used from plain threads; [`Variant::Ring`] sends to the engine's
+//! thread even the operations that it would do as plain calls.
 //!
-//! All variants have the same load, which says what each thread does. A run adds up what it reads and looks
-//! at what it wrote.
+//! All variants have the same load, which defines the work of each thread. A run adds up the bytes it reads,
+//! and checks those it wrote.
 
 mod figures;
 mod input;
@@ -43,41 +43,41 @@ pub const COUNT_MAX: u64 = 100_000_000;
 /// The most files.
 pub const FILES_MAX: usize = 1000;
 
-/// Threads and sizes, unless others are asked for.
+/// The default number of threads, and then the default sizes.
 const THREADS: usize = 2;
 const SIZES: [u64; 3] = [1000, 10_000, 100_000];
-/// Those of the matrix.
+/// The numbers of threads of the matrix, and then its sizes.
 const MATRIX_THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 const MATRIX_SIZES: [u64; 6] = [1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
-/// Those of the figures.
+/// The sizes of the figures.
 const FIGURE_SIZES: [u64; 10] =
     [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 const FIGURE_SIZES_QUICK: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
 
-/// Operations of a run unless told: as many as make up so many bytes, within bounds. The hand-overs of the
-/// most take about a second.
+/// The default number of operations of a run is that of this many bytes, within bounds. The largest number of
+/// hand-overs takes about a second.
 const BYTES: u64 = 2_000_000_000;
 const BYTES_QUICK: u64 = 500_000_000;
 const COUNT_MOST: u64 = 100_000;
 const COUNT_MOST_QUICK: u64 = 20_000;
 const COUNT_LEAST: u64 = 20;
-/// The most operations of a run in which each reads the clock, and of one that goes to the device.
+/// The most operations of a run in which each operation reads the clock, or goes to the device.
 const COUNT_TIMED: u64 = 10_000;
 const COUNT_DEVICE: u64 = 2000;
 
-/// Buffers of all threads take no more than this, nor than half of the available memory.
+/// The most memory for the buffers of all threads; also at most half of the available memory.
 const MEMORY_MAX: u64 = 2 << 30;
-/// Files take no more than this together.
+/// The most bytes of all files together.
 const DISK_MAX: u64 = 4 << 30;
-/// Files that are read from the device.
+/// The size of files that are read from the device.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-/// How it is measured.
+/// Notes on the method.
 const NOTES: [&str; 4] = [
-    "r: reads, w: writes, d: past the page cache; then the bytes of an operation, in powers of ten, and \
+    "r: reads, w: writes, d: bypassing the page cache; then the bytes of an operation, in powers of ten, and \
      the number of threads.",
     "blocking: each thread makes plain calls. aio: each hands its request to one scheduler thread on \
-     Linux AIO, and sleeps until it is done. sakia: the engine, as programs use it from plain threads: \
+     Linux AIO, and sleeps until it is done. sakia: the engine, as used from plain threads: \
      wait makes the plain call. ring: each sends its request to the engine's thread, where nothing is a \
      plain call.",
     "Threads, contexts, rings and buffers are there before what is measured begins, and buffers are used \
@@ -85,27 +85,27 @@ const NOTES: [&str; 4] = [
     "Ends of what is read are added up while it is measured; all bytes of each thread's last read, and of \
      what was written, afterwards.",
 ];
-/// The same where more is.
+/// A further note, if the clock is read.
 const NOTE_ON_CLOCKS: &str = "Each operation reads the clock twice. Counters with the name of a call, or \
                               op, have the mean and the standard deviation of its time in the run in the \
                               middle; plots those of all runs.";
-/// And where the device is.
+/// A further note, if operations go to the device.
 const NOTE_ON_DEVICES: &str = "What goes to the device is a part of the file that no other operation of \
                                the run has, in an order in which nothing is read ahead.";
 
-/// Which points there are.
+/// The points to measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// As the options say.
+    /// The points of the options.
     #[default]
     Testbench,
     /// Reads and writes, 1 to 16 threads, 10^3 to 10^8 bytes.
     Matrix,
-    /// How long a read takes to return, of two threads.
+    /// The time until a read returns, with two threads.
     Fig4,
-    /// How long system calls take, of one thread.
+    /// The time of system calls, with one thread.
     Fig5,
-    /// How long a read past the page cache takes to return, of one thread.
+    /// The time until a read that bypasses the page cache returns, with one thread.
     Fig6,
 }
 
@@ -114,34 +114,34 @@ pub enum Mode {
 pub struct Options {
     /// The mode: it chooses the points; other options narrow the choice.
     pub mode: Mode,
-    /// Threads; each number with each size is a point. None: as usual.
+    /// Numbers of threads; each is a point with each size. Empty: the default.
     pub threads: Vec<usize>,
-    /// Bytes of reads. With writes too, as many as there are sizes of these, or one.
+    /// Sizes of reads. With writes, there must be one size, or as many as sizes of writes.
     pub read_sizes: Vec<u64>,
-    /// Bytes of writes.
+    /// Sizes of writes.
     pub write_sizes: Vec<u64>,
-    /// Reads of all threads together; `None`: the default for their size.
+    /// Reads over all threads; `None`: the default for their size.
     pub reads: Option<u64>,
-    /// Writes of all threads together.
+    /// Writes over all threads.
     pub writes: Option<u64>,
-    /// Bytes from one read to the next on the same file; `None`: 0 where the page cache has the file, and
-    /// to the next block otherwise.
+    /// Bytes from one read of a file to the next; `None`: 0 if the page cache has the file, and otherwise the
+    /// distance to the next block.
     pub read_step: Option<u64>,
-    /// The same of writes; at least their size, or 0.
+    /// The same for writes; 0, or at least their size.
     pub write_step: Option<u64>,
-    /// Files that are made, and used in turn.
+    /// The number of files to make, which are used in turn.
     pub files: usize,
-    /// Files that are read instead.
+    /// Existing files to read instead.
     pub others: Vec<PathBuf>,
-    /// Reads and writes alternate.
+    /// Set if reads and writes alternate.
     pub mix: bool,
-    /// Files have holes where nothing was written.
+    /// Set if files have holes where nothing was written.
     pub sparse: bool,
-    /// Files are dropped from the page cache before each run.
+    /// Set if files are dropped from the page cache before each run.
     pub cold: bool,
-    /// Past the page cache.
+    /// Set if the page cache is bypassed.
     pub direct: bool,
-    /// Fewer of everything.
+    /// Do less of everything.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -150,14 +150,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Checks that the options fit together.
+    /// Checks that the options are consistent.
     ///
     /// # Errors
     /// Two options contradict each other; the error names them by the flags of the command line.
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
         let is_testbench = self.mode == Mode::Testbench;
-        let is_set = !is_testbench; // the mode says what is measured
+        let is_set = !is_testbench; // the mode defines the points
         let is_figure = is_set && self.mode != Mode::Matrix;
         let is_fig5 = self.mode == Mode::Fig5;
         let (has_reads, has_writes) = (!read_sizes.is_empty(), !write_sizes.is_empty());
@@ -203,7 +203,7 @@ impl Options {
     }
 }
 
-/// The experiment, with its files. Dropping it removes those that it made.
+/// The experiment, with its files. Dropping it removes the files that it made.
 #[derive(Debug)]
 pub struct Sched {
     options: Options,
@@ -226,7 +226,7 @@ struct Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     threads: usize,
-    /// 0: none.
+    /// 0: no reads.
     read_size: u64,
     write_size: u64,
     direct: bool,
@@ -236,8 +236,8 @@ impl Sched {
     /// Determines the points that can be measured, and makes a directory for the files.
     ///
     /// # Errors
-    /// Options that contradict each other, or ask for more than memory or disk should have to bear. There is
-    /// no direct I/O in the directory. As `mkdir(2)`, with the path.
+    /// The options contradict each other, or exceed the limits of memory or disk. There is no direct I/O in
+    /// the directory. As `mkdir(2)`, with the path.
     pub fn new(options: Options) -> anyhow::Result<Self> {
         options.check()?;
         let input = Input::new(&options.directory, options.sparse)?;
@@ -247,7 +247,7 @@ impl Sched {
             Mode::Fig4 | Mode::Fig6 => Timing::Operations,
             Mode::Fig5 => Timing::Calls,
         };
-        // An engine's wait makes the call that `blocking` makes: there is nothing more to be traced.
+        // An engine's wait makes the same call as `blocking`: there is nothing more to trace.
         let is_traced = |variant: &Variant| timing != Timing::Calls || *variant != Variant::Sakia;
         let variants: Vec<_> = options.variants.iter().copied().filter(is_traced).collect();
         let variants = Variant::names(&variants);
@@ -277,17 +277,17 @@ impl Sched {
 
     fn title(&self) -> String {
         let what = match self.options.mode {
-            Mode::Testbench | Mode::Matrix => "file calls of many threads, and who does them",
-            Mode::Fig4 => "how long a read takes to return",
-            Mode::Fig5 => "how long the system calls of a read take",
-            Mode::Fig6 => "how long a read past the page cache takes to return",
+            Mode::Testbench | Mode::Matrix => "file calls of many threads, done in several ways",
+            Mode::Fig4 => "time until a read returns",
+            Mode::Fig5 => "time of the system calls of a read",
+            Mode::Fig6 => "time until a read that bypasses the page cache returns",
         };
         let direct = self.loads.iter().filter(|load| load.direct).count();
         let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
         let cache = match direct {
             0 => cached.to_owned(),
-            all if all == self.loads.len() => "past the page cache (O_DIRECT)".to_owned(),
-            _ => format!("{cached}, and past it (O_DIRECT)"),
+            all if all == self.loads.len() => "bypassing the page cache (O_DIRECT)".to_owned(),
+            _ => format!("{cached}, and bypassed (O_DIRECT)"),
         };
         let content = if self.options.sparse { "sparse" } else { "dense" };
         format!("{what}; {content} files, {cache}")
@@ -320,7 +320,7 @@ impl Sched {
         notes
     }
 
-    /// The points, without the numbers of operations.
+    /// Returns the points, without the numbers of operations.
     fn shapes(&self) -> Vec<Shape> {
         let Options { mode, threads, read_sizes, write_sizes, quick, direct, .. } = &self.options;
         let figure: &[u64] = if *quick { &FIGURE_SIZES_QUICK } else { &FIGURE_SIZES };
@@ -360,7 +360,7 @@ impl Sched {
         shapes
     }
 
-    /// Adds a point, or says why not.
+    /// Adds a point, or the reason why it is left out.
     fn add(&mut self, shape: Shape, alignment: Option<u64>) -> anyhow::Result<()> {
         let align = match (shape.direct, alignment) {
             (false, _) => 1,
@@ -397,7 +397,7 @@ impl Sched {
             bytes_words(DISK_MAX)
         );
         if self.loads.contains(&load) {
-            return Ok(()); // two sizes that come to the same when aligned
+            return Ok(()); // two sizes may be equal after alignment
         }
         let mut params = Params::new();
         params.insert("threads".into(), load.threads.into());
@@ -461,7 +461,7 @@ impl Sched {
         })
     }
 
-    /// How many operations of a size can be measured in about a second.
+    /// Returns the number of operations of a size that can be measured in about a second.
     fn count(&self, size: u64, threads: usize, is_device: bool) -> u64 {
         let (bytes, most) = match self.options.quick {
             true => (BYTES_QUICK, COUNT_MOST_QUICK),
@@ -473,12 +473,12 @@ impl Sched {
             return (DEVICE_BYTES / step).clamp(1, COUNT_DEVICE);
         }
         let count = (bytes / size).clamp(COUNT_LEAST, most);
-        // Each thread has as many as the others.
+        // Each thread has the same number.
         count.next_multiple_of(threads as u64)
     }
 }
 
-/// A point for people: `r 1 kB x2` are reads of two threads.
+/// Returns the label of a point: `r 1 kB x2` are reads of two threads.
 fn label(load: &Load) -> String {
     let size = |share: &Share| decimal(share.size as u64);
     let direct = if load.direct { "d" } else { "" };
@@ -490,7 +490,7 @@ fn label(load: &Load) -> String {
     }
 }
 
-/// Bytes in powers of ten, as the study has them, where that is a short number.
+/// Returns bytes in powers of ten, as in the study, if that is a short number.
 fn decimal(count: u64) -> String {
     match count {
         0 => "0 B".into(),
@@ -573,7 +573,7 @@ impl Experiment for Sched {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let Task { load, timing } = spec.task()?;
-    ensure!((1..=THREADS_MAX).contains(&load.threads), "threads of no use");
+    ensure!((1..=THREADS_MAX).contains(&load.threads), "a number of threads out of range");
     ensure!(!load.files.is_empty(), "no files");
     cell::measure(|meter| variants::work(variant, &load, timing, meter))
 }

@@ -1,7 +1,7 @@
-//! Directories that experiments make for themselves, and which of them are left.
+//! Directories that experiments make for themselves, and a list of those that are left.
 //!
-//! Each goes with its value. A program that has to end before that, since a disk is slow to remove what is in
-//! them, asks here what it leaves behind.
+//! Each is removed with its value. A program that has to end before that, since a disk is slow to remove the
+//! contents, gets from here a list of what it leaves behind.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::fs::syncfs;
 use sakia_bench_support::place;
 use tempfile::TempDir;
 
-/// All that this process has made.
+/// All directories that this process has made.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Makes a directory, which goes with the value, whose name begins with `prefix`.
+/// Makes a directory whose name begins with `prefix`, and which is removed with the value.
 ///
 /// # Errors
 /// As `mkdir(2)`.
@@ -29,7 +29,7 @@ pub(crate) fn directory(prefix: &str, parent: &Path) -> anyhow::Result<TempDir> 
     Ok(made)
 }
 
-/// Brings a file system to its disk: dirty data cannot be dropped from a cache.
+/// Writes a file system to its disk: dirty data cannot be dropped from a cache.
 ///
 /// # Errors
 /// As `open(2)` and `syncfs(2)`, with the path.

@@ -1,6 +1,6 @@
-//! The experiment `send-file`: a server that sends a file that is in the page cache.
+//! The experiment `send-file`: a server that sends a cached file.
 //!
-//! The kernel sends its pages as they are, so that little is left to be done but calls, and waiting for room.
+//! The kernel sends the pages without copying, so that the rest is calls, and waiting for room.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,13 +37,13 @@ pub const NAME: &str = "send-file";
 
 /// The largest file.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
-/// Bytes that a run sends, about.
+/// Approximate number of bytes that a run sends.
 const BYTES: u64 = 1 << 30;
 /// The divisor that gives the number of warm-up requests from the number of measured ones.
 const WARMUP_PART: u64 = 5;
-/// A quick look sends so many times less of small files.
+/// A quick look divides the number of sends of small files by this.
 const QUICK_PART: u64 = 4;
-/// Names of counters: sends by a ring, and those of them that were to be without a copy and were not.
+/// Names of counters: sends by a ring; then those zero-copy sends that the kernel has copied.
 const SENDS: &str = "ring.sends";
 const COPIED: &str = "ring.sends_copied";
 /// Bytes of a piece that is read and written.
@@ -54,9 +54,9 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Options {
     /// Bytes of the file; each is a point.
     pub sizes: Vec<u64>,
-    /// How often a run sends it; `None`: about a GiB, and once at least.
+    /// The number of times that a run sends it; `None`: about a GiB, and at least once.
     pub requests: Option<u64>,
-    /// A quarter of that.
+    /// Send a quarter of that.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -65,7 +65,7 @@ pub struct Options {
 }
 
 named! {
-    /// A way to send.
+    /// A variant of the server.
     pub enum Variant {
         /// `send_file` on the ring.
         Uring = "uring",
@@ -75,20 +75,20 @@ named! {
         Copy = "copy",
         /// A thread with a loop of `sendfile(2)`.
         Blocking = "blocking",
-        /// The least that a server pays whose calls do not wait: a thread with `sendfile(2)` and `poll(2)`.
+        /// The minimum for a server with non-blocking calls: a thread with `sendfile(2)` and `poll(2)`.
         Floor = "floor",
-        /// The least with the promises of `send_file`: as `floor`, by calls that raise no `SIGPIPE` and wait
-        /// for no device.
+        /// The minimum with the guarantees of `send_file`: as `floor`, by calls that raise no `SIGPIPE` and
+        /// wait for no device.
         Careful = "careful",
         /// The same bytes from memory, by sends of a ring.
         Send = "send",
-        /// The same by sends that do not copy, unless the kernel does.
+        /// The same bytes by zero-copy sends, which the kernel may copy anyway.
         SendZc = "send-zc",
     }
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Poll, Self::Copy, Self::Blocking];
 }
 
@@ -104,7 +104,7 @@ pub struct SendFile {
     directory: TempDir,
 }
 
-/// The input of a server beside its task.
+/// The input of a server besides its task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Input {
     #[serde(flatten)]
@@ -113,7 +113,7 @@ struct Input {
 }
 
 impl SendFile {
-    /// Finds out where the sockets can be, and makes a directory for the files.
+    /// Determines the place for the sockets, and makes a directory for the files.
     ///
     /// # Errors
     /// See [`Place::detect`]. As `mkdir(2)`.
@@ -127,7 +127,7 @@ impl SendFile {
         let messages: Vec<_> = options.sizes.iter().map(|&size| messages(size, &options)).collect();
         let variants = Variant::names(&options.variants);
         let about = About {
-            title: "a server that sends a file of the page cache".into(),
+            title: "a server that sends a cached file".into(),
             notes: notes(&place),
             points: messages.iter().map(point).collect(),
             pairs: pairs(&variants),
@@ -151,7 +151,7 @@ fn pairs(variants: &[&'static str]) -> Vec<(&'static str, &'static str)> {
     pairs
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!("Sockets are here: {}.", place.describe()),
@@ -199,7 +199,7 @@ impl Experiment for SendFile {
         let (path, messages) = (self.file(point), self.messages[point]);
         let write = |path: &Path| {
             load::write_stream(File::create(path)?, messages.message_bytes as u64)?;
-            // Dirty pages are written back now: later, their write-back would take time from the variants.
+            // Dirty pages are written back now: a later write-back would take time from the variants.
             File::open(path)?.sync_all()
         };
         write(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -283,7 +283,7 @@ fn work(variant: Variant, task: &Task, file: PathBuf, meter: &mut Meter) -> anyh
     net::through_runtime(task, meter, engine, move |stream| send(stream, file.clone()))
 }
 
-/// How many answers the load asks for next; none at the end.
+/// Returns the number of answers that the load asks for next; 0 at the end.
 async fn asked(stream: &mut sakia::net::TcpStream) -> u64 {
     let number = stream.read_exact(vec![0; 8]).await.buffer().ok();
     number.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
@@ -362,7 +362,7 @@ fn send_memory(
             for _ in 0..u64::from_be_bytes(asked) {
                 sender.send(&stream)?;
             }
-            // The buffer is the program's again only then.
+            // Only then the buffer belongs to the program again.
             sender.settle()?;
             let Counts { sends, copied, .. } = sender.counts();
             let (sends, copied) = (sends - before.sends, copied - before.copied);
@@ -379,7 +379,7 @@ fn send_memory(
     Ok(done)
 }
 
-/// As [`send_blocking`], but that no call waits for the peer: that is done by `poll(2)`.
+/// As [`send_blocking`], but no call waits for the peer: `poll(2)` does.
 fn send_ready(mut stream: &TcpStream, path: &Path, is_careful: bool) -> io::Result<u64> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();

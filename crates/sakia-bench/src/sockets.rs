@@ -1,8 +1,8 @@
 //! The experiment `sockets`: programs on the sockets of `sakia-socket`, inside a toy enclave.
 //!
-//! Each call of the host costs a set time more than its system call, as an exit of an enclave or a trap of a
-//! sandbox does. Reading ahead and gathering save calls and cost copies. The other ends of
-//! all connections are plain sockets of the kernel in another process.
+//! Each call of the host costs a set time besides its system call, as an exit of an enclave or a trap of a
+//! sandbox does. Reading ahead and gathering save calls, and cost copies. The other ends of all connections
+//! are plain sockets of the kernel in another process.
 
 mod programs;
 mod server;
@@ -25,20 +25,20 @@ use crate::run::Launcher;
 /// The name of the experiment.
 pub const NAME: &str = "sockets";
 
-/// Microseconds that a call of the host takes more than its system call, unless others are asked for.
+/// The default costs of a host call besides its system call, in microseconds.
 pub const EXITS_US: [u64; 4] = [0, 1, 4, 10];
-/// Those of a quick look.
+/// The same in a quick look.
 pub const QUICK_EXITS_US: [u64; 2] = [0, 4];
-/// The most.
+/// The largest such cost.
 pub const EXIT_US_MAX: u64 = 1000;
 
-/// The time that a run of `plain` takes, about, without exits; it grows with them.
+/// Approximate time of a run of `plain` without exits; it grows with them.
 const RUN_NS: u64 = 400_000_000;
-/// The same of a quick look.
+/// The same in a quick look.
 const QUICK_RUN_NS: u64 = 150_000_000;
-/// One part of so many comes before what is measured, of all but streams to the server.
+/// The warm-up is one part in this many of the measured work, except for streams to the server.
 const WARMUP_PART: u64 = 5;
-/// Datagrams under way.
+/// The number of datagrams in flight.
 const DATAGRAMS: u64 = 32;
 
 named! {
@@ -54,14 +54,14 @@ named! {
         Threads = "threads",
         /// A loop that sends datagrams back.
         Datagrams = "udp",
-        /// The loop of iperf3 that receives: a wait, then a read of each connection that is ready.
+        /// The receiving loop of iperf3: a wait, then a read of each ready connection.
         SelectReceive = "iperf-receive",
-        /// The loop of iperf3 that sends: a wait, then 10 writes by each connection that has room.
+        /// The sending loop of iperf3: a wait, then 10 writes by each connection that has room.
         SelectSend = "iperf-send",
     }
 }
 
-/// A program at its work.
+/// A program with a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// The program.
@@ -113,13 +113,13 @@ pub const QUICK_CELLS: [&str; 7] = [
     "iperf-receive-1",
 ];
 
-/// Bytes of a request in a loop of events, and of a thread.
+/// Bytes of a request of an event loop, and of a thread.
 const REQUEST_BYTES: usize = 64;
 /// Bytes of a read or write of iperf3.
 const IPERF_BYTES: usize = 128 << 10;
 
 impl Cell {
-    /// The name: that of the program, and bytes of a call or the number of connections.
+    /// Returns the name: that of the program, and bytes of a call or the number of connections.
     pub fn name(self) -> String {
         let Self { program, size } = self;
         match size % 1024 {
@@ -128,7 +128,7 @@ impl Cell {
         }
     }
 
-    /// The cells that `name` names: one, or all of a program.
+    /// Returns the cells of this name: one, or all of a program.
     pub fn by_name(name: &str) -> Vec<Self> {
         let is_named = |cell: &Self| cell.name() == name || cell.program.name() == name;
         CELLS.into_iter().filter(is_named).collect()
@@ -141,7 +141,7 @@ impl Cell {
         }
     }
 
-    /// Bytes of a call, or of a message.
+    /// Returns the bytes of a call, or of a message.
     fn block_bytes(self) -> usize {
         match self.program {
             Program::Send | Program::Receive | Program::Datagrams => self.size,
@@ -150,7 +150,7 @@ impl Cell {
         }
     }
 
-    /// The time of an operation, about, and its calls of the host if each call of the program is one.
+    /// Returns the approximate time of an operation, and its host calls if each call of the program is one.
     fn estimate(self) -> (u64, u64) {
         let of_block = |bytes: usize| 350 + bytes as u64 / 4;
         match self.program {
@@ -163,11 +163,11 @@ impl Cell {
         }
     }
 
-    /// The work of the load.
+    /// Returns the work of the load.
     fn work(self, exit_us: u64, options: &Options) -> load::Work {
         let (ns, calls) = self.estimate();
         let run_ns = if options.quick { QUICK_RUN_NS } else { RUN_NS };
-        // With exits the other variants make ever fewer calls: it takes more work to measure them.
+        // With exits the other variants make fewer and fewer calls: measuring them takes more work.
         let usual = run_ns * (5 + exit_us.min(10)) / 5 / (ns + calls * exit_us * 1000);
         let of_each = options.operations.unwrap_or(usual).div_ceil(self.connections() as u64);
         let warmup = of_each.div_ceil(WARMUP_PART);
@@ -192,13 +192,13 @@ impl Cell {
 /// The points and variants of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cells; with each exit a point.
+    /// The cells; each is a point with each exit.
     pub cells: Vec<Cell>,
-    /// Microseconds that a call of the host takes more than its system call.
+    /// The costs of a host call besides its system call, in microseconds.
     pub exits_us: Vec<u64>,
     /// Calls, or requests, of a run; `None`: enough for about half a second of `plain`.
     pub operations: Option<u64>,
-    /// Fewer of these.
+    /// Take fewer cells and exits, and less work.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -207,23 +207,23 @@ pub struct Options {
 }
 
 named! {
-    /// How the sockets behave.
+    /// The behavior of the sockets.
     pub enum Variant {
-        /// Each call is one of the host.
+        /// Each call is a call of the host.
         Plain = "plain",
-        /// As a layer does unless told otherwise: reads are made ahead on evidence.
+        /// The default of a layer: reading ahead on evidence.
         Default = "default",
-        /// The same, and writes are gathered on evidence.
+        /// Reading ahead, and gathering writes, on evidence.
         Gathered = "gathered",
-        /// Reads are always made ahead.
+        /// Always reading ahead.
         Ahead = "ahead",
-        /// Reads are always made ahead, and writes always gathered.
+        /// Always reading ahead, and always gathering writes.
         All = "all",
     }
 }
 
 impl Variant {
-    /// The options of the layer.
+    /// Returns the options of the layer.
     fn options(self) -> sakia_socket::Options {
         let mut options = sakia_socket::Options::default();
         let (read_ahead, gather) = match self {
@@ -258,7 +258,7 @@ struct Input {
 }
 
 impl Sockets {
-    /// Finds out where the connections can be made.
+    /// Determines the place for the connections.
     ///
     /// # Errors
     /// See [`Place::detect`].
@@ -287,7 +287,7 @@ impl Sockets {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!(
@@ -385,7 +385,7 @@ impl Experiment for Sockets {
     }
 }
 
-/// The counter of all calls that leave.
+/// The counter of all calls that leave the enclave.
 const EXITS: &str = "exits";
 
 fn bytes_per_second(count: u64) -> String {

@@ -1,6 +1,6 @@
-//! The experiment `tcp-sum`: the sum of the bytes that come by a TCP connection.
+//! The experiment `tcp-sum`: the sum of the bytes received on a TCP connection.
 //!
-//! It repeats one that was made with Async, an OCaml library: with one connection and blocks of 128 KiB a
+//! It repeats an experiment with Async, an OCaml library: with one connection and blocks of 128 KiB a
 //! prototype on io_uring was 2 % slower than the library's loop on epoll.
 
 use std::io;
@@ -23,11 +23,11 @@ use crate::run::Launcher;
 /// The name of the experiment.
 pub const NAME: &str = "tcp-sum";
 
-/// Bytes sent, unless others are asked for.
+/// The default numbers of bytes sent.
 pub const SIZES: [u64; 3] = [256 << 20, 1 << 30, 2 << 30];
-/// Bytes of a quick look.
+/// The number of bytes in a quick look.
 pub const QUICK_SIZE: u64 = 256 << 20;
-/// Bytes that each read asks for, unless others are asked for.
+/// The default number of bytes of each read.
 pub const BLOCK_BYTES: usize = 128 << 10;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +37,7 @@ pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 pub struct Options {
     /// Bytes sent; each is a point.
     pub sizes: Vec<u64>,
-    /// Bytes that each read asks for, 1 to [`BLOCK_BYTES_MAX`].
+    /// Bytes of each read, 1 to [`BLOCK_BYTES_MAX`].
     pub block_bytes: usize,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -48,11 +48,11 @@ pub struct Options {
 }
 
 named! {
-    /// A way to receive.
+    /// A variant of the receiver.
     pub enum Variant {
         /// The ring, as the driver decides by itself.
         Uring = "uring",
-        /// The ring, and nothing done by plain calls.
+        /// The ring, without plain calls.
         Ring = "ring",
         /// Epoll.
         Poll = "poll",
@@ -66,7 +66,7 @@ named! {
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
 }
 
@@ -79,7 +79,7 @@ pub struct TcpSum {
 }
 
 impl TcpSum {
-    /// Finds out where the connections can be made.
+    /// Determines the place for the connections.
     ///
     /// # Errors
     /// See [`Place::detect`].
@@ -104,7 +104,7 @@ impl TcpSum {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!("Connections are made here: {}.", place.describe()),
@@ -179,7 +179,7 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
 
 fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done> {
     let block_bytes = task.block_bytes;
-    ensure!((1..=BLOCK_BYTES_MAX).contains(&block_bytes), "blocks of no use");
+    ensure!((1..=BLOCK_BYTES_MAX).contains(&block_bytes), "a block size out of range");
     let (engine, receives) = match variant {
         Variant::Uring => (Engine::URING, false),
         Variant::Ring => (Engine::RING, false),
@@ -198,7 +198,7 @@ fn work(variant: Variant, task: Task, meter: &mut Meter) -> anyhow::Result<Done>
     }
 }
 
-/// By reads into a buffer of ours.
+/// Sums by reads into a buffer of the program.
 async fn sum_read(mut stream: sakia::net::TcpStream, block_bytes: usize) -> io::Result<u64> {
     let mut block = AlignedBuf::zeroed(block_bytes);
     let mut total = 0u64;
@@ -212,7 +212,7 @@ async fn sum_read(mut stream: sakia::net::TcpStream, block_bytes: usize) -> io::
     }
 }
 
-/// By receives into memory of the runtime.
+/// Sums by receives into memory of the runtime.
 async fn sum_received(mut stream: sakia::net::TcpStream) -> io::Result<u64> {
     let mut total = 0u64;
     loop {

@@ -1,4 +1,4 @@
-//! Results for people: a table for each point, ratios, and in plain words who wins and why.
+//! Results for people: a table for each point, ratios, and the fastest variant with the reason.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -42,7 +42,7 @@ impl Display for Text<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Column(pub(crate) &'static str, usize, pub(crate) fn(&Results, &Row) -> String);
 
-/// The columns of a table, the first one left out. Of requests the figures are those of one.
+/// Returns the columns of a table after the first. For requests the figures are those of one.
 pub(crate) fn columns(focus: Focus) -> [Column; 7] {
     let wall_ms = |width| Column("wall ms", width, |_, row| ms(row.wall_ns.median));
     let wall_range = Column("min to max", 18, |_, row| range(row.wall_ns, ms));
@@ -146,7 +146,7 @@ fn ns_of_each(results: &Results, row: &Row) -> impl Fn(u64) -> String {
     |ns| format!("{:.1}", of_each(results, row, ns))
 }
 
-/// The columns that labels of points take.
+/// Returns the width of the labels of points.
 fn label_width(results: &Results) -> usize {
     let labels = results.about.points.iter().map(|point| point.label.chars().count());
     labels.max().unwrap_or(0).max(12)
@@ -156,7 +156,7 @@ fn most_or_none(results: &Results, row: &Row, name: &str) -> String {
     most(results, row, name).map_or("-".into(), |most| most.to_string())
 }
 
-/// The most that any run of the row counted under this name.
+/// Returns the largest value of this counter in any run of the row.
 fn most(results: &Results, row: &Row, name: &str) -> Option<u64> {
     let of_row = |run: &&Run| run.point == row.point && run.variant == row.variant;
     let runs = results.runs.iter().filter(of_row);
@@ -186,7 +186,7 @@ fn table(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Result 
     Ok(())
 }
 
-/// The rest of a line: cells, each of a width at least.
+/// Writes the rest of a line: cells, each with a minimum width.
 fn line<T: Display>(
     f: &mut Formatter<'_>,
     cells: impl IntoIterator<Item = (T, usize)>,
@@ -227,7 +227,7 @@ fn ratios(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
     Ok(())
 }
 
-/// Processor times of requests that differ by less are called equal.
+/// Processor times of requests that differ by less count as equal.
 const TIE: f64 = 0.05;
 
 fn is_tie(ratio: f64) -> bool {
@@ -242,7 +242,7 @@ pub(crate) fn bounds_name(results: &Results) -> &'static str {
     }
 }
 
-/// The bounds of a ratio of wall time, or of processor time.
+/// Returns the text for the bounds of a ratio of wall time, or of processor time.
 pub(crate) fn bounds([low, high]: [f64; 2]) -> String {
     format!("{low:.2} to {high:.2}")
 }
@@ -258,17 +258,17 @@ fn verdict(f: &mut Formatter<'_>, results: &Results, point: usize) -> fmt::Resul
     Ok(())
 }
 
-/// How a variant does.
+/// The standing of a variant.
 pub(crate) struct Standing<'a> {
     pub(crate) variant: &'a str,
-    /// In words that go on after the name.
+    /// The text that follows the name.
     pub(crate) words: String,
     /// An explanation from the counters.
     pub(crate) reason: Option<&'a str>,
 }
 
-/// The variants of a point, the fastest first; of requests the one with the least processor time, of threads
-/// the one with the fewest.
+/// Returns the variants of a point, the fastest first; for requests the one with the least processor time,
+/// for threads the one with the fewest.
 pub(crate) fn standings(results: &Results, point: usize) -> Vec<Standing<'_>> {
     let mut rows: Vec<&Row> = results.rows_at(point).collect();
     let by_cpu = results.about.focus == Focus::Requests;

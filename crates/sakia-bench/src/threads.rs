@@ -1,9 +1,9 @@
-//! The experiment `threads`: how many threads a process has while ten thousand reads of files are under way,
-//! and none of them is answered.
+//! The experiment `threads`: the number of threads of a process during ten thousand reads of files that are
+//! not answered yet.
 //!
-//! Go programs with many slow reads were seen to have as many threads, and to end when there were too many:
-//! a plain read holds its thread. Here the device answers nothing until all is begun that will be, so that
-//! the number does not depend on who is quicker, and the kernel's workers are counted like all others.
+//! Go programs with many slow reads were seen to have as many threads, and to crash with too many: a plain
+//! read holds its thread. Here the device answers nothing until no further read begins, so that the number
+//! does not depend on speed; the kernel's workers are counted like all other threads.
 
 mod census;
 mod gate;
@@ -31,29 +31,29 @@ use self::input::Input;
 /// The name of the experiment.
 pub const NAME: &str = "threads";
 
-/// Reads at the same time, unless others are asked for.
+/// The default number of reads at the same time.
 pub const READS: usize = 10_000;
-/// Those of a quick look.
+/// The same in a quick look.
 pub const QUICK_READS: usize = 1000;
-/// The most reads: a thread and a descriptor each.
+/// The most reads: each takes a thread and a descriptor.
 pub const READS_MAX: usize = 30_000;
-/// Bytes of a read, unless others are asked for.
+/// The default size of a read in bytes.
 pub const SIZE_BYTES: usize = 4096;
 /// The most bytes of all reads together: their files are in memory, some of them twice.
 pub const BYTES_MAX: u64 = 1 << 30;
-/// How late an answer of the FUSE file system is, unless told.
+/// The default delay of an answer of the FUSE file system.
 pub const DELAY: Duration = Duration::from_millis(10);
 
 /// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Reads at the same time, 1 to [`READS_MAX`], each of a file of its own.
+    /// Reads at the same time, 1 to [`READS_MAX`], each of its own file.
     pub reads: usize,
-    /// Bytes of each, at least 1.
+    /// Bytes of each read, at least 1.
     pub size_bytes: usize,
-    /// Past the page cache (`O_DIRECT`).
+    /// Set if the page cache is bypassed (`O_DIRECT`).
     pub direct: bool,
-    /// How late each answer of the FUSE file system is, once it answers.
+    /// The delay of each answer of the FUSE file system, once it answers.
     pub delay: Duration,
     /// The places of the files; each is a point.
     pub places: Vec<Place>,
@@ -78,10 +78,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Checks that the options make sense.
+    /// Checks that the options are consistent.
     ///
     /// # Errors
-    /// More than [`BYTES_MAX`] in all; direct reads that are not of whole blocks.
+    /// More than [`BYTES_MAX`] in all, or direct reads that are not whole blocks.
     pub fn check(&self) -> anyhow::Result<()> {
         let all = self.reads as u64 * self.size_bytes as u64;
         ensure!(all <= BYTES_MAX, "all reads together are more than {}", bytes(BYTES_MAX));
@@ -94,26 +94,26 @@ impl Options {
 named! {
     /// The place of the files.
     pub enum Place {
-        /// On an ext4, whose disk has room for all reads in its queue.
+        /// On an ext4, whose disk's queue has room for all reads.
         Disk = "disk",
-        /// The same with a queue that is soon full, as most devices have.
+        /// On an ext4 whose disk has a queue that is soon full, as most devices have.
         Full = "full",
         /// On a FUSE file system.
         Fuse = "fuse",
-        /// In a directory of the user's, where nothing is held.
+        /// In a directory of the user, where nothing is held.
         Path = "path",
     }
 }
 
 impl Place {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 3] = [Self::Disk, Self::Full, Self::Fuse];
 }
 
 named! {
     /// A way to read.
     pub enum Variant {
-        /// An engine on the ring, as it is by itself, and a thread that awaits all reads.
+        /// An engine on the ring with default options, and a thread that awaits all reads.
         Uring = "uring",
         /// An engine on epoll and threads, and a thread that awaits all reads.
         Poll = "poll",
@@ -124,12 +124,12 @@ named! {
     }
 }
 
-/// The experiment, with the files of the point at hand. Dropping it removes them.
+/// The experiment, with the files of the current point. Dropping it removes them.
 #[derive(Debug)]
 pub struct ManyReads {
     options: Options,
     about: About,
-    /// The place of the point at hand.
+    /// The place of the current point.
     input: Option<Input>,
     /// The working directory of runs, with the socket of the gate's keeper.
     scratch: TempDir,
@@ -147,8 +147,8 @@ struct Task {
 }
 
 impl ManyReads {
-    /// Makes a directory for the runs. Places are made by [`prepare`](Experiment::prepare), which takes
-    /// root for all but [`Place::Path`].
+    /// Makes a directory for the runs. [`prepare`](Experiment::prepare) makes the places, which requires root
+    /// for all but [`Place::Path`].
     ///
     /// # Errors
     /// As `mkdir(2)` and [`check`](Options::check).
@@ -178,7 +178,7 @@ impl ManyReads {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(options: &Options) -> Vec<String> {
     let mut notes = vec![
         "Each read is of a file of its own, so that none is ahead for another. All files are open \
@@ -252,7 +252,7 @@ impl Experiment for ManyReads {
     }
 
     fn prepare(&mut self, point: usize, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
-        self.input = None; // before the next takes its memory, and its device
+        self.input = None; // frees its memory and its device for the next
         let place = self.options.places[point];
         let input = Input::new(place, &self.options, self.scratch.path(), is_stopped)?;
         Ok(self.input.insert(input).sum)
@@ -303,7 +303,7 @@ impl Experiment for ManyReads {
 pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let variant: Variant = spec.variant()?;
     let task: Task = spec.task()?;
-    ensure!(task.size_bytes > 0 && task.reads > 0, "reads of no use");
+    ensure!(task.size_bytes > 0 && task.reads > 0, "reads without bytes, or no reads");
     cell::measure(|meter| ways::work(variant, &task, meter))
 }
 

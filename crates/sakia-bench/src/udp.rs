@@ -1,6 +1,6 @@
 //! The experiment `udp`: a server that sends each datagram back to its sender.
 //!
-//! A datagram on a loopback costs little, so that the calls around it weigh more than with TCP.
+//! A datagram on a loopback costs little, so that system calls weigh more than with TCP.
 
 use std::io;
 use std::net::UdpSocket;
@@ -24,33 +24,33 @@ use crate::run::Launcher;
 /// The name of the experiment.
 pub const NAME: &str = "udp";
 
-/// Datagrams under way at a time, unless others are asked for.
+/// The default numbers of datagrams in flight.
 pub const IN_FLIGHT: [usize; 2] = [1, 32];
-/// The most: the usual buffer of a socket has room for them if they are small.
+/// The most datagrams in flight: the default buffer of a socket has room for them if they are small.
 pub const IN_FLIGHT_MAX: usize = 64;
-/// Bytes of a datagram, unless others are asked for.
+/// The default sizes of a datagram in bytes.
 pub const DATAGRAM_BYTES: [usize; 3] = [64, 512, 1500];
-/// The largest datagram: a window of them fits into the usual buffer of a socket.
+/// The largest datagram: a window of them fits into the default buffer of a socket.
 pub const DATAGRAM_BYTES_MAX: usize = 1500;
 
-/// Datagrams of a run with one under way, and with several.
+/// Datagrams of a run with one in flight, and with several.
 const REQUESTS_ALONE: u64 = 20_000;
 const REQUESTS: u64 = 100_000;
 /// The divisor that gives the number of warm-up messages from the number of measured ones.
 const WARMUP_PART: u64 = 5;
-/// A quick look has one datagram where others have so many.
+/// A quick look divides the number of datagrams by this.
 const QUICK_PART: u64 = 4;
 
 /// Options of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Datagrams under way at a time; with each size a point.
+    /// Numbers of datagrams in flight; each is a point with each size.
     pub in_flight: Vec<usize>,
     /// Bytes of a datagram.
     pub datagram_bytes: Vec<usize>,
     /// Datagrams of a run; `None`: enough for about half a second.
     pub requests: Option<u64>,
-    /// A quarter of these.
+    /// Send a quarter of these.
     pub quick: bool,
     /// The variants, in the order in which they are shown.
     pub variants: Vec<Variant>,
@@ -59,9 +59,9 @@ pub struct Options {
 }
 
 named! {
-    /// A way to serve.
+    /// A variant of the server.
     pub enum Variant {
-        /// The ring: receives all datagrams that have come, and sends them back as a batch.
+        /// The ring: receives all available datagrams, and sends them back as a batch.
         Uring = "uring",
         /// The ring, one datagram after the other.
         Single = "single",
@@ -71,7 +71,7 @@ named! {
         Blocking = "blocking",
         /// The ring: datagrams are received ahead, into memory of the runtime, and sent back one by one.
         Ahead = "ahead",
-        /// The least that a server pays: a thread with plain calls for batches.
+        /// The minimum for a server: a thread with plain calls for batches.
         Floor = "floor",
         /// The least that a server on a ring pays: a thread that waits on it for one datagram at a time.
         FloorRing = "floor-ring",
@@ -79,7 +79,7 @@ named! {
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Single, Self::Poll, Self::Blocking];
 }
 
@@ -94,7 +94,7 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Finds out where the sockets can be.
+    /// Determines the place for the sockets.
     ///
     /// # Errors
     /// See [`Place::detect`].
@@ -120,7 +120,7 @@ impl Udp {
     }
 }
 
-/// How it is measured.
+/// Returns the notes on the method.
 fn notes(place: &Place) -> Vec<String> {
     vec![
         format!("Sockets are here: {}.", place.describe()),
@@ -182,7 +182,7 @@ impl Experiment for Udp {
         let switches = a_message(row.voluntary_switches);
         let calls = match Variant::by_name(row.variant)? {
             Variant::Blocking => "2.000 system calls, ".into(),
-            // It does not count them.
+            // They do not count their system calls.
             Variant::Floor | Variant::FloorRing => String::new(),
             _ => format!("{:.3} system calls, ", a_message(system_calls(row))),
         };
@@ -205,7 +205,7 @@ impl Experiment for Udp {
     }
 }
 
-/// The system calls of a variant on a runtime: enters or waits, and plain calls.
+/// Returns the number of system calls of a variant on a runtime: enters or waits, and plain calls.
 fn system_calls(row: &Row) -> u64 {
     let plain = ["recv.inline", "send.inline", "recv.would_block", "send.would_block"];
     row.count("enters") + plain.iter().map(|name| row.count(name)).sum::<u64>()

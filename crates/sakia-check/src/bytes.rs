@@ -94,7 +94,7 @@ impl Content {
         self.size_min = len;
     }
 
-    /// Makes the file at least `len` long, with zeros behind its former end.
+    /// Makes the file at least `len` long, with zeros after its former end.
     pub fn extend_to(&mut self, len: usize) {
         if self.size_min < len {
             let values = self.values.len().max(len);

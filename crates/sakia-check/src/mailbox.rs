@@ -20,7 +20,7 @@ pub struct Way {
 
 /// The state of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LetterState {
     /// Unknown: its send is in flight, or was given up.
     Maybe,
     /// Sent at that moment.
@@ -36,7 +36,7 @@ struct Letter {
     /// The numbers of the descriptors sent with it.
     descriptors: Vec<usize>,
     began: u64,
-    state: State,
+    state: LetterState,
     /// The receipt that it is matched with.
     receipt: Option<usize>,
 }
@@ -75,7 +75,7 @@ impl Receipt {
         // A datagram that passed through several receives may have the length of any of them.
         let has_len =
             self.len.is_none_or(|told| told == len || rooms().any(|&other| told == len.min(other)));
-        letter.state != State::Refused
+        letter.state != LetterState::Refused
             && has_descriptors
             && has_len
             && (has_had(self.room) || rooms().any(|&other| has_had(other.min(self.room))))
@@ -122,7 +122,7 @@ impl Mailbox {
 
     /// Begins a send of these bytes. Returns its number.
     pub fn send(&mut self, bytes: Vec<u8>, descriptors: Vec<usize>) -> usize {
-        let (began, state) = (self.now(), State::Maybe);
+        let (began, state) = (self.now(), LetterState::Maybe);
         self.letters.push(Letter { bytes, descriptors, began, state, receipt: None });
         self.letters.len() - 1
     }
@@ -135,7 +135,7 @@ impl Mailbox {
     /// Records that the datagram was sent.
     pub fn sent(&mut self, letter: usize) {
         let at = self.now();
-        self.letters[letter].state = State::Sent { at };
+        self.letters[letter].state = LetterState::Sent { at };
     }
 
     /// Records that the datagram was not sent.
@@ -143,7 +143,7 @@ impl Mailbox {
     /// # Errors
     /// It was received.
     pub fn refused(&mut self, letter: usize) -> Result<(), String> {
-        self.letters[letter].state = State::Refused;
+        self.letters[letter].state = LetterState::Refused;
         let Some(receipt) = self.letters[letter].receipt.take() else { return Ok(()) };
         match self.find(receipt, &mut BTreeSet::new()) {
             true => Ok(()),
@@ -165,7 +165,7 @@ impl Mailbox {
 
     /// Returns the bytes of all datagrams that may be in transit or waiting.
     pub fn bytes_sent(&self) -> usize {
-        let on_way = self.letters.iter().filter(|letter| letter.state != State::Refused);
+        let on_way = self.letters.iter().filter(|letter| letter.state != LetterState::Refused);
         on_way.map(|letter| letter.bytes.len().max(1)).sum()
     }
 
@@ -223,7 +223,7 @@ impl Mailbox {
         let Some(late) = only.filter(|_| self.is_ordered && !self.way.reorders) else {
             return Ok(());
         };
-        let State::Sent { at: sent } = self.letters[late].state else { return Ok(()) };
+        let LetterState::Sent { at: sent } = self.letters[late].state else { return Ok(()) };
         let is_before = |entry: &&Entry| entry.ended < began && entry.began < began;
         let mut before = self.entries.iter().filter(is_before).filter_map(|entry| entry.only);
         match before.find(|&early| sent < self.letters[early].began) {
@@ -263,7 +263,7 @@ impl Mailbox {
     /// Returns the number of certainly sent datagrams without a receipt.
     fn outstanding(&self) -> usize {
         // In the other direction: a receipt for each datagram.
-        let sent = |letter: &&Letter| matches!(letter.state, State::Sent { .. });
+        let sent = |letter: &&Letter| matches!(letter.state, LetterState::Sent { .. });
         let sent: Vec<&Letter> = self.letters.iter().filter(sent).collect();
         let mut taken = vec![None; self.entries.len()];
         let matched = |&index: &usize| self.take(&sent, index, &mut taken, &mut BTreeSet::new());

@@ -12,7 +12,7 @@ pub enum Exit {
     Failure,
     /// 2: the command line is wrong.
     Usage,
-    /// The status of another program that was run.
+    /// The exit status of another program that was run.
     Status(u8),
     /// The program dies of this signal, as it would have without a handler. Shells show 128 more.
     Signal(i32),

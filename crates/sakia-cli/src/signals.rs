@@ -84,7 +84,8 @@ impl Signals {
 
     /// Returns a descriptor that becomes readable at the first signal.
     ///
-    /// # Errors `EMFILE`: no descriptor left.
+    /// # Errors
+    /// `EMFILE`: no descriptor left.
     pub fn readable(&self) -> io::Result<OwnedFd> {
         let (reader, writer) = UnixStream::pair()?;
         self.on_first(move || drop(writer));

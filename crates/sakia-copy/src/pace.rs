@@ -141,7 +141,7 @@ impl Pace {
         trial.made.files += files;
         trial.made.timed += timed;
         trial.made.time += time;
-        if self.judge(&mut trial, Instant::now()) {
+        if self.decide(&mut trial, Instant::now()) {
             for _ in 1..self.workers {
                 self.call.try_send(()).ok();
             }
@@ -149,7 +149,7 @@ impl Pace {
     }
 
     /// Returns true if laid-off workers are to be called back.
-    fn judge(&self, trial: &mut Trial, now: Instant) -> bool {
+    fn decide(&self, trial: &mut Trial, now: Instant) -> bool {
         let elapsed = now.duration_since(trial.begin);
         let made = trial.made;
         let rate = made.files as f64 / elapsed.as_secs_f64().max(1e-9);
@@ -235,7 +235,7 @@ mod tests {
                 trial.made.files += files;
                 trial.made.timed += files;
                 trial.made.time += each * files as u32;
-                self.calls += u32::from(self.pace.judge(&mut trial, self.now));
+                self.calls += u32::from(self.pace.decide(&mut trial, self.now));
             }
         }
     }

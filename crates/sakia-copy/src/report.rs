@@ -124,7 +124,7 @@ pub struct Report {
     pub counts: Counts,
     /// Counters of the mechanism.
     pub counters: Counters,
-    /// The first [`Report::FAILURES_MAX`] failures; [`Progress`](crate::Progress) tells of all of them.
+    /// The first [`Report::FAILURES_MAX`] failures; [`Progress`](crate::Progress) reports all of them.
     pub failures: Vec<Failure>,
     /// The work was stopped early, by the token or because the file system is full.
     pub is_stopped: bool,

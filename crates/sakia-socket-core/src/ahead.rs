@@ -1,15 +1,15 @@
-//! Reading ahead: when one call fetches more than was asked for, and where the rest waits.
+//! Reading ahead: when one call fetches more than was asked for, and the memory for the rest.
 
 use crate::{Fifo, Impossible};
 
 /// Reads of at most this many bytes can show that reading ahead pays.
 const SMALL: usize = 4096;
-/// So many of them in a row, each of which found a full buffer's worth, show it.
+/// The number of such reads in a row, each of which filled its buffer, that show it.
 const FULL_READS: u32 = 32;
-/// Reading ahead has paid if it served this many reads from memory. If it ended before, twice as many full
+/// Reading ahead has paid if it served this many reads from memory. If it ends earlier, twice as many full
 /// reads are needed the next time.
 const SAVED: u32 = 8;
-/// So many are needed at most.
+/// The most full reads needed.
 const FULL_READS_MAX: u32 = 4096;
 /// Reading ahead ends after this many calls in a row that brought no byte more than was asked for.
 const MISSES: u32 = 4;
@@ -18,27 +18,27 @@ const LARGE: usize = 8192;
 /// The weight of a read in the average is one in `1 << WEIGHT`.
 const WEIGHT: u32 = 3;
 
-/// The way of the next read of a stream socket.
+/// The plan for the next read of a stream socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPlan {
-    /// Bytes wait in memory: [`ReadAhead::take`] has them, and no call is made.
+    /// Bytes wait in memory: [`ReadAhead::take`] returns them, and no call is made.
     Take,
     /// A plain call into the caller's buffer. It may block, with no lock held; [`ReadAhead::direct_ended`]
     /// follows.
     Direct,
-    /// One call into the caller's buffer and the [room](ReadAhead::room) behind it, which must not block,
-    /// under the lock of this direction; [`ReadAhead::ended`] follows. Where there is no room yet,
-    /// [`ReadAhead::begin`] gives it first.
+    /// One call into the caller's buffer and the [room](ReadAhead::room) after it, which must not block,
+    /// under the lock of this direction; [`ReadAhead::ended`] follows. If there is no room yet,
+    /// [`ReadAhead::begin`] provides it first.
     Ahead,
 }
 
 /// The receiving side of a stream socket, whose bytes may wait in memory `M`.
 ///
-/// It reads ahead after 32 reads in a row of at most 4 KiB that each found a full buffer's worth, and stops
-/// when 4 calls in a row brought nothing more than was asked for, when the kernel had nothing, or when
-/// reads ask for more than 8 KiB on average. If it stops before 8 reads were served from memory, as with
-/// messages that fill the buffer one by one, it takes twice as many full reads the next time, up to 4096.
-/// Bytes that wait always come before those of the next call.
+/// It reads ahead after 32 reads in a row of at most 4 KiB that each filled their buffer, and stops when 4
+/// calls in a row brought no byte more than was asked for, when the kernel had no bytes, or when reads ask
+/// for more than 8 KiB on average. If it stops before 8 reads were served from memory, as with messages that
+/// fill the buffer one by one, it takes twice as many full reads the next time, up to 4096. Bytes that wait
+/// always come before those of the next call.
 #[derive(Debug)]
 pub struct ReadAhead<M> {
     waiting: Option<Fifo<M>>,
@@ -47,11 +47,11 @@ pub struct ReadAhead<M> {
     direct: u32,
     /// Full small reads in a row.
     full_reads: u32,
-    /// So many of them begin it.
+    /// The number of such reads after which reading ahead begins.
     needed: u32,
     /// Reads that were served from memory since it began.
     saved: u32,
-    /// Calls in a row that brought nothing more.
+    /// Calls in a row that brought no byte more than was asked for.
     misses: u32,
     /// The average number of bytes asked for, times `1 << WEIGHT`.
     average: usize,
@@ -73,12 +73,13 @@ impl<M> Default for ReadAhead<M> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
-    /// Makes the receiving side of a socket of which nothing was read.
+    /// Returns the receiving side of a socket from which nothing was read.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the number of bytes that wait in memory. `FIONREAD` is this and the kernel's number.
+    /// Returns the number of bytes that wait in memory. `FIONREAD` is the sum of this and the kernel's
+    /// number.
     pub fn len(&self) -> usize {
         self.waiting.as_ref().map_or(0, Fifo::len)
     }
@@ -93,7 +94,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.is_ahead
     }
 
-    /// Returns the way of the next read if it is not to fetch more than was asked for: `MSG_TRUNC` of TCP,
+    /// Returns the plan for the next read if it must not fetch more than was asked for: `MSG_TRUNC` of TCP,
     /// which copies nothing. A plain call counts as begun.
     pub fn plan_exact(&mut self) -> ReadPlan {
         if !self.is_empty() {
@@ -103,10 +104,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         ReadPlan::Direct
     }
 
-    /// Returns the way of the next read, of at most `want` bytes. A plain call counts as begun.
+    /// Returns the plan for the next read, of at most `want` bytes. A plain call counts as begun.
     pub fn plan(&mut self, want: usize) -> ReadPlan {
-        // While another thread is in a plain call, bytes kept here could be overtaken by those it gets
-        // later, and one that looks would not see them.
+        // While another thread is in a plain call, bytes kept here could be overtaken by bytes that it gets
+        // later, and a thread that peeks would not see them.
         let is_alone = self.direct == 0;
         if self.is_ahead && is_alone && want > 0 && self.is_empty() {
             return ReadPlan::Ahead;
@@ -114,18 +115,18 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.plan_exact()
     }
 
-    /// A thread waits for the host's bytes until [`wait_ended`](Self::wait_ended): as in a plain call, nothing
-    /// is read ahead meanwhile, since it would not see bytes that come to memory.
+    /// Notes that a thread waits for the host's bytes until [`wait_ended`](Self::wait_ended). Nothing is read
+    /// ahead meanwhile, as during a plain call: the thread would not see bytes that come to memory.
     pub fn wait_began(&mut self) {
         self.direct += 1;
     }
 
-    /// A thread waits no more.
+    /// Notes the end of such a wait.
     pub fn wait_ended(&mut self) {
         self.direct = self.direct.saturating_sub(1);
     }
 
-    /// A plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
+    /// Notes that a plain call for `want` bytes has ended with `count` of them, or with `None` for an error.
     pub fn direct_ended(&mut self, want: usize, count: Option<usize>) {
         self.direct = self.direct.saturating_sub(1);
         self.note_size(want);
@@ -137,14 +138,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         }
     }
 
-    /// A call begins that waits for bytes in the kernel and takes none, `MSG_PEEK` for one. Until
-    /// [`look_ended`](ReadAhead::look_ended), no call of another thread reads ahead: the look would go on
-    /// waiting for bytes that are in memory.
+    /// Notes that a call begins that waits for bytes in the kernel and takes none, such as `MSG_PEEK`. Until
+    /// [`look_ended`](ReadAhead::look_ended), no call of another thread reads ahead: the look would otherwise
+    /// go on waiting for bytes that are in memory.
     pub fn look(&mut self) {
         self.direct += 1;
     }
 
-    /// A [look](ReadAhead::look) has ended.
+    /// Notes that a [look](ReadAhead::look) has ended.
     pub fn look_ended(&mut self) {
         self.direct = self.direct.saturating_sub(1);
     }
@@ -154,21 +155,21 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         self.is_ahead = true;
     }
 
-    /// Gives memory for bytes that were not asked for. 64 KiB are a good size.
+    /// Provides memory for bytes that were not asked for. 64 KiB are a good size.
     ///
     /// # Panics
-    /// If it has memory.
+    /// If it has memory already.
     pub fn begin(&mut self, memory: M) {
         assert!(self.waiting.is_none(), "memory was given before");
         self.waiting = Some(Fifo::new(memory));
     }
 
-    /// Returns true if [`begin`](ReadAhead::begin) gave memory.
+    /// Returns true if [`begin`](ReadAhead::begin) has provided memory.
     pub fn has_memory(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Returns the memory behind the caller's buffer, to be filled by a call that was planned as
+    /// Returns the memory after the caller's buffer, to be filled by a call that was planned as
     /// [`Ahead`](ReadPlan::Ahead). Empty without memory, and while bytes wait.
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.waiting {
@@ -177,8 +178,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         }
     }
 
-    /// A call into a buffer of `want` bytes and the room behind it has ended with `count` bytes, or with
-    /// `None` for an error. Returns how many are in the caller's buffer.
+    /// Notes that a call into a buffer of `want` bytes and the room after it has ended with `count` bytes, or
+    /// with `None` for an error. Returns the number of bytes in the caller's buffer.
     ///
     /// # Errors
     /// [`Impossible`] if `count` is larger than buffer and room; reading ahead has ended then.
@@ -197,10 +198,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
             self.misses = 0;
         } else {
             self.misses += 1;
-            // Nothing was there at all: the peer is not ahead of the program any more.
+            // No byte was available: the peer is not ahead of the program any more.
             if count.is_none() || self.misses >= MISSES {
                 self.is_ahead = false;
-                // It cost a call that found nothing, and memory.
+                // Reading ahead has cost memory, and a call that found nothing.
                 let has_paid = self.saved >= SAVED;
                 self.needed =
                     if has_paid { FULL_READS } else { (self.needed * 2).min(FULL_READS_MAX) };
@@ -209,29 +210,29 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
         Ok(count.unwrap_or(0).min(want))
     }
 
-    /// Moves waiting bytes to `out`. Returns how many.
+    /// Moves waiting bytes to `out`. Returns their number.
     pub fn take(&mut self, out: &mut [u8]) -> usize {
         self.note_size(out.len());
         self.saved = self.saved.saturating_add(1);
         self.waiting.as_mut().map_or(0, |waiting| waiting.pop(out))
     }
 
-    /// Copies waiting bytes to `out`, and lets them wait (`MSG_PEEK`). Returns how many.
+    /// Copies waiting bytes to `out`, and keeps them (`MSG_PEEK`). Returns their number.
     pub fn peek(&self, out: &mut [u8]) -> usize {
         self.waiting.as_ref().map_or(0, |waiting| waiting.peek(out))
     }
 
-    /// Drops up to `count` waiting bytes (`MSG_TRUNC` of TCP). Returns how many.
+    /// Drops up to `count` waiting bytes (`MSG_TRUNC` of TCP). Returns their number.
     pub fn discard(&mut self, count: usize) -> usize {
         self.waiting.as_mut().map_or(0, |waiting| waiting.discard(count))
     }
 
-    /// Returns how many more bytes fit behind those that wait.
+    /// Returns the number of further bytes that fit after those that wait.
     pub fn free(&self) -> usize {
         self.waiting.as_ref().map_or(0, Fifo::free)
     }
 
-    /// Appends as many of `bytes` as fit, which were received behind those that wait. Returns how many.
+    /// Appends as many of `bytes` as fit, which were received after those that wait. Returns their number.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         self.waiting.as_mut().map_or(0, |waiting| waiting.push(bytes))
     }
@@ -253,7 +254,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> ReadAhead<M> {
 
     /// Notes that a read asked for `want` bytes.
     fn note_size(&mut self, want: usize) {
-        let want = want.min(1 << 24); // no overflow, and far above what is large
+        let want = want.min(1 << 24); // no overflow, and far above `LARGE`
         self.average = self.average - (self.average >> WEIGHT) + want;
         if self.average >> WEIGHT > LARGE {
             self.is_ahead = false;
@@ -455,7 +456,7 @@ mod tests {
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));
         ahead.direct_ended(10, Some(10)); // it ended
-        // Neither while one of them fetches exactly what was asked for.
+        // The same while one of two direct reads is under way.
         assert_eq!(ahead.plan_exact(), ReadPlan::Direct);
         assert_eq!(ahead.plan(10), ReadPlan::Direct);
         ahead.direct_ended(10, Some(10));

@@ -1,4 +1,4 @@
-//! Bytes in order, in memory of the caller's.
+//! Bytes in order, in the caller's memory.
 
 use crate::Impossible;
 
@@ -9,7 +9,7 @@ use crate::Impossible;
 #[derive(Debug)]
 pub struct Fifo<M> {
     memory: M,
-    /// The first byte's place; below the memory's length, or 0.
+    /// The index of the first byte; below the memory's length, or 0.
     head: usize,
     len: usize,
 }
@@ -30,12 +30,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
         self.len == 0
     }
 
-    /// Returns how many bytes the memory holds.
+    /// Returns the number of bytes that the memory holds.
     pub fn capacity(&self) -> usize {
         self.memory.as_ref().len()
     }
 
-    /// Returns how many more bytes fit.
+    /// Returns the number of further bytes that fit.
     pub fn free(&self) -> usize {
         self.capacity() - self.len
     }
@@ -47,7 +47,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
         (&memory[self.head..self.head + first], &memory[..self.len - first])
     }
 
-    /// Appends as many of `bytes` as fit. Returns how many.
+    /// Appends as many of `bytes` as fit. Returns their number.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.free());
         let capacity = self.capacity();
@@ -61,7 +61,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
     }
 
     /// Copies the first bytes to `out`, as many as there are and fit, and leaves them in the queue. Returns
-    /// how many.
+    /// their number.
     pub fn peek(&self, out: &mut [u8]) -> usize {
         let (first, second) = self.pieces();
         let in_first = first.len().min(out.len());
@@ -71,7 +71,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
         in_first + in_second
     }
 
-    /// Removes the first `count` bytes, or all if there are fewer. Returns how many.
+    /// Removes the first `count` bytes, or all if there are fewer. Returns their number.
     pub fn discard(&mut self, count: usize) -> usize {
         let count = count.min(self.len);
         self.len -= count;
@@ -80,13 +80,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
         count
     }
 
-    /// Moves the first bytes to `out`, as many as there are and fit. Returns how many.
+    /// Moves the first bytes to `out`, as many as there are and fit. Returns their number.
     pub fn pop(&mut self, out: &mut [u8]) -> usize {
         let count = self.peek(out);
         self.discard(count)
     }
 
-    /// Returns the whole memory, to be filled from its begin by the kernel. Bytes in the queue are dropped.
+    /// Returns the whole memory, to be filled from its beginning by the kernel. Bytes in the queue are
+    /// dropped.
     pub fn fill(&mut self) -> &mut [u8] {
         (self.head, self.len) = (0, 0);
         self.memory.as_mut()
@@ -110,7 +111,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Fifo<M> {
     }
 }
 
-/// Returns `place` in a memory of `capacity` bytes that goes on at its begin; `place` is below the double.
+/// Wraps `place`, which is below twice `capacity`, around the end of the memory.
 fn wrap(place: usize, capacity: usize) -> usize {
     if place < capacity { place } else { place - capacity }
 }

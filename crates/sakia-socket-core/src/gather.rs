@@ -1,4 +1,4 @@
-//! Gathered writes: which small writes wait in a queue, how long, and what sends them.
+//! Gathered writes: which small writes wait in a queue, how long, and when they are sent.
 
 use core::time::Duration;
 
@@ -6,61 +6,61 @@ use crate::{Fifo, Impossible};
 
 /// Writes of at most this many bytes are gathered.
 const SMALL: usize = 4096;
-/// So many of them without a wait in between go to the kernel before one is gathered.
+/// This many small writes without a wait between them go to the kernel before one is gathered.
 const SMALL_WRITES: u32 = 8;
-/// Bytes for which the kernel had no room are due again after this time, and after twice as long each time
-/// that it took none: a peer that reads nothing costs few calls.
+/// Bytes that found no room in the kernel are due again after this time, and after twice as long each time
+/// that the kernel takes none: a peer that does not read costs few calls.
 const RETRY: Duration = Duration::from_millis(1);
-/// The time is doubled so often at most, up to 64 milliseconds.
+/// The most doublings of this time: up to 64 milliseconds.
 const DOUBLINGS: u32 = 6;
 
-/// The most bytes that may wait, and the longest time.
+/// The limits of waiting bytes: their number, and their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// Bytes that wait at most; the memory that [`WriteQueue::begin`] gives has this size.
+    /// The most bytes that wait; the memory that [`WriteQueue::begin`] provides has this size.
     pub bytes: usize,
     /// The longest wait of a byte while the program computes.
     pub delay: Duration,
 }
 
 impl Default for QueueLimits {
-    /// 64 KiB and 100 microseconds.
+    /// Returns 64 KiB and 100 microseconds.
     fn default() -> Self {
         Self { bytes: 64 << 10, delay: Duration::from_micros(100) }
     }
 }
 
-/// The way of the next write to a stream socket.
+/// The plan for the next write to a stream socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePlan {
     /// A plain call with the caller's bytes. It may block, with no lock held. Nothing is reported.
     Direct,
-    /// The bytes fit behind those that wait: [`WriteQueue::push`] takes them, and no call is made. Where
-    /// there is no memory yet, [`WriteQueue::begin`] gives it first.
+    /// The bytes fit after those that wait: [`WriteQueue::push`] takes them, and no call is made. If there is
+    /// no memory yet, [`WriteQueue::begin`] provides it first.
     Queue,
-    /// One call with the [queued](WriteQueue::queued) bytes and the caller's behind them, which must not
-    /// block, under the lock of this direction; [`WriteQueue::sent`] follows. Then the rest is planned
-    /// again. If queued bytes are left, the kernel has no room: the caller waits for it, or pushes what
-    /// fits and returns `EAGAIN` for the rest.
+    /// One call with the [queued](WriteQueue::queued) bytes and the caller's after them, which must not
+    /// block, under the lock of this direction; [`WriteQueue::sent`] follows. Then the rest is planned again.
+    /// If queued bytes are left, the kernel has no room: the caller waits for it, or pushes the bytes that
+    /// fit and returns `EAGAIN` for the rest.
     Flush,
-    /// The socket is shut down for writing, or bytes of it were lost: `EPIPE`, of the kernel's if
-    /// [`refuses_alone`](WriteQueue::refuses_alone) is false.
+    /// The socket is shut down for writing, or bytes of it were lost: the write fails with `EPIPE`, from a
+    /// call of the kernel if [`refuses_alone`](WriteQueue::refuses_alone) is false.
     Refuse,
 }
 
 /// The sending side of a stream socket, whose bytes may wait in memory `M`.
 ///
-/// It is for sockets of which the program said that their writes may be delayed. Writes go to the kernel
-/// until 8 of at most 4 KiB came without a wait between them; then they are gathered until a wait, a
-/// larger write, or the [limits](QueueLimits). No byte overtakes another.
+/// It is for sockets whose program allows delayed writes. Writes go to the kernel until 8 of at most 4 KiB
+/// came without a wait between them; then they are gathered until a wait, a larger write, or the
+/// [limits](QueueLimits). No byte overtakes another.
 #[derive(Debug)]
 pub struct WriteQueue<M> {
     queue: Option<Fifo<M>>,
     limits: QueueLimits,
     /// Small writes since the last wait.
     small_writes: u32,
-    /// When the oldest byte of the queue has to be sent.
+    /// The time at which the oldest byte of the queue has to be sent.
     due: Option<Duration>,
     /// Calls in a row that found no room.
     refusals: u32,
@@ -70,24 +70,24 @@ pub struct WriteQueue<M> {
 /// The progress of the sending side's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
-    /// It was not asked for.
+    /// It was not requested.
     No,
     /// The kernel is told once the queue is empty.
     Asked,
     /// The kernel was told.
     Done,
-    /// Queued bytes were dropped, so that none may come behind them.
+    /// Queued bytes were dropped, so that no later bytes may follow.
     Failed,
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
-    /// Makes the sending side of a socket to which nothing was written.
+    /// Returns the sending side of a socket to which nothing was written.
     pub fn new(limits: QueueLimits) -> Self {
         let (small_writes, refusals) = (0, 0);
         Self { queue: None, limits, small_writes, due: None, refusals, shutdown: Shutdown::No }
     }
 
-    /// Returns the number of bytes that wait. `SIOCOUTQ` is this and the kernel's number.
+    /// Returns the number of bytes that wait. `SIOCOUTQ` is the sum of this and the kernel's number.
     pub fn len(&self) -> usize {
         self.queue.as_ref().map_or(0, Fifo::len)
     }
@@ -107,21 +107,21 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.small_writes = self.small_writes.max(SMALL_WRITES);
     }
 
-    /// Returns the way of the next write, of `len` bytes, and counts it.
+    /// Returns the plan for the next write, of `len` bytes, and counts it.
     pub fn plan(&mut self, len: usize) -> WritePlan {
         if self.shutdown != Shutdown::No {
             return WritePlan::Refuse;
         }
         if len == 0 {
-            return WritePlan::Direct; // it only asks for errors
+            return WritePlan::Direct; // an empty write only asks for errors
         }
         let is_small = len <= SMALL;
         self.small_writes = if is_small { self.small_writes.saturating_add(1) } else { 0 };
         self.plan_rest(len)
     }
 
-    /// Returns the way of what is left of a write after a [`Flush`](WritePlan::Flush): `len` bytes. It is
-    /// the same write, and not counted.
+    /// Returns the plan for the rest of a write, `len` bytes, after a [`Flush`](WritePlan::Flush). It is the
+    /// same write, and not counted.
     pub fn plan_rest(&self, len: usize) -> WritePlan {
         if self.shutdown != Shutdown::No {
             return WritePlan::Refuse;
@@ -134,22 +134,22 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         }
     }
 
-    /// Gives memory for bytes that wait, of the size that the limits name.
+    /// Provides memory for bytes that wait, of the size in the limits.
     ///
     /// # Panics
-    /// If it has memory.
+    /// If it has memory already.
     pub fn begin(&mut self, memory: M) {
         assert!(self.queue.is_none(), "memory was given before");
         self.queue = Some(Fifo::new(memory));
     }
 
-    /// Returns true if [`begin`](WriteQueue::begin) gave memory.
+    /// Returns true if [`begin`](WriteQueue::begin) has provided memory.
     pub fn has_memory(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Appends as many of `bytes` as fit. Returns how many: none without memory. Only for the first byte of
-    /// a queue the time is asked of `now`.
+    /// Appends as many of `bytes` as fit. Returns their number: none without memory. Calls `now` only for the
+    /// first byte of a queue.
     pub fn push(&mut self, bytes: &[u8], now: impl FnOnce() -> Duration) -> usize {
         let count = self.queue.as_mut().map_or(0, |queue| queue.push(bytes));
         if count > 0 && self.due.is_none() {
@@ -158,13 +158,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         count
     }
 
-    /// Returns the bytes that wait, in two pieces that belong behind each other.
+    /// Returns the bytes that wait, in two consecutive pieces.
     pub fn queued(&self) -> (&[u8], &[u8]) {
         self.queue.as_ref().map_or((&[], &[]), Fifo::pieces)
     }
 
-    /// A call with the queued bytes and `len` of the caller's behind them has sent `count` bytes. Returns
-    /// how many of the caller's are among them.
+    /// Notes that a call with the queued bytes and `len` of the caller's after them has sent `count` bytes.
+    /// Returns how many of these are the caller's.
     ///
     /// # Errors
     /// [`Impossible`] if `count` is larger than all of them.
@@ -186,20 +186,20 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         Ok(mine)
     }
 
-    /// Returns when the oldest byte has to be sent, if one waits.
+    /// Returns the time at which the oldest byte has to be sent, if one waits.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Returns true if queued bytes have to be sent at the time `now`. Bytes that are due later than any can
-    /// be are due, too: the clock went back.
+    /// Returns true if queued bytes have to be sent at the time `now`. Bytes that are due later than is
+    /// possible count as due, too: the clock went back.
     pub fn is_due(&self, now: Duration) -> bool {
         let longest = self.limits.delay.max(RETRY * (1 << DOUBLINGS));
         self.due.is_some_and(|due| due <= now || due > now.saturating_add(longest))
     }
 
-    /// The kernel had no room for all queued bytes at the time `now`: they are due again after a millisecond,
-    /// or twice the time of the last call if that found no room either, up to 64 milliseconds.
+    /// Notes that the kernel had no room for all queued bytes at the time `now`: they are due again after a
+    /// millisecond, or twice the time of the last call if that found no room either, up to 64 milliseconds.
     pub fn postpone(&mut self, now: Duration) {
         if !self.is_empty() {
             self.due = Some(now.saturating_add(RETRY * (1 << self.refusals.min(DOUBLINGS))));
@@ -213,33 +213,34 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         self.refusals > 1
     }
 
-    /// The program waits, or may do so: small writes go to the kernel again. The queue is to be sent first.
+    /// Notes that the program waits, or may wait: small writes go to the kernel again. The queue must be sent
+    /// first.
     pub fn waited(&mut self) {
         self.small_writes = 0;
     }
 
-    /// Drops the queued bytes, which cannot be sent any more, and takes no more: the peer must not see
-    /// later bytes without them. Returns how many.
+    /// Drops the queued bytes, which can no longer be sent, and refuses further ones: the peer must not see
+    /// later bytes without them. Returns their number.
     pub fn fail(&mut self) -> usize {
         (self.due, self.refusals) = (None, 0);
         self.shutdown = Shutdown::Failed;
         self.queue.as_mut().map_or(0, |queue| queue.discard(usize::MAX))
     }
 
-    /// The program shuts the sending side down: nothing more is taken.
+    /// Notes that the program shuts the sending side down: no further bytes are taken.
     pub fn shut_down(&mut self) {
         if self.shutdown == Shutdown::No {
             self.shutdown = Shutdown::Asked;
         }
     }
 
-    /// Returns true if a write is `EPIPE` without a call, which might succeed: the kernel was not told of
-    /// the shutdown yet, or queued bytes were lost.
+    /// Returns true if a write has to fail with `EPIPE` without a call, which might succeed: the kernel was
+    /// not told of the shutdown yet, or queued bytes were lost.
     pub fn refuses_alone(&self) -> bool {
         matches!(self.shutdown, Shutdown::Asked | Shutdown::Failed)
     }
 
-    /// Returns true once, when the kernel is to be told of the shutdown: all queued bytes were sent.
+    /// Returns true once, when the kernel has to be told of the shutdown: all queued bytes were sent.
     pub fn take_shutdown(&mut self) -> bool {
         let is_time = self.shutdown == Shutdown::Asked && self.is_empty();
         if is_time {
@@ -248,8 +249,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         is_time
     }
 
-    /// Returns true if a program that asks is to hear that it can write: a third of the queue is free, or
-    /// the next write fails at once because the sending side is shut down.
+    /// Returns true if the socket counts as writable: a third of the queue is free, or the next write fails
+    /// at once because the sending side is shut down.
     pub fn has_room(&self) -> bool {
         self.shutdown != Shutdown::No
             || self.queue.as_ref().is_none_or(|queue| queue.free() * 3 >= queue.capacity())

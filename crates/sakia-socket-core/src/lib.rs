@@ -59,8 +59,8 @@ pub use gather::{QueueLimits, WritePlan, WriteQueue};
 pub use select::Selection;
 pub use watch::{Events, InMemory, Trigger, Watch};
 
-/// The host reported a count that no kernel can report: more bytes than there was room for, or than were
-/// given to it. The connection is to be treated as reset; nothing was copied.
+/// The error for an impossible count of the host: more bytes than there was room for, or than were given to
+/// it. The connection is to be treated as reset; nothing was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impossible;
 

@@ -8,10 +8,10 @@ pub struct Selection {
     /// The first set. It is ready with bytes, the end of them, a hang-up or an error: the next read does not
     /// wait.
     pub readable: bool,
-    /// The second set. It is ready with room or an error: the next write does not wait. A hang-up alone is
-    /// no room.
+    /// The second set. It is ready with room or an error: the next write does not wait. A hang-up alone does
+    /// not make it ready.
     pub writable: bool,
-    /// The third set. It is ready with urgent data, and with nothing else: no error is one of these.
+    /// The third set. It is ready with urgent data only, not with errors.
     pub exceptional: bool,
 }
 
@@ -21,13 +21,13 @@ impl Selection {
         self.events(Events::NONE, Events::NONE)
     }
 
-    /// Returns the events that end the wait. `poll(2)` reports errors and hang-ups in any case; these are
-    /// among them only where a set has a place for them.
+    /// Returns the events that end the wait. `poll(2)` reports errors and hang-ups in any case; they are
+    /// included only if they make one of the sets ready.
     pub fn ending(self) -> Events {
         self.events(Events::HUP | Events::ERR, Events::ERR)
     }
 
-    /// Returns the sets of these that are ready, with the events that `poll(2)` found.
+    /// Returns those of these sets that are ready, with the events that `poll(2)` found.
     pub fn ready(self, found: Events) -> Self {
         let is = |events: Events| !(events & found).is_empty();
         let one = |readable, writable, exceptional| Self { readable, writable, exceptional };
@@ -38,7 +38,7 @@ impl Selection {
         }
     }
 
-    /// Returns the number of sets, of which `select(2)` returns the sum.
+    /// Returns the number of sets; `select(2)` returns the sum of these numbers.
     pub fn count(self) -> usize {
         [self.readable, self.writable, self.exceptional].into_iter().filter(|&is| is).count()
     }

@@ -2,8 +2,8 @@
 
 use core::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
-/// A set of events, with the bits of `EPOLLIN` and its kin, which are also those of `poll(2)` as far as
-/// that has them.
+/// A set of events, with the bits of `EPOLLIN` and so on, which are also those of `poll(2)` as far as it has
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Events(pub u32);
 
@@ -16,7 +16,7 @@ impl Events {
     pub const PRI: Self = Self(0x2);
     /// Bytes can be written.
     pub const OUT: Self = Self(0x4);
-    /// An error waits; reported whether it is wanted or not.
+    /// An error is pending; reported whether it is wanted or not.
     pub const ERR: Self = Self(0x8);
     /// Both directions have ended; reported whether it is wanted or not.
     pub const HUP: Self = Self(0x10);
@@ -36,12 +36,12 @@ impl Events {
     pub const WAKEUP: Self = Self(1 << 29);
     /// `EPOLLONESHOT`, no event: the entry reports once, until it is modified.
     pub const ONE_SHOT: Self = Self(1 << 30);
-    /// `EPOLLET`, no event: the entry reports when more comes, not as long as it is ready.
+    /// `EPOLLET`, no event: the entry reports new events only, not as long as it is ready.
     pub const EDGE: Self = Self(1 << 31);
 
-    /// The bits that say how an entry of an `epoll` set behaves.
+    /// The bits for the behavior of an entry of an `epoll` set.
     const BEHAVIOR: Self = Self(0xf << 28);
-    /// All that `has_room` withholds.
+    /// All events that `has_room` withholds.
     pub(crate) const WRITABLE: Self = Self(0x4 | 0x100 | 0x200);
 
     /// Returns true if all of `other` are among these.
@@ -91,12 +91,12 @@ impl Not for Events {
 pub struct InMemory {
     /// The events that the kernel does not see.
     pub ready: Events,
-    /// The number of times that bytes or an error came to memory. To be read before `ready` is looked at: an
+    /// The number of times that bytes or an error came to memory. Must be read before `ready` is computed: an
     /// arrival in between is then reported once more, and not lost.
     pub arrivals: u32,
-    /// False while the write queue is so full that the program is not to hear that it can write.
+    /// False while the write queue is so full that the socket must not count as writable.
     pub has_room: bool,
-    /// The number of times that the write queue got room after it had none; to be read before `has_room`.
+    /// The number of times that the write queue got room after it had none; must be read before `has_room`.
     pub rooms: u32,
 }
 
@@ -104,24 +104,24 @@ impl InMemory {
     /// A socket without a byte in memory.
     pub const NONE: Self = Self { ready: Events::NONE, arrivals: 0, has_room: true, rooms: 0 };
 
-    /// Returns the answer of `poll(2)`, of which the kernel's part is `kernel`.
+    /// Returns the result of `poll(2)`, given the kernel's part of it.
     pub fn correct(self, kernel: Events) -> Events {
         self.permit(kernel) | self.ready
     }
 
-    /// Returns `kernel` without what is to wait until the write queue has room.
+    /// Returns `kernel` without the events that wait until the write queue has room.
     fn permit(self, kernel: Events) -> Events {
         if self.has_room { kernel } else { kernel & !Events::WRITABLE }
     }
 }
 
-/// When an entry of an `epoll` set reports.
+/// The trigger mode of an entry of an `epoll` set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trigger {
     /// As long as it is ready.
     #[default]
     Level,
-    /// When it becomes ready, and when more comes (`EPOLLET`).
+    /// When it becomes ready, and with each new event (`EPOLLET`).
     Edge,
 }
 
@@ -142,18 +142,18 @@ pub struct Watch {
     wanted: Events,
     trigger: Trigger,
     is_one_shot: bool,
-    /// A one-shot entry that has reported says nothing until it is modified.
+    /// False for a one-shot entry that has reported: it reports nothing until it is modified.
     is_armed: bool,
     /// The arrivals that were reported.
     reported: Option<u32>,
-    /// The number of times the write queue had got room, as far as that was taken as an edge.
+    /// The number of times the write queue got room, as far as that was treated as an edge.
     rooms: u32,
 }
 
 impl Watch {
-    /// Makes an entry as `EPOLL_CTL_ADD` does, and `EPOLL_CTL_MOD` in place of another: what is ready is
-    /// reported at the next wait. `events` are those of `epoll_ctl(2)`, with the bits that say how the entry
-    /// behaves.
+    /// Makes an entry as `EPOLL_CTL_ADD` does, and `EPOLL_CTL_MOD` in place of another: current events are
+    /// reported at the next wait. `events` are those of `epoll_ctl(2)`, with the bits for the entry's
+    /// behavior.
     pub fn new(events: Events, memory: InMemory) -> Self {
         let has = |bit| events.contains(bit);
         Self {
@@ -171,7 +171,7 @@ impl Watch {
         self.wanted
     }
 
-    /// Returns when it reports.
+    /// Returns its trigger mode.
     pub fn trigger(&self) -> Trigger {
         self.trigger
     }
@@ -181,8 +181,8 @@ impl Watch {
         !self.of_memory(memory).is_empty()
     }
 
-    /// Returns true once when the write queue got room, if that may be an edge: the kernel is to be asked by
-    /// `poll(2)`, and its answer to be [reported](Watch::report).
+    /// Returns true once when the write queue got room, if that may be an edge: then ask the kernel by
+    /// `poll(2)`, and [report](Watch::report) its answer.
     pub fn take_room(&mut self, memory: InMemory) -> bool {
         let is_edge = self.trigger == Trigger::Edge && memory.has_room;
         let is_taken = is_edge && self.rooms != memory.rooms;
@@ -192,8 +192,8 @@ impl Watch {
         is_taken && self.is_armed && !(self.wanted & Events::WRITABLE).is_empty()
     }
 
-    /// Returns the events to report: those of the kernel, corrected by `memory`. Nothing more is reported of
-    /// what this returns, if the entry says so.
+    /// Returns the events to report: those of the kernel, corrected by `memory`. An edge-triggered or
+    /// one-shot entry does not report them again.
     pub fn report(&mut self, kernel: Events, memory: InMemory) -> Events {
         let events = (memory.permit(kernel) & self.wanted) | self.of_memory(memory);
         if !self.is_armed || events.is_empty() {
@@ -219,12 +219,12 @@ mod tests {
 
     const EDGE_IN: Events = Events(Events::IN.0 | Events::EDGE.0);
 
-    /// Bytes wait, after so many arrivals.
+    /// Bytes are ready to be read, after this number of arrivals.
     fn bytes(arrivals: u32) -> InMemory {
         InMemory { ready: Events::IN, arrivals, ..InMemory::NONE }
     }
 
-    /// The write queue is full or not, and has got room so many times.
+    /// The write queue has room or not, and has had room again this many times.
     fn queue(has_room: bool, rooms: u32) -> InMemory {
         InMemory { has_room, rooms, ..InMemory::NONE }
     }

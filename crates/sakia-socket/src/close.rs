@@ -1,4 +1,4 @@
-//! The ends of a socket: closing it, and its peer leaving by `connect(2)` with `AF_UNSPEC`.
+//! The end of a socket: closing it, and disconnecting it by `connect(2)` with `AF_UNSPEC`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::settings::Patience;
 use crate::sockopt;
 
 impl<H: Host> Open<H> {
-    /// The program closed its last handle.
+    /// Closes the socket, when the program has closed its last handle.
     ///
-    /// Delayed bytes are sent, by the pump if the host has no room: the list of it keeps the socket open.
-    /// With `SO_LINGER` this waits for room as long as that says, and the host waits again for what it has.
-    /// Bytes are dropped where the kernel drops those that it has: with `SO_LINGER` of no time, and if
-    /// received ones are left, since then the connection is reset.
+    /// Delayed bytes are sent. If the host has no room, the pump sends them, whose list keeps the socket
+    /// open. With `SO_LINGER` this waits for room for that time, and the host's close waits again for the
+    /// bytes that it has. Bytes are dropped where the kernel drops its own: with an `SO_LINGER` time of zero,
+    /// and if received bytes were not read, since then the connection is reset.
     pub(crate) fn close(&self) {
-        // Other sockets have no reset.
+        // Other sockets cannot be reset.
         let linger = self.settings.linger.get().filter(|_| self.kind == Kind::Internet);
         if linger == Some(Duration::ZERO) || self.unread() > 0 {
             self.sending().queue.fail();
@@ -33,23 +33,23 @@ impl<H: Host> Open<H> {
                 left = self.send_left();
             }
             if left > 0 {
-                // The pump closes it, which must not wait for this one.
+                // The pump closes it, and must not wait for this socket.
                 let _ = self.host_set(sockopt::SO_LINGER, None);
             }
         }
         self.shared.pump.send_all(self.host(), Occasion::Wait);
     }
 
-    /// Sends delayed bytes, as far as there is room; there is no call to report an error. Returns how many
-    /// are left.
+    /// Sends delayed bytes, as far as there is room; no call is left to report an error. Returns the number
+    /// of bytes left.
     fn send_left(&self) -> usize {
         let mut sending = self.sending();
         let _ = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL);
         sending.queue.len()
     }
 
-    /// Sends delayed bytes before a call that is none of sending, as far as there is room. Their error is
-    /// for a later call.
+    /// Sends delayed bytes before a call that does not send, as far as there is room. Their error is kept for
+    /// a later call.
     pub(crate) fn send_some(&self) {
         let mut sending = self.sending();
         if let Err(errno) = self.send_queue(&mut sending, &[], 0, SendFlags::NOSIGNAL)
@@ -59,13 +59,14 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// Takes the peer away. As in the kernel, bytes that were not sent or not read are dropped.
+    /// Disconnects the socket from its peer. As in the kernel, bytes that were not sent or not read are
+    /// dropped.
     pub(crate) fn disconnect(&self) -> Result<(), Errno> {
         let (mut receiving, mut sending) = (self.receiving(), self.sending());
         self.host().disconnect(&self.fd)?;
         receiving.stop();
         receiving.discard(usize::MAX);
-        // One that is listed is not any more when the pump looks at it.
+        // If the socket is on the pump's list, the pump removes it at its next turn.
         sending.queue = WriteQueue::new(self.shared.options.limits);
         self.is_connected.store(false, Ordering::Relaxed);
         self.mend();

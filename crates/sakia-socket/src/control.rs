@@ -1,4 +1,4 @@
-//! Messages that were received, and control messages.
+//! Received messages, and control messages.
 
 use rustix::net::SocketAddrAny;
 
@@ -7,9 +7,10 @@ use rustix::net::SocketAddrAny;
 pub struct Received {
     /// The number of bytes.
     pub bytes: usize,
-    /// Flags of the message, `MSG_TRUNC` for one; none but those of [`Host::receive_message`](crate::Host::receive_message) count.
+    /// Flags of the message, such as `MSG_TRUNC`; only those of
+    /// [`Host::receive_message`](crate::Host::receive_message) count.
     pub flags: rustix::net::ReturnFlags,
-    /// The sender's address, if the socket has those.
+    /// The sender's address, if the socket has addresses.
     pub from: Option<SocketAddrAny>,
 }
 
@@ -17,17 +18,17 @@ pub struct Received {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Control<F> {
-    /// Descriptors (`SCM_RIGHTS`). One that is dropped is closed.
+    /// Descriptors (`SCM_RIGHTS`). Dropping one closes it.
     Rights(Vec<F>),
     /// The sender (`SCM_CREDENTIALS`), on a socket with `SO_PASSCRED`.
     Credentials(Credentials),
-    /// Any other, with the kernel's numbers and bytes: `IP_PKTINFO`, `IP_TTL`, timestamps.
+    /// Any other control message, with the kernel's numbers and bytes: `IP_PKTINFO`, `IP_TTL`, timestamps.
     Other {
         /// `cmsg_level`.
         level: i32,
         /// `cmsg_type`.
         kind: i32,
-        /// The bytes behind the header.
+        /// The bytes after the header.
         data: Vec<u8>,
     },
 }
@@ -51,20 +52,20 @@ impl<F> From<Received> for ReceivedMessage<F> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SendControl<'a, F> {
-    /// Descriptors (`SCM_RIGHTS`). One of a [`Socket`](crate::Socket) has to be
-    /// [handed back](crate::Socket::hand_back) before.
+    /// Descriptors (`SCM_RIGHTS`). A [`Socket`](crate::Socket) has to be [handed
+    /// back](crate::Socket::hand_back) before its descriptor is sent.
     Rights(&'a [&'a F]),
     /// The sender (`SCM_CREDENTIALS`).
     Credentials(Credentials),
-    /// When the bytes are to leave, in nanoseconds (`SCM_TXTIME`).
+    /// The time at which the bytes are to leave, in nanoseconds (`SCM_TXTIME`).
     TransmitTime(u64),
-    /// Any other, with the kernel's numbers and bytes.
+    /// Any other control message, with the kernel's numbers and bytes.
     Other {
         /// `cmsg_level`.
         level: i32,
         /// `cmsg_type`.
         kind: i32,
-        /// The bytes behind the header.
+        /// The bytes after the header.
         data: &'a [u8],
     },
 }
@@ -80,17 +81,17 @@ pub struct Credentials {
     pub group: u32,
 }
 
-/// Returns the room that a control message of `len` bytes takes (`CMSG_SPACE`): 4 for each descriptor, 12
-/// for credentials.
+/// Returns the room for a control message with `len` bytes of data (`CMSG_SPACE`): 4 bytes for each
+/// descriptor, 12 for credentials.
 pub const fn control_space(len: usize) -> usize {
     let word = size_of::<usize>();
-    // The header has a length of a word, and two numbers of 4 bytes.
+    // The header has a length of one word, and two numbers of 4 bytes.
     let header = (word + 8).next_multiple_of(word);
     header.saturating_add(len.div_ceil(word).saturating_mul(word))
 }
 
-/// Drops control messages that have no room, which a host that is right does not report. Returns true if
-/// there were any.
+/// Drops control messages that do not fit, which a correct host does not return. Returns true if there were
+/// any.
 pub(crate) fn cut<F>(control: &mut Vec<Control<F>>, room: usize) -> bool {
     let mut used: usize = 0;
     let fitting = control.iter().take_while(|message| {
@@ -99,7 +100,7 @@ pub(crate) fn cut<F>(control: &mut Vec<Control<F>>, room: usize) -> bool {
             Control::Credentials(_) => 12,
             Control::Other { data, .. } => data.len(),
         };
-        // The last one need not be filled up.
+        // The last one need not be padded.
         let is_fitting = used.saturating_add(control_space(0)).saturating_add(len) <= room;
         used = used.saturating_add(control_space(len));
         is_fitting

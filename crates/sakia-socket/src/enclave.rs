@@ -107,39 +107,39 @@ host_calls! {
     Park = "park",
     /// [`Host::unpark`].
     Unpark = "unpark",
-    /// The end of a [`Host::Fd`].
+    /// Closing a [`Host::Fd`].
     Close = "close",
-    /// [`Host::now`]. It does not leave.
+    /// [`Host::now`]. It does not leave the enclave.
     Now = "now",
-    /// [`Host::memory`]. It does not leave.
+    /// [`Host::memory`]. It does not leave the enclave.
     Memory = "memory",
 }
 
 impl HostCall {
-    /// Returns true if the call leaves the enclave. The clock is read from a page that is shared with the
-    /// host, and memory is given by an allocator inside.
+    /// Returns true if the call leaves the enclave. The clock is read from a page shared with the host, and
+    /// memory comes from an allocator inside.
     pub fn leaves(self) -> bool {
         !matches!(self, Self::Now | Self::Memory)
     }
 }
 
-/// Numbers of calls, since an enclave was made or between two of its [counts](ToyEnclave::counts).
+/// Numbers of calls, in all or between two [counts](ToyEnclave::counts) of an enclave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCounts([u64; HostCall::ALL.len()]);
 
 impl HostCounts {
-    /// Returns how often `call` was made.
+    /// Returns the number of calls of `call`.
     pub fn of(&self, call: HostCall) -> u64 {
         self.0[call as usize]
     }
 
-    /// Returns how many calls left the enclave.
+    /// Returns the number of calls that left the enclave.
     pub fn exits(&self) -> u64 {
         let leaving = HostCall::ALL.into_iter().filter(|call| call.leaves());
         leaving.map(|call| self.of(call)).sum()
     }
 
-    /// Returns what was counted since `earlier`, counts of the same enclave.
+    /// Returns the counts since `earlier`, an earlier state of the same enclave.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(array::from_fn(|call| self.0[call].wrapping_sub(earlier.0[call])))
@@ -183,7 +183,7 @@ pub struct ToyEnclave<H = Kernel> {
     gate: Arc<Gate>,
 }
 
-/// The way out of an enclave.
+/// The exit of an enclave.
 #[derive(Debug)]
 struct Gate {
     /// Rounds of the loop before each call that leaves.
@@ -227,7 +227,7 @@ impl<F> Drop for EnclaveFd<F> {
 }
 
 impl<H: Host> ToyEnclave<H> {
-    /// Makes an enclave around `host`, of which each exit takes the time `exit`.
+    /// Makes an enclave around `host`. Each exit takes the time `exit`.
     pub fn new(host: H, exit: Duration) -> Self {
         let rounds = if exit.is_zero() { 0 } else { rounds(|| host.now(), exit) };
         let gate = Gate { rounds, counts: [const { AtomicU64::new(0) }; HostCall::ALL.len()] };
@@ -239,7 +239,7 @@ impl<H: Host> ToyEnclave<H> {
         HostCounts(array::from_fn(|call| self.gate.counts[call].load(Ordering::Relaxed)))
     }
 
-    /// Leaves: returns the host, to make the call there.
+    /// Leaves the enclave: returns the host, to make the call there.
     fn leave(&self, call: HostCall) -> &H {
         self.gate.pass(call);
         &self.host
@@ -490,7 +490,7 @@ impl<H: Host> Host for ToyEnclave<H> {
     }
 }
 
-/// Keeps the processor busy for so many rounds, none of which can be left out or done beside another.
+/// Keeps the processor busy for this many rounds, none of which can be optimized away or run in parallel.
 fn spin(rounds: u64) {
     let mut state = rounds;
     for _ in 0..rounds {
@@ -507,7 +507,7 @@ fn rounds(now: impl Fn() -> Duration, time: Duration) -> u64 {
         spin(ROUNDS);
         now().saturating_sub(begin)
     };
-    // The least of them was not interrupted.
+    // The shortest try was not interrupted.
     let least = (0..TRIES).map(one_try).min().unwrap_or_default().as_nanos().max(1);
     u64::try_from(time.as_nanos() * u128::from(ROUNDS) / least).unwrap_or(u64::MAX)
 }

@@ -9,19 +9,19 @@ use crate::set::Set;
 use crate::wake::Source;
 use crate::{EpollEvent, Host, Kernel, Layer, Socket};
 
-/// A set of files to wait for, as `epoll(7)` has it, with bytes and errors that wait in memory. Its methods
+/// A set of files to wait for, as in `epoll(7)`, which also reports bytes and errors in memory. Its methods
 /// may be called from any thread. A clone is the same set, as after `dup(2)`; the last one closes it.
 ///
-/// An entry stands for an open socket with all its clones. So adding a clone is `EEXIST`, where the kernel
-/// has an entry for each number of `dup(2)`. Closing the last clone takes the entry out, even if delayed
-/// bytes keep the host's descriptor open.
+/// An entry stands for an open socket with all its clones. So adding a clone fails with `EEXIST`, while the
+/// kernel has an entry for each descriptor made by `dup(2)`. Closing the last clone removes the entry, even
+/// if delayed bytes keep the host's descriptor open.
 ///
-/// Other differences to the kernel alone:
-/// - An entry with [`Events::EDGE`](crate::Events::EDGE) is also reported when a read has brought bytes to
-///   memory that the program did not ask for, even if their event was reported before.
+/// Other differences from the kernel alone:
+/// - An entry with [`Events::EDGE`](crate::Events::EDGE) is also reported when a read has brought more bytes
+///   to memory than the program asked for, even if their event was reported before.
 /// - A set within a set may be reported although its own wait then finds nothing, if an entry of it with
 ///   [`Events::ONE_SHOT`](crate::Events::ONE_SHOT) was reported because of memory.
-/// - With [`Events::EXCLUSIVE`](crate::Events::EXCLUSIVE) news of memory wakes the waiters of all sets.
+/// - With [`Events::EXCLUSIVE`](crate::Events::EXCLUSIVE) changes in memory wake the waiters of all sets.
 ///
 /// # Examples
 /// ```
@@ -67,8 +67,8 @@ impl<H: Host> Clone for Epoll<H> {
 }
 
 impl<H: Host> Layer<H> {
-    /// Makes an empty set, as `epoll_create1(2)` does; `EPOLL_CLOEXEC` is set. Where bytes may wait in
-    /// memory, it has an event descriptor of the host, too.
+    /// Makes an empty set, as `epoll_create1(2)` does; `EPOLL_CLOEXEC` is set. If bytes may wait in memory,
+    /// it has an event descriptor of the host, too.
     ///
     /// # Errors
     /// Those of `epoll_create1(2)` and `eventfd(2)`.
@@ -85,7 +85,7 @@ impl<H: Host> Epoll<H> {
     ///
     /// # Errors
     /// - `EEXIST` if `file` or a clone of it is an entry.
-    /// - `EINVAL` if `file` is the set itself, or one of another layer, and with `EPOLLEXCLUSIVE` where the
+    /// - `EINVAL` if `file` is the set itself, or belongs to another layer, and with `EPOLLEXCLUSIVE` if the
     ///   kernel refuses that.
     /// - `ELOOP` if `file` is a set that leads to this one, or sets would be nested deeper than the kernel
     ///   allows.
@@ -104,12 +104,12 @@ impl<H: Host> Epoll<H> {
         self.handle.set.add(&file.to_source(), event)
     }
 
-    /// `epoll_ctl(2)` with `EPOLL_CTL_MOD`: waits for `event.events` of `file`, and reports what is there
-    /// again.
+    /// `epoll_ctl(2)` with `EPOLL_CTL_MOD`: waits for `event.events` of `file`, and reports its current
+    /// events again.
     ///
     /// # Errors
     /// - `ENOENT` if `file` is no entry.
-    /// - `EINVAL` where `EPOLLEXCLUSIVE` was or is among the events.
+    /// - `EINVAL` if `EPOLLEXCLUSIVE` was or is among the events.
     /// - Otherwise those of the call.
     #[doc(alias = "EPOLL_CTL_MOD")]
     pub fn modify<'a>(
@@ -144,9 +144,9 @@ impl<H: Host> Epoll<H> {
     /// first. If more entries are ready than fit, later waits report the others first.
     ///
     /// # Errors
-    /// - `EINVAL` if there is no place for an event.
-    /// - `EIO` if the host reports more events than it was asked for.
-    /// - Otherwise those of the call, `EINTR` for one.
+    /// - `EINVAL` if `events` is empty.
+    /// - `EIO` if the host reports more events than were requested.
+    /// - Otherwise those of the call, such as `EINTR`.
     #[doc(alias = "epoll_wait")]
     pub fn wait(
         &self,
@@ -206,7 +206,7 @@ impl<'a, H: Host> Pollable<'a, H> {
         matches!(self, Self::Epoll(other) if Arc::ptr_eq(&other.handle.set, &set.handle.set))
     }
 
-    /// Returns true if this is of the layer of `set`.
+    /// Returns true if this belongs to the layer of `set`.
     fn is_of(self, set: &Epoll<H>) -> bool {
         let shared = match self {
             Self::Socket(socket) => &socket.open().shared,

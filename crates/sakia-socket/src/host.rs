@@ -1,4 +1,4 @@
-//! The calls that leave the library.
+//! The calls from the library to its host.
 
 use std::fmt::Debug;
 use std::io::{IoSlice, IoSliceMut};
@@ -17,8 +17,8 @@ use crate::control::{Received, ReceivedMessage, SendControl};
 /// memory.
 ///
 /// A library operating system implements it by the calls that leave its enclave or sandbox. Each method is
-/// one call of the host, named after the system call that it stands for, with its errors. The results are
-/// checked: whatever they are, no byte outside of the given memory is read or written.
+/// one call of the host, named after the corresponding system call, with its errors. The results are checked:
+/// whatever they are, no byte outside of the given memory is read or written.
 pub trait Host: Debug + Send + Sync + 'static {
     /// A descriptor, which is closed when it is dropped.
     type Fd: Debug + Send + Sync;
@@ -93,15 +93,15 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// `setsockopt(SO_LINGER)` with zero seconds: closing the socket resets the connection.
     fn reset_on_close(&self, fd: &Self::Fd) -> Result<(), Errno>;
 
-    /// `setsockopt(2)` with the kernel's numbers and bytes of `value`. Without an implementation the host has
-    /// no options: `ENOPROTOOPT`.
+    /// `setsockopt(2)` with the kernel's numbers and the bytes of `value`. The default implementation has no
+    /// options: `ENOPROTOOPT`.
     fn set_option(&self, fd: &Self::Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         let _ = (fd, level, name, value);
         Err(Errno::NOPROTOOPT)
     }
 
-    /// `getsockopt(2)`: fills `value` and returns how many bytes of it. Without an implementation the host
-    /// has no options: `ENOPROTOOPT`.
+    /// `getsockopt(2)`: fills `value` and returns the number of bytes. The default implementation has no
+    /// options: `ENOPROTOOPT`.
     fn option(
         &self,
         fd: &Self::Fd,
@@ -113,8 +113,8 @@ pub trait Host: Debug + Send + Sync + 'static {
         Err(Errno::NOPROTOOPT)
     }
 
-    /// `recvmsg(2)` with `room` bytes for control messages, which may be more than one. Without an
-    /// implementation there are none.
+    /// `recvmsg(2)` with `room` bytes for control messages, which may be more than one. The default
+    /// implementation receives none.
     fn receive_message(
         &self,
         fd: &Self::Fd,
@@ -126,7 +126,7 @@ pub trait Host: Debug + Send + Sync + 'static {
         self.receive(fd, buffers, flags).map(ReceivedMessage::from)
     }
 
-    /// `sendmsg(2)` with control messages: the number of bytes sent. Without an implementation
+    /// `sendmsg(2)` with control messages: the number of bytes sent. The default implementation fails with
     /// `EOPNOTSUPP`.
     fn send_message(
         &self,
@@ -140,48 +140,47 @@ pub trait Host: Debug + Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// `connect(2)` with `AF_UNSPEC`: the socket has no peer any more. Without an implementation
+    /// `connect(2)` with `AF_UNSPEC`: removes the socket's peer. The default implementation fails with
     /// `EOPNOTSUPP`.
     fn disconnect(&self, fd: &Self::Fd) -> Result<(), Errno> {
         let _ = fd;
         Err(Errno::OPNOTSUPP)
     }
 
-    /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, as the host knows. Without an
-    /// implementation `ENOTTY`.
+    /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, as far as the host knows. The default
+    /// implementation fails with `ENOTTY`.
     fn unsent(&self, fd: &Self::Fd) -> Result<u64, Errno> {
         let _ = fd;
         Err(Errno::NOTTY)
     }
 
-    /// `ioctl(SIOCATMARK)`: the next byte of the host is the urgent one. Without an implementation
-    /// `ENOTTY`.
+    /// `ioctl(SIOCATMARK)`: whether the host's next byte is the urgent one. The default implementation fails
+    /// with `ENOTTY`.
     fn is_at_mark(&self, fd: &Self::Fd) -> Result<bool, Errno> {
         let _ = fd;
         Err(Errno::NOTTY)
     }
 
-    /// Raises `SIGPIPE` in the program's thread that made the call. Without an implementation nothing
-    /// happens.
+    /// Raises `SIGPIPE` in the program's thread that made the call. The default implementation does nothing.
     fn raise_broken_pipe(&self) {}
 
     /// `fcntl(F_SETFL)` with or without `O_NONBLOCK`.
     fn set_nonblocking(&self, fd: &Self::Fd, is_nonblocking: bool) -> Result<(), Errno>;
 
-    /// `poll(2)`: sets what is [ready](Entry::ready) of each entry, and returns the number of those that
-    /// are.
+    /// `poll(2)`: sets the [ready](Entry::ready) events of each entry, and returns the number of entries with
+    /// such events.
     fn wait(
         &self,
         entries: &mut [Entry<'_, Self::Fd>],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno>;
 
-    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`. Without an implementation there are no sets: `ENOSYS`.
+    /// `epoll_create1(2)` with `EPOLL_CLOEXEC`. The default implementation has no sets: `ENOSYS`.
     fn epoll_create(&self) -> Result<Self::Fd, Errno> {
         Err(Errno::NOSYS)
     }
 
-    /// `epoll_ctl(2)`. An event may have any bits. Without an implementation `ENOSYS`.
+    /// `epoll_ctl(2)`. An event may have any bits. The default implementation fails with `ENOSYS`.
     fn epoll_control(
         &self,
         set: &Self::Fd,
@@ -192,8 +191,8 @@ pub trait Host: Debug + Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// `epoll_pwait2(2)`: fills `events` from the front, and returns how many. Without an implementation
-    /// `ENOSYS`.
+    /// `epoll_pwait2(2)`: fills `events` from the front, and returns their number. The default implementation
+    /// fails with `ENOSYS`.
     fn epoll_wait(
         &self,
         set: &Self::Fd,
@@ -204,9 +203,9 @@ pub trait Host: Debug + Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor to wake threads by, which sleep in
-    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait). Without an implementation, `ENOSYS`, a thread
-    /// that sleeps there does not learn of bytes or errors that another one brings to memory.
+    /// `eventfd(2)` with `EFD_NONBLOCK` and `EFD_CLOEXEC`: a descriptor that wakes threads which sleep in
+    /// [`wait`](Host::wait) or [`epoll_wait`](Host::epoll_wait). The default implementation fails with
+    /// `ENOSYS`; then such a thread does not learn of bytes or errors that another one brings to memory.
     fn event(&self) -> Result<Self::Fd, Errno> {
         Err(Errno::NOSYS)
     }
@@ -217,8 +216,8 @@ pub trait Host: Debug + Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// `read(2)` from a descriptor of [`event`](Host::event): it is not readable any more; `EAGAIN` if it was
-    /// not.
+    /// `read(2)` from a descriptor of [`event`](Host::event): makes it unreadable again; `EAGAIN` if it
+    /// already was.
     fn drain(&self, event: &Self::Fd) -> Result<(), Errno> {
         let _ = event;
         Err(Errno::NOSYS)
@@ -231,7 +230,7 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// `futex(FUTEX_WAKE)`: wakes a thread that sleeps at `word`.
     fn unpark(&self, word: &AtomicU32);
 
-    /// The time since any moment that stays the same; it never goes back.
+    /// The time since some fixed moment; it never goes back.
     fn now(&self) -> Duration;
 
     /// Returns `len` bytes of memory.
@@ -245,14 +244,14 @@ pub struct Entry<'a, F> {
     pub fd: &'a F,
     /// The events that end the wait, besides errors and hang-ups.
     pub wanted: Events,
-    /// The events that are there.
+    /// The events that occurred.
     pub ready: Events,
 }
 
 /// An event of an `epoll` set, `struct epoll_event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
-    /// The events to wait for, with bits such as [`Events::EDGE`], or those that are there.
+    /// The events to wait for, with bits such as [`Events::EDGE`], or those that occurred.
     pub events: Events,
     /// The number that the program gave the entry.
     pub data: u64,

@@ -21,10 +21,10 @@ use crate::control::{Received, ReceivedMessage, SendControl};
 use crate::{Entry, EpollChange, EpollEvent, Events, Host};
 use crate::{kernel_messages, kernel_options};
 
-/// Events that one call of `epoll_wait` reports without memory of the heap.
+/// Events that one `epoll_wait` reports without a heap allocation.
 const FEW: usize = 64;
 
-/// `MSG_ZEROCOPY`: the kernel would read the bytes after the call, when their memory may have another use.
+/// `MSG_ZEROCOPY`: the kernel would read the bytes after the call, when their memory may be reused.
 const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(0x400_0000);
 
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
@@ -95,7 +95,7 @@ impl Host for Kernel {
         flags: RecvFlags,
     ) -> Result<Received, Errno> {
         if let [buffer] = buffers {
-            // One register less to fill than `recvmsg`, which is a tenth of a small read.
+            // Cheaper than `recvmsg`, by about a tenth of a small read.
             let (_, bytes, from) = rustix::net::recvfrom(fd, &mut **buffer, flags)?;
             return Ok(Received { bytes, flags: rustix::net::ReturnFlags::empty(), from });
         }
@@ -179,7 +179,8 @@ impl Host for Kernel {
     }
 
     fn raise_broken_pipe(&self) {
-        // The kernel raises it for this thread, as it does for a socket. Without descriptors there is none.
+        // The kernel raises the signal for this thread, as it does for a socket. Without free descriptors
+        // there is none.
         if let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) {
             drop(reader);
             let _ = rustix::io::write(&writer, b"-");
@@ -259,12 +260,12 @@ impl Host for Kernel {
 
     fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(timespec);
-        // Whatever ends it, the caller looks again.
+        // Whatever ends the wait, the caller checks again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
     }
 
     fn unpark(&self, word: &AtomicU32) {
-        // It fails for an address that is none only.
+        // It fails only for an invalid address.
         let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
     }
 
@@ -278,7 +279,7 @@ impl Host for Kernel {
     }
 }
 
-/// Returns the kernel's form of a time; `None` if it is too long to be one, and so for ever.
+/// Returns the kernel's form of a time; `None`, which means for ever, if the time is out of its range.
 fn timespec(duration: Duration) -> Option<Timespec> {
     let tv_sec = duration.as_secs().try_into().ok()?;
     Some(Timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() })

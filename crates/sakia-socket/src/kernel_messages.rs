@@ -1,4 +1,4 @@
-//! Control messages of this process's kernel, as far as rustix knows them.
+//! Control messages of this process's kernel, as far as rustix supports them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,8 +13,8 @@ use rustix::thread::{Gid, Pid, Uid};
 
 use crate::control::{Control, Credentials, Received, ReceivedMessage, SendControl, control_space};
 
-/// Descriptors that a message has at most (`SCM_MAX_FD`), with credentials beside them: more room is of no
-/// use.
+/// Room for the largest number of descriptors of a message (`SCM_MAX_FD`), and for credentials: more room is
+/// of no use.
 const ROOM_MAX: usize = control_space(253 * 4) + control_space(12);
 /// The alignment of control messages.
 const ALIGN: usize = align_of::<usize>();
@@ -28,7 +28,7 @@ pub(crate) fn receive(
 ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
     let room = room.min(ROOM_MAX);
     let mut memory = vec![MaybeUninit::uninit(); room + ALIGN];
-    // Exactly the room of the caller, so that what does not fit is cut by the kernel.
+    // Exactly the caller's room, so that the kernel cuts control messages that do not fit.
     let begin = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
     let mut ancillary = RecvAncillaryBuffer::new(&mut memory[begin..begin + room]);
     let message = rustix::net::recvmsg(fd, buffers, &mut ancillary, flags)?;
@@ -88,7 +88,7 @@ pub(crate) fn send(
 }
 
 fn credentials(sender: Credentials) -> Result<UCred, Errno> {
-    // There is no process of the number 0, or of none.
+    // No process has a number below 1.
     let process = Some(sender.process).filter(|&process| process > 0);
     let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     if sender.user == u32::MAX || sender.group == u32::MAX {

@@ -1,6 +1,6 @@
 //! Socket options of this process's kernel: those for which rustix has a safe call, by the kernel's numbers.
 //!
-//! A number that names any option, with any bytes, is no safe call: some options have addresses in them.
+//! Setting an option by any number, with any bytes, would not be safe: some options contain addresses.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -21,17 +21,17 @@ const IPV6: u32 = IPPROTO_IPV6 as u32;
 pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     use rustix_options as o;
     let timeout = |id| {
-        // The bytes are those of the usual number.
+        // The bytes have the form of the option's usual number.
         let time = Form::of_bytes(SO_RCVTIMEO.name, value).ok_or(Errno::DOM)?;
         let time: Option<Duration> = time;
-        // rustix refuses no time at all, as of a negative one.
+        // rustix refuses a zero time, which a negative one becomes.
         o::set_socket_timeout(fd, id, time.map(|time| time.max(Duration::from_micros(1))))
     };
     let int = || i32::of_bytes(name, value).ok_or(Errno::INVAL);
     let is_on = || int().map(|value| value != 0);
     let number = || int().and_then(|value| u32::try_from(value).map_err(|_| Errno::INVAL));
     let byte = || int().and_then(|value| u8::try_from(value).map_err(|_| Errno::INVAL));
-    // The kernel takes a negative size for a large one.
+    // The kernel takes a negative size as a large one.
     let size = || int().map(|value| value as u32 as usize);
     let seconds = || number().map(|value| Duration::from_secs(value.into()));
     match (level as u32, name as u32) {
@@ -71,7 +71,7 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (IP, raw::IP_MULTICAST_TTL) => o::set_ip_multicast_ttl(fd, number()?),
         (IPV6, raw::IPV6_V6ONLY) => o::set_ipv6_v6only(fd, is_on()?),
         (IPV6, raw::IPV6_UNICAST_HOPS) => {
-            // The default of the system.
+            // -1 stands for the system's default.
             let hops = int()?;
             let hops = if hops == -1 { None } else { Some(byte()?) };
             o::set_ipv6_unicast_hops(fd, hops)

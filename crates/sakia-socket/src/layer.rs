@@ -23,7 +23,7 @@ impl<H: Host> Clone for Layer<H> {
 }
 
 impl<H: Host> Layer<H> {
-    /// Makes a layer on `host`. It starts a thread with the first write that is delayed, and none before.
+    /// Makes a layer on `host`. It starts a thread with the first delayed write, and none before.
     pub fn new(host: H, options: Options) -> Self {
         let (host, pump) = (Arc::new(host), Arc::new(Pump::new(options.limits.delay)));
         let (beds, nesting, spare) = Default::default();
@@ -72,9 +72,9 @@ impl<H: Host> Layer<H> {
         Ok((a, b))
     }
 
-    /// Makes a socket of a descriptor, which is in blocking mode and of type `kind`, and a stream of TCP if
-    /// it is one of the Internet's. No other part of the program may read or write it in other ways, or the
-    /// order of bytes is lost. Its timeouts and `SO_LINGER` are those that the host names.
+    /// Makes a socket of a descriptor, which must be in blocking mode and of type `kind`; an Internet stream
+    /// must be TCP. No other part of the program may read or write the descriptor in other ways, or the order
+    /// of bytes is lost. Its timeouts and `SO_LINGER` are read from the host.
     ///
     /// # Errors
     /// Those of `getsockname(2)`.

@@ -35,10 +35,10 @@ impl<H: Host> Socket<H> {
     }
 
     /// `recvmsg(2)` with `room` bytes for control messages, see [`control_space`](crate::control_space). With
-    /// `MSG_CTRUNC` among the flags of the result there were more of them. Bytes of a stream that wait in
-    /// memory came without control messages.
+    /// `MSG_CTRUNC` in the result's flags there were more of them. Bytes of a stream that wait in memory came
+    /// without control messages.
     ///
-    /// [`Kernel`](crate::Kernel) knows of descriptors and credentials only, and drops others.
+    /// [`Kernel`](crate::Kernel) supports descriptors and credentials only, and drops others.
     ///
     /// # Errors
     /// Those of the call.
@@ -51,12 +51,12 @@ impl<H: Host> Socket<H> {
         self.open().receive_message(buffers, room, flags)
     }
 
-    /// `sendmsg(2)` with control messages, which belong to the first byte: delayed ones are sent before.
+    /// `sendmsg(2)` with control messages, which belong to the first byte: delayed bytes are sent first.
     ///
     /// # Errors
-    /// Those of [`send`](Socket::send), and `EAGAIN` if delayed bytes are left of a call that must not
-    /// wait. `EOPNOTSUPP` if the host does not know a control message, [`Kernel`](crate::Kernel) for one
-    /// knows no `Other`.
+    /// Those of [`send`](Socket::send), and `EAGAIN` if delayed bytes are left and the call must not wait.
+    /// `EOPNOTSUPP` if the host does not support a control message: [`Kernel`](crate::Kernel) supports no
+    /// `Other`.
     pub fn send_message(
         &self,
         buffers: &[IoSlice<'_>],
@@ -65,7 +65,7 @@ impl<H: Host> Socket<H> {
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
         let open = self.open();
-        // An established stream of TCP ignores an address; any other socket has the kernel judge it.
+        // An established TCP stream ignores an address; on any other socket the kernel decides.
         let is_named =
             to.is_some() && (open.kind != Kind::Internet || !open.ignores_address(flags));
         if control.is_empty() && !is_named {
@@ -84,7 +84,7 @@ impl<H: Host> Socket<H> {
 }
 
 impl<H: Host> Open<H> {
-    /// Returns true if `flags` ask for no connection to the address of a send.
+    /// Returns true if a send with `flags` does not connect to its address.
     fn ignores_address(&self, flags: SendFlags) -> bool {
         flags.bits() & FASTOPEN == 0
     }

@@ -1,4 +1,4 @@
-//! An open socket: what all its handles share.
+//! An open socket: the state that all its handles share.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -14,11 +14,12 @@ use crate::wake::{Beds, News, Source};
 use crate::{Events, Host, Options, When};
 
 thread_local! {
-    /// A number that no other thread has, and that changes with each wait of this one.
+    /// The calling thread's wait number: it differs from those of all other threads, and changes with each
+    /// wait.
     static WAITS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The first numbers of threads.
+/// The next thread's first wait number.
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
 /// The state that all sockets of a layer share.
@@ -28,24 +29,24 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) options: Options,
     pub(crate) pump: Arc<Pump<Open<H>>>,
     pub(crate) beds: Beds<H>,
-    /// Held while a set is put into another one.
+    /// Held while a set is added to another one.
     pub(crate) nesting: Mutex<()>,
-    /// Memory of write queues that are empty, for the next ones.
+    /// Memory of empty write queues, for reuse.
     pub(crate) spare: Mutex<Vec<H::Memory>>,
 }
 
-/// Pieces of memory that a layer keeps for write queues: with the usual limit 1 MiB.
+/// The most pieces of memory that a layer keeps for write queues: 1 MiB with the default limit.
 const SPARE_MAX: usize = 16;
 
 /// The transport of a socket's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// As a stream of the Internet's protocols: bytes may be read ahead.
+    /// A stream of an Internet protocol: bytes may be read ahead.
     Internet,
-    /// As another stream. Bytes that a Unix socket reads ahead would lose the descriptors that came with
-    /// them, and the peer would not learn that they were not read.
+    /// Another stream. Reading ahead on a Unix socket would lose the descriptors that come with bytes, and
+    /// the peer would not learn that bytes were not read.
     Stream,
-    /// In pieces.
+    /// Messages with boundaries.
     Datagrams,
 }
 
@@ -62,7 +63,7 @@ impl Kind {
     }
 }
 
-/// The protocols of streams; others of the Internet's, as SCTP, keep messages apart.
+/// The Internet's stream protocols; others, such as SCTP, keep message boundaries.
 const STREAMS: [Protocol; 2] = [ipproto::TCP, ipproto::MPTCP];
 
 /// An open socket.
@@ -72,20 +73,22 @@ pub(crate) struct Open<H: Host> {
     pub(crate) fd: H::Fd,
     pub(crate) kind: Kind,
     pub(crate) is_nonblocking: AtomicBool,
-    /// The kernel serves it alone from now on.
+    /// Set when the kernel alone serves the socket from now on.
     pub(crate) is_plain: AtomicBool,
-    /// It was connected at a time: only then bytes may be delayed, and the kernel refuses them before.
+    /// Set once it was connected: bytes may be delayed only then, and before that the kernel refuses them.
     pub(crate) is_connected: AtomicBool,
-    /// The host reported what cannot be true, and the connection counts as reset.
+    /// Set when the host reported something impossible: the connection then counts as reset.
     is_broken: AtomicBool,
-    /// A look showed bytes of the host behind those in memory, which the next read is to have, too.
+    /// Set when a peek has shown bytes of the host after those in memory: the next read has to return them,
+    /// too.
     pub(crate) has_looked: AtomicBool,
-    /// The options of the socket that hold for bytes in memory, too.
+    /// The options that also apply to bytes in memory.
     pub(crate) settings: Settings,
-    /// Handles of the program.
+    /// The number of the program's handles.
     pub(crate) handles: AtomicUsize,
-    /// The errno of a call that the program did not make, until one of its calls reports it; 0 for none.
-    /// As the kernel's `sk_err` exactly one call reports it, a later error replaces one that no call did.
+    /// The errno of a call that the program did not make itself, until one of its calls reports it; 0 for
+    /// none. Like the kernel's `sk_err`, exactly one call reports it, and a later error replaces an
+    /// unreported one.
     error: AtomicI32,
     pub(crate) news: News,
     receiving: Mutex<ReadAhead<H::Memory>>,
@@ -96,9 +99,9 @@ pub(crate) struct Open<H: Host> {
 #[derive(Debug)]
 pub(crate) struct Sending<H: Host> {
     pub(crate) queue: WriteQueue<H::Memory>,
-    /// The pump knows of it.
+    /// Set while the pump's list has the socket.
     pub(crate) is_listed: bool,
-    /// The [number](wait_number) at the last write.
+    /// The [wait number](wait_number) at the last write.
     pub(crate) waits: u64,
 }
 
@@ -171,8 +174,8 @@ impl<H: Host> Open<H> {
         self.is_broken.load(Ordering::SeqCst)
     }
 
-    /// The host reported what cannot be true: the connection counts as reset from now on, since bytes of
-    /// it may be missing. Returns the error of the call.
+    /// Marks the connection as reset, since the host reported something impossible and bytes of it may be
+    /// missing. Returns the error of the call.
     pub(crate) fn break_off(&self) -> Errno {
         self.is_broken.store(true, Ordering::SeqCst);
         self.news.arrived();
@@ -181,7 +184,7 @@ impl<H: Host> Open<H> {
         Errno::CONNRESET
     }
 
-    /// The kernel serves it alone from now on, behind the bytes in memory.
+    /// Has the kernel alone serve the socket from now on, after the bytes in memory.
     pub(crate) fn be_plain(&self) {
         self.is_plain.store(true, Ordering::Relaxed);
     }
@@ -196,18 +199,18 @@ impl<H: Host> Open<H> {
         if self.is_stream() { self.sending().queue.len() } else { 0 }
     }
 
-    /// The socket has another connection from now on.
+    /// Clears the state of the previous connection, for a new one.
     pub(crate) fn mend(&self) {
         self.is_broken.store(false, Ordering::SeqCst);
         self.error.store(0, Ordering::Relaxed);
     }
 
-    /// `recv(2)` or `send(2)` with these flags on a socket in this mode does not wait.
+    /// Returns true if a `recv(2)` or `send(2)` with these flags does not wait on this socket.
     pub(crate) fn is_nonblocking(&self, is_dontwait: bool) -> bool {
         is_dontwait || self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Bytes that wait in memory to be read.
+    /// Returns the number of bytes that wait in memory to be read.
     pub(crate) fn unread(&self) -> usize {
         if self.kind == Kind::Internet { self.receiving().len() } else { 0 }
     }
@@ -216,7 +219,7 @@ impl<H: Host> Open<H> {
 impl<H: Host> Drop for Open<H> {
     fn drop(&mut self) {
         let receiving = self.receiving.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // As with bytes that the kernel holds: the peer learns that they were not read.
+        // As with bytes in the kernel: the peer learns that they were not read.
         if !receiving.is_empty() {
             let _ = self.shared.host.reset_on_close(&self.fd);
         }
@@ -278,13 +281,13 @@ impl<H: Host> Source<H> for Open<H> {
 }
 
 impl<H: Host> Shared<H> {
-    /// The calling thread may wait: delayed bytes are sent first, and small writes are direct again.
+    /// Sends delayed bytes, and makes small writes direct again, since the calling thread may wait.
     pub(crate) fn before_wait(&self) {
         self.wait_began();
         self.pump.send_all(&*self.host, Occasion::Wait);
     }
 
-    /// Small writes of the calling thread are direct again.
+    /// Makes small writes of the calling thread direct again.
     pub(crate) fn wait_began(&self) {
         WAITS.set(wait_number() + 1);
     }
@@ -295,8 +298,8 @@ impl<H: Host> Shared<H> {
         spare.unwrap_or_else(|| self.host.memory(self.options.limits.bytes))
     }
 
-    /// Keeps the memory of a write queue for another one. It still has bytes of the program, of which a queue
-    /// sends none that it did not put there.
+    /// Keeps the memory of a write queue for another one. It still contains bytes of the program, but a queue
+    /// sends only bytes that were put into it.
     pub(crate) fn keep_memory(&self, memory: H::Memory) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < SPARE_MAX {

@@ -1,4 +1,4 @@
-//! `setsockopt(2)` and `getsockopt(2)`, and what options mean for bytes in memory.
+//! `setsockopt(2)` and `getsockopt(2)`, and the effect of options on bytes in memory.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl<H: Host> Socket<H> {
     /// `getsockopt(2)` of an option of [this list](crate::sockopt).
     ///
     /// # Errors
-    /// Those of the call. `ECONNRESET` if the host's answer has no such form.
+    /// Those of the call. `ECONNRESET` if the host's answer does not have the form of a `T`.
     pub fn option<T: OptionValue>(&self, option: SocketOption<T>) -> Result<T, Errno> {
         let mut bytes = [0; 2 * WORD];
         let count = self.option_raw(option.level, option.name, &mut bytes)?;
@@ -40,9 +40,9 @@ impl<H: Host> Socket<H> {
     /// `setsockopt(2)` of any option, with the kernel's numbers and bytes.
     ///
     /// # Errors
-    /// Those of the call, `ENOPROTOOPT` if the host has no such option: [`Kernel`](crate::Kernel) has those
-    /// that rustix can set. `EBUSY` and `EAGAIN` as [`hand_back`](Socket::hand_back), of the few options for
-    /// which the kernel must have all bytes.
+    /// Those of the call. `ENOPROTOOPT` if the host does not have the option: [`Kernel`](crate::Kernel) has
+    /// those that rustix can set. `EBUSY` and `EAGAIN` as for [`hand_back`](Socket::hand_back), for the few
+    /// options that require the kernel to have all bytes.
     pub fn set_option_raw(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         let open = self.open();
         self.prepare(level, name, value)?;
@@ -97,7 +97,7 @@ impl<H: Host> Socket<H> {
 }
 
 impl<H: Host> Open<H> {
-    /// Sets an option that the layer chooses.
+    /// Sets an option that the layer itself needs.
     pub(crate) fn host_set<T: OptionValue>(
         &self,
         option: SocketOption<T>,
@@ -109,7 +109,7 @@ impl<H: Host> Open<H> {
         Ok(())
     }
 
-    /// Takes over the options that the host has for this socket, which the program set elsewhere.
+    /// Reads the options that the program set elsewhere on the host's socket.
     pub(crate) fn load_settings(&self) {
         for (option, time) in self.kept() {
             let mut bytes = [0; 2 * WORD];
@@ -122,9 +122,9 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// Keeps the value of an option that holds for bytes in memory, too.
+    /// Keeps the value of an option that also applies to bytes in memory.
     fn note_option(&self, level: i32, name: i32, value: &[u8]) {
-        // The numbers of 64-bit times name the same options.
+        // The numbers for 64-bit times stand for the same options.
         let name = match name as u32 {
             raw::SO_RCVTIMEO_NEW => SO_RCVTIMEO.name,
             raw::SO_SNDTIMEO_NEW => SO_SNDTIMEO.name,

@@ -2,28 +2,28 @@
 
 use crate::QueueLimits;
 
-/// When a socket leaves the plain way.
+/// The condition for buffering in memory, in place of plain calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// Never: each call of the program is one of the host.
+    /// Never: each call of the program is a call of the host.
     Never,
-    /// When its traffic shows that it pays, until it does not.
+    /// When the traffic shows that it pays, and until it shows the opposite.
     #[default]
     OnEvidence,
-    /// Always, to measure and to test what that costs.
+    /// Always, to measure and test the cost of that.
     Always,
 }
 
-/// When a send on a broken connection raises `SIGPIPE`, besides its `EPIPE`.
+/// The condition for raising `SIGPIPE`, besides `EPIPE`, for a send on a broken connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BrokenPipe {
-    /// Never, as if every call had `MSG_NOSIGNAL`: the signal would be one for the process of the library,
-    /// not for the program that it serves. The caller raises its own with each `EPIPE` of a stream.
+    /// Never, as if every call had `MSG_NOSIGNAL`: the signal would go to the process of the library, not to
+    /// the program that it serves. The caller raises its own signal with each `EPIPE` of a stream.
     #[default]
     Never,
     /// As in the kernel: with each `EPIPE` of a stream for a call without `MSG_NOSIGNAL`, in the calling
-    /// thread. [`Host::raise_broken_pipe`](crate::Host::raise_broken_pipe) does it where no call of the
-    /// host failed.
+    /// thread. [`Host::raise_broken_pipe`](crate::Host::raise_broken_pipe) raises it if no call of the host
+    /// has failed.
     Raise,
 }
 
@@ -31,14 +31,14 @@ pub enum BrokenPipe {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// When reads fetch more than was asked for: by default on evidence.
+    /// The condition for reads to fetch more than was asked for: by default on evidence.
     pub read_ahead: When,
-    /// When small writes are delayed, to be sent together: by default never, since delayed bytes are lost
-    /// if the process is killed.
+    /// The condition for delaying small writes, to send them together: by default never, since delayed bytes
+    /// are lost if the process is killed.
     pub gather: When,
-    /// The most bytes of a socket that are delayed, and the longest delay.
+    /// The most delayed bytes of a socket, and the longest delay.
     pub limits: QueueLimits,
-    /// When sends raise `SIGPIPE`: by default never.
+    /// The condition for sends to raise `SIGPIPE`: by default never.
     pub broken_pipe: BrokenPipe,
     /// The most bytes of a socket that are read ahead: 64 KiB by default.
     pub ahead_bytes: usize,

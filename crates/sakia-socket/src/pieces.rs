@@ -1,8 +1,8 @@
-//! Buffers in several pieces, of which some bytes are done.
+//! Buffers in several pieces, some bytes of which are transferred already.
 
 use std::io::{IoSlice, IoSliceMut};
 
-/// Pieces that one call of the kernel takes (`IOV_MAX`).
+/// The most pieces of one system call (`IOV_MAX`).
 pub(crate) const PIECES_MAX: usize = 1024;
 
 /// Returns the number of bytes in `pieces`.

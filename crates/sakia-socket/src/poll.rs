@@ -8,7 +8,7 @@ use crate::open::Shared;
 use crate::wake::{Sleeper, Source, Undisturbed};
 use crate::{Entry, Events, Host, Layer, Pollable};
 
-/// A file whose events do not end a wait is left out of it for so long.
+/// The time for which a file is left out of the wait, if it only has events that do not end the wait.
 const LEFT_OUT: Duration = Duration::from_millis(10);
 
 /// A file of [`Layer::poll`].
@@ -32,12 +32,11 @@ impl<'a, H: Host> PollEntry<'a, H> {
 }
 
 impl<H: Host> Layer<H> {
-    /// `poll(2)`: waits until one of `entries` is ready, at most for `timeout`, for ever with `None`.
-    /// Returns the number of those that are; none after the timeout. Delayed bytes of all sockets are sent
-    /// first.
+    /// `poll(2)`: waits until one of `entries` is ready, at most for `timeout`, for ever with `None`. Returns
+    /// the number of ready entries; none after the timeout. Delayed bytes of all sockets are sent first.
     ///
     /// # Errors
-    /// Those of the call, `EINTR` for one.
+    /// Those of the call, such as `EINTR`.
     pub fn poll(
         &self,
         entries: &mut [PollEntry<'_, H>],
@@ -56,11 +55,11 @@ pub(crate) struct Item<'a, H: Host> {
     pub(crate) source: &'a dyn Source<H>,
     /// The events to ask the host for.
     pub(crate) wanted: Events,
-    /// Those that end the wait; the host reports others as well.
+    /// The events that end the wait; the host also reports others.
     pub(crate) ending: Events,
-    /// Those of them that are there.
+    /// The events that occurred.
     pub(crate) ready: Events,
-    /// The host reports other events only, which would end each wait at once.
+    /// Set while the host reports only other events, which would end each wait at once.
     pub(crate) is_left_out: bool,
 }
 
@@ -86,7 +85,8 @@ pub(crate) fn wait_for<'a, H: Host>(
         let may_sleep = !is_ready && left != Some(Duration::ZERO);
         if may_sleep && !std::mem::replace(&mut is_heard, true) {
             let files: Vec<&'a dyn Source<H>> = items.iter().map(|item| item.source).collect();
-            // From now on it hears of memory, or nothing comes there. It may have changed before.
+            // From now on the thread is notified of changes in memory, or no bytes come to memory. Memory
+            // may have changed before.
             if items.iter().all(|item| item.source.can_be_undisturbed()) {
                 undisturbed = Some(Undisturbed::new(files));
             } else {
@@ -100,21 +100,21 @@ pub(crate) fn wait_for<'a, H: Host>(
             timeout = Some(timeout.map_or(LEFT_OUT, |timeout| timeout.min(LEFT_OUT)));
         }
         let count = ask(host, items, sleeper.as_ref(), timeout)?;
-        // The host was not to sleep, or has slept for all of the time.
+        // The host was told not to sleep, or has slept for the whole time.
         let has_slept = may_sleep && left.is_some() && count == 0 && asks_all;
         let is_over = left == Some(Duration::ZERO) || has_slept;
         if is_over || items.iter().any(|item| !item.ready.is_empty()) {
             drop(undisturbed);
             return Ok(());
         }
-        // A clock that goes back adds nothing.
+        // A clock that goes back does not lengthen the wait.
         if let (Some(rest), Some(end)) = (&mut left, end) {
             *rest = end.saturating_sub(host.now()).min(*rest);
         }
     }
 }
 
-/// One `poll(2)` of the host. Returns its count.
+/// Makes one `poll(2)` of the host. Returns its count.
 fn ask<'a, H: Host>(
     host: &H,
     items: &mut [&mut Item<'a, H>],
@@ -134,7 +134,7 @@ fn ask<'a, H: Host>(
     let mut found = entries.iter().map(|entry| entry.ready);
     for item in &mut *items {
         if item.is_left_out {
-            // It is asked again next time.
+            // It is included again in the next wait.
             item.is_left_out = false;
             item.ready = item.source.memory().ready & item.ending;
             continue;

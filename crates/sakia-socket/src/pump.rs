@@ -1,7 +1,7 @@
 //! The thread that sends delayed bytes while the program computes.
 //!
-//! It sleeps until the first bytes are due. Without any it looks twice more, and then sleeps until it is
-//! woken. So a burst of writes costs one wake, writes that follow each other none, and an idle program no
+//! It sleeps until the first bytes are due. When none are left it checks twice more, and then sleeps until it
+//! is woken. So a burst of writes costs one wake, writes in close succession none, and an idle program no
 //! processor time.
 
 use std::mem;
@@ -12,67 +12,68 @@ use std::time::Duration;
 
 use crate::Host;
 
-/// So often the thread looks for more bytes, each time after their delay, before it waits to be woken: about
-/// as much work as the wake that this saves.
+/// The number of checks for more bytes, each after their delay, before the thread waits to be woken: about as
+/// much work as the wake that this saves.
 const LOOKS: u32 = 2;
 
 /// The longest sleep while bytes are delayed, whatever the host's clock said.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The time that does not come.
+/// A time that never comes.
 const NEVER: Duration = Duration::MAX;
 
-/// Something with delayed bytes.
+/// An object with delayed bytes.
 pub(crate) trait Delayed: Send + Sync + 'static {
-    /// Sends delayed bytes, as far as there is room. Returns when the rest is due; without a rest it is not
-    /// listed any more.
+    /// Sends delayed bytes, as far as there is room. Returns the time at which the rest is due; without a
+    /// rest it leaves the list.
     fn send_due(&self, occasion: Occasion) -> Option<Duration>;
 }
 
-/// Why delayed bytes are sent.
+/// The reason for sending delayed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occasion {
-    /// It is this time: those that are due are sent.
+    /// It is this time: due bytes are sent.
     Time(Duration),
-    /// A thread is about to wait: all are sent, but for those for which there was no room twice. They are
-    /// left to the pump, or each wait would cost a call for each peer that reads nothing.
+    /// A thread is about to wait: all bytes are sent, except those that found no room twice. These are left
+    /// to the pump, or each wait would cost a call for each peer that does not read.
     Wait,
-    /// All are sent.
+    /// A flush: all bytes are sent.
     Flush,
 }
 
-/// The list of all with delayed bytes, and the thread's state.
+/// The list of all objects with delayed bytes, and the thread's state.
 #[derive(Debug)]
 pub(crate) struct Pump<T> {
     /// The delay of bytes.
     delay: Duration,
-    state: Mutex<State<T>>,
-    /// Held while the bytes of all that are listed are sent, so that a thread which is about to wait does
-    /// not miss those that another one is about to send.
+    state: Mutex<PumpState<T>>,
+    /// Held while the bytes of all listed objects are sent, so that a thread which is about to wait does not
+    /// miss bytes that another thread is about to send.
     turn: Mutex<()>,
-    /// Not zero while anything is listed or in a turn, to be asked without the lock.
+    /// Not zero while anything is listed or being sent; read without the lock.
     listed: AtomicUsize,
     /// Changes with each wake.
     wakes: AtomicU32,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct PumpState<T> {
     delayed: Vec<Arc<T>>,
-    /// When the first of them is due; [`NEVER`] without any.
+    /// The time at which the first bytes are due; [`NEVER`] without any.
     next: Duration,
-    /// When the thread looks next: zero while it is about to find out, [`NEVER`] if it sleeps until it is
-    /// woken.
+    /// The time of the thread's next check: zero while the thread is about to compute it, [`NEVER`] while it
+    /// sleeps until it is woken.
     looks_at: Duration,
     has_thread: bool,
     is_over: bool,
 }
 
-impl<T> State<T> {
-    /// Bytes are due at the time `due`. Returns true if the thread would sleep for longer: it is to be woken.
+impl<T> PumpState<T> {
+    /// Notes bytes that are due at the time `due`. Returns true if the thread would sleep longer, and must be
+    /// woken.
     #[must_use]
     fn note(&mut self, due: Duration) -> bool {
-        // A clock that is at its end does not make the thread sleep for ever.
+        // A clock at the end of its range must not make the thread sleep for ever.
         let due = due.min(NEVER - Duration::from_nanos(1));
         self.next = self.next.min(due);
         let is_late = due < self.looks_at;
@@ -84,9 +85,10 @@ impl<T> State<T> {
 }
 
 impl<T: Delayed> Pump<T> {
-    /// Makes an empty list, of bytes that are delayed for `delay`. Its thread starts with the first one.
+    /// Makes an empty list, for bytes that are delayed for `delay`. Its thread starts with the first listed
+    /// object.
     pub(crate) fn new(delay: Duration) -> Self {
-        let state = State {
+        let state = PumpState {
             delayed: Vec::new(),
             next: NEVER,
             looks_at: Duration::ZERO,
@@ -102,8 +104,8 @@ impl<T: Delayed> Pump<T> {
         }
     }
 
-    /// Lists `item`, which is not listed and whose bytes are due at the time `due`, and makes sure that the
-    /// thread looks at it then.
+    /// Lists `item`, which is not listed yet and whose bytes are due at the time `due`, and makes sure that
+    /// the thread checks it then.
     pub(crate) fn list<H: Host>(self: &Arc<Self>, host: &Arc<H>, item: Arc<T>, due: Duration) {
         let mut state = self.state();
         state.delayed.push(item);
@@ -121,22 +123,22 @@ impl<T: Delayed> Pump<T> {
         }
     }
 
-    /// Makes sure that the thread looks at one that is listed at the time `due`, which may be before it was
-    /// due when it was listed.
+    /// Makes sure that the thread checks a listed object at the time `due`, which may be earlier than the
+    /// time with which it was listed.
     pub(crate) fn hurry<H: Host>(&self, host: &H, due: Duration) {
         if self.state().note(due) {
             self.wake(host);
         }
     }
 
-    /// Sends all delayed bytes, as far as there is room and the `occasion` says.
+    /// Sends all delayed bytes, as far as there is room and the `occasion` allows.
     pub(crate) fn send_all<H: Host>(&self, host: &H, occasion: Occasion) {
         if self.listed.load(Ordering::Relaxed) != 0 {
             self.send(host, occasion);
         }
     }
 
-    /// The thread ends.
+    /// Ends the thread.
     pub(crate) fn end<H: Host>(&self, host: &H) {
         self.state().is_over = true;
         self.wake(host);
@@ -172,14 +174,15 @@ impl<T: Delayed> Pump<T> {
         host.unpark(&self.wakes);
     }
 
-    /// Sends the bytes of all that are listed, and keeps those with a rest. Returns false if none was listed.
+    /// Sends the bytes of all listed objects, and keeps those with a rest. Returns false if the list was
+    /// empty.
     fn send<H: Host>(&self, host: &H, occasion: Occasion) -> bool {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // No lock of the list is held meanwhile, since they list themselves.
+        // The list's lock is not held meanwhile, since objects list themselves.
         let mut state = self.state();
         let mut delayed = mem::take(&mut state.delayed);
         state.next = NEVER;
-        // Without a thread no other moment comes for those that had no room.
+        // Without a thread, bytes that found no room have no other occasion.
         let occasion = match occasion {
             Occasion::Wait if !state.has_thread => Occasion::Flush,
             occasion => occasion,
@@ -195,7 +198,7 @@ impl<T: Delayed> Pump<T> {
         let mut state = self.state();
         state.delayed.append(&mut delayed);
         self.listed.store(state.delayed.len(), Ordering::Relaxed);
-        // The thread may have looked at an empty list meanwhile.
+        // The thread may have checked an empty list meanwhile.
         let is_late = next.is_some_and(|next| state.note(next));
         drop((state, turn));
         if is_late {
@@ -204,7 +207,7 @@ impl<T: Delayed> Pump<T> {
         was_listed
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, PumpState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

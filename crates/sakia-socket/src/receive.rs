@@ -1,4 +1,4 @@
-//! Receiving: from memory, ahead, or as the program asked.
+//! Receiving: from memory, ahead, or by plain calls.
 
 use std::io::IoSliceMut;
 use std::sync::atomic::Ordering;
@@ -12,15 +12,15 @@ use crate::pieces::{self, PIECES_MAX};
 use crate::settings::Patience;
 use crate::{Events, Host, Received, When};
 
-/// Flags that are served here; with any other the kernel serves the call, and from then on the socket.
+/// Flags that are served here. With any other flag the kernel serves the call, and the socket from then on.
 const SERVED: RecvFlags = RecvFlags::DONTWAIT
     .union(RecvFlags::PEEK)
     .union(RecvFlags::WAITALL)
     .union(RecvFlags::TRUNC)
     .union(RecvFlags::CMSG_CLOEXEC);
 
-/// Flags with which the kernel serves a call while bytes wait in memory: urgent data and errors are no
-/// part of the stream.
+/// Flags of calls that the kernel serves even while bytes wait in memory: urgent data and errors are no part
+/// of the stream.
 const BESIDE: RecvFlags = RecvFlags::OOB.union(RecvFlags::ERRQUEUE);
 
 impl<H: Host> Open<H> {
@@ -63,7 +63,7 @@ impl<H: Host> Open<H> {
         Ok(Received { bytes, flags: rustix::net::ReturnFlags::empty(), from: None })
     }
 
-    /// Returns true if a call with `flags` is served here, not by one call of the host.
+    /// Returns true if a call with `flags` is served here, and not by one call of the host.
     pub(crate) fn is_served(&self, flags: RecvFlags) -> bool {
         if !SERVED.contains(flags) {
             self.be_plain();
@@ -73,7 +73,7 @@ impl<H: Host> Open<H> {
             && !(self.is_plain.load(Ordering::Relaxed) && self.unread() == 0)
     }
 
-    /// One call of the host, with the program's own flags.
+    /// Makes one call of the host, with the program's own flags.
     fn receive_plainly(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -89,8 +89,8 @@ impl<H: Host> Open<H> {
         self.checked(received, pieces::len(buffers), flags)
     }
 
-    /// Returns the result of a receive on a connection that is broken: the kept error, once, behind the
-    /// bytes that arrived before it, and then the end.
+    /// Returns the result of a receive on a broken connection: after the bytes that arrived before the error,
+    /// the kept error, once, and then the end.
     pub(crate) fn received_before_error(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -111,19 +111,19 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// Returns `received`, if it can be true of a call for `len` bytes.
+    /// Returns `received`, if it is possible for a call for `len` bytes.
     pub(crate) fn checked(
         &self,
         received: Received,
         len: usize,
         flags: RecvFlags,
     ) -> Result<Received, Errno> {
-        // With this flag the count may be that of a datagram that is longer.
+        // With this flag the count may be that of a longer datagram.
         let is_whole = flags.contains(RecvFlags::TRUNC) && self.kind == Kind::Datagrams;
         if received.bytes > len && !is_whole { Err(self.break_off()) } else { Ok(received) }
     }
 
-    /// Receives what there is, at least a byte if the call may wait.
+    /// Receives available bytes, at least one if the call may wait.
     fn receive_some(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -153,12 +153,12 @@ impl<H: Host> Open<H> {
                     if count == len || !self.has_looked.swap(false, Ordering::Relaxed) {
                         return Ok(count);
                     }
-                    // A look showed more: the program may count on them.
+                    // A peek showed more bytes: the program may rely on them.
                     let flags = flags | RecvFlags::DONTWAIT;
                     return Ok(count + self.receive_behind(buffers, count, flags));
                 }
                 ReadPlan::Direct => {
-                    // It may sleep for long, and has no use for memory.
+                    // The call may sleep for long, and needs no memory meanwhile.
                     drop(receiving.give_back());
                     drop(receiving);
                     let result =
@@ -180,7 +180,7 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// One call of the host that does not wait, into `buffers` and the memory behind them.
+    /// Makes one call of the host that does not wait, into `buffers` and the memory after them.
     fn receive_ahead(
         &self,
         receiving: &mut ReadAhead<H::Memory>,
@@ -209,14 +209,14 @@ impl<H: Host> Open<H> {
             self.news.arrived();
         }
         if self.shared.options.read_ahead != When::Always {
-            // The connection may be idle for long now. It has memory again when there is evidence.
+            // The connection may be idle for long now. It gets memory again on new evidence.
             drop(receiving.give_back());
         }
         result.map(|_| mine)
     }
 
-    /// Receives until `buffers`, of which `count` bytes are filled, are full, or the stream or the time
-    /// ends. Returns how many bytes are filled then.
+    /// Receives until `buffers`, of which `count` bytes are filled, are full, or the stream or the time ends.
+    /// Returns the number of bytes filled then.
     fn receive_rest(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -226,7 +226,7 @@ impl<H: Host> Open<H> {
     ) -> usize {
         let len = pieces::len(buffers);
         if patience.is_limited() {
-            // The host would begin to count its timeout again.
+            // The host would start its timeout again.
             flags |= RecvFlags::DONTWAIT;
         }
         while count < len {
@@ -249,8 +249,8 @@ impl<H: Host> Open<H> {
         count
     }
 
-    /// Copies the next bytes to `buffers`, and leaves them to be read. The host's bytes behind those in
-    /// memory are part of the answer: a program may look again until it sees enough.
+    /// Copies the next bytes to `buffers`, and leaves them to be read. The host's bytes after those in memory
+    /// are part of the result: a program may peek until it sees enough.
     fn peek(&self, buffers: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
         let len = pieces::len(buffers);
         let mut may_wait = flags.contains(RecvFlags::WAITALL)
@@ -273,7 +273,7 @@ impl<H: Host> Open<H> {
                 self.has_looked.store(true, Ordering::Relaxed);
                 return Ok(count + self.receive_behind(buffers, count, flags));
             }
-            // Without the lock another thread may take bytes: this one looks again.
+            // While the lock is not held another thread may take bytes: this one then peeks again.
             receiving.look();
             drop(receiving);
             self.shared.before_wait();
@@ -296,8 +296,8 @@ impl<H: Host> Open<H> {
         result
     }
 
-    /// Receives the host's bytes, or looks at them, for the place behind the first `count` of `buffers`.
-    /// Returns how many there are.
+    /// Receives the host's bytes, or peeks at them, into `buffers` after their first `count` bytes. Returns
+    /// their number.
     fn receive_behind(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -312,7 +312,7 @@ impl<H: Host> Open<H> {
                 self.set_error(self.break_off());
                 0
             }
-            // The program sees bytes: a call that finds none before it reports it.
+            // The program gets bytes; a later call that finds none before the error reports it.
             Err(errno) => {
                 self.keep_error(errno);
                 0
@@ -321,7 +321,7 @@ impl<H: Host> Open<H> {
     }
 }
 
-/// Copies bytes that wait to `buffers`. Returns how many.
+/// Copies bytes that wait to `buffers`. Returns their number.
 fn peek_into<M: AsRef<[u8]> + AsMut<[u8]>>(
     receiving: &ReadAhead<M>,
     buffers: &mut [IoSliceMut<'_>],

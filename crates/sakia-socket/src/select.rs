@@ -8,8 +8,8 @@ use sakia_socket_core::Selection;
 use crate::poll::{Item, wait_for};
 use crate::{Events, Host, Layer, Pollable};
 
-/// A file of [`Layer::select`], with the sets that it is in. A descriptor number becomes a file before, so
-/// `EBADF` does not arise here.
+/// A file of [`Layer::select`], with the sets that it is in. The caller looks descriptor numbers up before,
+/// so `EBADF` does not occur here.
 #[derive(Debug)]
 pub struct SelectEntry<'a, H: Host> {
     item: Item<'a, H>,
@@ -25,7 +25,7 @@ impl<'a, H: Host> SelectEntry<'a, H> {
         Self { item, sets }
     }
 
-    /// Returns the sets of these in which the last wait left the file.
+    /// Returns the sets in which the last wait left the file.
     pub fn ready(&self) -> Selection {
         self.sets.ready(self.item.ready)
     }
@@ -37,7 +37,7 @@ impl<H: Host> Layer<H> {
     /// bytes of all sockets are sent first.
     ///
     /// # Errors
-    /// Those of the call, `EINTR` for one.
+    /// Those of the call, such as `EINTR`.
     pub fn select(
         &self,
         entries: &mut [SelectEntry<'_, H>],

@@ -45,7 +45,7 @@ impl<H: Host> Open<H> {
         self.send_by(plan, sending, buffers, flags)
     }
 
-    /// Sends the bytes of `buffers` by `plan`, and then as the queue says.
+    /// Sends the bytes of `buffers` by `plan`, and then as the queue plans.
     fn send_by<'a>(
         self: &'a Arc<Self>,
         mut plan: WritePlan,
@@ -83,7 +83,7 @@ impl<H: Host> Open<H> {
                 return Ok(sent);
             }
             if plan == WritePlan::Queue && !sending.queue.is_empty() {
-                // The memory is shorter than was asked for.
+                // The memory is shorter than requested.
                 plan = WritePlan::Flush;
                 continue;
             }
@@ -105,7 +105,7 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// Sends what is left of `buffers` behind their first `sent` bytes, with nothing delayed before it.
+    /// Sends the bytes of `buffers` after the first `sent` ones; no delayed bytes precede them.
     fn send_remainder(
         &self,
         buffers: &[IoSlice<'_>],
@@ -117,7 +117,7 @@ impl<H: Host> Open<H> {
             return self.send_plainly(buffers, flags, None);
         }
         let len = pieces::len(buffers);
-        // The host would begin to count its timeout again.
+        // The host would start its timeout again.
         let is_watched =
             patience.is_limited() && !self.is_nonblocking(flags.contains(SendFlags::DONTWAIT));
         let call = if is_watched { flags | SendFlags::DONTWAIT } else { flags };
@@ -140,7 +140,7 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// One call of the host, with the program's own flags.
+    /// Makes one call of the host, with the program's own flags.
     pub(crate) fn send_plainly(
         &self,
         buffers: &[IoSlice<'_>],
@@ -150,15 +150,15 @@ impl<H: Host> Open<H> {
         if self.shared.options.gather != When::Never
             && !self.is_nonblocking(flags.contains(SendFlags::DONTWAIT))
         {
-            // It may wait, but small writes are not direct again unless it does, which is not known.
+            // The call may wait; small writes become direct again only if it does, which is unknown.
             self.shared.pump.send_all(self.host(), Occasion::Wait);
         }
         let count = self.host().send(&self.fd, buffers, self.with_signal(flags), to)?;
         if count > pieces::len(buffers) { Err(self.break_off()) } else { Ok(count) }
     }
 
-    /// Sends all delayed bytes, before a call of the host that must not overtake them: with `flags` it
-    /// waits for room or not, as a send does.
+    /// Sends all delayed bytes, before a call of the host that must not overtake them. Whether it waits for
+    /// room depends on `flags`, as for a send.
     ///
     /// # Errors
     /// Those of sending them, and `EAGAIN` if some are left.
@@ -183,7 +183,7 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// Shuts down `how`, the sending side behind the last delayed byte.
+    /// Shuts down `how`; the sending side after the last delayed byte.
     pub(crate) fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
         if how == Shutdown::Read {
             return self.host().shutdown(&self.fd, how);
@@ -214,7 +214,7 @@ impl<H: Host> Open<H> {
         Ok(sending.queue.len())
     }
 
-    /// Returns the error that a send reports before it sends.
+    /// Fails with the error that a send reports before it sends anything.
     pub(crate) fn may_send(&self, flags: SendFlags) -> Result<(), Errno> {
         match self.take_error() {
             Some(errno) => Err(self.report(errno, flags)),
@@ -223,18 +223,18 @@ impl<H: Host> Open<H> {
         }
     }
 
-    /// The same, before delayed bytes are sent.
+    /// As [`may_send`](Self::may_send), before delayed bytes are sent.
     fn may_send_queued(&self, flags: SendFlags) -> Result<(), Errno> {
         self.may_send(flags)?;
         if self.kind != Kind::Datagrams && self.sending().queue.refuses_alone() {
-            // They were lost, or the end is to come behind them.
+            // Delayed bytes were lost, or the end of the stream is to follow them.
             return Err(self.broken_pipe(flags));
         }
         Ok(())
     }
 
-    /// Returns `errno`, with which no call of the host failed that had `flags`; the signal that belongs to
-    /// it is raised.
+    /// Returns `errno`, for a call with `flags` that failed without a call of the host; raises the signal
+    /// that belongs to it.
     pub(crate) fn report(&self, errno: Errno, flags: SendFlags) -> Errno {
         if errno == Errno::PIPE { self.broken_pipe(flags) } else { errno }
     }
@@ -249,7 +249,7 @@ impl<H: Host> Open<H> {
         Errno::PIPE
     }
 
-    /// Returns the flags of the program's call, of which `MSG_NOSIGNAL` also depends on the options.
+    /// Returns the flags of the program's call; `MSG_NOSIGNAL` also depends on the options.
     pub(crate) fn with_signal(&self, flags: SendFlags) -> SendFlags {
         match self.shared.options.broken_pipe {
             BrokenPipe::Never => flags | SendFlags::NOSIGNAL,
@@ -270,8 +270,8 @@ impl<H: Host> Open<H> {
         as_flags_say(sending.queue.plan(len), sending, flags)
     }
 
-    /// Puts as many of the bytes of `buffers` behind their first `sent` into the queue as fit. Returns how
-    /// many.
+    /// Appends the bytes of `buffers` after the first `sent` ones to the queue, as many as fit. Returns their
+    /// number.
     fn delay(
         self: &Arc<Self>,
         sending: &mut Sending<H>,
@@ -297,15 +297,15 @@ impl<H: Host> Open<H> {
                 sending.is_listed = true;
                 self.shared.pump.list(&self.shared.host, Arc::clone(self), due);
             }
-            // The queue was empty: bytes that are gone may have been due later.
+            // The queue was empty: the socket may still be listed for earlier bytes, with a later time.
             Some(due) if was_empty => self.shared.pump.hurry(self.host(), due),
             _ => {}
         }
         count
     }
 
-    /// One call of the host that does not wait, with the delayed bytes and those of `buffers` behind the
-    /// first `sent`. Returns how many of these were sent; none if there was no room.
+    /// Makes one call of the host that does not wait, with the delayed bytes and those of `buffers` after the
+    /// first `sent`. Returns how many of the latter were sent; none if there was no room.
     pub(crate) fn send_queue(
         &self,
         sending: &mut Sending<H>,
@@ -316,7 +316,7 @@ impl<H: Host> Open<H> {
         if sending.queue.is_empty() {
             return Ok(0);
         }
-        // Bytes whose flags are not for the delayed ones go alone.
+        // If the flags must not apply to delayed bytes, those go alone.
         let buffers = if DELAYED.contains(flags) { buffers } else { &[] };
         let call = (flags & DELAYED) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let had_room = sending.queue.has_room();
@@ -397,7 +397,7 @@ impl<H: Host> Delayed for Open<H> {
             self.set_error(errno);
         }
         if sending.queue.take_shutdown() {
-            // It reports what the program cannot be told any more.
+            // Its error can no longer be reported to the program.
             let _ = self.host().shutdown(&self.fd, Shutdown::Write);
         }
         let due = sending.queue.due();
@@ -409,7 +409,7 @@ impl<H: Host> Delayed for Open<H> {
     }
 }
 
-/// Returns `plan`, unless `flags` are for the host to see.
+/// Returns `plan`, unless the host must see `flags`.
 fn as_flags_say<H: Host>(plan: WritePlan, sending: &Sending<H>, flags: SendFlags) -> WritePlan {
     match plan {
         WritePlan::Queue if DELAYED.contains(flags) => plan,

@@ -1,17 +1,18 @@
 //! The state of an `epoll` set.
 //!
-//! The host has a set with the same entries, and reports what it sees. This one has for each entry the rules
-//! of [`Watch`], and a list of those that may be ready for a reason which the host does not see. A wait
+//! The host has a set with the same entries, and reports the events that it sees. This set has the rules of
+//! [`Watch`] for each entry, and a list of entries that may be ready for a reason which the host does not
+//! see. A wait
 //! 1. asks the host, without sleeping if an entry of the list is ready,
-//! 2. puts what the host reports on the list, behind what is there,
-//! 3. reports from the front of the list, and puts behind the others what stays ready in memory.
+//! 2. appends the host's reports to the list,
+//! 3. reports from the front of the list, and appends those entries again that stay ready in memory.
 //!
-//! So entries take turns, whether memory or the host makes them ready, and both together are one event.
-//! Reports of the host for which the program left no place stay on the list. The next wait asks `poll(2)`
-//! about those that the host has not repeated, since they may not be true any more.
+//! So entries take turns, whether memory or the host makes them ready, and events of both are reported
+//! together. Reports of the host for which the program left no place stay on the list. The next wait asks
+//! `poll(2)` about those that the host has not repeated, since they may be outdated.
 //!
-//! News of a file comes as mail, which needs no lock but its own: see [`wake`](crate::wake). The lock of the
-//! state is held during calls of the host that do not wait.
+//! Changes of a file come as mail, which needs only a lock of its own: see [`wake`](crate::wake). The lock of
+//! the state is held during calls of the host that do not wait.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt::Debug;
@@ -30,7 +31,7 @@ use crate::{Entry, EpollChange, EpollEvent, Host};
 
 /// The number of the event descriptor among the entries of the host's set.
 const BELL: u64 = u64::MAX;
-/// Sets within sets are followed so deep to find a loop. The kernel allows less.
+/// The depth to which nested sets are followed to find a loop. The kernel allows less.
 const DEPTH_MAX: u32 = 8;
 
 /// An `epoll` set.
@@ -38,7 +39,7 @@ const DEPTH_MAX: u32 = 8;
 pub(crate) struct Set<H: Host> {
     pub(crate) shared: Arc<Shared<H>>,
     fd: H::Fd,
-    /// Wakes those that sleep in the host's set, of which it is an entry; `None` if memory is never used.
+    /// Wakes threads that sleep in the host's set, of which it is an entry; `None` if memory is never used.
     bell: Option<H::Fd>,
     /// Itself, as a listener of its entries.
     me: Weak<Self>,
@@ -63,7 +64,7 @@ struct State<H: Host> {
 /// A place for an entry.
 #[derive(Debug)]
 struct Slot<H: Host> {
-    /// Differs for each entry that was here, so that the host's late reports are noticed.
+    /// Differs for each entry in this slot, so that late reports of the host are detected.
     generation: u32,
     entry: Option<Member<H>>,
 }
@@ -74,9 +75,9 @@ struct Member<H: Host> {
     source: Arc<dyn Source<H>>,
     data: u64,
     watch: Watch,
-    /// The events that the host has reported, and the program has not heard of.
+    /// The events that the host has reported and the program has not received.
     found: Events,
-    /// The round in which it did.
+    /// The round of that report.
     found_in: u64,
     is_listed: bool,
 }
@@ -84,22 +85,22 @@ struct Member<H: Host> {
 /// The state through which other threads reach the set.
 #[derive(Debug, Default)]
 struct Mail {
-    /// Entries with news.
+    /// Entries with changes.
     tokens: BTreeSet<u64>,
     /// Threads that sleep in the host's set.
     sleeping: usize,
-    /// The bell was rung, and no thread has answered it.
+    /// Set when the bell was rung, and no thread has answered it.
     is_rung: bool,
 }
 
-/// An answer of the host.
+/// A result of asking the host.
 struct Asked {
     found: Vec<EpollEvent>,
-    /// The number of events that it was asked for.
+    /// The number of events requested.
     max: usize,
     /// The number of entries.
     entries: usize,
-    /// The time of the wait is over.
+    /// Set when the time of the wait is over.
     is_over: bool,
 }
 
@@ -137,7 +138,7 @@ impl<H: Host> Set<H> {
             if address(&**source) == address(self) {
                 return Err(Errno::INVAL);
             }
-            // Two sets that are added to each other at a time are a loop, too.
+            // Two sets that are added to each other at the same time are a loop, too.
             nesting = Some(self.shared.nesting.lock().unwrap_or_else(PoisonError::into_inner));
             if source.leads_to(address(self), DEPTH_MAX) {
                 return Err(Errno::LOOP);
@@ -149,7 +150,7 @@ impl<H: Host> Set<H> {
             return Err(self.refusal(change, &**source, Errno::EXIST));
         }
         let token = state.reserve();
-        // From now on news is mail, so none is missed that comes after the look at memory.
+        // From now on changes come as mail, so that none after the check of memory is missed.
         source.news().add(self.listener(), token);
         let entry = EpollEvent { events: event.events, data: token };
         if let Err(errno) =
@@ -200,7 +201,7 @@ impl<H: Host> Set<H> {
         Ok(())
     }
 
-    /// The last handle of the set is closed: it leaves the sets that it is in, and has no entries any more.
+    /// Closes the set, with its last handle: it leaves the sets that it is in, and drops its entries.
     pub(crate) fn close(&self) {
         self.news.close();
         let mut state = self.state();
@@ -233,14 +234,14 @@ impl<H: Host> Set<H> {
         loop {
             let Asked { found, max: asked, entries, is_over } = self.ask(events.len(), left)?;
             let count = self.report(&found, found.len() == asked, events);
-            // If all that the host reported was for the program not to hear, it may have more to report. It
-            // repeats none of that, so the number of these rounds has an end even if the host lies.
+            // If the program must not see any of the reported events, the host may have more. It does not
+            // repeat these, so the number of rounds is bounded, even if the host lies.
             let is_all = found.len() < asked || rounds > entries;
             if count > 0 || is_over || left == Some(Duration::ZERO) && is_all {
                 return Ok(count);
             }
             rounds += 1;
-            // A clock that goes back adds nothing.
+            // A clock that goes back does not lengthen the wait.
             if let (Some(rest), Some(end)) = (&mut left, end) {
                 *rest = end.saturating_sub(self.host().now()).min(*rest);
             }
@@ -254,7 +255,7 @@ impl<H: Host> Set<H> {
             self.read_mail(&mut state);
             (state.is_ready(), state.places.len())
         };
-        // One more, so that the bell takes no place of an event.
+        // One more, so that the bell does not take the place of an event.
         let asked = max.min(entries) + 1;
         let mut found = vec![EpollEvent::default(); asked];
         let sleeps = left != Some(Duration::ZERO) && !is_ready && self.fall_asleep();
@@ -268,12 +269,12 @@ impl<H: Host> Set<H> {
             return Err(Errno::IO);
         }
         found.truncate(count);
-        // It has slept for all of the time.
+        // It has slept for the whole time.
         let is_over = sleeps && left.is_some() && count == 0;
         Ok(Asked { found, max: asked, entries, is_over })
     }
 
-    /// Reports what the host `found`, of which there may be more if `is_full`, and what is ready in memory.
+    /// Reports the host's events in `found`, of which there may be more if `is_full`, and events in memory.
     fn report(&self, found: &[EpollEvent], is_full: bool, events: &mut [EpollEvent]) -> usize {
         let mut state = self.state();
         state.round += 1;
@@ -303,14 +304,14 @@ impl<H: Host> Set<H> {
                 state.list(place);
             }
         }
-        // The kernel wakes one thread for each event. This one has taken the signal for all of them.
+        // The kernel wakes one thread for each event. This thread has taken the signal for all of them.
         if !state.ready.is_empty() {
             self.ring();
         }
         count
     }
 
-    /// Returns false if there is mail. Else the calling thread counts as asleep.
+    /// Returns false if there is mail; otherwise the calling thread counts as asleep.
     fn fall_asleep(&self) -> bool {
         let mut mail = self.mail();
         let may_sleep = mail.tokens.is_empty();
@@ -334,16 +335,16 @@ impl<H: Host> Set<H> {
         if let Some(bell) = &self.bell {
             let _ = self.host().drain(bell);
         }
-        // In this order: mail that came without a ring is read after this.
+        // In this order: mail that comes without a ring is read afterwards.
         self.mail().is_rung = false;
     }
 
-    /// Puts entries with news on the list.
+    /// Puts entries with changes on the list.
     fn read_mail(&self, state: &mut State<H>) {
         let tokens = mem::take(&mut self.mail().tokens);
         for token in tokens {
             let Some(member) = state.member(token) else { continue };
-            // The host is asked whether these are true.
+            // The host is asked later whether this event has occurred.
             if member.source.is_set() && member.watch.trigger() == Trigger::Edge {
                 // An edge of a set is reported if the set is ready for any reason.
                 member.found |= Events::IN;
@@ -355,13 +356,13 @@ impl<H: Host> Set<H> {
         }
     }
 
-    /// Drops the entry, of which its file knows nothing any more.
+    /// Drops an entry that its file no longer knows.
     fn forget(&self, state: &mut State<H>, token: u64) {
         state.release(token);
         self.mail().tokens.remove(&token);
     }
 
-    /// Returns the error of a change that is refused: the host's, which may find another reason than `errno`.
+    /// Returns the error of a refused change: the host's, which may have another reason than `errno`.
     fn refusal(&self, change: EpollChange, source: &dyn Source<H>, errno: Errno) -> Errno {
         self.host().epoll_control(&self.fd, change, source.fd()).err().unwrap_or(errno)
     }
@@ -395,7 +396,7 @@ impl<H: Host> Listener for Set<H> {
     fn closed(&self, token: u64) {
         let mut state = self.state();
         if let Some(member) = state.member(token) {
-            // The pump may keep the host's descriptor, which would report on.
+            // The pump may keep the host's descriptor open, which would still report.
             let fd = member.source.fd();
             let _ = self.shared.host.epoll_control(&self.fd, EpollChange::Delete, fd);
             self.forget(&mut state, token);
@@ -437,7 +438,7 @@ impl<H: Host> Source<H> for Set<H> {
 }
 
 impl<H: Host> State<H> {
-    /// Makes a place for an entry, and returns its token: place and generation.
+    /// Reserves a slot for an entry, and returns its token: slot and generation.
     fn reserve(&mut self) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, entry: None });
@@ -454,7 +455,7 @@ impl<H: Host> State<H> {
         self.slots[place as usize].entry = Some(member);
     }
 
-    /// Frees the place of `token`.
+    /// Frees the slot of `token`.
     fn release(&mut self, token: u64) {
         let place = token as u32;
         let slot = &mut self.slots[place as usize];
@@ -476,7 +477,7 @@ impl<H: Host> State<H> {
         self.places.get(&address(source)).map(|&place| self.token_at(place))
     }
 
-    /// Returns the entry of `token`, unless it is a number that no entry has, or had.
+    /// Returns the entry of `token`, if the token is valid and the entry still exists.
     fn member(&mut self, token: u64) -> Option<&mut Member<H>> {
         let slot = self.slots.get_mut(token as u32 as usize)?;
         if u64::from(slot.generation) == token >> 32 { slot.entry.as_mut() } else { None }
@@ -489,7 +490,7 @@ impl<H: Host> State<H> {
         })
     }
 
-    /// Puts the entry at `place` on the list, if it is not there.
+    /// Puts the entry in the slot `place` on the list, if it is not there.
     fn list(&mut self, place: u32) {
         if let Some(member) = &mut self.slots[place as usize].entry
             && !mem::replace(&mut member.is_listed, true)
@@ -498,8 +499,8 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// The host has reported `events` of the entry of `token`: all that are there, so an older report is
-    /// over.
+    /// Records the `events` that the host has reported for the entry of `token`: all current ones, which
+    /// replace an older report.
     fn found(&mut self, token: u64, events: Events) {
         let round = self.round;
         if let Some(member) = self.member(token) {
@@ -509,7 +510,7 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// Returns true if an entry of the list is ready. Takes those from its front that are not.
+    /// Returns true if an entry of the list is ready. Removes those from its front that are not.
     fn is_ready(&mut self) -> bool {
         while let Some(&place) = self.ready.front() {
             let member = self.slots[place as usize].entry.as_mut();
@@ -523,8 +524,8 @@ impl<H: Host> State<H> {
         false
     }
 
-    /// Asks the host again about its reports of earlier rounds. If it had no place for all of this round,
-    /// about entries that are ready in memory, too: their event has all that is there.
+    /// Asks the host again about its reports of earlier rounds. If its report of this round was cut, also
+    /// about entries that are ready in memory, since their event has to include all current events.
     fn ask_again(&mut self, host: &H, is_full: bool) {
         let mut old = Vec::new();
         for &place in &self.ready {
@@ -563,7 +564,7 @@ impl<H: Host> Member<H> {
         !self.found.is_empty() || self.watch.is_ready(self.source.memory())
     }
 
-    /// Returns the event to report; one without events if there is nothing.
+    /// Returns the event to report; without events if there is nothing to report.
     fn report(&mut self) -> EpollEvent {
         let found = mem::take(&mut self.found);
         let mut memory = self.source.memory();
@@ -575,7 +576,7 @@ impl<H: Host> Member<H> {
     }
 }
 
-/// The address of a file, which no other has as long as it is an entry.
+/// Returns the address of a file, which is unique as long as the file is an entry.
 fn address<H: Host>(source: &dyn Source<H>) -> usize {
     ptr::from_ref(source).cast::<()>().addr()
 }

@@ -1,11 +1,11 @@
-//! Options of a socket that hold for bytes in memory, too, and the time that a call may wait.
+//! Options of a socket that also apply to bytes in memory, and the time that a call may wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Host;
 
-/// The value of a time that is none.
+/// Stands for no time.
 const NONE: u64 = u64::MAX;
 
 /// An optional time that threads share.
@@ -32,7 +32,7 @@ impl Time {
     }
 }
 
-/// The values that the program set, and the host has as well.
+/// Values that the program set; the host has them as well.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// `SO_RCVTIMEO`.
@@ -56,7 +56,7 @@ impl Settings {
 #[derive(Debug)]
 pub(crate) struct Patience {
     timeout: Option<Duration>,
-    /// Since the first look.
+    /// The end of the time, once the first check has set it.
     until: Option<Duration>,
 }
 
@@ -65,22 +65,22 @@ impl Patience {
         Self { timeout, until: None }
     }
 
-    /// Returns true if it ends.
+    /// Returns true if it is limited.
     pub(crate) fn is_limited(&self) -> bool {
         self.timeout.is_some()
     }
 
-    /// Returns true if some of it may be used.
+    /// Returns true if some of it may be used up.
     pub(crate) fn is_started(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Returns the time that is left, `None` for ever. The clock is asked only if it matters.
+    /// Returns the remaining time, `None` for ever. The clock is read only if needed.
     pub(crate) fn left<H: Host>(&mut self, host: &H) -> Option<Duration> {
         let timeout = self.timeout?;
         let now = host.now();
         let until = *self.until.get_or_insert(now.saturating_add(timeout));
-        // A clock that goes back adds nothing.
+        // A clock that goes back does not lengthen the wait.
         Some(until.saturating_sub(now).min(timeout))
     }
 }

@@ -10,13 +10,13 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 use crate::open::Open;
 use crate::{Host, Kernel, Received};
 
-/// A socket. Its methods are the calls of POSIX with that name, with their errors, and may be called from
-/// any thread.
+/// A socket. Its methods are the POSIX calls of the same name, with their errors, and may be called from any
+/// thread.
 ///
-/// A clone is the same open socket, as after `dup(2)`, without a call; the last one closes it. Bytes that
-/// were delayed are sent before, in the background if the host has no room for them; with `SO_LINGER` the
-/// close waits for room as long as that says. If bytes that were received have not been read, the
-/// connection is reset and delayed ones are dropped, as the kernel does.
+/// A clone is the same open socket, as after `dup(2)` but without a system call; the last one closes it.
+/// Delayed bytes are sent before, in the background if the host has no room for them; with `SO_LINGER` the
+/// close waits for room for that time. If received bytes were not read, the connection is reset and delayed
+/// bytes are dropped, as the kernel does.
 #[derive(Debug)]
 pub struct Socket<H: Host = Kernel> {
     open: Arc<Open<H>>,
@@ -63,8 +63,8 @@ impl<H: Host> Socket<H> {
         self.open.host().listen(&self.open.fd, backlog)
     }
 
-    /// `accept4(2)` with `SOCK_CLOEXEC`: the connection and the peer's address, if it has one. It is in
-    /// blocking mode, and inherits the options that a connection of the kernel's does.
+    /// `accept4(2)` with `SOCK_CLOEXEC`: the connection and the peer's address, if it has one. The connection
+    /// is in blocking mode, and inherits the same options as in the kernel.
     ///
     /// # Errors
     /// Those of the call, which leave the listener as it is.
@@ -75,14 +75,14 @@ impl<H: Host> Socket<H> {
         open.is_connected.store(true, Ordering::Relaxed);
         open.is_plain.store(self.open.is_plain.load(Ordering::Relaxed), Ordering::Relaxed);
         if self.open.settings.is_any() {
-            // A connection that was made before they were set has others.
+            // A connection that was made before the listener's options were set has other options.
             open.load_settings();
         }
         Ok((Self::of(open), address))
     }
 
-    /// `connect(2)`. In non-blocking mode that of a stream is `EINPROGRESS`, then `EALREADY`; once it can be
-    /// written, [`take_error`](Socket::take_error) has the result.
+    /// `connect(2)`. On a stream in non-blocking mode it fails with `EINPROGRESS`, then `EALREADY`; once the
+    /// socket is writable, [`take_error`](Socket::take_error) returns the result.
     ///
     /// # Errors
     /// Those of the call.
@@ -93,8 +93,8 @@ impl<H: Host> Socket<H> {
         Ok(())
     }
 
-    /// `connect(2)` with `AF_UNSPEC`: a datagram socket has no peer any more, and a connection is reset.
-    /// Bytes that were delayed, or are in memory to be read, are dropped as those in the kernel are.
+    /// `connect(2)` with `AF_UNSPEC`: removes the peer of a datagram socket, and resets a connection. Delayed
+    /// bytes, and bytes that wait in memory to be read, are dropped like those in the kernel.
     ///
     /// # Errors
     /// Those of the call.
@@ -102,8 +102,8 @@ impl<H: Host> Socket<H> {
         self.open.disconnect()
     }
 
-    /// `recv(2)`. `MSG_PEEK`, `MSG_WAITALL`, `MSG_TRUNC` and `MSG_DONTWAIT` are served from memory too.
-    /// With any other flag the kernel serves this call, and reads are not made ahead any more.
+    /// `recv(2)`. `MSG_PEEK`, `MSG_WAITALL`, `MSG_TRUNC` and `MSG_DONTWAIT` are served from memory, too. With
+    /// any other flag the kernel serves this call, and reading ahead ends for good.
     ///
     /// # Errors
     /// Those of the call.
@@ -111,7 +111,7 @@ impl<H: Host> Socket<H> {
         self.open.receive(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// `recvfrom(2)`: with `MSG_TRUNC` the number of bytes is that of the whole datagram.
+    /// `recvfrom(2)`: with `MSG_TRUNC` the result is the length of the whole datagram.
     ///
     /// # Errors
     /// Those of the call.
@@ -119,10 +119,10 @@ impl<H: Host> Socket<H> {
         self.open.receive_from(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// `send(2)`. `SIGPIPE` is raised as [`BrokenPipe`](crate::BrokenPipe) says.
+    /// `send(2)`. [`BrokenPipe`](crate::BrokenPipe) says when it raises `SIGPIPE`.
     ///
     /// # Errors
-    /// Those of the call, and the error of bytes that were delayed before, once; `EPIPE` after it.
+    /// Those of the call, and the error of earlier delayed bytes, once; `EPIPE` after it.
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
         self.open.send(&[IoSlice::new(bytes)], flags)
     }
@@ -149,8 +149,8 @@ impl<H: Host> Socket<H> {
         self.open.flush()
     }
 
-    /// `shutdown(2)`. Bytes that wait in memory can still be read. With delayed bytes the peer learns of
-    /// the end behind the last of them.
+    /// `shutdown(2)`. Bytes that wait in memory can still be read. The peer sees the end after the last
+    /// delayed byte.
     ///
     /// # Errors
     /// Those of the call.
@@ -185,8 +185,8 @@ impl<H: Host> Socket<H> {
     /// `ioctl(SIOCOUTQ)`: bytes that were sent and have not arrived, delayed ones included.
     ///
     /// # Errors
-    /// Those of the call; `ENOTTY` if the host cannot tell, as [`Kernel`]: then
-    /// [`delayed`](Socket::delayed) is to be added to the answer of a call of the program's own.
+    /// Those of the call; `ENOTTY` if the host does not know, as [`Kernel`]: then add
+    /// [`delayed`](Socket::delayed) to the result of the program's own call.
     pub fn unsent(&self) -> Result<u64, Errno> {
         let unsent = self.open.host().unsent(&self.open.fd)?;
         Ok(unsent.saturating_add(self.open.delayed() as u64))
@@ -200,7 +200,7 @@ impl<H: Host> Socket<H> {
     /// `ioctl(SIOCATMARK)`: returns true if the next byte is the urgent one. Bytes in memory come before it.
     ///
     /// # Errors
-    /// Those of the call; `ENOTTY` if the host cannot tell, as [`Kernel`].
+    /// Those of the call; `ENOTTY` if the host does not know, as [`Kernel`].
     pub fn is_at_mark(&self) -> Result<bool, Errno> {
         self.open.be_plain();
         Ok(self.open.host().is_at_mark(&self.open.fd)? && self.open.unread() == 0)
@@ -233,18 +233,18 @@ impl<H: Host> Socket<H> {
     }
 
     /// Returns the host's descriptor, for calls that do not concern the bytes of a stream and are not among
-    /// these methods. For anything else there is [`hand_back`](Socket::hand_back).
+    /// these methods. For all other calls use [`hand_back`](Socket::hand_back).
     pub fn fd(&self) -> &H::Fd {
         &self.open.fd
     }
 
     /// Gives the socket back to the kernel for good, before a call that this library does not have, such as
-    /// `splice(2)`: delayed bytes are sent, and from now on each call is one of the host.
+    /// `splice(2)`. Delayed bytes are sent, and from now on each call is a call of the host.
     ///
     /// # Errors
-    /// - `EAGAIN` if delayed bytes are left, for which the host has no room; a later call may succeed.
+    /// - `EAGAIN` if delayed bytes are left for which the host has no room; a later call may succeed.
     /// - The error of sending delayed bytes.
-    /// - `EBUSY` if bytes wait in memory: they have to be read first, then the next call succeeds.
+    /// - `EBUSY` if bytes wait in memory: read them first, then the next call succeeds.
     pub fn hand_back(&self) -> Result<&H::Fd, Errno> {
         self.open.be_plain();
         if self.flush()? > 0 {

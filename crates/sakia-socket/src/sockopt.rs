@@ -1,16 +1,16 @@
 //! Socket options: by type, and as the bytes of `setsockopt(2)`.
 //!
-//! Most are the kernel's alone, and one call of the host sets them. Some are more:
-//! - `SO_RCVTIMEO`, `SO_SNDTIMEO` and `SO_LINGER` hold for bytes in memory, too, and are kept;
-//! - `SO_ERROR` is also the error of delayed bytes;
-//! - `TCP_NODELAY` and `TCP_CORK` hold from the next byte on: delayed ones are sent before;
-//! - any that might change what a read returns gives the socket to the kernel for good, as
+//! Most options concern the kernel alone, and one call of the host sets them. Some have further effects:
+//! - `SO_RCVTIMEO`, `SO_SNDTIMEO` and `SO_LINGER` also apply to bytes in memory, and are kept;
+//! - `SO_ERROR` also returns the error of delayed bytes;
+//! - `TCP_NODELAY` and `TCP_CORK` apply from the next byte on: delayed bytes are sent first;
+//! - an option that might change the result of reads gives the socket to the kernel for good, as
 //!   [`hand_back`](crate::Socket::hand_back) does: bytes that wait in memory are read first, as they came
-//!   before the change, and then each call is one of the host. That holds for each option that this module
-//!   does not name;
-//! - where the kernel would treat bytes that it has already in another way, as with `TCP_ULP`, it must have
-//!   all of them: the call is `EBUSY` while bytes wait in memory to be read, which a program sees only if it
-//!   changes the protocol in the middle of a stream that was read ahead.
+//!   before the change, and then each call is a call of the host. This applies to each option that this
+//!   module does not name;
+//! - for an option that changes how the kernel treats bytes it already has, such as `TCP_ULP`, the kernel
+//!   must have all of them: the call fails with `EBUSY` while bytes wait in memory to be read. A program sees
+//!   this only if it changes the protocol in the middle of a stream that was read ahead.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -72,17 +72,17 @@ macro_rules! options {
 }
 
 options! {
-    /// The longest wait of a receive; then it is `EAGAIN`, or returns the bytes that came.
+    /// The time limit of a receive; then it fails with `EAGAIN`, or returns the bytes that came.
     SO_RCVTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_RCVTIMEO);
-    /// The longest wait of a send or `connect(2)`; then it is `EAGAIN`, or returns the number of bytes that
-    /// were taken, which stay taken.
+    /// The time limit of a send or `connect(2)`; then it fails with `EAGAIN`, or returns the number of bytes
+    /// that were taken, which stay taken.
     SO_SNDTIMEO: Option<Duration> = (SOL_SOCKET, raw::SO_SNDTIMEO);
-    /// The time that closing waits for sent bytes to arrive, in whole seconds; none at all resets the
+    /// The time that closing waits for sent bytes to arrive, in whole seconds; a time of zero resets the
     /// connection.
     SO_LINGER: Option<Duration> = (SOL_SOCKET, raw::SO_LINGER);
-    /// The size of the kernel's memory for received bytes; it doubles the value.
+    /// The size of the kernel's receive buffer in bytes; it doubles the value.
     SO_RCVBUF: i32 = (SOL_SOCKET, raw::SO_RCVBUF);
-    /// The size of the kernel's memory for bytes to send; it doubles the value.
+    /// The size of the kernel's send buffer in bytes; it doubles the value.
     SO_SNDBUF: i32 = (SOL_SOCKET, raw::SO_SNDBUF);
     /// Lets `bind(2)` take an address that was used before.
     SO_REUSEADDR: bool = (SOL_SOCKET, raw::SO_REUSEADDR);
@@ -96,7 +96,7 @@ options! {
     SO_OOBINLINE: bool = (SOL_SOCKET, raw::SO_OOBINLINE);
     /// Receives the senders' credentials.
     SO_PASSCRED: bool = (SOL_SOCKET, raw::SO_PASSCRED);
-    /// The socket's type, `SOCK_STREAM` for one. It cannot be set.
+    /// The socket's type, such as `SOCK_STREAM`. It cannot be set.
     SO_TYPE: i32 = (SOL_SOCKET, raw::SO_TYPE);
     /// The socket's family. It cannot be set.
     SO_DOMAIN: i32 = (SOL_SOCKET, raw::SO_DOMAIN);
@@ -104,7 +104,7 @@ options! {
     SO_PROTOCOL: i32 = (SOL_SOCKET, raw::SO_PROTOCOL);
     /// Set if the socket listens. It cannot be changed.
     SO_ACCEPTCONN: bool = (SOL_SOCKET, raw::SO_ACCEPTCONN);
-    /// The pending error, which reading takes. It cannot be set.
+    /// The pending error, which reading it clears. It cannot be set.
     SO_ERROR: i32 = (SOL_SOCKET, raw::SO_ERROR);
     /// The fewest bytes that a receive waits for. More than one gives the socket to the kernel.
     SO_RCVLOWAT: i32 = (SOL_SOCKET, raw::SO_RCVLOWAT);
@@ -112,7 +112,7 @@ options! {
     TCP_NODELAY: bool = (IPPROTO_TCP, raw::TCP_NODELAY);
     /// Sends only full packets, for 200 ms.
     TCP_CORK: bool = (IPPROTO_TCP, raw::TCP_CORK);
-    /// The size of packets at most.
+    /// The maximum segment size.
     TCP_MAXSEG: i32 = (IPPROTO_TCP, raw::TCP_MAXSEG);
     /// Acknowledges packets at once.
     TCP_QUICKACK: bool = (IPPROTO_TCP, raw::TCP_QUICKACK);
@@ -124,13 +124,13 @@ options! {
     TCP_KEEPCNT: i32 = (IPPROTO_TCP, raw::TCP_KEEPCNT);
     /// Milliseconds that bytes wait to be acknowledged before the connection ends.
     TCP_USER_TIMEOUT: i32 = (IPPROTO_TCP, raw::TCP_USER_TIMEOUT);
-    /// The most routers that packets may pass.
+    /// The TTL of packets.
     IP_TTL: i32 = (IPPROTO_IP, raw::IP_TTL);
     /// The type of service of packets.
     IP_TOS: i32 = (IPPROTO_IP, raw::IP_TOS);
     /// Excludes peers of IPv4 from an IPv6 socket.
     IPV6_V6ONLY: bool = (IPPROTO_IPV6, raw::IPV6_V6ONLY);
-    /// The most routers that packets of IPv6 may pass.
+    /// The hop limit of IPv6 packets.
     IPV6_UNICAST_HOPS: i32 = (IPPROTO_IPV6, raw::IPV6_UNICAST_HOPS);
 }
 
@@ -164,7 +164,7 @@ impl sealed::Form for Option<Duration> {
             let seconds = self.map_or(0, |time| time.as_secs().min(i32::MAX as u64) as i32);
             return Ok([i32::from(self.is_some()), seconds].map(i32::to_ne_bytes).concat());
         }
-        // No time at all would be for ever.
+        // A time of zero would mean for ever.
         let time = self.map_or(Duration::ZERO, |time| time.max(Duration::from_micros(1)));
         let seconds = Word::try_from(time.as_secs()).map_err(|_| Errno::DOM)?;
         let microseconds = time.subsec_nanos().div_ceil(1000).min(999_999) as Word;
@@ -174,7 +174,7 @@ impl sealed::Form for Option<Duration> {
     fn of_bytes(name: i32, bytes: &[u8]) -> Option<Self> {
         if name == SO_LINGER.name {
             let (is_on, seconds) = bytes.split_first_chunk()?;
-            // A negative number is a large one in the kernel.
+            // The kernel takes a negative number as a large one.
             let seconds = u32::from_ne_bytes(*seconds.first_chunk()?);
             let is_on = i32::from_ne_bytes(*is_on) != 0;
             return Some(is_on.then(|| Duration::from_secs(seconds.into())));
@@ -190,16 +190,16 @@ impl sealed::Form for Option<Duration> {
     }
 }
 
-/// The part of the layer in an option.
+/// The effect of an option on bytes in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// None: it concerns no byte that may be in memory.
+    /// None: it does not concern bytes that may be in memory.
     None,
-    /// It holds for the bytes from now on: delayed ones are sent before, as far as there is room.
+    /// It applies to bytes from now on: delayed bytes are sent first, as far as there is room.
     Sending,
-    /// It may change what reads return: the kernel serves the socket, behind the bytes in memory.
+    /// It may change the result of reads: the kernel serves the socket, after the bytes in memory.
     Receiving,
-    /// It changes bytes that the kernel has, too: it must have all.
+    /// It also changes bytes that the kernel already has, so the kernel must have all bytes.
     All,
 }
 

@@ -1,15 +1,15 @@
-//! News of memory: bytes or an error came there, or the write queue got room.
+//! Notifications of changes in memory: bytes or an error came there, or the write queue got room.
 //!
-//! The kernel wakes a thread that sleeps in `poll(2)` or `epoll_wait(2)` when it sees an event. What
-//! happens in memory it does not see. So each file keeps a list of its *listeners*: the sets that have it
-//! as an entry, and the threads that sleep in a poll.
+//! The kernel wakes a thread that sleeps in `poll(2)` or `epoll_wait(2)` when it sees an event, but it does
+//! not see changes in memory. So each file keeps a list of its *listeners*: the sets that have it as an
+//! entry, and the threads that sleep in a poll.
 //!
-//! 1. A thread that is about to sleep puts itself on the lists (a set is on them from the begin), and then
-//!    looks at memory.
-//! 2. A thread that changes memory does so, and then looks at the list.
+//! 1. A thread that is about to sleep puts itself on the lists (a set is on them from the beginning), and
+//!    then checks memory.
+//! 2. A thread that changes memory does so first, and then checks the list.
 //!
-//! So one of both sees the other. Only where a thread sleeps, a call of the host wakes it: a signal to an
-//! event descriptor, which is in the sleeper's set or poll.
+//! So at least one of them sees the other. Only if a thread sleeps, a call of the host wakes it: a signal to
+//! an event descriptor, which is in the sleeper's set or poll.
 //!
 //! A poll of sockets that read ahead on evidence alone has neither list nor event: while a thread sleeps in
 //! one, [nothing comes to memory](Undisturbed), and the host tells all.
@@ -28,16 +28,17 @@ use crate::Host;
 
 /// A file that can be waited for.
 pub(crate) trait Source<H: Host>: Debug + Send + Sync {
-    /// The host's descriptor.
+    /// Returns the host's descriptor.
     fn fd(&self) -> &H::Fd;
 
-    /// The list of those that hear of its memory.
+    /// Returns the listeners to changes in its memory.
     fn news(&self) -> &News;
 
-    /// Corrects what the host says of it.
+    /// Returns the corrections to the host's answer about it.
     fn memory(&self) -> InMemory;
 
-    /// The host has room: sends delayed bytes, if they are why [`memory`](Source::memory) has none.
+    /// Notes that the host has room: sends delayed bytes, if they are why [`memory`](Source::memory) has
+    /// none.
     fn make_room(&self) {}
 
     /// Returns true if its memory is ever used.
@@ -69,40 +70,40 @@ pub(crate) trait Source<H: Host>: Debug + Send + Sync {
 
 /// A set, or a thread that sleeps.
 pub(crate) trait Listener: Debug + Send + Sync {
-    /// There is news of the file that it knows as `token`.
+    /// Notes a change of the file that the listener knows as `token`.
     fn tell(&self, token: u64);
 
-    /// The file that it knows as `token` is closed.
+    /// Notes that the file which the listener knows as `token` is closed.
     fn closed(&self, token: u64) {
         let _ = token;
     }
 }
 
-/// Those that hear of a file, and how often there was something to hear.
+/// The listeners of a file, and the numbers of changes.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     arrivals: AtomicU32,
     rooms: AtomicU32,
-    /// The length of the list, to be asked without the lock.
+    /// The length of the list, read without the lock.
     count: AtomicUsize,
     listeners: Mutex<Vec<(Weak<dyn Listener>, u64)>>,
 }
 
 impl News {
-    /// Bytes or an error came to memory.
+    /// Notes that bytes or an error came to memory.
     pub(crate) fn arrived(&self) {
         self.arrivals.fetch_add(1, Ordering::SeqCst);
         self.tell();
     }
 
-    /// The write queue got room.
+    /// Notes that the write queue got room.
     pub(crate) fn got_room(&self) {
         self.rooms.fetch_add(1, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Returns how often bytes or an error came, and how often there was room; to be called before memory is
-    /// looked at.
+    /// Returns how often bytes or an error came, and how often the queue got room. Must be called before
+    /// memory is checked.
     pub(crate) fn counts(&self) -> (u32, u32) {
         (self.arrivals.load(Ordering::SeqCst), self.rooms.load(Ordering::SeqCst))
     }
@@ -126,14 +127,14 @@ impl News {
         self.count.store(listeners.len(), Ordering::SeqCst);
     }
 
-    /// The file is closed, although the host may keep its descriptor: no listener hears of it any more.
+    /// Removes all listeners, since the file is closed, although the host may keep its descriptor.
     pub(crate) fn close(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
         let listeners = std::mem::take(&mut *self.listeners());
         self.count.store(0, Ordering::SeqCst);
-        // Without the lock, since they take their own.
+        // Without the lock, since listeners take their own.
         for (listener, token) in listeners {
             if let Some(listener) = listener.upgrade() {
                 listener.closed(token);
@@ -141,7 +142,7 @@ impl News {
         }
     }
 
-    /// Tells all listeners; one that is gone hears nothing.
+    /// Notifies all listeners that still exist.
     fn tell(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -175,20 +176,20 @@ impl<H: Host> Default for Beds<H> {
 struct Bed<H: Host> {
     host: Arc<H>,
     event: H::Fd,
-    /// It was signaled, so a further signal is needless.
+    /// Set once it was signaled, so that a further signal is unnecessary.
     is_signaled: AtomicBool,
 }
 
 impl<H: Host> Listener for Bed<H> {
     fn tell(&self, _: u64) {
         if !self.is_signaled.swap(true, Ordering::SeqCst) {
-            // An event that cannot be signaled is one that was.
+            // It only fails if the event is signaled already.
             let _ = self.host.signal(&self.event);
         }
     }
 }
 
-/// Files to whose memory nothing comes until this is dropped. To be followed by a look at memory.
+/// Keeps bytes from coming to the memory of these files until it is dropped. The caller looks at memory next.
 #[derive(Debug)]
 pub(crate) struct Undisturbed<'a, H: Host>(Vec<&'a dyn Source<H>>);
 
@@ -205,7 +206,7 @@ impl<H: Host> Drop for Undisturbed<'_, H> {
     }
 }
 
-/// A thread that is about to sleep, and hears of its files until this is dropped.
+/// A thread that is about to sleep; it is notified of its files' changes until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Sleeper<'a, H: Host> {
     beds: &'a Beds<H>,
@@ -214,7 +215,7 @@ pub(crate) struct Sleeper<'a, H: Host> {
 }
 
 impl<'a, H: Host> Sleeper<'a, H> {
-    /// Hears of `files` from now on; `None` if the host cannot wake it.
+    /// Registers with `files`; `None` if the host cannot wake the thread.
     pub(crate) fn new(
         host: &Arc<H>,
         beds: &'a Beds<H>,
@@ -239,16 +240,16 @@ impl<'a, H: Host> Sleeper<'a, H> {
         Ok(Some(Self { beds, bed, files }))
     }
 
-    /// The descriptor that is readable once there is news.
+    /// Returns the descriptor that becomes readable after a change.
     pub(crate) fn event(&self) -> &H::Fd {
         &self.bed.event
     }
 
-    /// Takes the signals. To be followed by a look at memory.
+    /// Takes the signals. Must be followed by a check of memory.
     pub(crate) fn drain(&self) {
         let _ = self.bed.host.drain(&self.bed.event);
-        // In this order: a thread that found it set before has changed memory before. One that finds it
-        // cleared signals, and what it signaled too late for this wait wakes the next one needlessly.
+        // In this order: a thread that found the flag set has changed memory before this. A thread that finds
+        // it cleared signals; if its signal is too late for this wait, it wakes the next one needlessly.
         self.bed.is_signaled.swap(false, Ordering::SeqCst);
     }
 }

@@ -1,7 +1,7 @@
 //! The cell of a task: one allocation with its state, its future and its outcome.
 //!
 //! A task belongs to one thread, its *home*. There its future is polled and dropped, and its state changes
-//! without an atomic operation. Other threads leave word: they set flags in the cell and send a [`Mail`]
+//! without an atomic operation. Other threads leave messages: they set flags in the cell and send a [`Mail`]
 //! home. The story of a cell:
 //! 1. `spawn` makes it at home: a [`Runnable`] and a [`Task`](crate::Task), its handle, have a reference
 //!    each. Or another thread makes it (`spawn_to`): a mail that is [`NEW`] takes the place of the
@@ -9,30 +9,30 @@
 //! 2. The runnable is run: the future is polled, with a waker that borrows the runnable's reference. Clones
 //!    of the waker have one each. If the future waits, the runnable's reference is dropped.
 //! 3. A wake at home makes a new runnable, unless there is one ([`SCHEDULED`]). A wake while the future is
-//!    polled ([`RUNNING`]) only sets `SCHEDULED`; who polls it makes the runnable. So there is one at most,
-//!    and it alone gives access to the future.
+//!    polled ([`RUNNING`]) only sets `SCHEDULED`; the polling thread then makes the runnable. So there is one
+//!    at most, and it alone gives access to the future.
 //! 4. A wake elsewhere sets [`MAILED`] and sends a mail, unless that was set. Home opens the mail: it
 //!    clears the flag, and then does what a wake at home does. So a wake is either seen by the poll that
 //!    follows the opening, or sends a mail of its own.
-//! 5. An abort does the same, with [`CLOSING`], or [`CLOSE`] from elsewhere: the runnable drops the future
-//!    instead of polling it. A runnable that is dropped without being run does so, too.
-//! 6. When the future is gone, its outcome is in its place, and [`DONE`] is set. From then on all references
-//!    are in the count's atomic part, where one atomic step puts them together with that flag; without a
-//!    handle and wakers there is none to be told, and the cell is freed at once.
-//! 7. The handle waits in one of two ways. At home it leaves its waker in `home_join`. Elsewhere it leaves
-//!    it in `far_join` and sets [`JOIN`] then: either it finds `DONE`, or who sets that finds `JOIN`, since
-//!    both change the same word.
-//! 8. The outcome is the handle's: it takes it, or drops it. If the handle goes before, it sets [`LEFT`],
-//!    and the one who ends the task drops the outcome. Again the order of two changes to one word, or of
-//!    two steps at home, decides which of the two it is.
+//! 5. An abort does the same, with [`CLOSING`], or [`CLOSE`] on another thread: the runnable drops the future
+//!    instead of polling it. Dropping a runnable without running it drops the future, too.
+//! 6. When the future is gone, its outcome takes its place, and [`DONE`] is set. From then on all references
+//!    are in the count's atomic part; one atomic step moves them there and sets the flag. Without a handle
+//!    and wakers there is no task to notify, and the cell is freed at once.
+//! 7. The handle waits in one of two ways. At home it leaves its waker in `home_join`. On another thread it
+//!    leaves it in `far_join` and then sets [`JOIN`]: either it finds `DONE`, or the thread that sets `DONE`
+//!    finds `JOIN`, since both change the same word.
+//! 8. The outcome belongs to the handle, which takes it or drops it. If the handle is dropped before, it sets
+//!    [`LEFT`], and the thread that ends the task drops the outcome. Again the order of two changes to one
+//!    word, or of two steps at home, decides between the two.
 //!
-//! Until its mail is opened at home, a new cell is used by other threads only, and by its handle as from
-//! elsewhere, whichever thread that is on. So a mail that is dropped may drop its future where it is: it is
-//! `Send`, nothing has polled it, and no waker exists.
+//! Until its mail is opened at home, a new cell is used by other threads only, and its handle acts as on
+//! another thread, wherever it is. So a mail that is dropped may drop its future in place: it is `Send`, no
+//! thread has polled it, and no waker exists.
 //!
-//! A future that other threads have the last wakers of, all of which they drop, is dropped if its count was
-//! merged, and else leaked: only home could know that they were the last. A runtime that has a waker of each
-//! task, to end it, has no such tasks.
+//! If the last wakers of a task are on other threads and all of them are dropped, its future is dropped if
+//! the count was merged, and leaked otherwise: only home could know that they were the last. A runtime that
+//! keeps a waker of each task, to end it, has no such tasks.
 
 use std::any::Any;
 use std::future::Future;
@@ -46,8 +46,8 @@ use crate::handles::{Mail, Runnable, Schedule};
 use crate::sync::{AssertUnwindSafe, HomeCell, Mutex, PoisonError, Slot, catch_unwind};
 use crate::waker;
 
-/// Flag of the count: the future is gone, and the outcome in its place if there is one. Set last, by the one
-/// who had access to the future.
+/// Flag of the count: the future is gone, and the outcome is in its place if there is one. Set last, by the
+/// thread that had access to the future.
 pub(crate) const DONE: u64 = 1 << 1;
 /// There is an outcome. Set with `DONE`.
 pub(crate) const VALUE: u64 = 1 << 2;
@@ -55,19 +55,19 @@ pub(crate) const VALUE: u64 = 1 << 2;
 pub(crate) const JOIN: u64 = 1 << 3;
 /// The handle is gone, and left the outcome to the thread that sets `DONE`. Set by the handle.
 pub(crate) const LEFT: u64 = 1 << 4;
-/// A mail is on its way, which brings all wakes until it is opened. Set by wakers and the handle, cleared by
-/// home, or with a mail that is dropped.
+/// A mail is on its way, which delivers all wakes until it is opened. Set by wakers and the handle, cleared
+/// by home, or with a mail that is dropped.
 pub(crate) const MAILED: u64 = 1 << 5;
 /// The mail asks for the end of the task. Set by the handle, or with the last waker.
 pub(crate) const CLOSE: u64 = 1 << 6;
 /// The mail is the first one, and gives access to the future. Set when a cell is made for another thread.
 pub(crate) const NEW: u64 = 1 << 7;
 
-/// State at home: there is a runnable, or the poll under way is to be followed by another.
+/// State at home: there is a runnable, or another poll is to follow the present one.
 pub(crate) const SCHEDULED: u8 = 1;
-/// The future is polled.
+/// The future is being polled.
 pub(crate) const RUNNING: u8 = 1 << 1;
-/// The future is to be dropped by the next runnable, or after the poll under way.
+/// The future is to be dropped by the next runnable, or after the present poll.
 pub(crate) const CLOSING: u8 = 1 << 2;
 /// The future is gone.
 pub(crate) const ENDED: u8 = 1 << 3;
@@ -90,25 +90,26 @@ pub(crate) struct Header {
     pub(crate) table: &'static Table,
 }
 
-/// Functions and facts that depend on the types of a cell. Each function takes a cell of those types.
+/// Functions and facts that depend on the types of a cell. Each function takes a cell of these types.
 pub(crate) struct Table {
-    /// Takes the runnable's reference. At home; for [`work`](crate::work) on the thread that has it.
+    /// Runs the runnable, and takes its reference. At home; for [`work`](crate::work) on the thread that has
+    /// it.
     pub(crate) run: unsafe fn(NonNull<Header>),
-    /// The same, and drops the future. At home.
+    /// Drops the future, and takes the runnable's reference. At home.
     pub(crate) end: unsafe fn(NonNull<Header>),
-    /// The same for a cell that is [`NEW`], on any thread.
+    /// As [`end`](Self::end), for a cell that is [`NEW`], on any thread.
     pub(crate) end_new: unsafe fn(NonNull<Header>),
-    /// Gives the scheduler a runnable, with a reference of the caller's. At home.
+    /// Passes a runnable to the scheduler, with a reference of the caller's. At home.
     pub(crate) here: unsafe fn(NonNull<Header>),
-    /// Gives the scheduler a mail, with a reference of the caller's.
+    /// Passes a mail to the scheduler, with a reference of the caller's.
     pub(crate) elsewhere: unsafe fn(NonNull<Header>),
-    /// Frees a cell that has no references, neither a future nor an outcome.
+    /// Frees a cell that has no references, no future and no outcome.
     pub(crate) free: unsafe fn(NonNull<Header>),
     /// The offset of the outcome from the beginning of the cell, in bytes.
     pub(crate) outcome: usize,
 }
 
-/// The part of a cell that its future has no share in.
+/// The part of a cell that does not depend on its future.
 #[repr(C)]
 pub(crate) struct Prefix<S> {
     header: Header,
@@ -131,7 +132,7 @@ union Stage<F: Future> {
 
 impl<S: Schedule, F: Future> Cell<S, F> {
     const TABLE: Table = Self::table(run::<S, F>);
-    /// Of work: any thread may run it.
+    /// The table of work, which any thread may run.
     const WORK: Table = Self::table(run_work::<S, F>);
 
     const fn table(run: unsafe fn(NonNull<Header>)) -> Table {
@@ -147,7 +148,7 @@ impl<S: Schedule, F: Future> Cell<S, F> {
     }
 }
 
-/// Makes a cell. Its references are the caller's, as `count` says.
+/// Makes a cell. Its references belong to the caller, as `count` says.
 #[inline]
 pub(crate) fn new<S, F>(count: Count, state: u8, future: F, scheduler: S) -> NonNull<Header>
 where
@@ -157,7 +158,7 @@ where
     allocate(count, state, &Cell::<S, F>::TABLE, future, scheduler)
 }
 
-/// The same for work.
+/// Makes a cell of work.
 pub(crate) fn new_work<S, F>(count: Count, future: F, scheduler: S) -> NonNull<Header>
 where
     S: Schedule,
@@ -178,12 +179,11 @@ fn allocate<S, F: Future>(
     let header = Header { count, state: HomeCell::new(state), home_join, far_join, table };
     let stage = Slot::new(Stage { future: ManuallyDrop::new(future) });
     let cell = Box::new(Cell { prefix: Prefix { header, scheduler }, stage });
-    // The header is the first field of the first field, and the layout is C's. The pointer is that to the
-    // whole.
+    // The header is the first field of the first field, in C's layout. The pointer covers the whole cell.
     NonNull::from(Box::leak(cell)).cast()
 }
 
-/// The place of the future or the outcome.
+/// Returns the place of the future or the outcome.
 ///
 /// # Safety
 /// - `cell` exists and is a `Cell<S, F>`.
@@ -224,7 +224,7 @@ unsafe fn run<S: Schedule, F: Future>(cell: NonNull<Header>) {
                 return unsafe { here::<S>(cell) };
             }
             if header.count.release() {
-                // No waker is left: it would wait for ever.
+                // No waker is left: the future would wait for ever.
                 header.count.revive();
                 // SAFETY: the reference is there again, and nothing else has any.
                 unsafe { end::<S, F>(cell) };
@@ -244,7 +244,7 @@ unsafe fn run<S: Schedule, F: Future>(cell: NonNull<Header>) {
 /// - The future stays there until it is dropped there.
 #[inline(always)]
 unsafe fn poll<F: Future>(stage: *mut Stage<F>, cx: &mut Context<'_>) -> Outcome<Poll<F::Output>> {
-    // Nothing sees the future half-changed: after a panic it is only dropped.
+    // No code sees the future half-changed: after a panic it is only dropped.
     catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the future is there, for this call alone. It is pinned: it stays until it is dropped.
         unsafe { Pin::new_unchecked(&mut *(*stage).future) }.poll(cx)
@@ -267,7 +267,7 @@ unsafe fn drop_future<F: Future>(stage: *mut Stage<F>) {
 #[inline(always)]
 fn contain(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        mem::forget(payload); // its destructor may be of that kind itself
+        mem::forget(payload); // its destructor may panic, too
     }
 }
 
@@ -281,7 +281,7 @@ unsafe fn end<S: Schedule, F: Future>(cell: NonNull<Header>) {
     unsafe { settle::<S, F>(cell, false) };
 }
 
-/// The same with an outcome.
+/// Ends the task as [`end`] does, with an outcome.
 ///
 /// # Safety
 /// - As of [`end`].
@@ -302,7 +302,7 @@ unsafe fn end_with<S: Schedule, F: Future>(cell: NonNull<Header>, outcome: Outco
     unsafe { settle::<S, F>(cell, !is_detached) };
 }
 
-/// Makes it known that a task has ended.
+/// Publishes that a task has ended.
 ///
 /// # Safety
 /// - At home with the runnable's reference, which is taken. The future is gone, and the outcome in its
@@ -337,7 +337,7 @@ unsafe fn settle<S: Schedule, F: Future>(cell: NonNull<Header>, has_value: bool)
     }
 }
 
-/// The same, when others may be about to ask.
+/// As [`settle`], when other threads may use the cell at the same time.
 ///
 /// # Safety
 /// - The count is merged, and the caller has a reference, which is taken.
@@ -346,8 +346,8 @@ unsafe fn settle<S: Schedule, F: Future>(cell: NonNull<Header>, has_value: bool)
 unsafe fn publish<S: Schedule, F: Future>(cell: NonNull<Header>, flags: u64) {
     // SAFETY: the reference keeps the cell until it is released; the borrow is not used after.
     let header = unsafe { cell.as_ref() };
-    // One change of the word: `far_join` is filled by who comes before it, and the outcome taken by who
-    // comes after.
+    // One change of the word decides: a handle that came before it has filled `far_join`; a handle that comes
+    // after it takes the outcome.
     let before = header.count.set(flags);
     let join = if before & JOIN != 0 { take_far_join(header) } else { None };
     if before & LEFT != 0 && flags & VALUE != 0 {

@@ -1,19 +1,20 @@
-//! Counts of references, which one thread changes without atomic operations.
+//! Reference counts that one thread changes without atomic operations.
 //!
-//! References are counted in two places. The *home* thread counts what it makes and drops in `local`, which
-//! no other thread touches. Other threads count in `word`, atomically. Only the sum says how many there are:
-//! a reference that was made here and dropped there is +1 in one and -1 in the other, so each of the two
+//! References are counted in two places. The *home* thread counts those that it makes and drops in `local`,
+//! which no other thread touches. Other threads count in `word`, atomically. Only the sum is the number of
+//! references: one that was made here and dropped there is +1 in one and -1 in the other, so each of the two
 //! may be negative. The story of a count:
 //! 1. It begins *biased*, with the references that its home made; or [shared](Count::shared), and then
 //!    `local` is never used.
-//! 2. Home drops a reference: if `local` and `word` add up to nothing, it was the last. What home reads of
-//!    `word` may be old, but nothing is missed. All changes that home has seen are a prefix of all changes to
+//! 2. Home drops a reference: if `local` and `word` add up to zero, it was the last. Home may read an old
+//!    value of `word`, but misses nothing. All changes that home has seen are a prefix of all changes to
 //!    `word`. Each change was made by the owner of a reference; that reference was made by home, or by a
 //!    change to `word` that comes earlier. So if no reference is left after the prefix, nothing follows it.
-//! 3. Another thread drops a reference while the count is biased: whether it was the last cannot be known,
-//!    and it is taken not to be. So home has to *merge* at some time, while it has a reference: it adds
+//! 3. Another thread drops a reference while the count is biased: it cannot know whether that was the last,
+//!    and assumes that it was not. So home has to *merge* at some time, while it has a reference: it adds
 //!    `local` to `word`, once, and sets [`MERGED`].
-//! 4. From then on all threads, home as well, use `word` alone, and who brings that to nothing has the last.
+//! 4. From then on all threads, home as well, use `word` alone; the thread that brings it to zero has dropped
+//!    the last reference.
 //!
 //! Harmless: a merge while other threads change `word`, since each change is one atomic step. A count that is
 //! never merged may keep its object for ever.
@@ -36,8 +37,8 @@ const REFERENCES_MAX: i64 = 1 << 53;
 
 /// References to an object that has a home thread.
 pub(crate) struct Count {
-    /// Never changed. In a cell like all else here, so that no reference to a count promises that it stays:
-    /// another thread may free it while a call of `release` returns.
+    /// Never changed. In a cell like all fields here, so that no reference to a count promises that it stays:
+    /// another thread may free the count while a call of `release` returns.
     home: Cell<ThreadId>,
     /// References that the home thread has made, less those that it has dropped. Only home touches it, while
     /// [`MERGED`] is not set.
@@ -58,28 +59,28 @@ unsafe impl Sync for Count {}
 pub(crate) enum Settled {
     /// There was one reference, the caller's: nothing else can reach the object.
     Last,
-    /// The flags are set, all references are in the word, and the caller's is dropped.
+    /// The flags are set, all references are in the word, and the caller's was dropped.
     Done,
     /// Nothing was changed: the word was merged already, had one of the flags in the way, or changed just
     /// then.
     Not,
 }
 
-/// The references in a word.
+/// Returns the references in a word.
 #[inline(always)]
 fn references(word: u64) -> i64 {
     word.cast_signed() >> 8
 }
 
 impl Count {
-    /// A count with `references` of the calling thread, which is home.
+    /// Returns a count with `references` of the calling thread, which is home.
     #[inline(always)]
     pub(crate) fn biased(references: i64) -> Self {
         let (local, word) = (HomeCell::new(references), AtomicU64::new(0));
         Self { home: Cell::new(ThreadId::current()), local, word }
     }
 
-    /// A merged count with `references`, whichever thread is home.
+    /// Returns a merged count with `references`, whichever thread is home.
     #[inline]
     pub(crate) fn shared(home: ThreadId, references: u64, flags: u64) -> Self {
         let word = AtomicU64::new((references * ONE) | flags | MERGED);
@@ -92,7 +93,7 @@ impl Count {
         self.home.get().is_current()
     }
 
-    /// The flags, and with them all that happened before they were set.
+    /// Returns the flags, and makes all that happened before they were set visible.
     #[inline(always)]
     pub(crate) fn flags(&self) -> u64 {
         self.word.load(Ordering::Acquire)
@@ -128,14 +129,15 @@ impl Count {
         }
     }
 
-    /// Drops one reference. Returns true if it was the last: then the caller has the object for itself, and
-    /// sees all that others did with it. The count says nothing any more, unless it is
+    /// Drops one reference. Returns true if it was the last: then the object belongs to the caller alone, who
+    /// sees all that others did with it. The count has no meaning any more, unless it is
     /// [revived](Self::revive).
     #[inline(always)]
     #[must_use]
     pub(crate) fn release(&self) -> bool {
         if self.is_home() {
-            // Pairs with the changes of others: all that they did before they dropped theirs is seen.
+            // Pairs with changes of other threads: all that they did before they dropped their references is
+            // visible.
             let word = self.word.load(Ordering::Acquire);
             if word & MERGED == 0 {
                 let local = self.local.get() - 1;
@@ -146,7 +148,7 @@ impl Count {
         self.release_shared()
     }
 
-    /// The same for a count that is merged.
+    /// As [`release`](Self::release), for a merged count.
     #[inline(always)]
     #[must_use]
     pub(crate) fn release_merged(&self) -> bool {
@@ -156,8 +158,8 @@ impl Count {
 
     #[inline(never)]
     fn release_shared(&self) -> bool {
-        // The last reference can be made into more by its owner only, who is here. The load pairs with the
-        // changes of those who dropped theirs.
+        // Only the owner of the last reference, here the caller, can make more of it. The load pairs with the
+        // changes of threads that dropped theirs.
         let word = self.word.load(Ordering::Acquire);
         if word & MERGED != 0 && references(word) == 1 {
             return true;
@@ -168,7 +170,7 @@ impl Count {
         before & MERGED != 0 && references(before) == 1
     }
 
-    /// Counts one reference again, after the last one was dropped: the caller has the object for itself, at
+    /// Counts one reference again, after the last one was dropped: the object belongs to the caller alone, at
     /// home or with a merged count.
     pub(crate) fn revive(&self) {
         let word = self.word.load(Ordering::Relaxed);
@@ -180,7 +182,7 @@ impl Count {
     }
 
     /// Merges, sets `flags` and drops the caller's reference, in one step, unless a flag of `but` is set.
-    /// To be called at home.
+    /// Must be called at home.
     #[inline(always)]
     pub(crate) fn settle(&self, flags: u64, but: u64) -> Settled {
         let word = self.word.load(Ordering::Acquire); // as in `release`
@@ -199,7 +201,7 @@ impl Count {
         }
     }
 
-    /// Merges, if that was not done before. To be called at home, with a reference.
+    /// Merges, if that was not done before. Must be called at home, with a reference.
     pub(crate) fn merge(&self) {
         if self.is_home() && self.word.load(Ordering::Relaxed) & MERGED == 0 {
             let local = checked(self.local.get());
@@ -208,7 +210,7 @@ impl Count {
     }
 }
 
-/// References as they are added to a word, where they must have room.
+/// Returns references in the form in which they are added to a word, where they must fit.
 #[inline(always)]
 fn checked(references: i64) -> u64 {
     if references.unsigned_abs() > REFERENCES_MAX.unsigned_abs() {

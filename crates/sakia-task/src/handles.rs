@@ -9,17 +9,17 @@ use std::task::Waker;
 use crate::cell::{CLOSE, CLOSING, DONE, Header, MAILED, NEW, Prefix, RUNNING, SCHEDULED};
 use crate::waker;
 
-/// How tasks reach their thread's queue. A task has its scheduler in its cell.
+/// Takes tasks to their thread's queue. A task has its scheduler in its cell.
 ///
-/// Neither function is called while the task's future is polled, but the first one may be called from
-/// everywhere else where a waker is used, also by destructors.
+/// Neither function is called while the task's future is polled, but `here` may be called from everywhere
+/// else where a waker is used, also from destructors.
 pub trait Schedule: Send + Sync + Sized + 'static {
-    /// A task was woken on its own thread, which is the calling one. Dropping the runnable drops the task's
+    /// Takes a task that was woken on its own thread, the calling one. Dropping the runnable drops the task's
     /// future, at once.
     fn here(task: Runnable<Self>);
 
-    /// A task was woken, or told to end, on another thread, perhaps. The mail is to be [opened](Mail::open)
-    /// on the task's own. Dropping it loses the wakes that it brings.
+    /// Takes a mail about a task that was woken, or told to end, perhaps on another thread. It must be
+    /// [opened](Mail::open) on the task's own thread. Dropping it loses its wakes.
     fn elsewhere(mail: Mail<Self>);
 }
 
@@ -41,12 +41,11 @@ impl<S: Schedule> Runnable<S> {
         Self { cell, _stays: PhantomData }
     }
 
-    /// Polls the task's future once. If that waits, the task is scheduled again when it is woken; if it was
-    /// woken meanwhile, at once, at the end of this call. A panic of the future is what its handle resolves
-    /// to.
+    /// Polls the task's future once. If it waits, the task is scheduled again when it is woken; at once, at
+    /// the end of this call, if it was woken meanwhile. A panic of the future goes to its handle.
     ///
     /// # Panics
-    /// When the scheduler does, or a waker of what awaits the task.
+    /// When the scheduler panics, or the waker of a task that awaits this one.
     #[inline(always)]
     pub fn run(self) {
         let cell = self.cell;
@@ -55,7 +54,7 @@ impl<S: Schedule> Runnable<S> {
         unsafe { (cell.as_ref().table.run)(cell) };
     }
 
-    /// The task's scheduler.
+    /// Returns the task's scheduler.
     #[inline(always)]
     pub fn scheduler(&self) -> &S {
         // SAFETY: the runnable's reference keeps the cell, which begins with a `Prefix<S>`; its scheduler
@@ -63,7 +62,8 @@ impl<S: Schedule> Runnable<S> {
         unsafe { &(*self.cell.cast::<Prefix<S>>().as_ptr()).scheduler }
     }
 
-    /// A waker of the task. All of them have the same data, which no other task's have as long as one exists.
+    /// Returns a waker of the task. All of its wakers have the same data, which is unique as long as one
+    /// exists.
     pub fn waker(&self) -> Waker {
         // SAFETY: the runnable's reference keeps the cell. The waker has the reference just made.
         unsafe {
@@ -72,13 +72,14 @@ impl<S: Schedule> Runnable<S> {
         }
     }
 
-    /// Makes it mail, to be opened later on this thread. `None` if a mail is on its way, which does the same.
+    /// Converts it to mail, to be opened later on this thread. `None` if a mail is on its way, which has the
+    /// same effect.
     pub fn into_mail(self) -> Option<Mail<S>> {
         let cell = self.cell;
         mem::forget(self);
         // SAFETY: the runnable's reference keeps the cell until it is given on.
         let header = unsafe { cell.as_ref() };
-        // The access is given up: the next wake, or who opens the mail, makes a new runnable. `CLOSING`
+        // The access is given up: the next wake, or the opening of a mail, makes a new runnable. `CLOSING`
         // stays.
         header.state.set(header.state.get() & !SCHEDULED);
         if header.count.set(MAILED) & MAILED != 0 {
@@ -98,9 +99,9 @@ impl<S: Schedule> Drop for Runnable<S> {
     }
 }
 
-/// Word of a task from another thread: that it was woken, is to end, or is new. There is one at a time.
+/// A message about a task from another thread: it was woken, is to end, or is new. There is one at a time.
 ///
-/// Dropping it loses the wakes that it brings; a task that is new is canceled.
+/// Dropping it loses its wakes; a new task is canceled.
 pub struct Mail<S: Schedule> {
     cell: NonNull<Header>,
     _of: PhantomData<S>,
@@ -122,13 +123,13 @@ impl<S: Schedule> Mail<S> {
         Self { cell, _of: PhantomData }
     }
 
-    /// The task's scheduler.
+    /// Returns the task's scheduler.
     pub fn scheduler(&self) -> &S {
         // SAFETY: as of a runnable.
         unsafe { &(*self.cell.cast::<Prefix<S>>().as_ptr()).scheduler }
     }
 
-    /// Takes the mail's message on the task's thread. `None` if the task has ended, or is scheduled already.
+    /// Applies the mail on the task's thread. `None` if the task has ended, or is scheduled already.
     ///
     /// # Errors
     /// On another thread: the mail.
@@ -140,7 +141,7 @@ impl<S: Schedule> Mail<S> {
         }
         let cell = self.cell;
         mem::forget(self);
-        // Pairs with those who set flags: what they did before is seen by the poll that follows.
+        // Pairs with the threads that set flags: the poll that follows sees all that they did before.
         let before = header.count.clear(MAILED | CLOSE | NEW);
         let mut state = header.state.get();
         if before & CLOSE != 0 {
@@ -189,10 +190,10 @@ impl<S: Schedule> Work<S> {
         Self { mail }
     }
 
-    /// Calls it, unless its handle was told to cancel it.
+    /// Calls the code, unless its handle has canceled it.
     ///
     /// # Panics
-    /// When a waker of what awaits it does.
+    /// When the waker of a task that awaits it panics.
     pub fn run(self) {
         let cell = self.mail.cell;
         mem::forget(self);

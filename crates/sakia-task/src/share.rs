@@ -34,13 +34,13 @@ pub struct Root<T> {
 }
 
 impl<T> Root<T> {
-    /// The root of a value, on the calling thread.
+    /// Returns the root of a value, on the calling thread.
     pub fn new(value: T) -> Self {
         let shared = Box::new(Shared { count: Count::biased(1), value });
         Self { shared: NonNull::from(Box::leak(shared)), _stays: PhantomData }
     }
 
-    /// One more share.
+    /// Returns one more share.
     #[inline(always)]
     pub fn share(&self) -> Share<T> {
         self.shared().count.retain();
@@ -65,7 +65,8 @@ impl<T> Deref for Root<T> {
 
 impl<T> Drop for Root<T> {
     fn drop(&mut self) {
-        // Shares that were dropped elsewhere are known from now on. The root is at home, and has a reference.
+        // From now on, shares that were dropped on other threads count. The root is at home, and has a
+        // reference.
         self.shared().count.merge();
         // SAFETY: the root's own reference, which it does not use any more.
         unsafe { release(self.shared) };

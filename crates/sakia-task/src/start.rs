@@ -1,4 +1,4 @@
-//! How tasks begin.
+//! Making tasks.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -9,7 +9,7 @@ use crate::handles::{Mail, Runnable, Schedule, Work};
 use crate::task::Task;
 use crate::thread::ThreadId;
 
-/// A task of the calling thread, to be run for the first time.
+/// Makes a task of the calling thread, to be run for the first time.
 #[inline]
 pub fn spawn<S, F>(future: F, scheduler: S) -> (Runnable<S>, Task<F::Output>)
 where
@@ -22,9 +22,9 @@ where
     unsafe { (Runnable::new(cell), Task::new(cell)) }
 }
 
-/// A task of another thread, `home`, which is to open the mail. A mail that is dropped cancels the task.
+/// Makes a task of another thread, `home`, which is to open the mail. Dropping the mail cancels the task.
 ///
-/// Of [`ThreadId::NONE`] no mail can be opened.
+/// With [`ThreadId::NONE`] no mail can be opened.
 pub fn spawn_to<S, F>(home: ThreadId, future: F, scheduler: S) -> (Mail<S>, Task<F::Output>)
 where
     S: Schedule,
@@ -37,8 +37,8 @@ where
     unsafe { (Mail::new(cell), Task::new(cell)) }
 }
 
-/// Code for any thread, which it blocks, and the handle that awaits its value. To abort or
-/// [close](Task::close) it has no effect once it has begun.
+/// Makes work of code for any thread, which it may block, and returns the handle that awaits its value.
+/// Aborting or [closing](Task::close) has no effect once the code has begun.
 ///
 /// # Examples
 /// ```

@@ -7,7 +7,7 @@ pub(crate) use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, PoisonError};
 
-/// A place in memory whose users say why they may touch it. What is in it is at its beginning.
+/// A place in memory; each access to it states its reason. The content is at its beginning.
 #[repr(transparent)]
 pub(crate) struct Slot<T>(UnsafeCell<T>);
 
@@ -17,7 +17,7 @@ impl<T> Slot<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// The place, which the caller is about to read or write.
+    /// Returns the place, which the caller is about to read or write.
     #[inline(always)]
     pub(crate) fn get(&self) -> *mut T {
         self.0.get()

@@ -16,9 +16,9 @@ use crate::count::MERGED;
 use crate::sync::{AtomicU8, Ordering, PoisonError};
 use crate::waker;
 
-/// Mark of the handle: the outcome was taken or dropped.
+/// Mark of the handle: the outcome was taken, or was dropped.
 const TAKEN: u8 = 1;
-/// It was told to abort its task.
+/// Mark of the handle: it was told to abort its task.
 const ABORTED: u8 = 1 << 1;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
@@ -80,8 +80,8 @@ impl<T> Task<T> {
         unsafe { cell.byte_add(cell.as_ref().table.outcome) }.cast().as_ptr()
     }
 
-    /// Ends the task: its future is dropped when it would have been polled next, on its thread. The handle
-    /// resolves to `None` from now on. If the task has ended, its value is dropped.
+    /// Ends the task: its future is dropped on its thread, in place of its next poll. The handle resolves to
+    /// `None` from now on. If the task has ended, its value is dropped.
     pub fn abort(&self) {
         self.marks.fetch_or(ABORTED, Ordering::Relaxed);
         let flags = self.header().count.flags();
@@ -94,7 +94,7 @@ impl<T> Task<T> {
         }
     }
 
-    /// Has the task end as [`abort`](Self::abort) does. The handle resolves when the future is dropped; to
+    /// Ends the task as [`abort`](Self::abort) does, but the handle resolves when the future is dropped; to
     /// the value if there was one before.
     pub fn close(&self) {
         let header = self.header();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::{set_thread_number, thread_number};
 
-/// A thread of this process. No two threads have the same, also if one ends before the other begins.
+/// A thread of this process. Each thread has another one, even if it begins after an earlier one has ended.
 ///
 /// # Examples
 /// ```
@@ -19,10 +19,10 @@ use crate::sync::{set_thread_number, thread_number};
 pub struct ThreadId(u64);
 
 impl ThreadId {
-    /// No thread: that of tasks which never run.
+    /// No thread: the home of tasks that never run.
     pub const NONE: Self = Self(u64::MAX);
 
-    /// The calling thread.
+    /// Returns the calling thread.
     #[inline]
     pub fn current() -> Self {
         match thread_number() {
@@ -31,7 +31,7 @@ impl ThreadId {
         }
     }
 
-    /// Gives the calling thread its number.
+    /// Gives the calling thread its number, and returns it.
     #[cold]
     fn first() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! Wakers of tasks, and how a task is woken.
+//! Wakers of tasks.
 
 use std::ptr::NonNull;
 use std::task::{RawWaker, RawWakerVTable, Waker};
@@ -8,7 +8,7 @@ use crate::cell::{CLOSE, CLOSING, DONE, ENDED, Header, MAILED, RUNNING, SCHEDULE
 /// One table for all types of tasks, so that equal wakers are known to be equal.
 static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
-/// A waker of the task.
+/// Returns a waker of the task.
 ///
 /// # Safety
 /// - The waker takes a reference of the caller's, or is not dropped and not used for longer than that exists.
@@ -24,7 +24,7 @@ fn raw(cell: NonNull<Header>) -> RawWaker {
     RawWaker::new(cell.as_ptr().cast_const().cast(), &TABLE)
 }
 
-/// The cell of a waker's data.
+/// Returns the cell of a waker's data.
 ///
 /// # Safety
 /// - `data` is that of a waker made by [`raw`], which exists.
@@ -98,7 +98,7 @@ unsafe fn drop_waker(data: *const ()) {
     unsafe { release(cell(data)) };
 }
 
-/// Sends a mail home, unless one is on its way, with `flags` besides.
+/// Sends a mail home with `flags`, or adds them to the mail that is on its way.
 ///
 /// # Safety
 /// - The caller has a reference.
@@ -106,7 +106,8 @@ unsafe fn drop_waker(data: *const ()) {
 pub(crate) unsafe fn send(cell: NonNull<Header>, flags: u64) {
     // SAFETY: the caller's reference keeps the cell.
     let header = unsafe { cell.as_ref() };
-    // A change of the word also if a mail is on its way: who opens that sees what was done before this wake.
+    // The word changes even if a mail is on its way: the thread that opens it sees all that was done before
+    // this wake.
     let before = header.count.set(MAILED | flags);
     if before & (MAILED | DONE) == 0 {
         header.count.retain();
@@ -141,7 +142,7 @@ pub(crate) unsafe fn release_ended(cell: NonNull<Header>) {
     }
 }
 
-/// Frees a cell, or has it end if its future is still there.
+/// Frees a cell, or has its task end if the future still exists.
 ///
 /// # Safety
 /// - No reference is left.

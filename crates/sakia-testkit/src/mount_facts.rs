@@ -105,7 +105,7 @@ pub struct MountFacts {
     pub write_over: Answer,
     /// The same, directly after an ordinary write: the best answer of several attempts.
     pub write_again: Answer,
-    /// The same, behind the end of the file.
+    /// The same, beyond the end of the file.
     pub write_extend: Answer,
     /// An open that must be answered from the name cache, of a name that was just looked up: the best answer
     /// of several attempts.

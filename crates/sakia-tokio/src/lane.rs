@@ -12,7 +12,6 @@
 //!    its end. A runtime that ends waits for that thread.
 //! 3. If the runtime has ended already, its pool drops the new task, at once and in place. Then the dropping
 //!    thread waits itself, but not for work that may block for ever.
-//!    thread waits itself; but not for what may take for ever.
 
 use std::future::Future;
 use std::io;

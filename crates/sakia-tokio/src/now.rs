@@ -10,8 +10,8 @@ use sakia::engine::__private::is_in_memory;
 
 /// The most bytes read inline: a longer copy would delay other tasks.
 pub(crate) const READ_MAX: usize = 256 << 10;
-/// The most bytes written inline: a longer write can run elsewhere while the caller continues, who waits for
-/// a read in any case.
+/// The most bytes written inline: a longer write can run elsewhere while the caller continues; for a read the
+/// caller has to wait anyway.
 pub(crate) const WRITE_MAX: usize = 64 << 10;
 
 /// Returns whether operations on an open file end by themselves: it is on a local device, or in memory.

@@ -1,7 +1,7 @@
 //! A thread's buffer: one thread writes, one reads, and neither takes a lock.
 //!
-//! The words of an event are plain stores of the writing thread; the reading one sees them with the position
-//! behind them. A full buffer takes no event, and counts those that it did not take.
+//! The writing thread stores the words of an event by plain stores; the reading thread sees them once it sees
+//! the position after them. A full buffer drops events, and counts them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -11,12 +11,12 @@ use crate::Event;
 #[derive(Debug)]
 pub(crate) struct Buffer {
     slots: Box<[[AtomicU64; 4]]>,
-    /// Events ever put in; the writing thread changes it.
+    /// The number of events put in so far; the writing thread changes it.
     end: AtomicUsize,
-    /// Events ever taken out; the reading thread changes it.
+    /// The number of events taken out so far; the reading thread changes it.
     begin: AtomicUsize,
     lost: AtomicU64,
-    /// The thread has ended: no event comes any more.
+    /// Set when the thread has ended and adds no more events.
     is_over: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the number of events that found no room, ever.
+    /// Returns the number of events so far that found no room.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -75,7 +75,8 @@ impl Buffer {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Returns true if the thread has ended. What it put in before can still be [drained](Buffer::drain).
+    /// Returns true if the thread has ended. Events that it put in before can still be
+    /// [drained](Buffer::drain).
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }

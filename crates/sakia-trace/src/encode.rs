@@ -1,8 +1,8 @@
-//! Events become packets of Perfetto's format.
+//! Conversion of events to packets of Perfetto's format.
 //!
-//! Each thread has a track with its turns, tasks, system calls and spans. Its operations are on tracks of
-//! their own, as many as were ever in flight at a time: a slice from the start of an operation to the moment
-//! at which the program takes the result, and in it a slice for the time in the kernel or on a lane's thread.
+//! Each thread has a track with its turns, tasks, system calls and spans. Its operations are on separate
+//! tracks, as many as were ever in flight at a time: an operation is a slice from its start until the program
+//! takes the result, and in it a slice for the time in the kernel or on a lane's thread.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,11 @@ use crate::schema::{clock, defaults, event, interned, packet, trace, track};
 use crate::{Event, EventType, Name, StaticName};
 use crate::{sample, system_calls};
 
-/// The one sequence of packets of a file.
+/// The only packet sequence of a file.
 const SEQUENCE: u64 = 1;
 /// The track of the process.
 const PROCESS_TRACK: u64 = 1;
-/// The track of its samples.
+/// The track of the process's samples.
 const SAMPLES_TRACK: u64 = 2;
 
 macro_rules! names {
@@ -58,7 +58,7 @@ names! {
     SECOND "b",
 }
 
-/// Texts of the argument `way`: how an operation was done.
+/// Values of the argument `way`: how an operation was done.
 pub(crate) mod way {
     pub(crate) const PLAIN: &str = "plain call";
     pub(crate) const QUEUE: &str = "queue";
@@ -86,11 +86,11 @@ pub(crate) struct ThreadInfo {
 pub(crate) struct Encoder {
     out: Message,
     threads: Vec<Thread>,
-    /// Names that the file has already: a bit for each field of the interned data, by number.
+    /// Names that were written to the file: a bit for each field of the interned data, by number.
     known: Vec<u8>,
     /// The names of system calls, by number.
     calls: HashMap<u16, Name>,
-    /// Those that the next packet brings.
+    /// Names that the next packet defines.
     new: Vec<(u32, Name)>,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
     base: u64,
@@ -101,7 +101,7 @@ struct Thread {
     track: u64,
     /// Operations that have not been taken or dropped, by id.
     operations: HashMap<u64, Operation>,
-    /// In the queue since the last call that submits.
+    /// Operations queued since the last call that submits.
     queued: Vec<u64>,
     /// Tracks of operations: true if in use.
     slots: Vec<bool>,
@@ -112,7 +112,7 @@ struct Thread {
 struct Operation {
     slot: usize,
     way: &'static str,
-    /// A slice within the operation's is open.
+    /// Set while a slice within the operation's is open.
     is_inner_open: bool,
     is_dropped: bool,
     result: Option<i64>,
@@ -155,7 +155,7 @@ impl Encoder {
         });
     }
 
-    /// Adds numbers of the whole process.
+    /// Adds samples of the whole process.
     pub(crate) fn sample(&mut self, time: u64, values: &[(&'static str, u64)]) {
         let arguments =
             values.iter().map(|(name, value)| (Name::register(name), Argument::Uint(*value)));
@@ -281,7 +281,7 @@ impl Encoder {
         }
     }
 
-    /// Notes how many events of a thread were lost so far. Returns how many of them are new.
+    /// Notes the number of events of a thread lost so far. Returns how many of them are new.
     pub(crate) fn lost(&mut self, thread: usize, time: u64, lost: u64) -> u64 {
         let its = &mut self.threads[thread];
         let more = lost - its.lost;
@@ -359,7 +359,7 @@ impl Encoder {
         }
     }
 
-    /// The operation is over for the program.
+    /// Ends the slice of an operation: it is over for the program.
     fn ended(&mut self, thread: usize, id: u64, time: u64) {
         self.close_inner(thread, id, time);
         let its = &mut self.threads[thread];
@@ -528,7 +528,7 @@ impl Encoder {
     }
 }
 
-/// Identifiers of interned names begin with one.
+/// Returns the identifier of an interned name. Identifiers begin with one.
 fn iid(name: Name) -> u64 {
     u64::from(name.number()) + 1
 }

@@ -7,37 +7,37 @@ pub enum EventType {
     /// An operation was started. `id`: the operation; `a`: what [`Queued`] packs; `b`: the task,
     /// which the recording knows itself.
     Queued = 1,
-    /// It was put into the ring's queue, or given to epoll. `id`: the operation.
+    /// An operation was put into the ring's queue, or given to epoll. `id`: the operation.
     Submitted = 2,
-    /// It was given to a lane's thread. `id`: the operation; `a`: the [reason](crate::Name).
+    /// An operation was given to a lane's thread. `id`: the operation; `a`: the [reason](crate::Name).
     ToLane = 3,
-    /// It waits for room in the queue, or for the plain calls of a later turn. `id`: the operation; `a`: the
-    /// reason.
+    /// An operation waits for room in the queue, or for the plain calls of a later turn. `id`: the operation;
+    /// `a`: the reason.
     Delayed = 4,
-    /// Its last completion was dispatched. `id`: the operation; `a`: the result, sign-extended.
+    /// An operation's last completion was dispatched. `id`: the operation; `a`: the result, sign-extended.
     Completed = 5,
     /// The program took the result. `id`: the operation.
     Resumed = 6,
-    /// The program will not take the result. `id`: the operation; `a`: 1 if it was started so, 0 if it was
-    /// dropped.
+    /// The program will not take the result. `id`: the operation; `a`: 1 if it was started detached, 0 if its
+    /// future was dropped.
     Dropped = 7,
     /// A system call, recorded at its end. `id`: number (16 bits) and duration in nanoseconds (48 bits); `a`:
     /// the first argument, a descriptor for most; `b`: the result, sign-extended, or `-errno`.
     SystemCall = 8,
     /// A turn of a driver began. `id`: entries to submit; `a`: operations in flight; `b`: 1 if it may sleep.
     TurnBegin = 9,
-    /// It ended. `id`: operations that finished.
+    /// A turn ended. `id`: operations that finished.
     TurnEnd = 10,
     /// A task was spawned. `id`: the task; `a`: the task that spawned it; `b`: the [name](crate::Name) of the
     /// place.
     TaskSpawned = 11,
     /// A task begins to run. `id`: the task.
     PollBegin = 12,
-    /// It returned. `id`: the task; `a`: 1 if it has ended; `b`: the task that runs on, or 0.
+    /// The poll of a task returned. `id`: the task; `a`: 1 if it has ended; `b`: the task that runs on, or 0.
     PollEnd = 13,
     /// A scope began. `id`: the scope; `a`: the task.
     ScopeBegin = 14,
-    /// It ended. `id`: the scope.
+    /// A scope ended. `id`: the scope.
     ScopeEnd = 15,
     /// A span of the program began on this thread. `id`: its [name](crate::Name).
     SpanBegin = 16,
@@ -82,11 +82,11 @@ pub struct Queued {
     pub kind: u16,
     /// The descriptor, or -1.
     pub fd: i32,
-    /// The bytes to transfer at most; what does not fit into 20 bits is given in KiB.
+    /// The most bytes to transfer. [`pack`](Queued::pack) stores sizes that need more than 20 bits in KiB.
     pub bytes: u32,
 }
 
-/// Above this a size is kept in KiB.
+/// Larger sizes are stored in KiB.
 const SMALL_MAX: u32 = (1 << 19) - 1;
 
 impl Queued {
@@ -100,7 +100,7 @@ impl Queued {
         u64::from(self.kind & 0xfff) << 52 | u64::from(size) << 32 | u64::from(self.fd as u32)
     }
 
-    /// The reverse of [`pack`](Queued::pack).
+    /// Unpacks a word; the reverse of [`pack`](Queued::pack).
     pub fn unpack(word: u64) -> Self {
         let size = (word >> 32) as u32 & 0xf_ffff;
         let bytes = if size >> 19 == 0 { size } else { (size & SMALL_MAX) << 10 };
@@ -115,11 +115,11 @@ pub struct Event {
     pub time: u64,
     /// The type.
     pub kind: EventType,
-    /// As the type says.
+    /// Depends on the type.
     pub id: u64,
-    /// As the type says.
+    /// Depends on the type.
     pub a: u64,
-    /// As the type says.
+    /// Depends on the type.
     pub b: u64,
 }
 
@@ -128,7 +128,7 @@ impl Event {
         [self.time << 16 | self.kind as u64, self.id, self.a, self.b]
     }
 
-    /// `None` if no event of this crate has these words.
+    /// Returns the event with these words; `None` if they are no event of this crate.
     pub(crate) fn from_words(words: [u64; 4]) -> Option<Self> {
         let kind = EventType::of(words[0] as u16)?;
         Some(Self { time: words[0] >> 16, kind, id: words[1], a: words[2], b: words[3] })

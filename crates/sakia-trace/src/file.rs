@@ -1,4 +1,4 @@
-//! The file of a recording, and the environment that asks for one.
+//! The file of a recording, and the environment variables for it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,10 +24,10 @@ pub(crate) fn create(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, flags | OFlags::APPEND, Mode::RUSR | Mode::WUSR)
 }
 
-/// Begins a recording of this process if the environment names a file for it ([`FILE_VARIABLE`]), the first
-/// time it is called. The recording lasts as long as the process. If that file exists, which is so for the
-/// second process of a program, the process's number is appended to the name. Programs that run with more
-/// rights than their caller ignore the variable.
+/// Begins a recording of this process, on the first call, if the environment names a file for it
+/// ([`FILE_VARIABLE`]). The recording lasts as long as the process. If that file exists, as for the second
+/// process of a program, the process's number is appended to the name. Programs that run with more rights
+/// than their caller ignore the variable.
 ///
 /// A failure is reported on standard error: the program runs as it does without a recording.
 pub fn record_as_environment_says() {
@@ -71,7 +71,7 @@ fn start(path: &Path) -> io::Result<Recording> {
     }
 }
 
-/// Returns true if the program has more rights than its caller, or if that cannot be told.
+/// Returns true if the program has more rights than its caller, or if that is unknown.
 fn is_secure() -> bool {
     let Ok(vector) = std::fs::read("/proc/self/auxv") else {
         return true;

@@ -14,7 +14,7 @@ use crate::{EventType, Name};
 pub struct EventKind(Name);
 
 impl EventKind {
-    /// Registers a kind. A second one of the same name replaces the names of its values.
+    /// Registers a kind. A second registration of the same name replaces the names of its values.
     pub fn register(name: &str, values: [&str; 2]) -> Self {
         let values = values.map(|value| Some(Name::register(value)));
         Self(Name::insert(name, values))

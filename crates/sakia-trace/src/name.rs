@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Names that the registry takes; more share one that says so.
+/// The most names in the registry; further ones share the name "too many names".
 const NAMES_MAX: usize = 1 << 16;
 
 /// A registered name.
@@ -88,12 +88,12 @@ impl Name {
 #[derive(Debug)]
 pub struct StaticName {
     text: &'static str,
-    /// The number and one, or zero.
+    /// The name's number plus one; zero before it is registered.
     number: AtomicU32,
 }
 
 impl StaticName {
-    /// Makes a name of `text`.
+    /// Returns a name with the text `text`.
     pub const fn new(text: &'static str) -> Self {
         Self { text, number: AtomicU32::new(0) }
     }

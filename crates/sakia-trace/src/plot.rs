@@ -1,4 +1,4 @@
-//! A time line of a stretch of a trace, as SVG.
+//! Timelines of sections of a trace, as SVG.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
-/// Rows of operations that are shown of a thread.
+/// The most rows shown for a thread's operations.
 const ROWS_MAX: usize = 32;
 /// Slices closer than this are drawn as one.
 const NARROW: f64 = 0.4;
 /// Slices narrower than this have no text.
 const TEXT_WIDTH: f64 = 36.0;
 
-/// Colors of kinds; others take one of the rest by their names.
+/// Colors of kinds; other kinds get one of the remaining colors by their names.
 const COLORS: &[(&str, &str)] = &[
     ("task runs", "#b8d8a8"),
     ("turn", "#dddddd"),
@@ -33,12 +33,12 @@ const COLORS: &[(&str, &str)] = &[
 ];
 const OTHER_COLORS: &[&str] = &["#6fb7b7", "#d6b656", "#a3a36b", "#c98b8b", "#8ba0c9", "#8fc98b"];
 
-/// The stretch to draw, in nanoseconds since the first event.
+/// The section to draw, in nanoseconds since the first event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// Its begin.
     pub from: u64,
-    /// Its end; `None` is that of the trace.
+    /// Its end; `None` is the end of the trace.
     pub to: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ impl Picture {
         let mut slices: Vec<&Slice> =
             track.slices.iter().filter(|slice| self.covers(slice)).collect();
         slices.sort_by_key(|slice| (slice.begin, slice.depth));
-        // The end of what was drawn, by depth.
+        // The end of the last drawn slice, by depth.
         let mut drawn = [f64::MIN; 3];
         for slice in slices {
             let depth = slice.depth.min(2);
@@ -191,7 +191,7 @@ impl Picture {
     }
 }
 
-/// Text of a file that anyone may have written, for XML.
+/// Escapes text for XML. The text of a file may be anything.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -12,7 +12,7 @@ const FIXED32: u32 = 5;
 const LENGTH_BYTES: usize = 4;
 
 impl Message {
-    /// Not inlined, as nothing here: each program on Sakia has this code, and few use it.
+    /// Not inlined, like everything here: each program on Sakia contains this code, and few run it.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
         if value < 0x80 {
@@ -100,7 +100,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The bytes are no message.
+/// The error of bytes that are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 

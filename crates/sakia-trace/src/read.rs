@@ -1,7 +1,7 @@
 //! Reads a trace file back: tracks with slices and instants.
 //!
-//! Only what this crate writes is understood; packets and fields of other producers are skipped. The file may
-//! be cut short, as one of a program that was killed, or not be a trace at all.
+//! Only the output of this crate is understood; packets and fields of other producers are skipped. The file
+//! may be cut short, as that of a killed program, or not be a trace at all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct Trace {
     pub pid: u64,
     /// Threads, and the tracks of their operations.
     pub tracks: Vec<Track>,
-    /// The file ends within a packet: its program was killed, or still runs.
+    /// Set if the file ends within a packet: its program was killed, or still runs.
     pub is_truncated: bool,
 }
 
@@ -30,9 +30,9 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Track {
-    /// The file's number for it.
+    /// The file's number for this track.
     pub uuid: u64,
-    /// That of the track above it.
+    /// The number of the parent track.
     pub parent: u64,
     /// Its name: that of a thread, or "operations".
     pub name: String,
@@ -54,9 +54,9 @@ pub struct Slice {
     pub category: String,
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub begin: u64,
-    /// The same; `None` if it had not ended when the file did.
+    /// The end, on the same clock; `None` if it had not ended when the file did.
     pub end: Option<u64>,
-    /// Slices around it on the same track.
+    /// The number of slices around it on the same track.
     pub depth: usize,
     /// Its arguments.
     pub arguments: Vec<(String, Value)>,
@@ -71,7 +71,7 @@ pub enum Value {
     Text(String),
 }
 
-/// The bytes are no trace of this crate.
+/// The error of bytes that are no trace of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
     /// The byte of the file at which reading stopped.
@@ -110,7 +110,7 @@ impl Slice {
     }
 }
 
-/// A track event as the file has it.
+/// A track event as it is in the file.
 #[derive(Debug, Default)]
 struct RawEvent {
     time: u64,
@@ -169,7 +169,7 @@ impl Trace {
     }
 }
 
-/// Returns true if a packet may begin so whose end is missing.
+/// Returns true if the bytes may be the beginning of a packet whose end is missing.
 fn is_begin_of_packet(bytes: &[u8]) -> bool {
     bytes.first() == Some(&((trace::PACKET << 3 | 2) as u8))
 }
@@ -258,7 +258,8 @@ impl Reader {
     }
 
     fn finish(mut self, is_truncated: bool) -> Trace {
-        // Events of a track are in the file in the order of their ends, and those of one time as they belong.
+        // The file has a track's events in the order of their ends; among events of the same time the order
+        // is right.
         let mut events = std::mem::take(&mut self.events);
         events.sort_by_key(|event| event.time);
         let mut open: BTreeMap<u64, Vec<Slice>> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! The recording of this process: its threads' buffers, and the thread that writes them to the file.
 //!
 //! Threads put events into their own buffers and take no lock. Every 50 ms, and when a buffer is half full, a
-//! thread named `sakia-trace` takes them out, encodes them and writes them. A thread that ends does so too,
-//! and so does [`flush`]: a program that returns from `main` has all its events in the file.
+//! thread named `sakia-trace` takes the events out, encodes them and writes them. A thread that ends does the
+//! same, and so does [`flush`]: a program that returns from `main` has all its events in the file.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,18 +22,18 @@ use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
 use crate::{Event, EventType, file, sample, system_calls};
 
-/// How often the buffers are emptied.
+/// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Encoded bytes that are written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// A recording is on.
+/// Set while a recording is on.
 const RECORDING: u8 = 1;
-/// A driver measures its operations.
+/// Set while a driver measures its operations.
 const MEASURING: u8 = 2;
 
-/// One byte for all event points, so that those of operations cost the same with two purposes. Changed only
-/// under the lock of [`STATE`].
+/// One byte for all event points, so that event points of operations cost the same with two purposes. Changed
+/// only under the lock of [`STATE`].
 static PURPOSES: AtomicU8 = AtomicU8::new(0);
 /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
 static BASE: AtomicU64 = AtomicU64::new(0);
@@ -50,13 +50,13 @@ thread_local! {
 /// Threads that have recorded something.
 #[derive(Debug)]
 struct State {
-    /// Changes with each recording.
+    /// The number of the recording; changes with each.
     number: u64,
-    /// Events of a buffer.
+    /// The number of events of a buffer.
     events: usize,
     threads: Vec<Recorded>,
     writer: Option<Thread>,
-    /// Drivers that measure their operations.
+    /// The number of drivers that measure their operations.
     measuring: usize,
 }
 
@@ -71,7 +71,7 @@ impl State {
 struct Recorded {
     buffer: Arc<Buffer>,
     info: ThreadInfo,
-    /// Its place in the encoder, once it has one.
+    /// Its index in the encoder, once it has one.
     index: Option<usize>,
 }
 
@@ -104,7 +104,7 @@ impl Drop for Local {
 #[non_exhaustive]
 pub struct TraceOptions {
     /// Events that the buffer of a thread holds, 32 bytes each, rounded up to a power of two: 65,536 by
-    /// default. Those that find it full are lost, and counted.
+    /// default. Events that find the buffer full are lost, and counted.
     pub buffer_events: usize,
 }
 
@@ -114,7 +114,7 @@ impl Default for TraceOptions {
     }
 }
 
-/// A recording, which ends when this is stopped or dropped. A process has one at a time.
+/// A recording, which ends when it is stopped or dropped. A process has one at a time.
 #[derive(Debug)]
 #[must_use = "a recording ends when this is dropped"]
 pub struct Recording {
@@ -149,11 +149,11 @@ pub fn is_watched() -> bool {
     !cfg!(sakia_no_trace) && PURPOSES.load(Ordering::Relaxed) != 0
 }
 
-/// A driver measures its operations until this is dropped.
+/// Keeps the event points of operations watched until it is dropped: a driver measures its operations.
 #[derive(Debug)]
 pub struct Measuring(());
 
-/// Has the event points of operations [watched](is_watched).
+/// Makes the event points of operations [watched](is_watched).
 #[must_use]
 pub fn measure() -> Measuring {
     let mut state = state();
@@ -218,7 +218,7 @@ fn record_at(time: u64, kind: EventType, id: u64, a: u64, mut b: u64) {
         _ => {}
     }
     let event = Event { time: time & ((1 << 48) - 1), kind, id, a, b };
-    // Without it the thread is about to end.
+    // The thread-local is gone when the thread is about to end.
     let _ = LOCAL.try_with(|local| {
         // A signal handler may interrupt the thread within this function.
         let Ok(mut local) = local.0.try_borrow_mut() else { return };
@@ -268,7 +268,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Writes what was recorded so far to the file. Does nothing without a recording.
+/// Writes all events recorded so far to the file. No effect without a recording.
 pub fn flush() {
     if cfg!(sakia_no_trace) {
         return;
@@ -340,7 +340,7 @@ impl Recording {
     /// Ends the recording and completes the file.
     ///
     /// # Errors
-    /// The first one of writing to the file, which lacks what came after it.
+    /// The first error of writing to the file, which lacks all later events.
     pub fn stop(mut self) -> io::Result<RecordingSummary> {
         self.is_stopped = true;
         let Some(output) = stop() else {
@@ -384,7 +384,7 @@ fn stop() -> Option<Output> {
     Some(ended)
 }
 
-/// The life of the thread that writes.
+/// Writes the buffers to the file until the recording ends: the main function of the writing thread.
 fn run(number: u64) {
     loop {
         thread::park_timeout(PERIOD);
@@ -403,9 +403,9 @@ fn run(number: u64) {
 }
 
 impl Output {
-    /// Encodes and writes what the buffers hold.
+    /// Encodes and writes the events in the buffers.
     fn drain(&mut self) {
-        // After fork(2) the file is the parent's.
+        // After `fork(2)` the file belongs to the parent.
         if self.pid != std::process::id() {
             return;
         }
@@ -432,7 +432,7 @@ impl Output {
         self.write();
     }
 
-    /// Adds the numbers of the process.
+    /// Adds a sample of the process.
     fn sample(&mut self) {
         if self.pid == std::process::id() {
             self.encoder.sample(now(), &sample::take());

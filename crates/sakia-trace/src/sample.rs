@@ -1,23 +1,24 @@
-//! Samples of the whole process, which its threads cannot tell: page faults, processor time, kernel workers.
+//! Samples of the whole process, of facts that no single thread knows: page faults, processor time, kernel
+//! workers.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Page faults of the recording itself, for its buffers: they are not the program's.
+/// Page faults of the recording's own buffers, which do not count as the program's.
 static OWN_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// The name of the moment.
+/// The name of the samples' instants.
 pub(crate) const NAME: &str = "process";
-/// Minor page faults of the program ever.
+/// Minor page faults of the program so far.
 pub(crate) const FAULTS: &str = "page faults";
-/// Threads of the ring's kernel that exist now.
+/// Kernel worker threads of the rings that exist now.
 pub(crate) const WORKERS: &str = "kernel workers";
-/// Processor time of the program ever, in clock ticks (10 ms on most machines).
+/// Processor time of the program so far, in clock ticks (10 ms on most machines).
 pub(crate) const USER: &str = "user ticks";
-/// Processor time of the kernel for it.
+/// Processor time of the kernel for the program.
 pub(crate) const SYSTEM: &str = "system ticks";
 
-/// Reads the numbers, each with its name. Nothing if `/proc` does not tell.
+/// Reads the numbers, each with its name. Returns none without `/proc`.
 pub(crate) fn take() -> Vec<(&'static str, u64)> {
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
         return Vec::new();
@@ -54,12 +55,12 @@ fn faults_of_this_thread() -> u64 {
     parse(&stat).iter().find(|(name, _)| *name == FAULTS).map_or(0, |(_, value)| *value)
 }
 
-/// The text of `/proc/self/stat`, see `proc_pid_stat(5)`; the name in parentheses may contain anything.
+/// Parses `/proc/self/stat`, see `proc_pid_stat(5)`; the name in parentheses may contain anything.
 fn parse(stat: &str) -> Vec<(&'static str, u64)> {
     let Some((_, rest)) = stat.rsplit_once(')') else {
         return Vec::new();
     };
-    // The first of them is the third field.
+    // The first of these is the third field.
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok());
     let known = [(FAULTS, field(10)), (USER, field(14)), (SYSTEM, field(15))];

@@ -6,8 +6,8 @@ use std::pin::pin;
 
 use crate::{EventType, Name, StaticName, is_on, record};
 
-/// A stretch of the calling thread's time, until this is dropped. It does not go to another thread, and is
-/// not to be held across an `.await`, at which other tasks run: [`in_span`] is for that.
+/// A span of the calling thread's time, until it is dropped. It stays on its thread, and must not be held
+/// across an `.await`, at which other tasks run: use [`in_span`] there.
 #[derive(Debug)]
 #[must_use = "a span ends when this is dropped"]
 pub struct Span {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::read::{Slice, Trace, Track};
 
-/// Turns that are listed.
+/// The number of turns listed.
 const LONGEST: usize = 10;
 
 /// The findings of a trace, to be printed.
@@ -18,9 +18,9 @@ const LONGEST: usize = 10;
 pub struct Summary {
     /// The program.
     pub process: String,
-    /// Nanoseconds from the first event to the last.
+    /// Nanoseconds from the first event to the last one.
     pub duration: u64,
-    /// The file ends early.
+    /// Set if the file ends early.
     pub is_truncated: bool,
     /// Events that found their buffer full.
     pub lost: u64,
@@ -32,7 +32,7 @@ pub struct Summary {
     pub threads: Vec<ThreadSummary>,
     /// The longest stretches in which a thread did not look for completions.
     pub turns: Vec<LongTurn>,
-    /// Sentences about what stands out, the weightiest first.
+    /// The notable findings as sentences, the most important first.
     pub findings: Vec<String>,
 }
 
@@ -46,9 +46,9 @@ pub struct KindSummary {
     pub count: u64,
     /// Of these, those done by a plain call on their own thread.
     pub plain: u64,
-    /// By the ring's or epoll's queue.
+    /// Operations that went through the ring's or epoll's queue.
     pub queue: u64,
-    /// By a lane's thread.
+    /// Operations done by a lane's thread.
     pub lane: u64,
     /// Those that ended with an error.
     pub errors: u64,
@@ -74,9 +74,9 @@ pub struct ThreadSummary {
     pub computing: u64,
     /// Nanoseconds in which it had an operation in the kernel or on a lane.
     pub in_flight: u64,
-    /// Nanoseconds in which both was so.
+    /// Nanoseconds in which both were true.
     pub overlap: u64,
-    /// Operations in flight on average while there were any.
+    /// The average number of operations in flight while there were any.
     pub mean_in_flight: f64,
 }
 
@@ -169,7 +169,7 @@ fn operations_of<'a>(trace: &'a Trace, thread: &Track) -> Vec<Operation<'a>> {
         trace.tracks.iter().filter(|track| track.parent == thread.uuid && track.tid.is_none())
     {
         let mut inner = None;
-        // A slice stands behind those within it.
+        // An outer slice comes after the slices within it.
         for slice in &track.slices {
             if slice.depth > 0 {
                 inner = Some(slice);
@@ -254,7 +254,7 @@ fn thread_summary(thread: &Track, operations: &[Operation<'_>]) -> ThreadSummary
     }
 }
 
-/// The stretches between the end of a turn and the beginning of the next one.
+/// Returns the sections between the end of a turn and the beginning of the next one.
 fn turns(thread: &Track, first: u64, places: &HashMap<i64, &str>) -> Vec<LongTurn> {
     let turns: Vec<&Slice> = thread.slices.iter().filter(|slice| slice.name == "turn").collect();
     let mut runs: Vec<&Slice> =
@@ -298,7 +298,7 @@ fn union(mut spans: Vec<Span>) -> Vec<Span> {
     joined
 }
 
-/// Both are sorted, and none of one overlap.
+/// Returns the intersection of two sorted lists, each without overlaps.
 fn intersect(a: &[Span], b: &[Span]) -> Vec<Span> {
     let (mut i, mut j, mut found) = (0, 0, Vec::new());
     while let (Some(&(a_begin, a_end)), Some(&(b_begin, b_end))) = (a.get(i), b.get(j)) {

@@ -10,7 +10,7 @@ pub(crate) fn name(number: u32) -> Option<&'static str> {
     CALLS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
 }
 
-/// Returns the number of a call by its name; that of no call if the name is unknown.
+/// Returns the number of a call by its name; an invalid number if the name is unknown.
 pub(crate) fn number(name: &str) -> u32 {
     let mut slot = hash(name.as_bytes());
     while let Some((number, known)) = CALLS.get(usize::from(BY_NAME[slot])) {
@@ -25,8 +25,8 @@ pub(crate) fn number(name: &str) -> u32 {
 /// Slots of [`BY_NAME`]: more than twice the calls, so that searches are short.
 const SLOTS: usize = 256;
 
-/// The places in [`CALLS`] by the hash of the name, or behind it where that is taken. A thread looks there
-/// for each call that it records.
+/// The indexes in [`CALLS`] by the hash of the name, or in the next free slot if that is taken. A thread
+/// looks a name up for each call that it records.
 static BY_NAME: [u8; SLOTS] = {
     let mut table = [u8::MAX; SLOTS];
     let mut index = 0;
@@ -41,7 +41,7 @@ static BY_NAME: [u8; SLOTS] = {
     table
 };
 
-/// FNV-1a.
+/// Returns the FNV-1a hash.
 const fn hash(name: &[u8]) -> usize {
     let (mut hash, mut index) = (0x811c_9dc5_u32, 0);
     while index < name.len() {

@@ -1,4 +1,4 @@
-//! Tasks, as an executor tells of them.
+//! Tasks, as reported by an executor.
 
 use std::num::NonZeroU64;
 use std::panic::Location;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{EventType, Name, record};
 
-/// The numbers of tasks; zero is none.
+/// The number of the next task; zero means no task.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Records that a task was spawned at `place` by the task that runs on this thread. Returns its number. Call
@@ -26,12 +26,12 @@ pub fn task_spawned(place: &Location<'_>) -> u64 {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the task runs on until `ends` is called"]
 pub struct TaskRun(
-    /// The task that runs on afterwards, and one.
+    /// The number of the task that runs on afterwards, plus one.
     NonZeroU64,
 );
 
-/// Records that a task runs. `number` is zero if the task was spawned before the recording began, and is set
-/// then. Operations that it starts are recorded as its own. Call it only if a recording [is
+/// Records that a task runs. `number` is set if it is zero, because the task was spawned before the recording
+/// began. Operations that it starts are recorded as its own. Call it only if a recording [is
 /// on](crate::is_on).
 #[cold]
 #[inline(never)]

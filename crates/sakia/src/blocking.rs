@@ -1,14 +1,14 @@
 //! Threads for code that blocks.
 //!
-//! Code that computes for long, or calls functions that may block, would hold up every task of its thread. A
-//! [`Pool`] runs it elsewhere; [`spawn_blocking`] uses one that all runtimes of the process share. Threads
-//! are started while work waits and none is idle, up to a cap, and end when idle for a while. Any thread may
-//! start work, inside a runtime or not.
+//! Code that computes for long, or calls functions that may block, would delay every other task of its
+//! thread. A [`Pool`] runs it on threads of its own; [`spawn_blocking`] uses one pool that all runtimes of
+//! the process share. A thread is started when work waits and none is idle, up to a cap, and ends after some
+//! idle time. Any thread may start work, inside a runtime or not.
 //!
-//! The queue is bounded. Work that finds it full is held by its handle, and enters the queue when there
-//! is room, in the order of asking, while the handle is awaited. So a task that awaits the work it starts is
-//! slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work that is
-//! still held puts it in the queue beyond the bound: detached work runs, always.
+//! The queue is bounded. While it is full, the handle of new work holds that work, and enters it when there
+//! is room, in the order of asking, as long as the handle is awaited. So a task that awaits the work it
+//! starts is slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work
+//! that it still holds puts the work in the queue beyond the bound: detached work always runs.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,9 +33,9 @@ use crate::join::{JoinError, JoinHandle};
 /// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
 ///
-/// A panic in `f` is contained, and the handle resolves to it; so is one in the destructor of a result that
-/// is never taken, which nothing is told of. Dropping the handle lets `f` go on. Code that has begun cannot
-/// be ended from outside; the process does not wait for it at its end.
+/// A panic in `f` is contained, and the handle resolves to it. A panic in the destructor of a result that is
+/// never taken is contained too, and not reported. Dropping the handle lets `f` go on. Running code cannot be
+/// stopped from outside; the process does not wait for it when it exits.
 ///
 /// See the [module](self) for the behavior when the queue is full.
 ///
@@ -80,28 +80,28 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the most threads there may be, at least 1. Without this call 64.
+    /// Sets the maximum number of threads, at least 1. Without this call 64.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Sets how much work may wait for a thread, at least 1. Without this call 1024.
+    /// Sets the maximum length of the queue, at least 1. Without this call 1024.
     #[must_use]
     pub fn queue(mut self, count: usize) -> Self {
         self.queue = count.max(1);
         self
     }
 
-    /// Sets how long a thread without work stays. Without this call 10 seconds.
+    /// Sets the time after which an idle thread ends. Without this call 10 seconds.
     #[must_use]
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Makes the pool. It starts no thread before there is work.
+    /// Builds the pool. It starts no thread before there is work.
     pub fn build(self) -> Pool {
         let threads_max = u32::try_from(self.threads).unwrap_or(u32::MAX);
         let room = Arc::new(Semaphore::new(self.queue));
@@ -134,13 +134,13 @@ pub struct Pool {
 pub struct Statistics {
     /// Threads that exist.
     pub threads: usize,
-    /// The most there were at a time.
+    /// The most threads that existed at a time.
     pub threads_max: usize,
-    /// Those of them that have no work.
+    /// Threads without work.
     pub idle: usize,
     /// Work that waits for a thread.
     pub queued: usize,
-    /// The most that waited at a time.
+    /// The most work that waited at a time.
     pub queued_max: usize,
     /// Work that ran to its end, panics included.
     pub completed: u64,
@@ -150,8 +150,8 @@ pub struct Statistics {
 
 type Threads = lanes::Pool<Worker>;
 
-/// The threads' own state and counters, kept without the lock, which others need at that moment. As in the
-/// statistics.
+/// A thread's own state and counters, kept outside the lock, which other threads need when they change. The
+/// fields are as in [`Statistics`].
 #[derive(Default)]
 struct Worker {
     completed: AtomicU64,
@@ -163,7 +163,7 @@ struct Worker {
 struct Queue {
     /// Oldest first.
     jobs: VecDeque<Job>,
-    /// The most that waited at a time.
+    /// The most work that waited at a time.
     max: usize,
 }
 
@@ -175,12 +175,12 @@ struct Job {
 }
 
 impl Pool {
-    /// Begins to build a pool.
+    /// Returns a builder of a pool.
     pub fn builder() -> Builder {
         Builder { threads: 64, queue: 1024, idle: Duration::from_secs(10) }
     }
 
-    /// As [`spawn_blocking`], on this pool.
+    /// Runs `f` on this pool; otherwise as [`spawn_blocking`].
     pub fn spawn<F, T>(&self, f: F) -> BlockingHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -302,13 +302,13 @@ impl lanes::Worker for Worker {
         thread::Builder::new().name("sakia-blocking".into()).spawn(run).map(drop)
     }
 
-    /// A panic is one of a waker.
+    /// Performs a job. Only a waker can panic here.
     fn perform(_: &Threads, _: usize, Job { work, room }: Job) {
         drop(room); // may wake the task that waits for it
         work.run();
     }
 
-    /// The handle resolves to `is_canceled`.
+    /// Drops a job for which there is no thread: its handle resolves to `is_canceled`.
     fn strand(_: &Threads, _: usize, job: Job, _: &io::Error) {
         drop(job);
     }
@@ -316,7 +316,7 @@ impl lanes::Worker for Worker {
 
 /// Awaits work on a [`Pool`]. Dropping it lets the work go on by itself.
 pub struct BlockingHandle<T> {
-    /// `Some` while there is no room for it in the queue. The lock is there to abort through a shared
+    /// `Some` while the queue has no room for the work. The lock makes it possible to abort through a shared
     /// reference.
     held: Mutex<Option<Held>>,
     join: JoinHandle<T>,
@@ -348,11 +348,11 @@ impl<T> BlockingHandle<T> {
     }
 
     /// Ends the work if it has not begun: it never runs, and the handle resolves to
-    /// [`JoinError::is_canceled`]. If it has begun it goes on, and its result is thrown away.
+    /// [`JoinError::is_canceled`]. If it has begun, it goes on and its result is dropped.
     pub fn abort(&self) {
         self.join.abort();
         let held = self.lock().take();
-        drop(held); // outside the lock: it is the user's
+        drop(held); // outside the lock: this runs users' code
     }
 
     /// Returns whether the work has ended.
@@ -366,8 +366,8 @@ impl<T> Future for BlockingHandle<T> {
 
     /// Resolves to the value that the work returned.
     ///
-    /// An error is a panic of the work; or it was canceled, by an abort or because the machine has no
-    /// thread for it.
+    /// An error means that the work panicked, or that it was canceled: by an abort, or because the machine
+    /// has no thread for it.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(held) = self.held_mut() {
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };

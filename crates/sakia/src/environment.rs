@@ -1,7 +1,7 @@
-//! The needs of a runtime around its backend other than operations: a clock, pipes, names of hosts, chance.
+//! The needs of a runtime besides operations: a clock, pipes, host names, random numbers.
 //!
-//! The runtime asks an [`Environment`] for these, and nowhere which backend it has. There are two:
-//! [`Machine`], and with the feature `sim` the simulated kernel.
+//! The runtime asks an [`Environment`] for these, and does not otherwise depend on its backend. There are
+//! two: [`Machine`], and with the feature `sim` the simulated kernel.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 
 use sakia_driver::{Driver, Fd};
 
-/// The differences between this machine, whose answers are the default ones, and a simulated kernel. Belongs
-/// to a runtime thread.
+/// The differences between this machine, whose answers are the default methods, and a simulated kernel. An
+/// environment belongs to one runtime thread.
 pub(crate) trait Environment {
-    /// Returns whether timers go by a clock of the backend's own. If not, they go by the system's.
+    /// Returns whether timers use a clock of the backend. Otherwise they use the system's.
     fn has_clock(&self) -> bool {
         false
     }
@@ -23,12 +23,12 @@ pub(crate) trait Environment {
         true
     }
 
-    /// Returns the seed that all chance follows from, if there is one.
+    /// Returns the seed of all random numbers, if there is one.
     fn seed(&self) -> Option<u64> {
         None
     }
 
-    /// Returns a number that no other process has, as far as chance goes.
+    /// Returns a random number, which is very likely unique among all processes.
     fn unique_number(&self) -> u64 {
         RandomState::new().build_hasher().finish()
     }
@@ -42,7 +42,8 @@ pub(crate) trait Environment {
         Ok((driver.adopt(reader.into()), driver.adopt(writer.into())))
     }
 
-    /// The addresses of a host. `None` if the system is to be asked, which may wait for servers.
+    /// Returns the addresses of a host. `None` if the system's resolver must be asked, which may wait for
+    /// servers.
     fn addresses(&self, _host: &str, _port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         None
     }

@@ -1,10 +1,10 @@
 //! Errors of operations on paths, addresses and names.
 //!
-//! An [`io::Error`] holds either an errno or an error of one's own, not both: one that names a path
-//! answers `None` to `raw_os_error`. So these operations have an error type that keeps the kernel's answer
-//! as it came and adds the operation and its object. `?` makes an [`io::Error`] of it that prints the same
-//! and still has it inside; [`os_error`] finds the errno in either. Operations on what is open answer with
-//! a plain [`io::Error`], which has the errno itself.
+//! An [`io::Error`] holds either an errno or a custom error, not both: a custom error that names a path
+//! answers `None` to `raw_os_error`. So these operations have their own error type, which keeps the kernel's
+//! error and adds the operation and its object. `?` converts it to an [`io::Error`] that prints the same text
+//! and contains it; [`os_error`] finds the errno in either. Operations on open files and sockets return a
+//! plain [`io::Error`], which has the errno itself.
 
 use std::error;
 use std::fmt;
@@ -20,8 +20,8 @@ use crate::fs::Misaligned;
 /// The result of operations on paths, addresses and names.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a path, an address or a name failed: the operation, its object, and the kernel's
-/// answer.
+/// The failure of an operation on a path, an address or a name: the operation, its object, and the kernel's
+/// error.
 ///
 /// It prints as `open /etc/shadow: Permission denied (os error 13)`, or as
 /// `connect 127.0.0.1:1: Connection refused (os error 111)`. As an [`io::Error`], which `?` makes of it, it
@@ -65,11 +65,11 @@ struct Inner {
 /// The object of an operation.
 pub(crate) enum Object {
     Path(PathBuf),
-    /// Something was to be moved, copied or linked from one to the other.
+    /// The source and the target of a move, copy or link.
     Paths(PathBuf, PathBuf),
-    /// All that were tried, in this order.
+    /// All addresses that were tried, in this order.
     Addresses(Vec<SocketAddr>),
-    /// A name that was to be looked up.
+    /// A name to be looked up.
     Name(String),
 }
 
@@ -78,13 +78,13 @@ impl Error {
         Self(Box::new(Inner { operation, object, source }))
     }
 
-    /// Returns the operation that was tried: `open`, `rename`, `connect`, `look up`, and so on. For people to
-    /// read; it may be reworded.
+    /// Returns the operation that failed: `open`, `rename`, `connect`, `look up`, and so on. The text is for
+    /// people, and may be reworded.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
-    /// The path it was tried with; of two, the first.
+    /// Returns the path of the operation; of two, the first.
     pub fn path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Path(path) | Object::Paths(path, _) => Some(path),
@@ -92,8 +92,7 @@ impl Error {
         }
     }
 
-    /// The second path of operations that have one: where something was to be moved, copied or linked
-    /// to.
+    /// Returns the second path of an operation that has one: the target of a move, copy or link.
     pub fn to_path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Paths(_, to) => Some(to),
@@ -101,8 +100,8 @@ impl Error {
         }
     }
 
-    /// The addresses it was tried with, in this order. The failure is that of the last one. Empty when it
-    /// was about something else, such as a name that was to be looked up.
+    /// Returns the addresses that were tried, in this order. The error is that of the last one. Empty when
+    /// the operation has another object, such as a name to be looked up.
     pub fn addresses(&self) -> &[SocketAddr] {
         match &self.0.object {
             Object::Addresses(addresses) => addresses,
@@ -110,7 +109,7 @@ impl Error {
         }
     }
 
-    /// The name that was to be looked up, with its port if it has one.
+    /// Returns the name that could not be looked up, with its port if it has one.
     pub fn name(&self) -> Option<&str> {
         match &self.0.object {
             Object::Name(name) => Some(name),
@@ -118,40 +117,40 @@ impl Error {
         }
     }
 
-    /// The kind of failure.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> io::ErrorKind {
         self.0.source.kind()
     }
 
-    /// The kernel's errno. `None` when the failure is not the kernel's: a path with a zero byte, time that
-    /// was up, a name without addresses.
+    /// Returns the kernel's errno. `None` when the error is not the kernel's: a path with a zero byte, a
+    /// timeout, a name without addresses.
     pub fn raw_os_error(&self) -> Option<i32> {
         os_error(&self.0.source)
     }
 
-    /// The failure without the operation and its object, as `std` has it.
+    /// Returns the error without the operation and its object, as `std` has it.
     pub fn io_error(&self) -> &io::Error {
         &self.0.source
     }
 
-    /// The failure without the operation and its object, as `std` has it.
+    /// Converts to the error without the operation and its object, as `std` has it.
     pub fn into_io_error(self) -> io::Error {
         self.0.source
     }
 
-    /// Returns whether it was canceled, or the runtime has ended.
+    /// Returns whether the operation was canceled, or the runtime has ended.
     pub fn is_canceled(&self) -> bool {
         self.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
     }
 
-    /// Returns whether the kernel or the file system does not know the operation.
+    /// Returns whether the kernel or the file system does not support the operation.
     pub fn is_unsupported(&self) -> bool {
         self.kind() == io::ErrorKind::Unsupported
     }
 }
 
-/// The kernel's errno, in a plain error or within one that has more to say: an [`Error`], a [`Misaligned`]
-/// transfer, or one of set-up.
+/// Returns the kernel's errno of a plain error, or of one that has more to say: an [`Error`], a
+/// [`Misaligned`] transfer, or a setup error.
 pub fn os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?;
@@ -163,7 +162,7 @@ pub fn os_error(error: &io::Error) -> Option<i32> {
     })
 }
 
-/// The same error once more.
+/// Returns a copy of the error.
 pub fn copy_error(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(errno) => io::Error::from_raw_os_error(errno),
@@ -183,7 +182,7 @@ impl fmt::Display for Error {
                     write!(f, "{} {address}", if index == 0 { "" } else { "," })?;
                 }
             }
-            // Whatever was asked for, it stays on its line.
+            // Escaped, so that any name stays on the message's line.
             Object::Name(name) => write!(f, " {}", name.escape_debug())?,
         }
         write!(f, ": {source}")
@@ -206,7 +205,7 @@ impl fmt::Debug for Error {
 }
 
 impl error::Error for Error {
-    /// Returns the cause of the kernel's error, whose own text is in the message already.
+    /// Returns the source of the kernel's error, whose own text is in the message already.
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         self.0.source.get_ref().and_then(|inner| inner.source())
     }

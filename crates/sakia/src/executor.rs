@@ -1,4 +1,4 @@
-//! One thread's tasks: the queue, the turns, and the way in from other threads.
+//! One thread's tasks: the queue, the turns, and the inbox for other threads.
 //!
 //! A task is woken by putting it on its thread's queue: directly when that thread wakes it, through the
 //! thread's inbox otherwise. A [round](crate::round) of the loop runs a number of tasks, oldest first, then
@@ -36,11 +36,11 @@ use crate::trace::PollRun;
 
 thread_local! {
     /// The runtime that the calling code runs in. It has no destructor, so that a runtime which another
-    /// thread-local holds can still end its tasks while the thread ends; nothing is left in it then,
-    /// since each call that enters a runtime also leaves it.
+    /// thread-local holds can still end its tasks while the thread ends. It is empty by then, since each call
+    /// that enters a runtime also leaves it.
     static CURRENT: RefCell<ManuallyDrop<Option<Rc<Local>>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
-    /// The address of its inbox, to tell it from others quickly; null outside.
+    /// The address of that runtime's inbox, for quick comparison; null outside of a runtime.
     static CURRENT_REMOTE: Cell<*const Remote> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -48,21 +48,21 @@ thread_local! {
 pub(crate) struct Local {
     /// Tasks to run, oldest first.
     queue: RefCell<VecDeque<Runnable>>,
-    /// Each task that has waited, to end it with the runtime.
+    /// The tasks that have waited: the runtime ends them when it ends.
     tasks: RefCell<Slab<Listed>>,
     /// Tasks that have not ended.
     live: Cell<usize>,
     pub(crate) remote: Arc<Remote>,
-    /// The same, for its tasks.
+    /// The same inbox, as the gates of this thread's tasks share it.
     gate: Root<Arc<Remote>>,
-    /// Room for mail, reused.
+    /// A buffer for mail, reused.
     mail: RefCell<VecDeque<Mail>>,
     pub(crate) driver: Driver,
     /// The surroundings of the driver.
     pub(crate) environment: Box<dyn Environment>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
-    /// Set if the driver reports all completions without a call.
+    /// Set if the driver reports all completions without a system call.
     pub(crate) tells_news: bool,
     pub(crate) attention: Attention,
     pub(crate) round: Round,
@@ -79,12 +79,12 @@ pub(crate) struct Local {
 /// A task that has waited.
 struct Listed {
     waker: Waker,
-    /// The source location that started it.
+    /// The source location that spawned it.
     #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "told on the simulated kernel"))]
     spawned_at: &'static Location<'static>,
 }
 
-/// The runtime that the calling code runs in.
+/// Returns the runtime that the calling code runs in.
 ///
 /// # Panics
 /// Outside of one.
@@ -108,7 +108,7 @@ pub(crate) fn try_current() -> Option<Rc<Local>> {
     CURRENT.with(|current| Option::clone(&current.borrow()))
 }
 
-/// Makes a runtime the current one until dropped, when the one before is again.
+/// Makes a runtime the current one until dropped; then the previous one is current again.
 pub(crate) struct Entered {
     previous: Option<Rc<Local>>,
 }
@@ -133,11 +133,11 @@ fn set_current(local: Option<Rc<Local>>) -> Option<Rc<Local>> {
 }
 
 impl Schedule for Gate {
-    /// Compiled here, once for all types of tasks.
+    /// Not generic, so that it is compiled here, once for all types of tasks.
     #[inline(never)]
     fn here(task: Runnable) {
         if let Err(task) = push(task) {
-            // The thread is not in the task's runtime just now.
+            // The thread is not in the task's runtime at this moment.
             if let Some(mail) = task.into_mail() {
                 Self::elsewhere(mail);
             }
@@ -147,16 +147,16 @@ impl Schedule for Gate {
     #[cold]
     fn elsewhere(mail: Mail) {
         if let Some(remote) = mail.scheduler().remote().cloned() {
-            // Refused by a runtime that has ended, as the task has, or does now.
+            // A runtime that has ended refuses the mail; its task has ended as well, or ends now.
             drop(remote.send(mail, false));
         }
     }
 }
 
-/// Puts a task that was woken on the queue of its runtime.
+/// Puts a woken task on the queue of its runtime.
 ///
 /// # Errors
-/// The calling code does not run in that: the task.
+/// The task, if the calling code does not run in that runtime.
 #[inline(always)]
 fn push(task: Runnable) -> Result<(), Runnable> {
     CURRENT.with(|current| match &**current.borrow() {
@@ -228,8 +228,8 @@ where
     F: Future + 'static,
     F::Output: Send + 'static,
 {
-    // The future is made, polled and dropped on the target thread only: a task that never gets there
-    // holds no more than `start`, and one that does is one of that thread's from then on.
+    // The future is made, polled and dropped on the target thread only. Until the task gets there it holds
+    // only `start`; from then on it belongs to that thread.
     let spawned_at = Location::caller();
     let future = async move {
         let guard = Registered::new(&current(), spawned_at);
@@ -240,8 +240,8 @@ where
     if is_current(remote) {
         with_current(|local| local.open(mail));
     } else {
-        // A task that was never there holds nothing of that thread's: it is canceled, and no caller waits for
-        // ever.
+        // A refused task holds nothing of the target thread. It is canceled, so that its caller does not wait
+        // for ever.
         drop(remote.send(mail, true));
     }
     JoinHandle::new(task)
@@ -316,7 +316,7 @@ impl Local {
         JoinHandle::new(task)
     }
 
-    /// The thread's number in its runtime.
+    /// Returns the thread's number in its runtime.
     pub(crate) fn number(&self) -> usize {
         let is_own = |remote| Arc::ptr_eq(remote, &self.remote);
         self.threads.iter().position(is_own).unwrap_or_default()
@@ -328,7 +328,7 @@ impl Local {
         self.observed.get().map(|observed| &**observed)
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub(crate) fn live_tasks(&self) -> usize {
         self.live.get()
     }
@@ -352,7 +352,7 @@ impl Local {
         })
     }
 
-    /// The same, with each task run by `run`.
+    /// As [`run_batch`](Local::run_batch), with each task run by `run`.
     #[inline(always)]
     pub(crate) fn run_batch_by(&self, mut run: impl FnMut(Runnable)) -> bool {
         let mut progress = self.begin_polls();
@@ -381,9 +381,9 @@ impl Local {
         self.mail.replace(mail);
     }
 
-    /// Puts the task of a mail on the queue, unless it is there.
+    /// Puts the task of a mail on the queue, unless it is queued already.
     fn open(&self, mail: Mail) {
-        // This may drop users' values, so the queue is not borrowed.
+        // This may drop users' values, whose destructors may use the queue: it is not borrowed here.
         let opened = mail.open().expect("it is in the inbox of its own thread");
         if let Some(task) = opened {
             self.queue.borrow_mut().push_back(task);
@@ -400,7 +400,7 @@ impl Local {
         !self.queue.borrow().is_empty()
     }
 
-    /// The tasks that have waited: their numbers, their wakers, and where they were started.
+    /// Returns the tasks that have waited: their numbers, wakers and spawn locations.
     #[cfg(feature = "sim")]
     pub(crate) fn listed_tasks(&self) -> Vec<(usize, Waker, &'static Location<'static>)> {
         let tasks = self.tasks.borrow();
@@ -418,7 +418,8 @@ impl Local {
             && !self.driver.has_deferred()
     }
 
-    /// As [`drive`](Local::drive), and tells the others of it if the thread is `observed`.
+    /// As [`drive`](Local::drive), with the bookkeeping of inspection and warnings if the thread is
+    /// `observed`.
     #[inline(always)]
     pub(crate) fn drive_by(
         &self,
@@ -447,8 +448,8 @@ impl Local {
         result.map(|_| ())
     }
 
-    /// Takes turns that do not sleep, until one brings something, a timer is due, or the thread has looked
-    /// for long enough. Answers whether there is something to do.
+    /// Gives the driver turns without sleeping until something arrives, a timer is due, or the spin time is
+    /// over. Returns whether there is something to do.
     #[cold]
     fn look_for_work(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let limit =
@@ -466,14 +467,14 @@ impl Local {
         }
     }
 
-    /// Ends all tasks: their futures are dropped on this thread, which must be the runtime's, entered.
+    /// Ends all tasks: drops their futures on this thread, which must have entered the runtime.
     ///
-    /// Mail that is on its way to tasks that have ended finds nothing to do.
+    /// Mail for tasks that have ended has no effect.
     pub(crate) fn end_tasks(&self) {
         let mut mail = self.remote.close();
         loop {
-            // Each waker puts its task on the queue; dropping what is there drops the futures, which may
-            // wake and even start others.
+            // Each waker puts its task on the queue; dropping the queue drops the futures, which may wake
+            // tasks and even start new ones.
             let wakers: Vec<Waker> =
                 self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
             wake_all(wakers);
@@ -489,7 +490,7 @@ impl Local {
     }
 }
 
-/// For a driver that no other thread can wake.
+/// The wake of a driver that no other thread can wake.
 struct NoWake;
 
 impl RemoteWake for NoWake {
@@ -497,8 +498,8 @@ impl RemoteWake for NoWake {
 }
 
 pin_project! {
-    /// A task's future, listed with its thread from the moment at which it first waits. Before, it is
-    /// on the queue, and ends with that.
+    /// A task's future, put on its thread's list when it first waits. Before that it is on the queue, and
+    /// ends with the queue.
     struct Registering<F> {
         #[pin]
         future: F,
@@ -528,18 +529,18 @@ impl<F: Future> Future for Registering<F> {
 
 /// Takes a task off the lists when its future ends or is dropped.
 struct Registered {
-    /// The task's thread. A circle, which [`Local::end_tasks`] breaks.
+    /// The task's thread. This reference cycle is broken by [`Local::end_tasks`].
     local: Rc<Local>,
     place: Place,
     /// Its number in a recording; 0 without one.
     number: u64,
 }
 
-/// Tells whether a task is on the list.
+/// A task's place on the list.
 enum Place {
-    /// It has not waited; where it was started.
+    /// Not on the list, since it has not waited; its spawn location.
     Unlisted(&'static Location<'static>),
-    /// It has, and is under this number.
+    /// On the list, under this number.
     Listed(usize),
 }
 
@@ -559,7 +560,7 @@ impl Drop for Registered {
         self.local.live.set(self.local.live.get() - 1);
         if let Place::Listed(key) = self.place {
             let task = self.local.tasks.borrow_mut().try_remove(key);
-            drop(task); // outside the borrow: the last one of a task frees it
+            drop(task); // outside the borrow: the last reference frees the task
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way of a task that was woken to its thread's queue.
+//! The route of a woken task to its thread's queue.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::remote::Remote;
 
 /// A task that is ready, on its own thread. Dropping it drops the task's future.
 pub(crate) type Runnable = sakia_task::Runnable<Gate>;
-/// Word from another thread that a task was started, woken, or told to end.
+/// A message from another thread that a task was started, woken, or told to end.
 pub(crate) type Mail = sakia_task::Mail<Gate>;
 /// Code that a thread of a pool runs.
 pub(crate) type Work = sakia_task::Work<Gate>;
 
-/// The way of a task to its thread's queue, and its mark.
+/// A task's route to its thread's queue, and its mark.
 pub(crate) struct Gate {
     target: Target,
     /// The task's number and the place that spawned it, for inspection.
@@ -24,38 +24,38 @@ pub(crate) struct Gate {
 
 /// The thread to which a task belongs.
 enum Target {
-    /// The thread that started it: nothing is counted atomically as long as it stays there.
+    /// The thread that started it: no reference is counted atomically as long as the task stays there.
     Near(Share<Arc<Remote>>),
     /// Another thread.
     Far(Arc<Remote>),
-    /// None: code that blocks is run once, and never woken.
+    /// None: blocking code runs once, and is never woken.
     None,
 }
 
 impl Gate {
-    /// Makes that of a task of the calling thread.
+    /// Returns the gate of a task of the calling thread.
     #[inline(always)]
     pub(crate) fn near(remote: Share<Arc<Remote>>, spawned_at: &'static Location<'static>) -> Self {
         Self { target: Target::Near(remote), mark: Mark::new(spawned_at) }
     }
 
-    /// Makes that of a task of another thread.
+    /// Returns the gate of a task of another thread.
     pub(crate) fn far(remote: Arc<Remote>, spawned_at: &'static Location<'static>) -> Self {
         Self { target: Target::Far(remote), mark: Mark::new(spawned_at) }
     }
 
-    /// Makes that of code that blocks.
+    /// Returns the gate of blocking code.
     pub(crate) fn none(spawned_at: &'static Location<'static>) -> Self {
         Self { target: Target::None, mark: Mark::new(spawned_at) }
     }
 
-    /// Returns whether this is the inbox of its thread.
+    /// Returns whether this is the inbox of the task's thread.
     #[inline(always)]
     pub(crate) fn is_to(&self, remote: &Arc<Remote>) -> bool {
         self.remote().is_some_and(|own| Arc::ptr_eq(own, remote))
     }
 
-    /// Returns the inbox of its thread.
+    /// Returns the inbox of the task's thread.
     #[inline(always)]
     pub(crate) fn remote(&self) -> Option<&Arc<Remote>> {
         match &self.target {

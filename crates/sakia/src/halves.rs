@@ -1,21 +1,21 @@
-//! The tasks that wait for work on a file: perhaps two, where a function of an ecosystem has split it into a
-//! half to read and a half to write. The work wakes one waker, which is that of both here.
+//! The tasks that wait for work on a file. There may be two, where a function of another ecosystem has split
+//! the file into a half to read and a half to write. The work wakes one waker, which here wakes both tasks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
 use sakia_driver::wake_all;
 
-/// One of them.
+/// One half of a file.
 #[derive(Clone, Copy)]
 pub enum Half {
-    /// The one that reads.
+    /// The half that reads.
     Reading,
-    /// The one that writes.
+    /// The half that writes.
     Writing,
 }
 
-/// Their wakers. Made when something is waited for first.
+/// The wakers of both halves. Allocated at the first wait.
 #[derive(Default)]
 pub struct Halves(Option<(Arc<Wakers>, Waker)>);
 

@@ -27,9 +27,9 @@ impl<T> JoinHandle<T> {
     /// Lets the task go on by itself, as dropping the handle does.
     pub fn detach(self) {}
 
-    /// Ends the task: its future is dropped where it stands, at the latest when its thread gets to it.
+    /// Ends the task: its future is dropped in its current state, at the latest when its thread gets to it.
     /// The handle resolves to [`JoinError::is_canceled`] from now on, and counts as
-    /// [finished](Self::is_finished), though the future may exist for a while: to wait for its end, call
+    /// [finished](Self::is_finished), though the future may exist for a while. To wait for its end, call
     /// [`cancel`](Self::cancel) instead.
     pub fn abort(&self) {
         self.task.abort();
@@ -67,10 +67,10 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Why a task has no value.
+/// The reason why a task has no value: it was canceled, or it panicked.
 pub struct JoinError {
-    /// The payload of the task's panic; `None` when it was canceled. The lock is there to make the error
-    /// `Sync`, as errors are expected to be; it is never waited for.
+    /// The payload of the task's panic; `None` when it was canceled. The lock only makes the error `Sync`, as
+    /// errors are expected to be; no thread ever waits for it.
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
@@ -83,17 +83,17 @@ impl JoinError {
         Self { panic: Some(Mutex::new(payload)) }
     }
 
-    /// The task was aborted, or its runtime ended before it.
+    /// Returns whether the task was aborted, or its runtime ended first.
     pub fn is_canceled(&self) -> bool {
         self.panic.is_none()
     }
 
-    /// The task panicked.
+    /// Returns whether the task panicked.
     pub fn is_panic(&self) -> bool {
         self.panic.is_some()
     }
 
-    /// Resumes the task's panic; gives itself back if it was canceled.
+    /// Resumes the task's panic; returns the error if the task was canceled.
     pub fn resume_panic(self) -> Self {
         match self.panic {
             Some(payload) => {
@@ -103,7 +103,7 @@ impl JoinError {
         }
     }
 
-    /// The panic's message, if it has one.
+    /// Returns the panic's message, if it has one.
     fn message(&self) -> Option<String> {
         let payload = self.panic.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
@@ -130,8 +130,8 @@ impl fmt::Display for JoinError {
 impl std::error::Error for JoinError {}
 
 pin_project! {
-    /// Keeps a panic of the future, one of its destructor too, where futures are polled without tasks of
-    /// their own.
+    /// Contains a panic of the future or of its destructor, where futures are polled without tasks of their
+    /// own.
     pub(crate) struct Contain<F> {
         // `None` only while this is dropped.
         #[pin]
@@ -143,7 +143,7 @@ pin_project! {
             let mut future = this.project().future;
             // No caller is left to report it to: the message of the panic hook is the only trace.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-                std::mem::forget(payload); // it may have a destructor like that itself
+                std::mem::forget(payload); // its destructor may panic too
             }
         }
     }

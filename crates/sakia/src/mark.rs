@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sakia_driver::TaskOrigin;
 
-/// The number of the next task that is looked at.
+/// The next task number to be given out.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The place that spawned a task, and the task's number once it was needed.
 #[derive(Debug)]
 pub(crate) struct Mark {
     spawned_at: &'static Location<'static>,
-    /// Zero until it is asked for.
+    /// Zero until the number is first needed.
     number: AtomicU64,
 }
 
@@ -22,7 +22,7 @@ impl Mark {
         Self { spawned_at, number: AtomicU64::new(0) }
     }
 
-    /// The task, with a number that no other has. To be called on one thread.
+    /// Returns the task's origin, with a number that no other task has. Must be called on one thread only.
     pub(crate) fn origin(&self) -> TaskOrigin {
         let mut number = self.number.load(Ordering::Relaxed);
         if number == 0 {

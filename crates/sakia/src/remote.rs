@@ -1,15 +1,15 @@
-//! The way into a runtime's thread from other threads.
+//! The inbox of a runtime's thread, for other threads.
 //!
 //! Each runtime thread has one [`Remote`]. Other threads push the mail of tasks that they have woken; the
-//! thread takes it between its own tasks, and is woken only if it sleeps. The protocol, whose two sides
-//! must not both look away:
+//! thread takes it between its own tasks, and is woken only if it sleeps. The protocol makes sure that never
+//! both sides miss each other:
 //! 1. A sender pushes its task and sets `has_mail`, then (sequentially consistent) reads `parked`. If
 //!    it is set, the sender clears it and wakes the thread through the driver; one sender does, since
 //!    it swaps.
 //! 2. The thread sets `parked`, then (sequentially consistent) reads `has_mail`. If it is set, it does
 //!    not sleep. Otherwise it sleeps in the driver, and clears `parked` afterwards.
-//! 3. Whatever the order, either the sender sees `parked`, or the thread sees the mail: both
-//!    operations of both are in the one order that all threads agree on.
+//! 3. Whatever the order, either the sender sees `parked`, or the thread sees the mail: these four operations
+//!    have one order, on which all threads agree.
 //! 4. A wake that comes when the thread did not sleep after all makes its next sleep short: harmless.
 
 use std::collections::VecDeque;
@@ -25,42 +25,42 @@ use crate::gate::Mail;
 #[derive(Default)]
 pub(crate) struct Remote {
     inbox: Mutex<Inbox>,
-    /// Something is in the inbox, or the thread is to look around; read without the lock.
+    /// Set when there is mail, or the thread is to look around; read without the lock.
     has_mail: AtomicBool,
-    /// The thread sleeps, or is about to.
+    /// Set while the thread sleeps, or is about to.
     parked: AtomicBool,
-    /// The thread's driver can be woken by this; set before the thread first sleeps.
+    /// Wakes the thread's driver; set before the thread first sleeps.
     wake: OnceLock<Arc<dyn RemoteWake>>,
-    /// The thread is to end.
+    /// Set when the thread is to end.
     is_stopping: AtomicBool,
-    /// The thread; set before it takes tasks.
+    /// The thread's id; set before it takes tasks.
     thread: OnceLock<ThreadId>,
 }
 
 #[derive(Default)]
 struct Inbox {
-    /// Of tasks that were started, woken or told to end elsewhere, oldest first.
+    /// Mail of tasks that were started, woken or told to end elsewhere, oldest first.
     tasks: VecDeque<Mail>,
-    /// The thread takes no more tasks.
+    /// Set when the thread takes no new tasks any more.
     is_closed: bool,
-    /// It still takes those that it has, from threads that wake them: they are to end with it.
+    /// Set while it still takes mail from threads that wake tasks it already has: these are to end with it.
     is_draining: bool,
 }
 
 impl Remote {
-    /// Says how the thread's driver is woken. Before its first sleep, once.
+    /// Sets how the thread's driver is woken. Called once, before its first sleep.
     pub(crate) fn set_wake(&self, wake: Arc<dyn RemoteWake>) {
         let is_first = self.wake.set(wake).is_ok();
         debug_assert!(is_first, "a runtime thread has one driver");
     }
 
-    /// Says which thread it is. Once.
+    /// Sets the thread's id. Called once.
     pub(crate) fn set_thread(&self, thread: ThreadId) {
         let is_first = self.thread.set(thread).is_ok();
         debug_assert!(is_first, "an inbox has one thread");
     }
 
-    /// The thread; none if there is none yet.
+    /// Returns the thread's id, or [`ThreadId::NONE`] before it is set.
     pub(crate) fn thread(&self) -> ThreadId {
         self.thread.get().copied().unwrap_or(ThreadId::NONE)
     }
@@ -69,8 +69,8 @@ impl Remote {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a task to run, which is `new` to the thread or was woken; gives it back when the thread takes no
-    /// more.
+    /// Sends a task to run: one that `is_new` to the thread, or one that was woken. Returns it when the
+    /// thread takes no more.
     pub(crate) fn send(&self, task: Mail, is_new: bool) -> Result<(), Mail> {
         {
             let mut inbox = self.lock();
@@ -110,8 +110,8 @@ impl Remote {
     #[cold]
     fn take_slowly(&self, queue: &mut VecDeque<Mail>) {
         let mut inbox = self.lock();
-        // A swap, so that what was done before the signals that it ends is seen afterwards: a stop, and
-        // what else is announced without the lock.
+        // A swap, so that this thread sees all that was done before the signals it clears: a stop, and other
+        // announcements made without the lock.
         self.has_mail.swap(false, Ordering::SeqCst);
         queue.append(&mut inbox.tasks);
     }
@@ -121,8 +121,8 @@ impl Remote {
         self.has_mail.load(Ordering::SeqCst)
     }
 
-    /// Announces that the thread is about to sleep. False when it must not, since there is mail or the
-    /// thread is to end.
+    /// Announces that the thread is about to sleep. Returns false when it must not, since there is mail or
+    /// the thread is to end.
     pub(crate) fn prepare_to_park(&self) -> bool {
         self.parked.store(true, Ordering::SeqCst);
         // Pairs with the store in `send`: see the protocol.
@@ -134,12 +134,12 @@ impl Remote {
         true
     }
 
-    /// The thread is awake again.
+    /// Marks the thread as awake again.
     pub(crate) fn unpark(&self) {
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Takes what is left, and lets no new tasks in any more.
+    /// Takes the remaining mail, and refuses new tasks from now on.
     pub(crate) fn close(&self) -> VecDeque<Mail> {
         let mut inbox = self.lock();
         inbox.is_closed = true;
@@ -147,7 +147,8 @@ impl Remote {
         std::mem::take(&mut inbox.tasks)
     }
 
-    /// Takes what was woken since the inbox was closed. The `last` time, lets nothing in any more.
+    /// Takes the mail of tasks woken since the inbox was closed. The `last` time, refuses all mail from now
+    /// on.
     pub(crate) fn drain(&self, last: bool) -> VecDeque<Mail> {
         let mut inbox = self.lock();
         inbox.is_draining = !last;

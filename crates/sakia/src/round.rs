@@ -1,31 +1,32 @@
-//! When a round of tasks is over, so that the driver gets its turn and timers are looked at.
+//! The end of a round of tasks, after which the driver has its turn and timers are checked.
 //!
-//! A round polls at most [`ROUND_MAX`] tasks. It ends earlier when something is to be heard: a completion, a
-//! timer, a task or a wake from another thread; or when a task has started something that is not submitted.
+//! A round polls at most [`ROUND_MAX`] tasks. It ends earlier when an event has arrived (a completion, a
+//! timer, a task or a wake from another thread) or when a task has started an operation that is not submitted
+//! yet. How soon:
 //! How soon:
-//! 1. After each poll a few loads tell whether anything is. A clock would cost as much as the poll of a task
-//!    that only yields.
-//! 2. If so, the round ends once it has taken [`ROUND_TIME`], which the clock is asked for; or, where
-//!    something has come, after [`HEARING_MAX`] polls.
-//! 3. Those loads tell of a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
-//!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. It is set only in a round of more than
-//!    [`LOOKS_MAX`] polls or plain calls; before, the clock is read after each poll. So threads that wait a
-//!    lot and work little set none.
-//! 4. Epoll tells nothing without a call. There the clock is read every few polls: after each one while polls
-//!    take long, else less and less often, up to every [`STRIDE_MAX`]th.
+//! 1. After each poll a few loads tell whether there is such a reason. Reading the clock would cost as much
+//!    as the poll of a task that only yields.
+//! 2. If there is, the round ends once it has taken [`ROUND_TIME`] by the clock; or, if an event has arrived,
+//!    after [`HEARING_MAX`] polls.
+//! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
+//!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
+//!    [`LOOKS_MAX`] polls or plain calls; before that the clock is read after each poll. So threads that wait
+//!    a lot and work little set no alarm.
+//! 4. Epoll reports nothing without a system call. There the clock is read every few polls: after each one
+//!    while polls take long, else less and less often, up to every [`STRIDE_MAX`]th.
 //!
-//! 5. A poll may go on for long by itself: a task asks for one operation after the other, each of which is
-//!    done at once as a plain call, and works in between. So the driver makes no more such calls once a
-//!    round has taken as long, see [`Attention::begin_tasks`]; then the task waits.
+//! 5. A single poll may go on for long: the task starts one operation after another, each of which is done at
+//!    once as a plain call, and works in between. So the driver makes no more such calls once a round has
+//!    taken as long, see [`Attention::begin_tasks`]; the task's next operation then waits.
 //!
-//! So whatever waits is heard at most [`ROUND_TIME`] and one poll late; on epoll, where polls that took less
-//! than [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of these late. The same holds for
-//! plain calls between which a poll begins to work long, on the ring only while neither its completions nor
-//! an alarm tell.
+//! So an event is handled at most [`ROUND_TIME`] and one poll late; on epoll, if polls that took less than
+//! [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of the longer ones late. The same holds
+//! for plain calls between which a poll begins to work long, on the ring only if neither completions nor an
+//! alarm show.
 //!
-//! Futures that poll several of their own let one of these run in each of their polls, and others until the
-//! round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one poll
-//! more.
+//! A future that polls several children lets at least one of them run in each of its polls, and more until
+//! the round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one
+//! poll more.
 //!
 //! [`Driver::set_alarm`]: sakia_driver::Driver::set_alarm
 //! [`Attention::begin_tasks`]: sakia_driver::Attention::begin_tasks
@@ -42,23 +43,23 @@ use sakia_driver::wake_all;
 
 use crate::executor::{Local, with_current};
 
-/// Tasks polled in one round.
+/// The most tasks polled in one round.
 pub(crate) const ROUND_MAX: u32 = 256;
-/// Tasks polled after which what has come is heard, whatever they take.
+/// Polls in a round after which arrived events are handled, however short these polls were.
 const HEARING_MAX: u32 = 32;
-/// How long a round lasts, at least, if there is a reason to end it.
+/// The shortest time after which a round ends for a reason.
 const ROUND_TIME: Duration = Duration::from_micros(500);
-/// Looks at the clock in one round for the sake of timers, before the kernel is asked to tell.
+/// Readings of the clock for timers in one round, before an alarm is set.
 const LOOKS_MAX: u32 = 8;
-/// Polls between two looks at the clock, at most, on a backend that tells nothing.
+/// The most polls between two readings of the clock, on a backend that reports nothing without a system call.
 const STRIDE_MAX: u32 = 32;
-/// Polls that take longer make the clock be read after each.
+/// After polls longer than this the clock is read after each.
 const LONG_POLL: Duration = Duration::from_micros(4);
 
 /// The round of one runtime thread.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// When it began.
+    /// The time at which it began.
     begin: Cell<Duration>,
     /// The number of polls between two looks at the clock, if the driver reports no completions. It outlives
     /// the round.
@@ -69,31 +70,33 @@ pub(crate) struct Round {
 pub(crate) struct Progress {
     /// Tasks polled.
     polls: u32,
-    /// After how many the clock is read at the latest.
+    /// The number of polls after which the clock is read at the latest.
     next_look: u32,
-    /// When it was read last on a backend that tells nothing, and after how many polls.
+    /// The time of the last reading of the clock, on a backend that reports nothing without a system call,
+    /// and the number of polls before it.
     looked: (Duration, u32),
-    /// The number of times it was read for the sake of timers.
+    /// The number of times the clock was read for timers.
     looks: u32,
 }
 
 impl Local {
-    /// A round begins: what has come from timers and other threads is heard now. What comes from now on is
-    /// a reason to end the round, for the future that `block_on` runs as well, which is polled before tasks.
+    /// Begins a round: events so far are handled now. Later events are a reason to end the round, also for
+    /// the future that `block_on` runs, which is polled before tasks.
     pub(crate) fn begin_round(&self) {
         self.fire_timers();
         self.take_mail();
         self.begin_tasks();
     }
 
-    /// The future that `block_on` runs was polled: the tasks have the time of a round to themselves.
+    /// Begins the tasks of a round, after the future that `block_on` runs: they have the time of a round to
+    /// themselves.
     pub(crate) fn begin_tasks(&self) {
         let now = self.work_clock();
         self.round.begin.set(now);
         self.attention.begin_tasks(now);
     }
 
-    /// Tasks are about to be polled.
+    /// Begins the polls of tasks.
     #[inline]
     pub(crate) fn begin_polls(&self) -> Progress {
         let next_look = if self.tells_news { ROUND_MAX } else { 1 };
@@ -116,7 +119,7 @@ impl Local {
             || self.timers.is_unwatched()
     }
 
-    /// The same with a clock.
+    /// Returns whether the round is over, by counts and by the clock.
     #[cold]
     #[inline(never)]
     fn look(&self, progress: &mut Progress) -> bool {
@@ -149,7 +152,7 @@ impl Local {
         false
     }
 
-    /// Says when the clock is read next.
+    /// Sets when the clock is read next.
     fn stride(&self, progress: &mut Progress, now: Duration) {
         let (looked, polls) = progress.looked;
         progress.looked = (now, progress.polls);
@@ -171,37 +174,39 @@ pub(crate) fn is_over() -> bool {
     .unwrap_or(false)
 }
 
-/// The state that the children of one future share. When the round is over, those that have not had their
-/// turn let go; in the next poll of their parent they come first, in the same order, whichever are woken
-/// before.
+/// The state that the children of one future share. When the round is over, those that have not been polled
+/// yet let go: they give up this poll. In the next poll of their parent they come first, in the same order,
+/// whichever children are woken before.
 #[derive(Default)]
 pub(crate) struct Siblings {
     /// Set if a child was polled in this poll of the parent.
     has_polled: Cell<bool>,
-    /// How many that let go before are still to be polled in this poll of the parent, or let go again.
+    /// The number of children that let go before and are still to be polled in this poll of the parent, or
+    /// let go again.
     owed: Cell<usize>,
-    /// The wakers of those that let go again, oldest first.
+    /// The wakers of children that let go again, oldest first.
     again: RefCell<Vec<Waker>>,
-    /// The same of those that have been polled since.
+    /// The wakers of children that let go after having been polled, oldest first.
     once: RefCell<Vec<Waker>>,
 }
 
 impl Siblings {
-    /// The parent is about to poll its children.
+    /// Begins a poll of the parent.
     pub(crate) fn begin(&self) {
         self.has_polled.set(false);
         let mut waiting = self.again.take();
         waiting.append(&mut self.once.borrow_mut());
         self.owed.set(waiting.len());
-        wake_all(waiting); // those of a set of futures, the first of which may wake the parent
+        wake_all(waiting); // wakers in a set of futures: the first may wake the parent
     }
 
-    /// Returns whether some have let go, so that the parent has to be polled again.
+    /// Returns whether children have let go, so that the parent has to be polled again.
     pub(crate) fn have_let_go(&self) -> bool {
         !(self.again.borrow().is_empty() && self.once.borrow().is_empty())
     }
 
-    /// Returns whether a child lets go instead of being polled. `has_let_go` says whether it did last time.
+    /// Returns whether a child lets go instead of being polled. `has_let_go` says whether it did so last
+    /// time.
     fn let_go(&self, has_let_go: bool, waker: &Waker) -> bool {
         let owed = self.owed.get().saturating_sub(usize::from(has_let_go));
         self.owed.set(owed);
@@ -217,7 +222,7 @@ impl Siblings {
 }
 
 pin_project! {
-    /// One of several futures that are polled by one: lets go when the round is over.
+    /// One of several children of a future: lets go when the round is over.
     pub(crate) struct Child<F> {
         #[pin]
         future: F,

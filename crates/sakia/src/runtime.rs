@@ -1,4 +1,4 @@
-//! Runtimes: how they are built, run, and ended.
+//! Runtimes: building, running and ending them.
 
 use std::future::Future;
 use std::io;
@@ -37,7 +37,7 @@ pub struct Builder {
     spin: Duration,
     pub(crate) virtual_time: bool,
     watching: Watching,
-    /// The settings that were made by a call, by the names of the methods.
+    /// The settings made by calls, by the names of the methods.
     given: Vec<&'static str>,
 }
 
@@ -47,7 +47,7 @@ struct Watching {
     inspection: Option<bool>,
     warnings: Option<Warnings>,
     latencies: Option<bool>,
-    /// The settings that the environment made.
+    /// The settings made by the environment, by the names of the methods.
     from_environment: Vec<&'static str>,
 }
 
@@ -106,13 +106,13 @@ impl Builder {
         self.note("bypass")
     }
 
-    /// Sets how long a thread with nothing to do looks for work before it sleeps; not at all without this
+    /// Sets how long an idle thread spins, looking for work, before it sleeps; it does not spin without this
     /// call.
     ///
-    /// Waking a thread that sleeps takes longer than the trip of a message within a machine, so where an
-    /// answer is likely to come soon this makes it come sooner. It costs a processor: the thread's own, all
-    /// the time for which it waits, as far as that is not longer than `spin`. Without a processor for each
-    /// thread that does so it makes all of them slower.
+    /// Waking a sleeping thread takes longer than a message takes within one machine, so spinning reduces
+    /// latency where an answer is likely to come soon. It costs processor time: a waiting thread keeps a
+    /// processor busy, for up to `spin` per wait. Without a processor for each spinning thread it makes all
+    /// of them slower.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
@@ -173,7 +173,7 @@ impl Builder {
         }
     }
 
-    /// With what the environment says of that which no call has.
+    /// Adds the settings of the environment, where no call has made them.
     fn with_environment(mut self) -> io::Result<Self> {
         let watching = &mut self.watching;
         if self.policy.is_none() && std::env::var_os("SAKIA_DRIVER").is_some_and(|v| !v.is_empty())
@@ -228,7 +228,7 @@ impl Builder {
         self.spin
     }
 
-    /// Has the thread show its state and measure latencies, as far as that is asked for.
+    /// Has the thread show its state and measure latencies, as far as these are switched on.
     fn show(&self, local: &Local, thread: usize, choice: &Choice) {
         if self.measures_latencies() {
             local.driver.measure_latencies();
@@ -244,7 +244,7 @@ impl Builder {
         local.shown.add(thread, Some(observer));
     }
 
-    /// Returns the policy that was asked for, here or by the environment.
+    /// Returns the requested policy: of the builder, or of the environment.
     pub(crate) fn policy(&self) -> io::Result<Policy> {
         match self.policy {
             Some(policy) => Ok(policy),
@@ -252,7 +252,7 @@ impl Builder {
         }
     }
 
-    /// The inboxes of all threads.
+    /// Makes the inboxes of all threads.
     fn remotes(&self) -> Arc<[Arc<Remote>]> {
         (0..self.threads).map(|_| Arc::default()).collect()
     }
@@ -282,7 +282,7 @@ impl Builder {
     /// # Errors
     /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of
     ///   the known values; or time is to be virtual on more than one thread.
-    /// - There is no backend such as was asked for: the reason is a [`sakia_ring::SetupError`].
+    /// - No available backend satisfies the policy: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     pub fn build(self) -> io::Result<Runtime> {
         if self.virtual_time && self.threads > 1 {
@@ -301,7 +301,7 @@ impl Builder {
             watch: None,
         };
         for thread in 1..this.threads {
-            // An error drops the runtime, and with it ends the threads that exist.
+            // An error drops the runtime, which ends the threads started so far.
             runtime.threads.push(Thread::start(thread, &remotes, &shown, policy, &this)?.0);
         }
         Ok(runtime)
@@ -310,7 +310,8 @@ impl Builder {
     /// Builds a runtime of one thread on the simulated kernel, whose time is virtual; see
     /// [`sim`](crate::sim). With the feature `sim`.
     ///
-    /// When nothing can happen any more, [`block_on`](Runtime::block_on) panics, and names all that wait.
+    /// On a deadlock, when no event can happen any more, [`block_on`](Runtime::block_on) panics with a list
+    /// of all that wait.
     ///
     /// # Errors
     /// The simulated kernel has no memory or descriptors left. `InvalidInput`: `SAKIA_WARNINGS`,
@@ -363,7 +364,7 @@ pub(crate) struct Started {
 }
 
 impl Thread {
-    /// Starts as many threads as the builder says, none of which is this one.
+    /// Starts as many threads as the builder says; the calling thread is not one of them.
     ///
     /// # Errors
     /// See [`Builder::build`].
@@ -374,7 +375,7 @@ impl Thread {
         let (first, choice) = Self::start(0, &remotes, &shown, policy, builder)?;
         let mut threads = vec![first];
         for number in 1..builder.threads {
-            // An error drops those that exist, and with it ends them.
+            // An error drops the threads started so far, which ends them.
             threads.push(Self::start(number, &remotes, &shown, policy, builder)?.0);
         }
         Ok(Started { threads, remotes, shown, choice })
@@ -396,7 +397,7 @@ impl Thread {
         let join = std::thread::Builder::new().name(name).spawn(move || {
             match builder.local(policy, number, remotes, shown) {
                 Ok((local, choice)) => {
-                    // There is no receiver if the runtime's builder gave up meanwhile; it stops us then.
+                    // The receiver is gone if `build` has failed meanwhile; it then stops this thread.
                     report.send(Ok(choice)).ok();
                     run_until_stopped(&local);
                 }
@@ -414,9 +415,9 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.remote.stop();
         let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
-        // The last holder of an engine may be a task of its own.
+        // One of the engine's own tasks may hold its last clone: a thread cannot join itself.
         if let Some(join) = self.join.take().filter(is_other) {
-            // A panic there was printed by its thread; tasks contain theirs.
+            // The thread itself has printed its panic; tasks contain theirs.
             join.join().ok();
         }
     }
@@ -431,7 +432,7 @@ pub fn metrics() -> Metrics {
     current().driver.metrics()
 }
 
-/// The loop of a further thread.
+/// Runs the loop of a further thread until the thread is told to stop.
 fn run_until_stopped(local: &Rc<Local>) {
     let _entered = Entered::new(local);
     let _ending = EndTasks(local);
@@ -478,7 +479,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 impl Runtime {
-    /// A runtime on the best backend that this machine offers.
+    /// Builds a runtime on the best backend that this machine offers.
     ///
     /// # Errors
     /// See [`Builder::build`].
@@ -486,7 +487,7 @@ impl Runtime {
         Builder::new().build()
     }
 
-    /// Begins to build a runtime.
+    /// Returns a builder of a runtime.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -550,7 +551,7 @@ impl Runtime {
         self.local.driver.metrics()
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn live_tasks(&self) -> usize {
         self.local.live_tasks()
     }
@@ -561,7 +562,7 @@ impl Runtime {
         self.local.driver.live_operations()
     }
 
-    /// Those of them that the kernel, or a thread that stands for it, has or will have.
+    /// Returns the number of these operations that the kernel, or a thread in its place, has or will get.
     pub fn in_flight(&self) -> u32 {
         self.local.driver.in_flight()
     }
@@ -612,7 +613,7 @@ impl Runtime {
         output.expect("the future is done")
     }
 
-    /// Runs all tasks until `poll_main` answers that it is done. Not generic, so that it is compiled here.
+    /// Runs all tasks until `poll_main` returns true. Not generic, so that it is compiled here.
     fn run_until(&self, mark: &Mark, poll_main: &mut dyn FnMut(&mut Context<'_>) -> bool) {
         let observed = self.local.observed();
         let _leaving = observed.map(|observed| Leaving { observed, driver: &self.local.driver });
@@ -640,10 +641,10 @@ impl Runtime {
         }
     }
 
-    /// Runs tasks and I/O once: those that are ready, or else those that become ready within `max_wait`. For
-    /// programs with a loop of their own, which do this when [`pollable`](Runtime::pollable) is readable,
-    /// when [`next_timer`](Runtime::next_timer) is due, and again as long as the answer is true: more is
-    /// ready already.
+    /// Runs tasks and I/O once: those that are ready, or else those that become ready within `max_wait`. A
+    /// program with a loop of its own calls it when [`pollable`](Runtime::pollable) is readable, when
+    /// [`next_timer`](Runtime::next_timer) is due, and again as long as it returns true, since more is ready
+    /// then.
     ///
     /// # Errors
     /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
@@ -660,7 +661,8 @@ impl Runtime {
         self.local.drive_by(observed, is_busy, Some(max_wait))?;
         self.local.begin_round();
         self.local.run_batch(observed);
-        // Submits what these tasks started, which may be done at once, and hears what has ended their batch.
+        // Submits the operations that these tasks started, some of which may be done at once, and handles the
+        // event that ended the batch.
         self.local.drive_by(observed, true, None)?;
         let is_busy = self.local.has_ready();
         // From here on, a wake of a task makes the descriptor readable.
@@ -668,9 +670,9 @@ impl Runtime {
     }
 
     /// Returns a descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do,
-    /// for a foreign loop to poll. Each call returns a new descriptor, which is the caller's own: any use of
-    /// it other than polling disturbs no other caller's descriptor. Only `run_once` makes it unreadable
-    /// again.
+    /// for a foreign loop to poll. Each call returns a new descriptor, which the caller owns: whatever the
+    /// caller does with it besides polling does not disturb other callers. Only `run_once` makes it
+    /// unreadable again.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.
@@ -687,7 +689,7 @@ impl Runtime {
     }
 }
 
-/// The loop goes back to its caller when this is dropped, after a panic too.
+/// Leaves the loop when dropped, after a panic too: control goes back to its caller.
 pub(crate) struct Leaving<'a> {
     pub(crate) observed: &'a Observed,
     pub(crate) driver: &'a Driver,
@@ -713,7 +715,7 @@ pub(crate) struct Main {
 }
 
 impl Main {
-    /// One that was woken, for the first poll.
+    /// Returns one that counts as woken, for the first poll.
     pub(crate) fn new(remote: Arc<Remote>) -> Arc<Self> {
         Arc::new(Self { is_woken: AtomicBool::new(true), remote })
     }
@@ -724,8 +726,8 @@ impl Main {
         self.is_woken.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns whether it was woken. The signal of a wake keeps the thread from sleeping as well, at a higher
-    /// price.
+    /// Returns whether the future was woken. The signal of a wake keeps the thread from sleeping as well, at
+    /// a higher price.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
         self.is_woken.load(Ordering::Acquire)

@@ -5,7 +5,7 @@ use sakia_driver::{Bypass, Choice};
 use crate::inspect::Setting;
 use crate::runtime::Builder;
 
-/// All settings of a runtime, with those that the kernel granted to its first thread.
+/// Returns all settings of a runtime, with the values that the kernel granted to its first thread.
 pub(crate) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
     let report = choice.report();
     let set = |name, value: String, granted: Option<String>| {

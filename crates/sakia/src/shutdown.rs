@@ -1,4 +1,4 @@
-//! Ending in good order: ask for it, let running work finish, give up after a while.
+//! Orderly shutdown: request it, let running work finish, give up after a while.
 //!
 //! 1. A [`Shutdown`] is triggered, by the program or by a [signal](on_signals). It stays so.
 //! 2. Loops that take in work wait for [`requested`](Shutdown::requested) as well, and stop.
@@ -50,7 +50,7 @@ pub struct Shutdown {
 #[derive(Debug, Default)]
 struct Inner {
     token: CancellationToken,
-    /// Waits for signals, as long as the shutdown has an owner.
+    /// The task that waits for signals, as long as the shutdown has an owner.
     listening: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -63,9 +63,9 @@ impl Drop for Inner {
     }
 }
 
-/// A shutdown that one of these signals triggers. It listens from now on, until all clones are dropped
-/// or the runtime ends; later signals of these kinds have no effect. See [`signal`](crate::signal) for
-/// what listening changes in the process.
+/// Returns a shutdown that any of these signals triggers. It listens from now on, until all clones are
+/// dropped or the runtime ends; later signals of these kinds have no effect. See [`signal`](crate::signal)
+/// for the effects of listening on the process.
 ///
 /// # Errors
 /// As for [`signal`](crate::signal::signal).
@@ -106,22 +106,22 @@ pub fn on_signals(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Shu
 }
 
 impl Shutdown {
-    /// A shutdown that is not triggered.
+    /// Returns a shutdown that is not triggered.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks for the end. Further calls change nothing.
+    /// Requests the shutdown. Further calls change nothing.
     pub fn trigger(&self) {
         self.inner.token.cancel();
     }
 
-    /// Returns whether the end was asked for.
+    /// Returns whether the shutdown was requested.
     pub fn is_requested(&self) -> bool {
         self.inner.token.is_canceled()
     }
 
-    /// Waits until the end was asked for.
+    /// Waits until the shutdown is requested.
     pub async fn requested(&self) {
         self.inner.token.canceled().await;
     }
@@ -131,12 +131,11 @@ impl Shutdown {
         self.tracker.clone()
     }
 
-    /// Asks for the end, and waits until no work is counted any more, at most until `deadline` is
-    /// ready: a [`sleep`](crate::time::sleep), or a second request to end. Work that begins meanwhile is
-    /// waited for too.
+    /// Requests the shutdown, and waits until no work is counted any more, at most until `deadline` is ready:
+    /// a [`sleep`](crate::time::sleep), or a second signal. Work that begins meanwhile is waited for too.
     ///
     /// # Errors
-    /// How much work still ran at the deadline. It goes on; ask again, or leave.
+    /// The amount of work that still ran at the deadline. It goes on; call `drain` again, or exit.
     pub async fn drain(&self, deadline: impl Future<Output = ()>) -> Result<(), StillRunning> {
         self.trigger();
         let mut ended = pin!(self.tracker.ended());
@@ -170,7 +169,7 @@ pub struct Tracker {
 #[derive(Debug, Default)]
 struct Running {
     count: AtomicUsize,
-    /// Told when the count has become 0.
+    /// Notified when the count has become 0.
     ended: Event,
 }
 
@@ -191,12 +190,12 @@ impl Tracker {
         }
     }
 
-    /// Pieces of work under way.
+    /// Returns the number of pieces of work under way.
     pub fn running(&self) -> usize {
         self.running.count.load(Ordering::Acquire)
     }
 
-    /// Waits until there are none.
+    /// Waits until no work is under way.
     async fn ended(&self) {
         wait_until(&self.running.ended, || self.running() == 0).await;
     }
@@ -211,7 +210,7 @@ pub struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // The effects of the work come before the continuation of a thread that reads the 0.
+        // The effects of the work become visible to a thread that reads the 0 and continues.
         let was_last = self.running.count.fetch_sub(1, Ordering::AcqRel) == 1;
         if was_last {
             self.running.ended.notify(usize::MAX);
@@ -219,10 +218,10 @@ impl Drop for Guard {
     }
 }
 
-/// Work went on after the deadline.
+/// The error of [`Shutdown::drain`]: work went on after the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRunning {
-    /// The number of pieces.
+    /// The number of pieces of work.
     pub count: usize,
 }
 

@@ -1,15 +1,15 @@
 //! Signals of the process.
 //!
-//! A [`Signal`] listens for one or several kinds. Any number may listen at once, on any threads; each is
-//! told. Signals coalesce: those that arrive before a listener looks are one to it, as the kernel itself
-//! keeps one pending of each kind.
+//! A [`Signal`] listens for one or several kinds. Any number may listen at once, on any threads; each of them
+//! receives every signal. Signals coalesce: a listener receives those that arrived since it last looked as
+//! one, as the kernel itself keeps one pending of each kind.
 //!
 //! The first listener for a kind changes the signal's effect on the process, for good: dropping the last
 //! listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A program that
-//! stops listening and wants to die of the signal says so itself.
+//! stops listening and wants to die of the signal must restore the default action itself.
 //!
-//! Each listener has a pair of sockets, into which the handler, which may interrupt any thread anywhere,
-//! writes a byte; when it is full there is a byte in it already, so nothing is lost.
+//! Each listener has a pair of sockets. The handler, which may interrupt any thread anywhere, writes a byte
+//! into it. A full socket has a byte in it already, so no signal is lost.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ impl SignalKind {
     /// A polite request to end.
     #[doc(alias = "SIGTERM")]
     pub const TERMINATE: Self = Self(consts::SIGTERM);
-    /// The terminal is gone; for a service, often: read the configuration again.
+    /// The terminal was closed. Many services take it as a request to read their configuration again.
     #[doc(alias = "SIGHUP")]
     pub const HANG_UP: Self = Self(consts::SIGHUP);
     /// The terminal's Ctrl-\.
@@ -56,12 +56,12 @@ impl SignalKind {
     #[doc(alias = "SIGALRM")]
     pub const ALARM: Self = Self(consts::SIGALRM);
 
-    /// The signal with the kernel's number `raw`.
+    /// Returns the signal with the kernel's number `raw`.
     pub const fn from_raw(raw: i32) -> Self {
         Self(raw)
     }
 
-    /// The kernel's number.
+    /// Returns the kernel's number.
     pub const fn as_raw(self) -> i32 {
         self.0
     }
@@ -69,7 +69,7 @@ impl SignalKind {
 
 /// Listens for signals. See [`signal`].
 ///
-/// Signals from its making on are seen, whether anybody waits then or not.
+/// It receives all signals from its creation on, whether or not a task waits at that time.
 #[derive(Debug)]
 pub struct Signal {
     receiver: Async<UnixStream>,
@@ -119,7 +119,7 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
     Signal::of_any(&[kind])
 }
 
-/// Waits for the next Ctrl-C (`SIGINT`). It listens from the first poll until it is dropped.
+/// Waits for the next Ctrl-C (`SIGINT`). The future listens from its first poll until it is dropped.
 ///
 /// # Errors
 /// As for [`signal`].
@@ -139,7 +139,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 }
 
 impl Signal {
-    /// Listens for signals of several kinds, without telling them apart.
+    /// Listens for signals of several kinds, without distinguishing them.
     ///
     /// # Errors
     /// As for [`signal`].
@@ -161,8 +161,8 @@ impl Signal {
         Ok(Self { receiver, registered })
     }
 
-    /// Waits until a signal has arrived since the last one that was received here. Several that have
-    /// are one.
+    /// Waits until a signal has arrived since this listener last received one. Several such signals count as
+    /// one.
     ///
     /// Dropping the future loses no signal: the next call has it.
     ///
@@ -172,7 +172,7 @@ impl Signal {
         debug_assert!(!self.registered.0.is_empty(), "the sender is registered as long as we live");
         let mut bytes = [0; 64];
         let mut has_any = false;
-        // Reads until there is nothing left, in the same poll that found something.
+        // Reads until the socket is empty, in the same poll that found a byte.
         self.receiver
             .read_with(|mut receiver| {
                 loop {

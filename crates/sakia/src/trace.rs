@@ -1,9 +1,9 @@
 //! Recordings of a program's activity, for Perfetto and for `sakia trace summary`.
 //!
 //! A recording begins by [`Recording::to_file`], or without a change of the program by the environment
-//! variable `SAKIA_TRACE`, which names the file. It has, for each thread, its turns, tasks and system calls,
-//! and each operation from its start to the moment at which a task takes its result. Without a recording an
-//! event point costs a test of one byte, and an operation by the queue at most 12 instructions.
+//! variable `SAKIA_TRACE`, which names the file. It contains the turns, tasks and system calls of each
+//! thread, and each operation from its start until a task takes its result. Without a recording an event
+//! point costs a test of one byte, and an operation by the queue at most 12 instructions.
 //!
 //! # Examples
 //! ```
@@ -38,14 +38,14 @@ pub(crate) struct PollRun<'a> {
 }
 
 impl<'a> PollRun<'a> {
-    /// The task `number` is polled; its number is set if it is zero.
+    /// Begins a poll of the task `number`, which is set here if it is zero.
     #[inline(always)]
     pub(crate) fn new(number: &'a mut u64) -> Self {
         let run = sakia_trace::is_on().then(|| task_runs(number));
         Self { number, run }
     }
 
-    /// The poll returned, and the task `has_ended` or not.
+    /// Ends the poll; `has_ended` says whether the task has.
     #[inline(always)]
     pub(crate) fn returned(self, has_ended: bool) {
         let this = ManuallyDrop::new(self);

@@ -1,13 +1,13 @@
-//! Letting others run.
+//! Yielding to other tasks.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Lets the other tasks that are ready run before it goes on, and the driver when it is its turn:
-/// completions, due timers, and messages of other threads are handled after at most 32 tasks, or earlier:
-/// when these have taken half a millisecond. On epoll, tasks that took some microseconds at most and then
-/// take longer may be 32 all the same.
+/// Lets the other ready tasks run before the caller goes on. The driver runs too when it is its turn:
+/// completions, due timers, and messages of other threads are handled after at most 32 tasks, or earlier,
+/// once these have taken half a millisecond. On epoll there is an exception: tasks that took some
+/// microseconds at most and then take longer may be up to 32.
 ///
 /// ```
 /// sakia::block_on(async {

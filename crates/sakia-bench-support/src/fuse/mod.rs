@@ -219,8 +219,8 @@ impl Fuse {
     /// Changes the file `name` behind the kernel's back, as another client of a network file
     /// system would.
     ///
+    /// # Panics
     /// If there is no such file.
-    /// When there is no such file.
     #[track_caller]
     pub fn edit<T>(&self, name: &str, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut state = self.shared.lock();

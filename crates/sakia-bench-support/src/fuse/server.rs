@@ -55,7 +55,7 @@ fn starter() -> Result<Starter, PlaceError> {
         }
         for (serve, started) in wanted {
             let named = thread::Builder::new().name("testkit-fuse".into());
-            let _ = started.send(named.spawn(serve)); // who asked waits for it
+            let _ = started.send(named.spawn(serve)); // the requesting thread waits for the answer
         }
     };
     thread::Builder::new()

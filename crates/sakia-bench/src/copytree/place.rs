@@ -21,16 +21,16 @@ pub enum Place {
     Tmpfs,
     /// On an ext4 whose disk is in memory.
     Ext4,
-    /// The same without a journal.
+    /// On an ext4 without a journal, whose disk is in memory.
     Ext4NoJournal,
     /// Beside the source.
     Disk,
-    /// In a directory of the user's.
+    /// In a directory of the user.
     Path(PathBuf),
 }
 
 impl Place {
-    /// Those with a name of their own.
+    /// The places with names.
     pub const NAMED: [Self; 4] = [Self::Tmpfs, Self::Ext4, Self::Ext4NoJournal, Self::Disk];
 
     /// Returns the name of the place.
@@ -44,13 +44,13 @@ impl Place {
         }
     }
 
-    /// The place of this name, or the directory of this path: with a slash, or `.`.
+    /// Returns the place of this name, or the directory of this path: with a slash, or `.`.
     pub fn by_name(name: &str) -> Option<Self> {
         let named = Self::NAMED.into_iter().find(|place| place.name() == name);
         named.or_else(|| super::as_path(name).map(Self::Path))
     }
 
-    /// Returns the reason why this machine cannot make the place, if it cannot.
+    /// Returns the reason why this machine cannot provide the place, if it cannot.
     pub(super) fn lacks(&self) -> anyhow::Result<Option<String>> {
         match self.mount(PROBE_BYTES) {
             None | Some(Ok(_)) => Ok(None),
@@ -59,7 +59,7 @@ impl Place {
         }
     }
 
-    /// A file system of this kind; `None` for directories.
+    /// Mounts a file system of this kind; `None` for directories.
     fn mount(&self, size_bytes: u64) -> Option<Result<SmallFs, PlaceError>> {
         match self {
             Self::Tmpfs => Some(SmallFs::tmpfs(size_bytes)),
@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// Memory that a copy takes there: its pages, and on a disk in memory those of the disk.
+    /// Returns the memory that a copy takes there: its pages, and on a disk in memory those of the disk.
     pub(super) fn memory_bytes(&self, census: &Census) -> u64 {
         let pages = census.bytes + census.entries() * ENTRY_BYTES;
         match self {
@@ -79,15 +79,15 @@ impl Place {
     }
 }
 
-/// Enough for any file system.
+/// A size that is enough for any file system.
 const PROBE_BYTES: u64 = 64 << 20;
-/// Bytes that an entry takes beside its data: the rest of its last page, its inode, its name.
+/// Bytes that an entry takes besides its data: the rest of its last page, its inode, its name.
 const ENTRY_BYTES: u64 = 2048;
-/// Bytes that a file system takes beside its entries: a journal, and tables.
+/// Bytes that a file system takes besides its entries: a journal, and tables.
 const SPARE_BYTES: u64 = 256 << 20;
 /// The most bytes that the unused rest of a file's last block, or a directory, takes.
 const BLOCK_BYTES: u64 = 4096;
-/// Bytes of a disk for which there is an inode.
+/// Bytes of a disk per inode.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
 /// A place of a point, with the copies there.
@@ -95,19 +95,19 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 pub(super) struct Ground {
     place: Place,
     census: Census,
-    /// Of the run at hand.
+    /// The file system of the current run.
     mounted: Option<SmallFs>,
     /// The directory that holds the copies' directories. Dropping it removes everything in it.
     kept: Option<TempDir>,
-    /// Copies that were begun, which names them.
+    /// The number of copies begun, which is part of their names.
     copies: u64,
 }
 
 impl Ground {
-    /// A place for copies of a tree. Directories are made in `beside`, unless they are the user's.
+    /// Returns a place for copies of a tree. Directories are made in `beside`, unless they are the user's.
     ///
     /// # Errors
-    /// No directory can be made; too little memory for a file system in it.
+    /// No directory can be made, or there is too little memory for a file system in it.
     pub(super) fn new(place: &Place, census: Census, beside: &Path) -> anyhow::Result<Self> {
         let parent = match place {
             Place::Disk => Some(beside),
@@ -130,16 +130,16 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Prepares the place for the next copy and returns its path: nothing is there, and no data of earlier
-    /// runs is still on its way to a disk.
+    /// Prepares the place for the next copy and returns its path: it is empty, and all data of earlier runs
+    /// has reached the disk.
     ///
-    /// Copies on disks stay as long as there is room, since an ext4 without a journal is slow to use space
-    /// again that was freed in the last minutes. Also returns whether earlier copies had to be removed.
+    /// Copies on disks stay as long as there is room, since an ext4 without a journal is slow to reuse space
+    /// that was freed in the last minutes. Also returns whether earlier copies had to be removed.
     ///
     /// # Errors
     /// A file system cannot be mounted, or an earlier copy cannot be removed.
     pub(super) fn fresh(&mut self) -> anyhow::Result<(PathBuf, bool)> {
-        self.mounted = None; // before the next takes its memory
+        self.mounted = None; // frees its memory for the next
         self.copies += 1;
         let name = format!("copy-{}", self.copies);
         if let Some(mounted) = self.place.mount(self.size_bytes()) {
@@ -157,7 +157,7 @@ impl Ground {
         Ok((kept.join(name), is_short))
     }
 
-    /// Bytes of a file system for one copy and one that was deleted.
+    /// Returns the size of a file system for one copy and one deleted copy.
     fn size_bytes(&self) -> u64 {
         let Census { bytes, .. } = self.census;
         let entries = self.census.entries();

@@ -19,11 +19,11 @@ use crate::cell::{Counters, Measured, Outcome};
 use crate::machine;
 use crate::measure::{Section, kib_of};
 
-/// How often a program's memory and threads are looked at, but for the first moments.
+/// The interval of samples of a program's memory and threads, except at the beginning.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The time before the first look at them; each further look waits twice as long.
+/// The time before the first sample; each further one waits twice as long.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// A hot source of which a larger part was read from disk, one in so many, was not hot.
+/// If a larger part of a hot source than one in this many was read from disk, it was not hot.
 const COLD_PART: u64 = 20;
 /// Bytes of a block, as `getrusage(2)` counts them.
 const BLOCK_BYTES: u64 = 512;
@@ -31,24 +31,24 @@ const BLOCK_BYTES: u64 = 512;
 /// The input of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
-    /// All programs; the variant says which.
+    /// All programs; the variant selects one.
     pub(super) ways: Vec<Way>,
     pub(super) source: PathBuf,
     pub(super) destination: PathBuf,
     /// The files, directories and bytes to copy.
     pub(super) census: Census,
-    /// Processors that the program may use; all, if there is none.
+    /// The number of processors that the program may use; `None`: all.
     pub(super) cores: Option<usize>,
-    /// The source is to come from the page cache.
+    /// Set if the source has to come from the page cache.
     pub(super) is_hot: bool,
-    /// Something already kept this run from being like the others.
+    /// Set if the run already differs from the others.
     pub(super) is_disturbed: bool,
 }
 
 /// Copies by the program of this variant, and counts the copy's entries.
 ///
 /// # Errors
-/// The program fails, or its copy lacks something.
+/// The program fails, or its copy is incomplete.
 pub(super) fn run(variant: &str, task: &Task) -> anyhow::Result<Outcome> {
     let way = task.ways.iter().find(|way| way.name == variant);
     let way = way.with_context(|| format!("there is no variant {variant}"))?;
@@ -101,7 +101,7 @@ fn command(way: &Way, task: &Task) -> Command {
     command
 }
 
-/// Blocks that child processes, and their threads, had to wait for.
+/// Returns the number of blocks that child processes, and their threads, had to wait for.
 fn blocks_read() -> io::Result<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     Ok(u64::try_from(usage.block_reads()).unwrap_or(0))
@@ -114,9 +114,9 @@ struct Looked {
     threads: u64,
 }
 
-/// Waits for the end of a process, and looks at it meanwhile.
+/// Waits for the end of a process, and samples it meanwhile.
 ///
-/// Its memory is not that of `getrusage(2)`, which has no less than this process had when it began.
+/// The memory in `getrusage(2)` is of no use: it is at least that of this process at the time of the fork.
 fn wait(child: Child) -> (io::Result<Output>, Looked) {
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
     let (done, is_done) = mpsc::channel();

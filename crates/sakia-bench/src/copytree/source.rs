@@ -1,4 +1,4 @@
-//! Sources of copies: makes them, counts them, and brings them into the page cache or out of it.
+//! Sources of copies: making and counting them, and moving them into the page cache or out of it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ pub(super) struct Census {
     pub(super) links: u64,
     /// Pipes, sockets and devices.
     pub(super) others: u64,
-    /// Of files.
+    /// Bytes of files.
     pub(super) bytes: u64,
 }
 
@@ -56,14 +56,14 @@ impl Census {
         Ok(census)
     }
 
-    /// In one number: that of a copy which lacks nothing is the same.
+    /// Returns the counts as one number, which is the same for a complete copy.
     pub(super) fn sum(&self) -> u64 {
         let Self { files, directories, links, others, bytes } = *self;
         let all = [files, directories, links, others, bytes];
         all.iter().fold(0, |sum, &count| sum.wrapping_mul(1_000_003).wrapping_add(count))
     }
 
-    /// All that has a name.
+    /// Returns the number of entries.
     pub(super) fn entries(&self) -> u64 {
         self.files + self.directories + self.links + self.others
     }
@@ -155,17 +155,17 @@ pub(super) fn warm(path: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// How a source is made cold.
+/// The way to make a source cold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chill {
-    /// The kernel forgets all that it has cached, names included. Takes root.
+    /// Drop all caches of the kernel, names included. Requires root.
     Everything,
-    /// It forgets the data of files; directories and cached names stay.
+    /// Drop the data of files; directories and cached names stay.
     Files,
 }
 
 impl Chill {
-    /// Returns the strongest way in which this process may empty caches.
+    /// Returns the strongest way that this process may use.
     pub(super) fn possible() -> Self {
         let opened = File::options().write(true).open(DROP_CACHES);
         if opened.is_ok() { Self::Everything } else { Self::Files }
@@ -181,7 +181,7 @@ impl Chill {
         }
     }
 
-    /// Does it.
+    /// Makes the source cold in this way.
     ///
     /// # Errors
     /// As `open(2)` and `write(2)`.
@@ -208,13 +208,13 @@ fn each_file(path: &Path, act: &mut dyn FnMut(File) -> io::Result<()>) -> anyhow
     })
 }
 
-/// Copies files and directories, and only those, by plain calls; the copy is to be deleted again.
+/// Copies files and directories only, by plain calls; the copy is to be deleted again.
 ///
 /// # Errors
 /// An entry cannot be copied; the error names its path.
 pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     walk(from, &mut |path, found| {
-        // A source that is a file has no path below itself.
+        // A source that is a file has no path relative to itself.
         let Ok(below) = path.strip_prefix(from) else { bail!("{} moved", path.display()) };
         let target = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
         let copied = if found.is_dir() {

@@ -104,7 +104,7 @@ fn tree_of_the_user_stays() {
     };
     let mut experiment = CopyTree::new(inside).unwrap();
     let error = experiment.prepare(0, &|| false).unwrap_err().to_string();
-    assert!(error.ends_with("is in what is to be copied"), "{error}");
+    assert!(error.ends_with("is inside of the source"), "{error}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn reason_is_what_the_program_said() {
         ("create_us", 1_500_000),
         ("disk_read_bytes", 3 << 30),
     ];
-    let expected = "2 workers, 90 plain calls, 7 opens of what no cache knew, 0 of these by the ring's \
+    let expected = "2 workers, 90 plain calls, 7 uncached opens, 0 of these by the ring's \
                     workers; 1.50 s creating; read 3 GiB from disk";
     assert_eq!(said(&counters).unwrap(), expected);
 }

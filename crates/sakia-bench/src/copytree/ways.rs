@@ -1,4 +1,4 @@
-//! The programs that copy, and where they are found.
+//! The programs that copy, and the search for them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use crate::results::Missing;
 pub struct Peer {
     /// The name of the variant.
     pub name: String,
-    /// The program, which is searched for where its name has no slash, and its arguments.
+    /// The program and its arguments. A program without a slash in its name is searched for.
     pub command: Vec<String>,
 }
 
@@ -26,19 +26,19 @@ pub(super) struct Way {
     pub(super) name: String,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
-    /// It prints a report of its work, as JSON.
+    /// Set if it prints a report of its work, as JSON.
     pub(super) reports: bool,
-    /// A source that is a directory is given with a slash at its end.
+    /// Set if a source that is a directory gets a slash at its end.
     pub(super) slash: bool,
 }
 
-/// A program that is known.
+/// A known program.
 struct Known {
     name: &'static str,
-    /// Sakia itself where there is none.
+    /// `None`: Sakia itself.
     program: Option<&'static str>,
     arguments: &'static [&'static str],
-    /// Measured unless others are asked for.
+    /// Set if it is measured by default.
     is_usual: bool,
 }
 
@@ -85,14 +85,14 @@ const ARCHIVE: &[Known] = &[
     other("rsync", "rsync", &["-aHAXS"]),
 ];
 
-/// Copies that would outlive a loss of power. All but the first, which shows the cost of that.
+/// Durable copies; all but the first, which shows the cost of durability.
 const DURABLE: &[Known] = &[
     other("cp", "cp", &["-r"]),
     other("cp-fdatasync", "sh", &["-c", EACH, "sh"]),
     other("cp-syncfs", "sh", &["-c", "cp -r \"$1\" \"$2\" && sync -f \"$2\"", "sh"]),
     sakia("sakia", &["cp", "-r", "--fsync", "--json"]),
 ];
-/// `sync -d` is `fdatasync(2)` of each file that it is given.
+/// `sync -d` makes a `fdatasync(2)` of each file given.
 const EACH: &str = "cp -r \"$1\" \"$2\" && find \"$2\" -type f -exec sync -d {} +";
 
 fn known(mode: Mode) -> &'static [Known] {
@@ -104,7 +104,7 @@ fn known(mode: Mode) -> &'static [Known] {
     }
 }
 
-/// The names of all variants that can be asked for.
+/// Returns the names of all variants.
 pub(super) fn names(options: &Options) -> Vec<&str> {
     let known = known(options.mode).iter().map(|known| known.name);
     let mut names: Vec<&str> = known.collect();
@@ -116,7 +116,7 @@ pub(super) fn names(options: &Options) -> Vec<&str> {
     names
 }
 
-/// The programs that are there, in the order in which they are shown, and those that are not.
+/// Returns the available programs, in the order in which they are shown, and the missing ones.
 pub(super) fn find(options: &Options) -> (Vec<Way>, Vec<Missing>) {
     let (mut ways, mut missing) = (Vec::new(), Vec::new());
     for name in names(options) {
@@ -165,13 +165,13 @@ fn of_peer(peer: &Peer, options: &Options) -> Result<Way, String> {
         name: peer.name.clone(),
         program: search(program, options.search.as_deref())?,
         arguments: arguments.iter().map(OsString::from).collect(),
-        // A stand-in for Sakia reports as Sakia does.
+        // A replacement for Sakia reports as Sakia does.
         reports: peer.name.starts_with(SAKIA),
         slash: false,
     })
 }
 
-/// The program of this name.
+/// Returns the program of this name.
 fn search(name: &str, path: Option<&OsStr>) -> Result<PathBuf, String> {
     let is_program = |path: &Path| {
         let found = fs::metadata(path);
@@ -186,7 +186,7 @@ fn search(name: &str, path: Option<&OsStr>) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{name} is not in PATH"))
 }
 
-/// A name for as long as the program lives: there are few.
+/// Returns a name that is never freed: there are few.
 pub(super) fn lasting(name: &str) -> &'static str {
     Box::leak(name.to_owned().into_boxed_str())
 }

@@ -30,7 +30,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// An empty file in a fresh directory below `parent`.
+    /// Makes an empty file in a fresh directory below `parent`.
     pub(super) fn new(parent: &Path) -> anyhow::Result<Self> {
         let directory = scratch::directory("sakia-bench-", parent)?;
         let path = directory.path().join(FILE);
@@ -43,8 +43,8 @@ impl Input {
         self.directory.path()
     }
 
-    /// Makes the file `bytes` long, unless it is longer, writes it to its device, reads it once,
-    /// and returns its sum.
+    /// Makes the file `bytes` long, unless it is longer, writes it to its device, reads it once, and returns
+    /// its sum.
     pub(super) fn grow(
         &mut self,
         bytes: u64,
@@ -77,7 +77,7 @@ impl Input {
         }
     }
 
-    /// Drops the file from the page cache, where its file system has one.
+    /// Drops the file from the page cache, if its file system uses it.
     pub(super) fn drop_from_cache(&self) -> anyhow::Result<()> {
         fadvise(&self.file, 0, None, Advice::DontNeed)
             .context("cannot drop the file from the cache")

@@ -1,7 +1,7 @@
 //! A pool of threads that read blocks, as asynchronous libraries without a ring have.
 //!
-//! The thread that sums hands each block to the pool and sleeps until it has been read, so that
-//! every block costs a hop to another thread and one back. Whichever thread is free takes it.
+//! The summing thread hands each block to the pool and sleeps until it has been read, so that every block
+//! costs a hop to another thread and one back. Any free thread takes it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,13 +29,13 @@ type Answer = (io::Result<usize>, AlignedBuf);
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<VecDeque<Option<Job>>>,
-    /// There is a job.
+    /// Signaled when there is a job.
     changed: Condvar,
 }
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Option<Job>>> {
-        // No code that may panic runs while they are locked.
+        // No code that may panic runs while it is locked.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,7 +44,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Waits for a job. `None`: there will be none.
+    /// Waits for a job. `None`: no more jobs will come.
     fn pop(&self) -> Option<Job> {
         let jobs = self.changed.wait_while(self.lock(), |jobs| jobs.is_empty());
         jobs.unwrap_or_else(PoisonError::into_inner).pop_front().flatten()
@@ -73,8 +73,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Has a thread read a block's worth from `offset`, and waits for it. Returns how much was read,
-    /// less than the block only at the end of the file.
+    /// Has a thread read a block from `offset`, and waits for it. Returns the number of bytes, which is less
+    /// than a block only at the end of the file.
     pub(super) fn read(&self, block: AlignedBuf, offset: u64) -> Answer {
         self.queue.push(Some(Job { block, offset }));
         self.answers.recv().expect("threads live as long as the pool, and answer every job")
@@ -99,7 +99,7 @@ fn serve(queue: &Queue, file: &File, answers: &Sender<Answer>) {
     }
 }
 
-/// Reads until the buffer is full, or the file at its end.
+/// Reads until the buffer is full, or the file ends.
 fn read_full_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buf.len() {

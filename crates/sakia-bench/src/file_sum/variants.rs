@@ -1,4 +1,4 @@
-//! The ways to read the file. Those of the runtime are what its users write: a file, and a reader.
+//! The ways to read the file. Those of the runtime are as in users' programs: a file, and a reader.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use crate::engine::{self, Engine, counters};
 use crate::measure::Meter;
 use crate::named::named;
 
-/// Blocks that a reader on the runtime's thread has in memory.
+/// The number of blocks in memory of a reader on the runtime's thread.
 ///
-/// It begins reads ahead only when the first has to wait, so the depth costs nothing where the bytes are in
-/// the page cache: two blocks are read when they are asked for, by a plain call, and added while they are in
-/// the processor's cache. Where they are not, the device, or the threads of `poll`, work meanwhile. In `ring`
+/// The reader begins to read ahead only when the first read has to wait, so the depth costs nothing if the
+/// bytes are in the page cache: then two blocks are read on demand, by a plain call, and added while they are
+/// in the processor's cache. Otherwise the device, or the threads of `poll`, work meanwhile. In `ring`
 /// several reads share the cost of an enter; with more than a few of them blocks leave the processor's
 /// nearest caches before they are added.
 pub(super) const DEPTH: usize = 4;
 /// Bytes of all blocks of `offload`: a reader's default.
 const OFFLOAD_BYTES: usize = 1 << 20;
-/// The fewest blocks of these, where they are large.
+/// The fewest of these blocks, if they are large.
 const OFFLOAD_BLOCKS_MIN: usize = 4;
-/// The most, where they are small.
+/// The most of these blocks, if they are small.
 const OFFLOAD_BLOCKS_MAX: usize = 256;
 
 named! {
@@ -35,7 +35,7 @@ named! {
     pub enum Variant {
         /// The ring, as the driver decides by itself.
         Uring = "uring",
-        /// The ring, and nothing done by plain calls.
+        /// The ring, without plain calls.
         Ring = "ring",
         /// Epoll and threads.
         Poll = "poll",
@@ -49,7 +49,7 @@ named! {
 }
 
 impl Variant {
-    /// Those that are measured unless others are asked for.
+    /// Those measured by default.
     pub const DEFAULT: [Self; 5] =
         [Self::Uring, Self::Ring, Self::Poll, Self::Pool, Self::Blocking];
 }
@@ -71,14 +71,14 @@ pub(super) fn work(
     }
 }
 
-/// Plain reads, one after the other.
+/// Sums by plain reads, one after the other.
 fn blocking(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
     let (sum, reads) = sum_plainly(file, block_bytes)?;
     meter.note_threads();
     Ok(Done { sum, counters: counters([("reads", reads)]) })
 }
 
-/// Each block by a thread of a pool.
+/// Sums blocks that threads of a pool read.
 fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
     let pool = Pool::start(file)?;
     let mut block = AlignedBuf::zeroed(block_bytes);
@@ -99,7 +99,7 @@ fn pooled(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<D
     Ok(Done { sum: total, counters: counters([("reads", reads), ("hops", reads)]) })
 }
 
-/// Through a reader on this thread.
+/// Sums through a reader on this thread.
 fn through_reader(
     engine: Engine,
     path: &Path,
@@ -119,7 +119,7 @@ fn through_reader(
     Ok(Done { sum: total, counters: counted(&runtime) })
 }
 
-/// Through a reader whose thread reads ahead of this one, which adds.
+/// Sums through a reader whose thread reads ahead of this one.
 fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Result<Done> {
     let runtime = Engine::URING.start()?;
     let blocks = (OFFLOAD_BYTES / block_bytes).clamp(OFFLOAD_BLOCKS_MIN, OFFLOAD_BLOCKS_MAX);
@@ -130,13 +130,13 @@ fn offloaded(file: File, block_bytes: usize, meter: &mut Meter) -> anyhow::Resul
         summed
     })?;
     let mut counters = counted(&runtime);
-    // The thread makes plain calls, of which the driver knows nothing: one for each block, and one that
-    // finds the end.
+    // The reader's thread makes plain calls, which the driver does not count: one for each block, and one
+    // that finds the end.
     counters.insert("reads".into(), reads);
     Ok(Done { sum: total, counters })
 }
 
-/// Adds the bytes of all blocks, and counts these and the end.
+/// Adds the bytes of all blocks. Also returns the number of blocks, with the end.
 async fn sum_blocks<S: Source>(
     reader: &mut Reader<S>,
     block_bytes: usize,
@@ -145,7 +145,7 @@ async fn sum_blocks<S: Source>(
     loop {
         blocks += 1;
         let bytes = reader.fill().await?;
-        // A reader may have several blocks at hand.
+        // A reader may return several blocks at once.
         let len = bytes.len().min(block_bytes);
         if len == 0 {
             return Ok((total, blocks));
@@ -155,7 +155,7 @@ async fn sum_blocks<S: Source>(
     }
 }
 
-/// Returns the counters of a runtime's driver, and the number of reads that were begun.
+/// Returns the counters of a runtime's driver, and the number of reads begun.
 fn counted(runtime: &Runtime) -> Counters {
     let mut counters = engine::counted(runtime);
     let count = |name| counters.get(name).copied().unwrap_or(0);

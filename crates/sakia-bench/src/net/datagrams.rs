@@ -1,7 +1,7 @@
-//! Datagrams: a load that gets them back, and the code that its servers share.
+//! Datagrams: a load that gets them back, and the common code of its servers.
 //!
 //! On a loopback none is lost as long as the receiver's buffer has room, and the windows are small enough for
-//! that. One that is missing for [`PATIENCE`] ends the run.
+//! that. A datagram that is missing for [`PATIENCE`] ends the run.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -17,24 +17,24 @@ use crate::cell::{Counters, Done};
 use crate::engine::{self, Engine};
 use crate::measure::Meter;
 
-/// The largest datagram: the most that version 4 carries.
+/// The largest datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// How long to wait for a datagram.
+/// The time to wait for a datagram.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The load: one socket, by which so many datagrams are under way at a time.
+/// The load: one socket with a fixed number of datagrams in flight.
 pub struct DatagramLoad {
     socket: UdpSocket,
     window: u64,
-    /// The number of the datagram that is sent next.
+    /// The number of the next datagram.
     next: u64,
-    /// The numbers of those that are under way.
+    /// The numbers of the datagrams in flight.
     under_way: Vec<u64>,
     /// A datagram, whose first bytes are set before it is sent.
     datagram: Vec<u8>,
     /// The datagram received last; one byte longer than expected, so that an overlong one is noticed.
     buffer: Vec<u8>,
-    /// Of the numbers of those that came back.
+    /// The sum of the numbers of those that came back.
     pub sum: u64,
 }
 
@@ -42,7 +42,10 @@ impl DatagramLoad {
     pub fn new(messages: Messages, server: SocketAddr) -> anyhow::Result<Self> {
         let Messages { message_bytes, window, .. } = messages;
         let sizes = super::load::MESSAGE_BYTES_MIN..=DATAGRAM_BYTES_MAX;
-        ensure!(sizes.contains(&message_bytes) && window > 0, "datagrams of no use");
+        ensure!(
+            sizes.contains(&message_bytes) && window > 0,
+            "a datagram size or window out of range"
+        );
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket")?;
         socket.connect(server).context("connect")?;
         socket.set_read_timeout(Some(PATIENCE)).context("a timeout")?;
@@ -50,7 +53,7 @@ impl DatagramLoad {
         Ok(Self { socket, window, next: 0, under_way: Vec::new(), datagram, buffer, sum: 0 })
     }
 
-    /// Sends so many, and waits for all of them.
+    /// Sends `count` datagrams, and waits for all of them.
     pub fn exchange(&mut self, count: u64) -> anyhow::Result<()> {
         let end = self.next + count;
         loop {
@@ -72,7 +75,7 @@ impl DatagramLoad {
         Ok(())
     }
 
-    /// Receives one, and compares. Servers may change the order.
+    /// Receives a datagram, and compares it. Servers may change the order.
     fn receive(&mut self) -> anyhow::Result<()> {
         let count = self.socket.recv(&mut self.buffer).context("a datagram was lost, perhaps")?;
         ensure!(count == self.datagram.len(), "{count} bytes came back");
@@ -86,7 +89,7 @@ impl DatagramLoad {
     }
 }
 
-/// Serves datagrams by plain calls, on a thread that `serve` keeps busy until an empty one comes.
+/// Serves datagrams by plain calls, on a thread that runs `serve` until an empty one comes.
 pub(crate) fn serve_datagrams_blocking(
     task: &Task,
     meter: &mut Meter,
@@ -140,7 +143,7 @@ where
         meter.end()?;
         let counters = engine::between(&before, engine::counted(&runtime));
         control.write_all(vec![END]).await.0.context("control")?;
-        // It serves for ever; if not, it has failed.
+        // A server never ends, unless it has failed.
         ensure!(!serving.is_finished(), "the server ended: {:?}", serving.await);
         drop(serving);
         anyhow::Ok(counters)

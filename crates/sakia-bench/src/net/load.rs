@@ -1,4 +1,4 @@
-//! The load of a server: one thread, epoll, and no more work than it takes. It knows nothing of the server's
+//! The load of a server: one thread on epoll, with as little work as possible. It does not know the server's
 //! variant, and checks each byte that comes back.
 
 use std::io::{self, Read, Write};
@@ -24,13 +24,13 @@ pub const MESSAGE_BYTES_MIN: usize = 8;
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes received at a time.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Bytes of a stream that are sent at a time.
+/// The length of a stream's pattern in bytes.
 const SEND_BYTES: usize = 128 << 10;
 /// Bytes of a stream, after which they come again.
 const PATTERN_BYTES: usize = 1 << 20;
 /// Fixes the bytes of messages and streams.
 const SEED: u64 = 0x5aa1_a001;
-/// Seconds in which a server must have begun.
+/// Seconds within which a server must have begun.
 const PATIENCE_S: i64 = 30;
 /// Connections that are answered between two calls of `epoll_wait(2)`.
 const EVENTS: usize = 256;
@@ -42,7 +42,7 @@ pub struct Order {
     pub place: Place,
     /// The work.
     pub work: Work,
-    /// Set if the load polls for messages all the time, instead of sleeping until one has come.
+    /// Set if the load polls for messages all the time, instead of sleeping until one comes.
     pub spin: bool,
 }
 
@@ -53,13 +53,13 @@ pub enum Work {
     Messages(Messages),
     /// Datagrams of one socket, each of which the server sends back.
     Datagrams(Messages),
-    /// So many bytes by one connection.
+    /// A stream of this many bytes on one connection.
     Stream(u64),
-    /// Messages of one connection that the load asks for by their number, twice: to warm up, and measured.
+    /// Messages on one connection, which the load requests by their number, twice: to warm up, and measured.
     Answers(Messages),
     /// Streams from the load to the server.
     Sources(Streams),
-    /// Streams from the server, whose blocks the load asks for by their number, twice.
+    /// Streams from the server, whose blocks the load requests by their number, twice.
     Sinks(Streams),
 }
 
@@ -70,7 +70,7 @@ pub struct Messages {
     pub connections: usize,
     /// Bytes of a message.
     pub message_bytes: usize,
-    /// Messages of a connection that are under way at a time.
+    /// Messages of a connection in flight at a time.
     pub window: u64,
     /// Messages of a connection that warm up.
     pub warmup: u64,
@@ -79,7 +79,7 @@ pub struct Messages {
 }
 
 impl Work {
-    /// Connections that the load makes.
+    /// Returns the number of connections that the load makes.
     pub fn connections(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.connections,
@@ -112,7 +112,7 @@ impl Work {
     }
 }
 
-/// The number that a message begins with.
+/// Returns the number that a message begins with.
 pub(super) fn mark(connection: usize, number: u64) -> u64 {
     mix(((connection as u64) << 40) ^ number)
 }
@@ -132,7 +132,7 @@ pub(crate) fn write_stream(mut to: impl Write, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of messages behind their number, and of streams.
+/// Returns the bytes of messages after their number, and of streams.
 pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     let mut pattern = vec![0; bytes];
     Rng::with_seed(SEED).fill(&mut pattern);
@@ -142,13 +142,13 @@ pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
 /// The load's results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Of the numbers of all messages that came back.
+    /// The sum of the numbers of all messages that came back.
     pub sum: u64,
     /// Processor time that the load took while the server was measured.
     pub cpu_ns: u64,
 }
 
-/// Does the work. `announce` is told where control is expected, before anyone waits for it.
+/// Does the work. `announce` gets the address for the control connection before anyone waits for it.
 ///
 /// # Errors
 /// The server ended early, or sent back wrong data.
@@ -199,8 +199,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Brings this process to the load's processor, and waits for a server. `announce` is told where control
-    /// is expected, before anyone waits for it.
+    /// Moves this process to the load's processor, and waits for a server. `announce` gets the address for
+    /// the control connection before anyone waits for it.
     ///
     /// # Errors
     /// No server came.
@@ -213,7 +213,7 @@ impl Session {
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("control")?;
         announce(listener.local_addr().context("control")?)?;
-        // A server that cannot even begin never comes.
+        // A server that cannot even begin never connects.
         let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
         let mut waited = [PollFd::new(&listener, PollFlags::IN)];
         let ready = poll(&mut waited, Some(&patience)).context("control")?;
@@ -243,7 +243,7 @@ impl Session {
         Ok((result, cpu_ns + children_ns))
     }
 
-    /// Says a word, and waits until the server has said it too.
+    /// Sends a word to the server, and waits for the same from it.
     fn say(&self, word: u8) -> anyhow::Result<()> {
         let (mut control, mut answer) = (&self.control, [0]);
         let said = control.write_all(&[word]).and_then(|()| control.read_exact(&mut answer));
@@ -264,7 +264,7 @@ fn send_stream(stream: &TcpStream, bytes: u64) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// Asks for so many answers. Returns the sum of their bytes.
+/// Requests `count` answers. Returns the sum of their bytes.
 fn fetch(mut stream: &TcpStream, count: u64, bytes: usize, buffer: &mut [u8]) -> io::Result<u64> {
     stream.write_all(&count.to_be_bytes())?;
     let (mut total, mut left) = (0u64, count * bytes as u64);
@@ -296,26 +296,26 @@ struct Connection {
 struct MessageLoad {
     messages: Messages,
     epoll: rustix::fd::OwnedFd,
-    /// How long to wait for events; for ever, or not at all.
+    /// The time to wait for events; `None`: for ever; zero: not at all.
     timeout: Option<Timespec>,
     connections: Vec<Connection>,
-    /// Bytes to be sent by each connection, of all messages so far.
+    /// Bytes to send on each connection, of all messages so far.
     goal: u64,
-    /// Connections that have not received all of that.
+    /// Connections that have not received all of these.
     busy: usize,
     /// A message, whose first bytes are set before it is sent.
     message: Vec<u8>,
     /// The data received last.
     buffer: Vec<u8>,
-    /// Of the numbers of the messages that came back.
+    /// The sum of the numbers of the messages that came back.
     sum: u64,
 }
 
 impl MessageLoad {
     fn connect(messages: Messages, server: SocketAddr, order: &Order) -> anyhow::Result<Self> {
         let sizes = MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX;
-        ensure!(sizes.contains(&messages.message_bytes), "messages of no use");
-        ensure!(messages.window > 0, "no messages under way");
+        ensure!(sizes.contains(&messages.message_bytes), "a message size out of range");
+        ensure!(messages.window > 0, "a window of 0 messages");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
         let mut connections = Vec::with_capacity(messages.connections);
         for index in 0..messages.connections {
@@ -332,7 +332,7 @@ impl MessageLoad {
         Ok(Self { messages, epoll, timeout, connections, goal, busy, message, buffer, sum })
     }
 
-    /// Sends so many messages by each connection, and waits for all of them.
+    /// Sends `count` messages on each connection, and waits for all of them.
     fn exchange(&mut self, count: u64) -> anyhow::Result<()> {
         if count == 0 {
             return Ok(());
@@ -359,12 +359,12 @@ impl MessageLoad {
         Ok(())
     }
 
-    /// Sends as much as may be under way.
+    /// Sends as much as may be in flight.
     fn send(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let size = self.messages.message_bytes as u64;
         let window = self.messages.window * size;
-        // Whole messages only: the next one when one is back.
+        // Whole messages only: the next one when one has come back.
         let allowed = (connection.received / size * size + window).min(self.goal);
         let was_full = connection.is_full;
         connection.is_full = false;

@@ -1,19 +1,19 @@
-//! Experiments on connections: what is measured is a server, in a process of its own, and what it serves
-//! is a load, in another one that is the same for all variants.
+//! Experiments on connections. A server is measured, in its own process; a load in another process, the same
+//! for all variants, uses it.
 //!
 //! 1. The server's process goes to its [`Place`]: a network namespace and a processor of its own.
-//! 2. It starts the load, which listens for one connection, *control*, and says at which address.
-//! 3. The server listens for the load's other connections, connects control, and tells their port.
-//! 4. The load connects, sends what warms both up, and waits for all answers. Then it says [`BEGIN`], and
-//!    goes on when the server has said the same: between these two the measured section begins.
-//! 5. It sends what is measured, waits for all answers, and says [`END`]; the section ends before the
+//! 2. It starts the load, which listens for one connection, *control*, and reports the address.
+//! 3. The server listens for the load's other connections, connects control, and reports their port.
+//! 4. The load connects, sends the warm-up, and waits for all answers. Then it sends [`BEGIN`], and goes on
+//!    when the server has sent the same: between these two the measured section begins.
+//! 5. It sends the measured messages, waits for all answers, and sends [`END`]; the section ends before the
 //!    server answers that.
 //! 6. The load closes all connections, and reports.
 //!
-//! Of datagrams there are no connections: the server tells the port of its socket. Of streams to the server
-//! the section ends when the server has received all.
+//! With datagrams there are no connections: the server reports the port of its socket. With streams to the
+//! server the section ends when the server has received all.
 //!
-//! Should either end early, the other one learns it from control.
+//! If either process ends early, the other one learns of it from control.
 
 mod datagrams;
 pub mod load;

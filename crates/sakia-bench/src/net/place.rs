@@ -1,9 +1,9 @@
 //! Places for connections, the same on every machine.
 //!
-//! A machine's usual congestion control may pace, which on a loopback is a limit of its own: BBR halves the
-//! throughput. So servers run in a network namespace, in which all sockets have the congestion control that
-//! the results name. If a namespace is not allowed, servers run on the machine's loopback, and the congestion
-//! control is set on each socket.
+//! A machine's default congestion control may pace, which limits throughput on a loopback: BBR halves it. So
+//! servers run in a network namespace, in which all sockets have the congestion control that the results
+//! name. If a namespace is not allowed, servers run on the machine's loopback, and the congestion control is
+//! set on each socket.
 
 use std::fs;
 use std::io;
@@ -21,33 +21,33 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::{About, Focus};
 use crate::machine::{keep_to, processors};
 
-/// The congestion control unless another is asked for: every kernel has it, and anyone may choose it.
+/// The default congestion control: every kernel has it, and every user may choose it.
 pub const CONGESTION: &str = "reno";
 
-/// The default of new sockets in the namespace of who looks.
+/// The default for new sockets in the reader's namespace.
 const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// A place for connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// In a network namespace of their own; otherwise on the machine's loopback.
+    /// Set if they are in a network namespace of their own; otherwise on the machine's loopback.
     pub namespace: bool,
     /// The congestion control of both sides.
     pub congestion: String,
-    /// The processors of the server and of the load; none where there is only one.
+    /// The processors of the server and of the load; `None` if there is only one.
     pub processors: Option<[usize; 2]>,
 }
 
 impl Place {
-    /// The best that this process may have.
+    /// Returns the best place that this process may have.
     ///
     /// # Errors
-    /// There is no such congestion control.
+    /// The congestion control does not exist.
     pub fn detect(congestion: &str) -> anyhow::Result<Self> {
         let mut usable = processors().into_iter().flatten();
         let processors = usable.next().zip(usable.next()).map(|(server, load)| [server, load]);
         let mut place = Self { namespace: true, congestion: congestion.to_owned(), processors };
-        // Tried on a thread of its own, which ends afterwards: only that thread's namespace changes.
+        // Tried on a separate thread, which ends afterwards: only that thread's namespace changes.
         let tried = thread::scope(|scope| scope.spawn(|| place.enter_namespace()).join());
         place.namespace = matches!(tried, Ok(Ok(())));
         if !place.namespace {
@@ -58,10 +58,10 @@ impl Place {
         Ok(place)
     }
 
-    /// Brings this process there, as the server's. To be called while it has one thread.
+    /// Moves this process there, as the server's. Must be called while it has one thread.
     ///
     /// # Errors
-    /// Those of the calls that it takes.
+    /// Those of the system calls.
     pub fn enter(&self) -> anyhow::Result<()> {
         if self.namespace {
             self.enter_namespace()?;
@@ -82,7 +82,7 @@ impl Place {
     /// Sets the TCP options of this experiment on a socket, and on those that it will accept.
     ///
     /// # Errors
-    /// There is no such congestion control, or none that everyone may choose.
+    /// The congestion control does not exist, or not every user may choose it.
     pub fn tell(&self, socket: impl AsFd) -> anyhow::Result<()> {
         let Self { congestion, .. } = self;
         sockopt::set_tcp_congestion(&socket, congestion)
@@ -91,18 +91,18 @@ impl Place {
         if chosen != *congestion {
             bail!("a socket has the congestion control {chosen}, not {congestion}");
         }
-        // A part of a message goes out at once, so that no TCP timer is measured.
+        // Parts of a message are sent at once, so that no TCP timer is measured.
         sockopt::set_tcp_nodelay(&socket, true).context("cannot set TCP_NODELAY")
     }
 
-    /// An experiment on connections that are made there.
+    /// Returns an experiment on connections in this place.
     pub(crate) fn about(&self, name: &'static str, focus: Focus) -> About {
         let mut about = About::new(name, focus, Path::new("/"));
         about.machine.network = Some(self.clone());
         about
     }
 
-    /// In a few words.
+    /// Returns a short description.
     pub fn describe(&self) -> String {
         let Self { namespace, congestion, processors } = self;
         let place = if *namespace { "network namespace" } else { "the machine's own loopback" };
@@ -114,7 +114,7 @@ impl Place {
     }
 }
 
-/// Sets the first interface up, which in a fresh namespace is the loopback, by a message of rtnetlink(7).
+/// Sets the first interface up, which in a fresh namespace is the loopback, by an rtnetlink(7) message.
 fn raise_loopback() -> io::Result<()> {
     const NEW_LINK: u16 = 16;
     const REQUEST_AND_ACKNOWLEDGE: u16 = 5;
@@ -133,12 +133,12 @@ fn raise_loopback() -> io::Result<()> {
         &UP.to_ne_bytes(),
     ]
     .concat();
-    // Of its protocols rtnetlink is the first, which goes without saying.
+    // The protocol defaults to rtnetlink, the first one.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     send(&socket, &message, SendFlags::empty())?;
     let mut answer = [0; 256];
     let (count, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
-    // A header, and an error number, which is 0 where there is none.
+    // A header, and an error number, which is 0 on success.
     let error = answer[..count].get(16..20).and_then(|bytes| bytes.try_into().ok());
     match error.map(i32::from_ne_bytes) {
         Some(0) => Ok(()),

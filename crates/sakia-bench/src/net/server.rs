@@ -1,4 +1,4 @@
-//! Code that servers of all variants share: the connection to the load.
+//! The common code of servers of all variants: the connection to the load.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use crate::run::Launcher;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) order: Order,
-    /// Bytes of memory that a server receives into, where that is its own.
+    /// Bytes of memory that a server receives into, if it has its own.
     pub(crate) block_bytes: usize,
     /// How the load is started; `None`: as a thread of this process, for tests.
     pub(crate) load: Option<Launcher>,
@@ -47,7 +47,7 @@ pub(crate) fn run_cell<V: Named>(
 
 /// The load of a server.
 pub(crate) struct Load {
-    /// The address on which it waits for control.
+    /// The address on which it waits for the control connection.
     pub(crate) control: SocketAddr,
     runner: Runner,
 }
@@ -59,7 +59,7 @@ enum Runner {
 }
 
 impl Load {
-    /// Starts it: in a process of its own, or for tests in a thread.
+    /// Starts it: in a separate process, or for tests in a thread.
     pub(crate) fn start(task: &Task) -> anyhow::Result<Self> {
         let Task { order, load, .. } = task;
         let Some(launcher) = load else { return Self::start_thread(order.clone()) };
@@ -109,7 +109,7 @@ impl Load {
     }
 }
 
-/// The name of the load, where experiments and variants have theirs.
+/// The load's name, in place of those of experiments and variants.
 pub(crate) const LOAD: &str = "load";
 
 /// Runs the load that a spec describes, in this process.
@@ -177,7 +177,7 @@ pub(crate) fn serve_blocking(
         })
     };
     let sum = match order.work {
-        // The load has finished with it; the load's last bytes may still be under way.
+        // The load is done with it, but its last bytes may still be in flight.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;
@@ -193,7 +193,7 @@ pub(crate) fn serve_blocking(
     done(load, order, sum, Counters::new())
 }
 
-/// Waits for a word of the load.
+/// Waits for a word from the load.
 pub(crate) fn hear_blocking(mut control: &TcpStream, word: u8) -> anyhow::Result<()> {
     let mut heard = [0];
     control.read_exact(&mut heard).context("the load ended early")?;
@@ -263,7 +263,7 @@ where
         anyhow::Ok(engine::between(&before, engine::counted(runtime)))
     };
     Ok(match order.work {
-        // The load has finished with it; the load's last bytes may still be under way.
+        // The load is done with it, but its last bytes may still be in flight.
         Work::Stream(_) | Work::Sources(_) => {
             let sum = join().await?;
             let counters = end()?;

@@ -1,5 +1,5 @@
-//! Streams by one connection or several, to a server or from one. Of their bytes one in 64 is added up, so
-//! that looking at them takes little of what is measured.
+//! Streams by one connection or several, to a server or from one. One in 64 of their bytes is added up, so
+//! that the check takes little of the measured time.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 use super::load::{Report, Session, connect, pattern, write_stream};
 use super::{Order, Place};
 
-/// Of so many bytes of a stream the first one is added up.
+/// The first of each group of this many bytes is added up.
 pub(crate) const SAMPLE_BYTES: usize = 64;
 /// Bytes received at a time.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// The bytes of [`write_stream`] come again after so many.
+/// The length of the pattern of [`write_stream`] in bytes.
 const PATTERN_BYTES: u64 = 1 << 20;
 
 /// Streams of the same length.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Streams {
-    /// Connections, a stream each.
+    /// Connections, with a stream each.
     pub connections: usize,
     /// Bytes of a call of the server: a multiple of 64 bytes.
     pub block_bytes: usize,
-    /// Blocks of a connection that warm up; of streams to a server there are none.
+    /// Blocks of a connection that warm up; none for streams to a server.
     pub warmup: u64,
     /// Blocks of a connection that are measured.
     pub blocks: u64,
 }
 
 impl Streams {
-    /// The sum of streams to a server.
+    /// Returns the sum of streams to a server.
     pub fn expected_of_sources(&self) -> u64 {
         let (bytes, pattern) = (self.blocks * self.block_bytes as u64, pattern(1 << 20));
         let sampled = |bytes: &[u8]| Sampled::default().with(bytes).sum;
@@ -42,7 +42,7 @@ impl Streams {
         one.wrapping_mul(self.connections as u64)
     }
 
-    /// The sum of streams from a server.
+    /// Returns the sum of streams from a server.
     pub fn expected_of_sinks(&self) -> u64 {
         let block = Sampled::default().with(&pattern(self.block_bytes)).total();
         let blocks = (self.warmup + self.blocks) * self.connections as u64;
@@ -58,7 +58,7 @@ pub(crate) struct Sampled {
 }
 
 impl Sampled {
-    /// The next bytes of the stream.
+    /// Adds the next bytes of the stream.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let skipped = self.position.wrapping_neg() as usize % SAMPLE_BYTES;
         let samples = bytes.iter().skip(skipped).step_by(SAMPLE_BYTES);
@@ -71,13 +71,13 @@ impl Sampled {
         self
     }
 
-    /// The result: of both.
+    /// Returns the result, which combines both.
     pub(crate) fn total(&self) -> u64 {
         self.sum.wrapping_add(self.position)
     }
 }
 
-/// Sends by all connections at once.
+/// Sends on all connections at once.
 pub(super) fn send(session: &Session, streams: Streams, order: &Order) -> anyhow::Result<Report> {
     let connections = connect_all(session.server, streams, &order.place)?;
     let bytes = streams.blocks * streams.block_bytes as u64;
@@ -90,13 +90,16 @@ pub(super) fn send(session: &Session, streams: Streams, order: &Order) -> anyhow
     Ok(Report { sum: 0, cpu_ns })
 }
 
-/// Asks for blocks by all connections at once.
+/// Requests blocks on all connections at once.
 pub(super) fn receive(
     session: &Session,
     streams: Streams,
     order: &Order,
 ) -> anyhow::Result<Report> {
-    ensure!(streams.block_bytes.is_multiple_of(SAMPLE_BYTES), "blocks of no use");
+    ensure!(
+        streams.block_bytes.is_multiple_of(SAMPLE_BYTES),
+        "a block size that is no multiple of 64"
+    );
     let connections = connect_all(session.server, streams, &order.place)?;
     let sink = |stream| (stream, Sampled::default(), vec![0; RECEIVE_BYTES]);
     let mut connections: Vec<_> = connections.into_iter().map(sink).collect();
@@ -121,7 +124,7 @@ fn connect_all(
     (0..streams.connections).map(|_| connect(server, place)).collect()
 }
 
-/// Does the same with each, on a thread for each.
+/// Calls `work` for each item, on a thread for each.
 fn of_each<T: Send>(
     all: &mut [T],
     work: impl Fn(&mut T) -> io::Result<()> + Sync,

@@ -18,12 +18,12 @@ pub(super) fn plots(sched: &Sched, results: &Results) -> Vec<Plot> {
     }
 }
 
-/// Bytes of an operation.
+/// Returns the bytes of an operation.
 fn size(load: &Load) -> usize {
     if load.reads.count > 0 { load.reads.size } else { load.writes.size }
 }
 
-/// A plot for each number of threads and each kind: the time of an operation against its size.
+/// Returns a plot for each number of threads and each kind: the time of an operation by its size.
 fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
     let kind = |load: &Load| (load.reads.count > 0, load.writes.count > 0, load.threads);
     let mut kinds: Vec<_> = Vec::new();
@@ -49,18 +49,18 @@ fn matrix(sched: &Sched, results: &Results) -> Vec<Plot> {
     kinds.iter().map(of_kind).collect()
 }
 
-/// How long operations take to return.
+/// Returns a plot of the times until operations return.
 fn returns(sched: &Sched, results: &Results) -> Vec<Plot> {
     let value = |run: &Run| named(&run.measured.counters, "op");
     let series = lines(sched, results, &|_| true, &value);
     let title = match sched.options.mode {
-        Mode::Fig6 => "Reads past the page cache",
+        Mode::Fig6 => "Reads bypassing the page cache",
         _ => "Reads",
     };
     vec![plot(title.into(), "us until it returns", series)]
 }
 
-/// How long system calls take: through the page cache, and past it.
+/// Returns plots of the times of system calls: through the page cache, and bypassing it.
 fn calls(sched: &Sched, results: &Results) -> Vec<Plot> {
     debug_assert_eq!(sched.timing, Timing::Calls);
     let of = |direct: bool| {
@@ -73,18 +73,18 @@ fn calls(sched: &Sched, results: &Results) -> Vec<Plot> {
                     named(&run.measured.counters, call)
                 })
             });
-        let title = if direct { "System calls past the page cache" } else { "System calls" };
+        let title = if direct { "System calls bypassing the page cache" } else { "System calls" };
         plot(title.into(), "us of a call", series.collect())
     };
     let has = |direct: bool| sched.loads.iter().any(|load| load.direct == direct);
     [false, true].into_iter().filter(|&direct| has(direct)).map(of).collect()
 }
 
-/// The system calls whose time is taken, and by which variant they are made.
+/// The timed system calls, with the variant that makes them.
 const CALLS: [(&str, &str); 4] =
     [("aio", "io_submit"), ("aio", "io_getevents"), ("ring", "enter"), ("blocking", "pread")];
 
-/// Puts counted times in words: mean and deviation of an operation, or of system calls.
+/// Returns measured times as text: mean and deviation of an operation, or of system calls.
 pub(super) fn times_in_words(timing: Timing, counters: &Counters) -> String {
     let words = |name: &str, called: &str| {
         let (mean, deviation) = named(counters, name)?;
@@ -106,7 +106,7 @@ fn named(counters: &Counters, name: &str) -> Option<(f64, f64)> {
     (count("count")? > 0).then_some((count("ns_mean")? as f64, count("ns_deviation")? as f64))
 }
 
-/// A line for each variant.
+/// Returns a line for each variant.
 fn lines(
     sched: &Sched,
     results: &Results,
@@ -117,8 +117,8 @@ fn lines(
     results.about.variants.iter().map(of).collect()
 }
 
-/// A line: at each point that is here, the mean over all runs of a variant, and the deviation within and
-/// between.
+/// Returns a line: for each point, the mean over all runs of a variant, and the deviation within and between
+/// the runs.
 fn line(
     sched: &Sched,
     results: &Results,
@@ -141,7 +141,7 @@ fn line(
     series
 }
 
-/// Mean and deviation of all, from those of as many parts of the same size.
+/// Returns mean and deviation of all values, from those of parts of the same size.
 fn pooled(parts: &[(f64, f64)]) -> (f64, f64) {
     let count = parts.len() as f64;
     let mean = parts.iter().map(|part| part.0).sum::<f64>() / count;

@@ -22,18 +22,18 @@ const SEED: u64 = 0x5aa1_a001;
 /// The assumed alignment of direct I/O if the kernel does not report it: before Linux 6.1.
 const ALIGN_GUESS: u64 = 4096;
 
-/// Files in a directory of their own, which is removed when this is dropped; or files of others, which are
-/// read.
+/// Files in a directory of their own, which is removed when this is dropped; or the user's files, which are
+/// only read.
 #[derive(Debug)]
 pub(super) struct Input {
     directory: TempDir,
     is_sparse: bool,
-    /// Bytes of each file that are as they were made.
+    /// The number of bytes of each file that are as they were made.
     made: HashMap<PathBuf, u64>,
 }
 
 impl Input {
-    /// No files yet, in a fresh directory below `parent`.
+    /// Returns an input without files, in a fresh directory below `parent`.
     pub fn new(parent: &Path, is_sparse: bool) -> anyhow::Result<Self> {
         let directory = scratch::directory("sakia-bench-", parent)?;
         Ok(Self { directory, is_sparse, made: HashMap::new() })
@@ -60,7 +60,7 @@ impl Input {
         Ok(Some(told.unwrap_or(ALIGN_GUESS)))
     }
 
-    /// Makes the files of a load, and returns the sum that a run has to come to. Files of others have only
+    /// Makes the files of a load, and returns the sum that a run has to compute. The user's files only have
     /// to be long enough.
     pub fn make(&mut self, load: &Load, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<u64> {
         for (index, name) in load.files.iter().enumerate() {
@@ -115,7 +115,7 @@ impl Input {
         Ok(())
     }
 
-    /// Restores the state before a run: the areas for writes are not written yet.
+    /// Restores the state before a run: the areas for writes are unwritten.
     pub fn reset(&mut self, load: &Load, is_cold: bool) -> anyhow::Result<()> {
         for (index, name) in load.files.iter().enumerate() {
             let path = self.directory.path().join(name);
@@ -124,7 +124,7 @@ impl Input {
             if written > 0 {
                 let file = OpenOptions::new().write(true).open(&path).with_context(context)?;
                 self.unwrite(&file, load.writes_begin(), written).with_context(context)?;
-                // A later point may read the bytes behind.
+                // A later point may read the bytes after it.
                 self.made.insert(name.clone(), load.writes_begin());
             }
             if is_cold {
@@ -153,7 +153,7 @@ impl Input {
         Ok(())
     }
 
-    /// The sum that a run has to come to.
+    /// Returns the sum that a run has to compute.
     fn expected(&self, load: &Load) -> anyhow::Result<u64> {
         let paths: Vec<_> =
             load.files.iter().map(|name| self.directory.path().join(name)).collect();
@@ -190,11 +190,11 @@ impl Input {
     }
 }
 
-/// How a file is opened.
+/// The way to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Access {
     pub write: bool,
-    /// Past the page cache.
+    /// Set if the page cache is bypassed.
     pub direct: bool,
 }
 

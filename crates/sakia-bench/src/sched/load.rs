@@ -4,27 +4,28 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a file that is read and written, before those that are written; a multiple of this.
+/// The size of a file's area that is not written is rounded up to a multiple of this; writes come after it.
 const AREA_BYTES: u64 = 1 << 20;
 /// The byte in dense files before the first write: none of the bytes of [`pattern`].
 pub(super) const UNWRITTEN: u8 = 255;
 
 /// The operations of a run.
 ///
-/// Those of one kind go to the files in turn; the k-th on a file begins at `k * step`. Writes lie behind
-/// what is read, so that every byte is known. The i-th operation is done by thread `i % threads`.
+/// Those of one kind use the files in turn; the k-th on a file begins at `k * step`. Writes go after the area
+/// that is read, so that every byte is known. Thread `i % threads` does the i-th operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Load {
     pub threads: usize,
     pub reads: Share,
     pub writes: Share,
-    /// In the working directory, unless absolute.
+    /// Relative to the working directory, unless absolute.
     pub files: Vec<PathBuf>,
-    /// Reads and writes alternate, in the ratio of their numbers. Otherwise a thread's reads come first.
+    /// Set if reads and writes alternate, in the ratio of their numbers. Otherwise a thread's reads come
+    /// first.
     pub mix: bool,
-    /// Past the page cache.
+    /// Set if the page cache is bypassed.
     pub direct: bool,
-    /// Not from the beginning of a file to its end: so that nothing is read ahead.
+    /// Set if operations do not go from the beginning of a file to its end, so that nothing is read ahead.
     pub scattered: bool,
 }
 
@@ -32,56 +33,56 @@ pub(super) struct Load {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Share {
     pub count: u64,
-    /// Bytes of each.
+    /// Bytes of each operation.
     pub size: usize,
-    /// Bytes from the beginning of one to that of the next on the same file.
+    /// Bytes from the beginning of one operation to that of the next on the same file.
     pub step: u64,
 }
 
-/// One of them.
+/// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
     pub is_write: bool,
-    /// By its index.
+    /// The index of the file.
     pub file: usize,
     pub offset: u64,
 }
 
 impl Share {
-    /// How many of them are on a file.
+    /// Returns the number of operations on a file.
     fn of_file(&self, file: usize, files: usize) -> u64 {
         let (file, files) = (file as u64, files as u64);
         self.count / files + u64::from(file < self.count % files)
     }
 
-    /// Bytes from the first to the last of `count` operations on a file.
+    /// Returns the bytes from the first to the last of `count` operations on a file.
     fn span(&self, count: u64) -> u64 {
         count.checked_sub(1).map_or(0, |last| last * self.step + self.size as u64)
     }
 
-    /// Bytes of memory that a thread has for them.
+    /// Returns the bytes of memory of a thread for these operations.
     pub fn buffer_bytes(&self) -> usize {
         if self.count > 0 { self.size } else { 0 }
     }
 
-    /// Different places of them on a file.
+    /// Returns the number of different places of these operations in a file.
     fn places(&self, count: u64) -> u64 {
         if self.step == 0 { count.min(1) } else { count }
     }
 }
 
 impl Load {
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn operations(&self) -> u64 {
         self.reads.count + self.writes.count
     }
 
-    /// How many bytes they move.
+    /// Returns the number of bytes that they move.
     pub fn bytes(&self) -> u64 {
         [self.reads, self.writes].iter().map(|share| share.count * share.size as u64).sum()
     }
 
-    /// Bytes of memory that all threads have for them.
+    /// Returns the bytes of memory of all threads for them.
     pub fn memory_bytes(&self) -> u64 {
         self.threads as u64 * (self.reads.buffer_bytes() + self.writes.buffer_bytes()) as u64
     }
@@ -91,12 +92,12 @@ impl Load {
         self.reads.span(self.reads.of_file(0, self.files.len())).next_multiple_of(AREA_BYTES)
     }
 
-    /// Bytes of a file that are written, gaps included.
+    /// Returns the bytes of a file that are written, gaps included.
     pub fn written_bytes(&self, file: usize) -> u64 {
         self.writes.span(self.writes.of_file(file, self.files.len()))
     }
 
-    /// How long a file has to be.
+    /// Returns the required length of a file.
     pub fn file_bytes(&self, file: usize) -> u64 {
         let files = self.files.len();
         match self.written_bytes(file) {
@@ -105,7 +106,7 @@ impl Load {
         }
     }
 
-    /// Returns the sum of the bytes that a file must hold where it is written.
+    /// Returns the sum of the bytes that a file must hold in the written area.
     pub fn written_sum(&self, file: usize, is_sparse: bool) -> u64 {
         let places = self.writes.places(self.writes.of_file(file, self.files.len()));
         let of_one: u64 = pattern(self.writes.size).iter().map(|&byte| u64::from(byte)).sum();
@@ -113,12 +114,12 @@ impl Load {
         places * of_one + if is_sparse { 0 } else { gaps * u64::from(UNWRITTEN) }
     }
 
-    /// The operations of a thread, in order.
+    /// Returns the operations of a thread, in order.
     pub fn of_thread(&self, thread: usize) -> impl Iterator<Item = Operation> {
         (thread as u64..self.operations()).step_by(self.threads).map(|index| self.operation(index))
     }
 
-    /// How many of them there are.
+    /// Returns the number of operations of a thread.
     pub fn count_of_thread(&self, thread: usize) -> u64 {
         (self.operations() + self.threads as u64 - 1 - thread as u64) / self.threads as u64
     }
@@ -126,7 +127,7 @@ impl Load {
     fn operation(&self, index: u64) -> Operation {
         let (reads, all) = (self.reads.count, self.operations());
         if self.mix {
-            // As many reads before the i-th operation as its share of them, rounded down.
+            // The number of reads before the i-th operation is its share of them, rounded down.
             let before =
                 |index: u64| (u128::from(index) * u128::from(reads) / u128::from(all)) as u64;
             let read = before(index);
@@ -138,7 +139,7 @@ impl Load {
         }
     }
 
-    /// The operation of a kind with this number.
+    /// Returns the operation of a kind with this number.
     fn place(&self, is_write: bool, number: u64) -> Operation {
         let (share, begin) =
             if is_write { (&self.writes, self.writes_begin()) } else { (&self.reads, 0) };
@@ -150,7 +151,7 @@ impl Load {
     }
 }
 
-/// A number below `count` for each below `count`, every one once, and hardly two that follow one another.
+/// Returns a permutation of the numbers below `count`, in which consecutive ones seldom follow each other.
 fn scatter(index: u64, count: u64) -> u64 {
     let mut stride = (count as f64 * 0.618) as u64 | 1;
     while gcd(stride, count) != 1 {
@@ -168,8 +169,8 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index % 251) as u8).collect()
 }
 
-/// Returns the part of a read's bytes that is added to the sum while time is measured: its two ends, which
-/// cost next to nothing.
+/// Returns the sum of those bytes of a read that are added while time is measured: its two ends, which cost
+/// next to nothing.
 #[inline]
 pub(super) fn sample(bytes: &[u8]) -> u64 {
     let word = |part: &[u8; 8]| u64::from_le_bytes(*part);

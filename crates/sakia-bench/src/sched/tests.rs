@@ -50,8 +50,8 @@ fn run(experiment: &Sched, point: usize, variant: Variant) -> Result<Measured, S
     }
 }
 
-/// Runs every variant at every point, and compares what it came to. Those that this machine has not are
-/// skipped aloud, or denied.
+/// Runs every variant at every point, and compares the results. A variant that this machine does not have
+/// is skipped with a message, or fails the test if skipping is denied.
 fn run_all(options: Options) -> Vec<(Variant, Measured)> {
     let mut experiment = Sched::new(options).unwrap();
     let mut all = Vec::new();

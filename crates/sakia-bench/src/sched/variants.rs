@@ -1,4 +1,4 @@
-//! The ways to do a load, and how long operations and system calls take.
+//! The ways to do a load, and the times of operations and system calls.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,22 +33,22 @@ named! {
         Blocking = "blocking",
         /// A scheduler thread on Linux AIO.
         Aio = "aio",
-        /// The engine, as programs use it from plain threads.
+        /// The engine, as used from plain threads.
         Sakia = "sakia",
-        /// The engine's thread and its ring, and nothing done by plain calls.
+        /// The engine's thread and its ring, without plain calls.
         Ring = "ring",
     }
 }
 
-/// The times that are measured beside the whole.
+/// The times that are measured besides the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Timing {
-    /// Nothing: no clock is read.
+    /// None: no clock is read.
     Whole,
-    /// How long each operation takes to return.
+    /// The time until each operation returns.
     Operations,
-    /// How long each system call takes.
+    /// The time of each system call.
     Calls,
 }
 
@@ -84,7 +84,7 @@ fn blocking(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Do
         (result, buf)
     })?;
     if timing == Timing::Calls {
-        // Here the operation is the call.
+        // Here the operation is one system call.
         driven.counters.extend(times("pread", &driven.times));
     }
     driven.finish(load, &[("calls", load.operations())])
@@ -132,8 +132,8 @@ fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<D
     )
 }
 
-/// The engine as it is by itself, which may make plain calls on this thread; or its ring, to which each
-/// request is sent, and where nothing is a plain call.
+/// Uses the engine with its defaults, which may make plain calls on this thread; or its ring, to which each
+/// request is sent, without plain calls.
 fn through_engine(
     load: &Load,
     timing: Timing,
@@ -165,7 +165,7 @@ fn through_engine(
     driven.finish(load, &[("plain", plain), ("sent", did.submitted), ("calls", plain)])
 }
 
-/// One operation after the other on a ring of the calling thread, whose enters are timed.
+/// Does one operation after the other on a ring of the calling thread, whose enters are timed.
 fn on_timed_ring(load: &Load, meter: &mut Meter) -> anyhow::Result<Done> {
     let host = TimedHost::default();
     let uring = Uring::from_builder(sakia_ring::Builder::with_host(host.clone()));
@@ -202,16 +202,16 @@ fn until_done<O: driver::Operation>(driver: &Driver, mut op: Op<O>) -> io::Resul
 
 /// A thread's buffers and results.
 struct Thread<B> {
-    /// Memory for reading, and for writing, used again and again. It is away while an operation has it.
+    /// Memory for reading, and for writing, reused for all operations. `None` while an operation has it.
     buffers: [Option<B>; 2],
     sum: u64,
     has_read: bool,
-    /// Nanoseconds of each operation.
+    /// The time of each operation in nanoseconds.
     times: Vec<u64>,
 }
 
 impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
-    /// All of its memory is touched, so that the measured section does not begin with that.
+    /// Touches all of its memory, so that the measured section does not begin with page faults.
     fn new(load: &Load, index: usize, is_timed: bool) -> Self {
         let buffers = [vec![1; load.reads.buffer_bytes()], pattern(load.writes.buffer_bytes())];
         let operations = load.count_of_thread(index) as usize;
@@ -220,7 +220,7 @@ impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
         Self { buffers, sum: 0, has_read: false, times }
     }
 
-    /// Does the operations of the thread with this index, one after the other, by `operate`.
+    /// Does the operations of the thread with this index by `operate`, one after the other.
     fn run(
         &mut self,
         load: &Load,
@@ -346,7 +346,7 @@ fn written(load: &Load) -> anyhow::Result<u64> {
     Ok(total)
 }
 
-/// Has the threads do their operations, each by `operate`. What is measured begins when all are ready.
+/// Has the threads do their operations, each by `operate`. The measured section begins when all are ready.
 fn drive<B>(
     load: &Load,
     timing: Timing,
@@ -359,7 +359,7 @@ where
     let (is_timed, operate) = (timing != Timing::Whole, &operate);
     let threads = thread::scope(|scope| {
         let (ready, are_ready) = mpsc::channel();
-        // Dropped without a word when not all can be started: then the others end.
+        // If not all threads can be started, the senders are dropped, and the others end.
         let mut starts: Vec<Sender<()>> = Vec::new();
         let mut handles = Vec::new();
         for index in 0..load.threads {
@@ -383,7 +383,7 @@ where
         meter.note_threads();
         meter.restart()?;
         for start in &starts {
-            start.send(()).ok(); // one that has failed says so when it is joined
+            start.send(()).ok(); // a thread that has failed reports it when it is joined
         }
         let join = |handle: thread::ScopedJoinHandle<'_, _>| match handle.join() {
             Ok(result) => result,
@@ -400,7 +400,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Mean, standard deviation, median and extremes of times, as counters that begin with `name`.
+/// Returns mean, standard deviation, median and extremes of times, as counters that begin with `name`.
 fn times(name: &str, values: &[u64]) -> Counters {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();

@@ -13,19 +13,19 @@ use crate::net::load::pattern;
 pub(super) type Sockets = Layer<ToyEnclave<Kernel>>;
 pub(super) type Socket = sakia_socket::Socket<ToyEnclave<Kernel>>;
 
-/// Events of a wait of such a loop.
+/// Events of one wait of an event loop.
 const EVENTS: usize = 128;
-/// Memory that a loop of events receives into.
+/// Bytes of memory that an event loop receives into.
 const EVENT_BYTES: usize = 16 << 10;
 /// The sets of `select` for a read.
 const READABLE: Selection = Selection { readable: true, writable: false, exceptional: false };
-/// Those for a write.
+/// The sets of `select` for a write.
 const WRITABLE: Selection = Selection { readable: false, writable: true, exceptional: false };
 /// Writes of iperf3 after a wait.
 const WRITES: usize = 10;
 
-/// Serves `connections` until all have ended; of datagrams, until an empty one comes. Returns the sum of the
-/// bytes of streams that were received.
+/// Serves `connections` until all have ended; datagrams, until an empty one comes. Returns the sum of the
+/// bytes received on streams.
 pub(super) fn serve(
     program: Program,
     sockets: &Sockets,
@@ -50,7 +50,7 @@ fn in_turn(
     connections.iter().try_fold(0, |sum: u64, socket| Ok(sum.wrapping_add(serve(socket)?)))
 }
 
-/// The number of blocks that the load asks for next; none at the end.
+/// Returns the number of blocks that the load requests next; 0 at the end.
 fn asked(socket: &Socket) -> Result<u64, Errno> {
     let mut number = [0; 8];
     let count = socket.recv(&mut number, RecvFlags::WAITALL)?;
@@ -130,7 +130,7 @@ impl<'a> Waiter<'a> {
         Self { sockets, entries, indexes: (0..connections.len()).collect() }
     }
 
-    /// Waits for ever, and puts the connections that are ready into `ready`.
+    /// Waits for ever, and puts the ready connections into `ready`.
     fn wait(&mut self, ready: &mut Vec<usize>) -> Result<(), Errno> {
         ready.clear();
         self.sockets.select(&mut self.entries, None)?;

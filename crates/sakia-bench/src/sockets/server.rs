@@ -18,7 +18,7 @@ use crate::named::Named;
 use crate::net::load::Work;
 use crate::net::{BEGIN, END, Load, done, hear_blocking};
 
-/// Connections that wait to be accepted at most.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// See [`cell::run_cell`](crate::cell::run_cell).
@@ -67,7 +67,7 @@ fn work(variant: Variant, input: &Input, meter: &mut Meter) -> anyhow::Result<Do
     hear_blocking(&control, END)?;
     let counted = || counters(&sockets.host().counts().since(&before));
     let (sum, counters) = match task.order.work {
-        // The load has finished with it; the load's last bytes may still be under way.
+        // The load is done with it, but its last bytes may still be in flight.
         Work::Sources(_) => {
             let sum = join()?;
             meter.end()?;
@@ -89,7 +89,7 @@ fn work(variant: Variant, input: &Input, meter: &mut Meter) -> anyhow::Result<Do
     done(load, &task.order, sum, counters)
 }
 
-/// The socket of a server: one that listens, or one of datagrams.
+/// Returns the socket of a server: a listener, or a datagram socket.
 fn socket(sockets: &Sockets, input: &Input) -> anyhow::Result<Socket> {
     let order = &input.task.order;
     let is_datagrams = matches!(order.work, Work::Datagrams(_));
@@ -98,7 +98,7 @@ fn socket(sockets: &Sockets, input: &Input) -> anyhow::Result<Socket> {
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).context("bind")?;
     if !is_datagrams {
         order.place.tell(socket.fd())?;
-        // A loop of writes leaves it to the kernel to make segments of them, as iperf3 does.
+        // In a loop of writes the kernel makes the segments, as for iperf3.
         let is_sink = matches!(order.work, Work::Sinks(_));
         sockopt::set_tcp_nodelay(socket.fd(), !is_sink).context("cannot set TCP_NODELAY")?;
         socket.listen(BACKLOG).context("listen")?;

@@ -1,4 +1,4 @@
-//! The threads of this process, as `/proc/self/task` has them: the kernel's workers are among them.
+//! The threads of this process, from `/proc/self/task`, which includes the kernel's workers.
 
 use std::fs;
 
@@ -8,24 +8,24 @@ use crate::measure::threads;
 const IOWQ_NAME: &str = "iou-wrk";
 /// An engine's names for the threads of its lanes.
 const LANE_NAMES: [&str; 2] = ["sakia-bounded", "sakia-elastic"];
-/// With more threads than this, they are looked at only when all stand still.
+/// Above this number of threads, each is examined only when their number is stable.
 const FEW: u64 = 256;
 
-/// The threads at a moment.
+/// The numbers of threads at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Threads {
-    /// Those of the program and its libraries.
+    /// Threads of the program and its libraries.
     pub(super) user: u64,
     /// Workers that the kernel made for rings.
     pub(super) iowq: u64,
-    /// Those of them that make calls for an engine, however long these take.
+    /// Those of these workers that make calls for an engine, however long the calls take.
     pub(super) lane: u64,
-    /// All others of them that wait for storage, in a sleep that no signal ends.
+    /// Those of the others that wait for storage, in a sleep that no signal ends.
     pub(super) stalled: u64,
 }
 
 impl Threads {
-    /// Those that there are. One that ends meanwhile may be left out.
+    /// Counts the existing threads. One that ends meanwhile may be left out.
     pub(super) fn now() -> Self {
         let mut threads = Self::default();
         for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -35,9 +35,9 @@ impl Threads {
         threads
     }
 
-    /// Adds the thread that a line of `stat` is about.
+    /// Adds the thread of a line of `stat`.
     fn add(&mut self, stat: &str) {
-        // The name, in parentheses, may hold anything, parentheses included.
+        // The name, in parentheses, may contain anything, parentheses included.
         let Some((before, after)) = stat.rsplit_once(") ") else { return };
         let name = before.split_once(" (").map_or("", |(_, name)| name);
         if name.starts_with(IOWQ_NAME) {
@@ -53,7 +53,7 @@ impl Threads {
     }
 }
 
-/// The most that were seen.
+/// The largest numbers seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Census {
     pub(super) threads_max: u64,
@@ -63,7 +63,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Counts the threads, and looks at them where they are few.
+    /// Counts the threads, and examines them if they are few.
     pub(super) fn look(&mut self) {
         let count = threads();
         self.threads_max = self.threads_max.max(count);
@@ -72,12 +72,12 @@ impl Census {
         }
     }
 
-    /// Of the threads that there were at a time, those that the kernel did not make.
+    /// Returns the largest number of threads at a time that the kernel did not make.
     pub(super) fn user_max(&self) -> u64 {
         self.user_max.max(self.threads_max.saturating_sub(self.iowq_max))
     }
 
-    /// Looks at each thread.
+    /// Examines each thread.
     pub(super) fn look_closely(&mut self) -> Threads {
         let threads = Threads::now();
         self.threads_max = self.threads_max.max(threads.user + threads.iowq);

@@ -4,13 +4,13 @@
 //! process, and the two talk over a socket:
 //!
 //! 1. The run opens its files, connects, and waits.
-//! 2. The keeper closes the gate, and says so. No read is answered from now on.
-//! 3. The run begins all reads, waits until nothing changes any more, counts its threads, and says so.
+//! 2. The keeper closes the gate, and reports it. No read is answered from now on.
+//! 3. The run begins all reads, waits until nothing changes any more, counts its threads, and reports it.
 //! 4. The keeper opens the gate, and drops it when the run hangs up.
 //!
-//! A process that died cannot go away while one of its threads is in a read that is held back, and its end of
-//! the socket stays open. So the keeper also checks that the process is alive. It drops the gate if the
-//! process has died, or if the run does not answer for too long.
+//! A process that died cannot disappear while one of its threads is in a held read, and its end of the socket
+//! stays open. So the keeper also checks that the process is alive. It drops the gate if the process has
+//! died, or if the run does not answer for too long.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,12 +25,12 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use sakia_bench_support::fuse;
 
-/// How long a gate is held, unless the run says that it has seen enough.
+/// The longest time that a gate is held, unless the run opens it.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the keeper looks whether the run is still there.
+/// The interval of the keeper's checks of the run.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Says that the gate is closed, or is to be opened.
+/// The message that the gate is closed, or is to be opened.
 const TURN: [u8; 1] = *b"!";
 
 /// Holds answers for one run after the other.
@@ -55,7 +55,7 @@ impl Keeper {
         let there = listener.try_clone()?;
         let thread = thread::Builder::new().spawn(move || {
             while let Ok((stream, _)) = there.accept() {
-                // A run that hangs up, or has gone: the gate goes with it.
+                // An error means that the run has hung up, or ended: the gate is dropped with it.
                 serve(stream, &hold).ok();
             }
         })?;
@@ -70,7 +70,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // No connection comes any more, which ends the wait for one.
+        // Shutting down the listener ends the wait for a connection.
         let ended = shutdown(&self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take().filter(|_| ended.is_ok()) {
             thread.join().ok();
@@ -109,28 +109,28 @@ fn is_alive(process: Pid) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// A run's end: while it has this, and has not opened it, nothing is answered.
+/// A run's end of the connection: while it exists and was not opened, nothing is answered.
 #[derive(Debug)]
 pub(super) struct Held(UnixStream);
 
 impl Held {
-    /// Waits until nothing is answered any more.
+    /// Waits until no read is answered any more.
     ///
     /// # Errors
-    /// There is no keeper, or it hung up.
+    /// There is no keeper, or it has hung up.
     pub(super) fn hold(socket: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot have the gate held at {}", socket.display());
         let mut stream = UnixStream::connect(socket).with_context(context)?;
         let mut turn = [0];
         stream.read_exact(&mut turn).with_context(context)?;
-        ensure!(turn == TURN, "the keeper of the gate says what it never says");
+        ensure!(turn == TURN, "the keeper of the gate sent an unknown message");
         Ok(Self(stream))
     }
 
-    /// Lets all be answered.
+    /// Opens the gate: all reads are answered.
     ///
     /// # Errors
-    /// The keeper hung up.
+    /// The keeper has hung up.
     pub(super) fn open(&mut self) -> io::Result<()> {
         self.0.write_all(&TURN)
     }

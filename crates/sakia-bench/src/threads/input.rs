@@ -1,4 +1,4 @@
-//! The slow places with their files: one for each read, so that no read is ahead for another.
+//! The slow places with their files: one for each read, so that no read fetches the data of another ahead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use crate::scratch;
 const SEED: u64 = 0x5aa1_a001;
 /// Bytes of a block of the disk's file system.
 const BLOCK_BYTES: u64 = 4096;
-/// Bytes of the disk beyond twice the size of its files: for its journal, and the rest.
+/// Bytes of the disk besides twice the size of its files: for its journal, and so on.
 const SPARE_BYTES: u64 = 64 << 20;
-/// Bytes that may be dirty on it: enough for files to be made at once.
+/// Bytes that may be dirty on it: enough to make the files without waiting.
 const DIRTY_BYTES: u64 = 64 << 20;
-/// Requests that the kernel takes for a disk with a long queue: the most that it has.
+/// The requests that the kernel queues for a disk with a long queue: the maximum.
 const REQUESTS_MAX: u32 = 2048;
 
-/// A slow place with files in it. All goes with it.
+/// A slow place with files in it, all removed with the value.
 #[derive(Debug)]
 pub(super) struct Input {
     /// The directory with the files.
     pub(super) directory: PathBuf,
-    /// The keeper of the gate of a place that can be held, who has the place.
+    /// The keeper of the gate, if the place has one. It owns the place.
     keeper: Option<Keeper>,
     _removed_with_it: Option<TempDir>,
     /// The sum that reading all files must give.
@@ -38,7 +38,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Makes the place and its files. The keeper of its gate waits in `scratch`.
+    /// Makes the place and its files. The keeper of its gate listens in `scratch`.
     ///
     /// # Errors
     /// The place or its files cannot be made.
@@ -80,12 +80,12 @@ impl Input {
     }
 }
 
-/// The name of a file.
+/// Returns the name of a file.
 pub(super) fn name(index: usize) -> String {
     index.to_string()
 }
 
-/// The bytes of a file.
+/// Returns the bytes of a file.
 fn content(index: usize, size_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![0; size_bytes];
     Rng::with_seed(SEED ^ index as u64).fill(&mut bytes);
@@ -122,7 +122,7 @@ fn fuse(options: &Options) -> anyhow::Result<(Fuse, u64)> {
     Ok((fuse, sum))
 }
 
-/// Why a place could not be made, and who could.
+/// Returns the error of a place that could not be made, with its requirements.
 fn cannot(what: &str, error: &PlaceError) -> anyhow::Error {
     let who = if error.is_missing() {
         "; it takes root, /dev/fuse, loop devices and mkfs.ext4, and --path DIR does without"
@@ -132,8 +132,8 @@ fn cannot(what: &str, error: &PlaceError) -> anyhow::Error {
     anyhow!("cannot make {what}: {error}{who}")
 }
 
-/// Makes the files, writes them to the device, and returns what they come to. In the order of the reads, so
-/// that neighbors there are neighbors on the device.
+/// Makes the files, writes them to the device, and returns their sum. They are made in the order of the
+/// reads, so that neighbors there are neighbors on the device.
 fn make_files(
     directory: &Path,
     options: &Options,

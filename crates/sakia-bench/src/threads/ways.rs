@@ -1,8 +1,8 @@
-//! The ways to have many reads under way, and how their threads are counted.
+//! The ways to have many reads in flight, and the count of their threads.
 //!
 //! The process's first thread reads nothing: it starts the others, waits until nothing changes any more,
-//! counts, has the gate opened, and goes on counting until all is read. So it is the one thread that an idle
-//! process has, and all others are those that the reads take.
+//! counts, has the gate opened, and goes on counting until all reads are done. So it is the one thread of an
+//! idle process, and all others belong to the reads.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -33,20 +33,20 @@ use crate::measure::{Meter, threads};
 pub(super) const POOL_THREADS: usize = 512;
 /// Stack of a thread that reads.
 const STACK_BYTES: usize = 64 << 10;
-/// Descriptors that a process has beside those of the files.
+/// Descriptors of a process besides those of the files.
 const SPARE_FILES: u64 = 64;
 
-/// So many threads that are started one after the other are counted again.
+/// Threads are counted each time this many were started.
 const LOOK_AFTER: usize = 64;
-/// How often it is looked whether anything has changed.
+/// The interval of checks for changes.
 const LOOK: Duration = Duration::from_millis(50);
-/// Nothing changes any more if nothing has for so long.
+/// The time without changes after which none is expected any more.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Progress of the reads, reported by the reading threads to the first one.
 struct Reads {
     total: usize,
-    /// Those that a thread has asked the kernel for, or the engine.
+    /// The number of reads that a thread has requested from the kernel, or from the engine.
     begun: AtomicUsize,
     ended: AtomicUsize,
     sum: AtomicU64,
@@ -60,7 +60,7 @@ impl Reads {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A read is over: of the file with this number.
+    /// Records the end of the read of file number `index`.
     fn end(&self, index: usize, result: io::Result<&[u8]>) {
         match result {
             Ok(bytes) => {
@@ -68,7 +68,7 @@ impl Reads {
             }
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot read file {index}"));
-                self.error.set(error).ok(); // the first is reported
+                self.error.set(error).ok(); // only the first error is reported
             }
         }
         if self.ended.fetch_add(1, Ordering::AcqRel) + 1 == self.total {
@@ -85,7 +85,7 @@ impl Reads {
     }
 
     /// # Errors
-    /// That of the first read that failed.
+    /// The error of the first read that failed.
     fn check(&self) -> anyhow::Result<()> {
         self.error.get().map_or(Ok(()), |error| bail!("{error:#}"))
     }
@@ -97,15 +97,15 @@ struct Readers {
     threads: Vec<JoinHandle<()>>,
     /// The barrier at which threads without more work wait for the end, with the first thread.
     end: Option<Arc<Barrier>>,
-    /// Open until all is counted: closing a file may take a thread, too.
+    /// Open until all threads are counted: closing a file may take a thread, too.
     files: Arc<Vec<File>>,
-    /// The same, of an engine.
+    /// The same for files of an engine.
     engine_files: Vec<engine::File>,
-    /// Ended after its users.
+    /// Ended after the threads that use it.
     engine: Option<engine::Engine>,
 }
 
-/// Reads all files, and counts the threads that it takes.
+/// Reads all files, and counts the threads for that.
 pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::Result<Done> {
     let files = open_cold(task)?;
     let idle = threads();
@@ -180,7 +180,7 @@ fn open_cold(task: &Task) -> anyhow::Result<Vec<File>> {
     (0..task.reads).map(open).collect()
 }
 
-/// Has the process allowed that many descriptors.
+/// Raises the process's limit of descriptors for this many files.
 fn raise_limit(files: u64) -> anyhow::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("getrlimit")?;
     if soft >= files {
@@ -192,7 +192,7 @@ fn raise_limit(files: u64) -> anyhow::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, files, hard).context("setrlimit")
 }
 
-/// Waits until all reads are begun, or no more, and no thread comes or goes.
+/// Waits until all reads have begun, or none begins any more, and the number of threads is stable.
 fn wait_until_quiet(reads: &Reads, census: &mut Census) {
     let look = || (reads.begun.load(Ordering::Relaxed), reads.ended(), threads());
     let (mut seen, mut since) = (look(), Instant::now());
@@ -219,7 +219,7 @@ fn at_rest(reads: &Reads, readers: &Readers, census: &mut Census) -> Counters {
     counted
 }
 
-/// So many threads, which take one file after the other, or with `is_each` one and no more.
+/// Starts `count` threads, which take one file after the other, or with `is_each` one only.
 fn plain(
     files: Vec<File>,
     size: usize,
@@ -232,7 +232,7 @@ fn plain(
     let end = (!is_each).then(|| Arc::new(Barrier::new(threads + 1)));
     let mut readers = Readers { files: Arc::new(files), end, ..Readers::default() };
     for index in 0..threads {
-        // If nothing is held back, the first threads end before the last ones begin.
+        // If nothing is held, the first threads end before the last ones begin.
         if is_each && index % LOOK_AFTER == LOOK_AFTER - 1 {
             census.look();
         }
@@ -261,7 +261,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>>
     thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("cannot start a thread")
 }
 
-/// An engine with all options as they are by themselves, but for the backend, and one thread that awaits all
+/// Returns readers on an engine with default options, but for the backend, with one thread that awaits all
 /// reads at the same time.
 fn an_engine(
     policy: Policy,

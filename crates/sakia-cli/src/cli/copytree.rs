@@ -19,8 +19,8 @@ use super::notes::{COPYTREE_NOTES, bench_json_help};
 ///
 /// Trees: small has 117,649 files of 4 KiB, large 780 of 1 MiB, source 32,000 with the sizes of source code,
 /// file is one of --size bytes; or the path of a tree, with a slash in it. Places: tmpfs; ext4, on a disk in
-/// memory; ext4-nojournal; disk, beside the source; or the path of a directory. Mounted ones take root.
-/// Missing ones are reported, and left out.
+/// memory; ext4-nojournal; disk, beside the source; or the path of a directory. File systems that have to be
+/// mounted require root. Places that are unavailable are reported, and left out.
 ///
 /// The exit status is 0 if everything was measured and all copies are complete, 1 if something failed, 2 for
 /// wrong usage. A program that is not installed is no failure.

@@ -10,23 +10,23 @@ use super::bytes;
 use super::experiments::{CommonArgs, FILE_BYTES_MAX, default_directory, or, parse_named};
 use super::notes::{BASELINE_NOTES, COSTS_NOTES, bench_json_help};
 
-/// A system call, a switch of threads, an entry of a ring, a wake, a switch of tasks, an event: one of each
+/// The cost of one system call, thread switch, ring entry, wake, task switch, and event
 ///
-/// call is getppid. switch is a thread that wakes another one on the same processor, and sleeps. wake is a
-/// task that wakes one on another thread of a runtime; yield one that lets another one of its thread run.
-/// nop-1, nop-8 and nop-64 are no-ops through a driver on the ring, so many at a time. nop-64-recorded is
-/// the same while a recording is on, nop-64-measured while latencies are measured. event is an event of a
-/// program's own in a recording, event-off the same without one.
+/// call is getppid. In switch a thread wakes another one on the same processor, and sleeps. In wake a task
+/// wakes a task of another thread of a runtime; in yield it lets another one of its thread run. nop-1, nop-8
+/// and nop-64 are no-ops through a driver on the ring, 1, 8 or 64 at a time. nop-64-recorded is the same
+/// while a recording is on, nop-64-measured while latencies are measured. event is an event of the program's
+/// own in a recording, event-off the same without a recording.
 ///
-/// The figures tell where an operation's time goes on this machine, and which way of waiting is worth its
-/// price: an operation that takes less than a switch is done in place.
+/// The figures show where an operation's time goes on this machine, and which way of waiting pays: an
+/// operation that takes less than a switch is best done in place.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(COSTS_NOTES))]
 pub(super) struct CostsArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
 
-    /// How often a run does each; 102400, or 12800 with --quick
+    /// Operations of each kind in a run; 102400, or 12800 with --quick
     ///
     /// Rounded up to a multiple of 64.
     #[arg(long, value_name = "COUNT")]
@@ -51,20 +51,20 @@ impl CostsArgs {
     }
 }
 
-/// Raw reads and writes of a place, and cp -r of a tree: figures to read others against
+/// Raw reads and writes in a directory, and cp -r of a tree: figures to compare others with
 ///
-/// direct reads and writes a file past the page cache, buffered through it: 1 MiB at a time from begin to
-/// end, and 4 KiB at random places. cp copies 3,905 files of 4 KiB. None of it is Sakia's: the figures say
-/// what the place does, so that a slow experiment can be told from a slow disk, and figures of two days or
-/// two machines be compared in parts of these. Take them in the directory of the other experiment, at about
-/// the same time, and keep both in one file:
+/// direct reads and writes a file bypassing the page cache, buffered through it: 1 MiB at a time from
+/// beginning to end, and 4 KiB at random offsets. cp copies 3,905 files of 4 KiB. None of this uses Sakia:
+/// the figures describe the directory's disk, so that a slow experiment can be distinguished from a slow
+/// disk, and figures of two days or two machines can be compared relative to these. Take them in the
+/// directory of the other experiment, at about the same time, and keep both in one file:
 ///
 /// sakia bench baseline --dir DIR --keep results.jsonl
 ///
 /// sakia bench copytree --place DIR --keep results.jsonl
 ///
 /// A copy cannot be faster than the slower one of the reads and writes here, unless the page cache has one of
-/// them. If baseline itself differs from day to day, what differs is the machine.
+/// them. If baseline itself differs from day to day, the machine differs.
 #[derive(Debug, Args)]
 #[command(after_long_help = bench_json_help(BASELINE_NOTES))]
 pub(super) struct BaselineArgs {
@@ -76,7 +76,7 @@ pub(super) struct BaselineArgs {
     #[arg(value_parser = bytes(baseline::SIZE_BYTES_MIN, FILE_BYTES_MAX))]
     size: Option<u64>,
 
-    /// Directory for the files; where this program was built, or the directory for temporary files
+    /// Directory for the files; by default that of the program's build, or else the one for temporary files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 

@@ -313,8 +313,8 @@ struct Cells(Vec<sockets::Cell>);
 /// or ends; then all threads are counted, including the kernel's workers for rings.
 ///
 /// disk is an ext4 whose disk is held, full the same with a queue that is soon full, fuse a file system in
-/// user space. All of them take root, /dev/fuse, loop devices and mkfs.ext4. With --path only a directory is
-/// needed, and nothing is held.
+/// user space. All of them require root, /dev/fuse, loop devices and mkfs.ext4. With --path only a directory
+/// is needed, and nothing is held.
 ///
 /// The exit status is 0 if everything was measured and all bytes are right, 1 if something failed, 2 for
 /// wrong usage. A variant that this machine does not offer is no failure.
@@ -404,7 +404,7 @@ struct SchedArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     roff: Option<u64>,
 
-    /// The same for writes; 0, or at least the size of a write. They lie behind the reads
+    /// The same for writes; 0, or at least the size of a write. Writes go to offsets after the reads
     #[arg(long, value_name = "BYTES", value_parser = bytes(0, FILE_BYTES_MAX))]
     woff: Option<u64>,
 

@@ -7,21 +7,21 @@ JSON Lines, with --json:
   {\"type\":\"file\", \"path\":…, \"bytes\":…, \"sum\":…}
       A file that was summed.
   {\"type\":\"error\", \"path\":…, \"operation\":\"open\", \"errno\":2, \"message\":…}
-      A file that failed, and in which operation. Without a path: there is no ring, or nothing else to \
-read with, and nothing follows.
+      A file that failed, with the operation. Without a path: the requested backend is unavailable, and \
+no further lines follow.
   {\"type\":\"summary\", \"files\":…, \"errors\":…, \"bytes\":…, \"sum\":…, \"elapsed_ns\":…, \
 \"bytes_per_s\":…, \"reads\":…, \"plain_reads\":…, \"block_bytes\":…, \"depth\":…, \
 \"driver\":\"uring\", \"refusal\":…, \"counters\":{…}}
-      The last line, unless a signal ended the program. Plain reads are those of the reads that were \
-plain calls on the program's own thread. The driver is uring or poll; the refusal is there if the lack \
-of a ring led to poll, and says why. The counters are those of the engine.
+      The last line, unless a signal ended the program. plain_reads counts those of the reads that were \
+plain calls on the program's own thread. The driver is uring or poll; the refusal is the reason, if \
+poll is used for lack of a ring. The counters are those of the engine.
 
 A path that is not UTF-8 is given as \"path_bytes\", in base64, instead of \"path\".";
 
 pub(super) const ENVIRONMENT_HELP: &str = "\
 Environment:
   SAKIA_DRIVER
-      auto (the ring where there is one, else poll; the default), uring (the ring or nothing), poll \
+      auto (the ring if there is one, else poll; the default), uring (the ring, or fail), poll \
 (epoll and threads)";
 
 /// Returns the notes on the JSON output of all experiments, with those of one of them.
@@ -36,20 +36,21 @@ JSON Lines, with --json:
 \"cpu_ns\":…, \"voluntary_switches\":…, \"involuntary_switches\":…, \"threads_max\":…, \
 \"peak_rss_bytes\":…, \"process_wall_ns\":…, \"process_cpu_ns\":…, \"foreign_cores\":…, \
 \"steal_cores\":…, \"noisy\":…, \"sum\":…}}
-      After each run. Processors that other programs, and the host of a virtual machine, took; a run \
-is noisy from 0.15 and 0.05 on. Runs of a round are compared in pairs.
+      After each run. foreign_cores and steal_cores are the processors that other programs, and the \
+host of a virtual machine, took; a run is noisy from 0.15 and 0.05 on. Runs of a round are compared \
+in pairs.
   {{\"type\":\"result\", \"experiment\":…, \"variant\":…, \"params\":{{…}}, \"runs\":…, \
 \"wall_ns\":{{\"median\":…, \"min\":…, \"max\":…}}, \"cpu_ns\":{{…}}, \"voluntary_switches\":…, \
 \"involuntary_switches\":…, \"threads_max\":…, \"peak_rss_bytes\":…, \"ops_per_s\":…, \
 \"bytes_per_s\":…, \"counters\":{{…}}}}
-      For each variant and point, in the end. The counters are those of the run in the middle.
+      For each variant and point, at the end. The counters are those of the run with the median time.
   {{\"type\":\"missing\", \"experiment\":…, \"variant\":…, \"reason\":…}}
       A variant that could not be measured.
   {{\"type\":\"summary\", \"experiment\":…, \"ratios\":[{{\"of\":\"uring/pool\", \"params\":{{…}}, \
 \"wall\":…, \"cpu\":…, \"ci95\":[…,…], \"ci95_cpu\":[…,…], \"cpu_best\":…}}]}}
-      The last line, unless a signal ended the program. Ratios of times, medians over the rounds, and \
-where those of wall and processor time lie with 95 % probability (order statistics); null for fewer \
-than 6 runs. cpu_best: the ratio of the least processor times, whatever the rounds.
+      The last line, unless a signal ended the program. Ratios of times: medians over the rounds, and \
+the intervals that contain those of wall and processor time with 95 % probability (order statistics); \
+null for fewer than 6 runs. cpu_best is the ratio of the smallest processor times of all rounds.
 
 {notes}"
     )
@@ -61,24 +62,25 @@ pub(super) const ECHO_NOTES: &str = "The params are connections and message_byte
 pub(super) const UDP_NOTES: &str = "The params are in_flight and datagram_bytes.";
 pub(super) const SEND_FILE_NOTES: &str = "The params are file_bytes.";
 pub(super) const SOCKETS_NOTES: &str = "\
-The params are cell and exit_us; the counters are the calls of the host by name, and exits, those that left.";
+The params are cell and exit_us; the counters are the calls of the host by name, and exits, the number of \
+those that left the enclave.";
 /// Notes of experiments on connections.
 pub(super) const NETWORK_NOTES: &str = "\
-The machine has one thing more, \"network\":{\"namespace\":…, \"congestion\":…, \"usual\":…, \
-\"processors\":[…,…]}: whether the connections are in a namespace of their own, the congestion \
-control, that of a runtime's sockets where they are not, the processors of server and load or null.";
+The machine also has \"network\":{\"namespace\":…, \"congestion\":…, \"processors\":[…,…]}: whether the \
+connections are in a namespace of their own, the congestion control, and the processors of server and \
+load, or null.";
 pub(super) const THREADS_NOTES: &str = "\
-The params are place, reads and size_bytes; the counters say what the threads were.";
+The params are place, reads and size_bytes; the counters are the numbers of threads by kind.";
 pub(super) const SCHED_NOTES: &str = "\
-The params are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is \
-true of mix, direct, cold and sparse.";
+The params are threads, files, read_bytes, reads, read_step_bytes, the same for writes, and those of \
+mix, direct, cold and sparse that are true.";
 pub(super) const COSTS_NOTES: &str = "\
-The param is operations: times are those of so many. The counters of nop-64-recorded and event are events \
+The param is operations: the times are for this number. The counters of nop-64-recorded and event are events \
 and events_lost, those of nop-64-measured latency_ns_p50 and latency_ns_p99.";
 pub(super) const BASELINE_NOTES: &str = "\
 The params are part (sequential-read, sequential-write, random-read, random-write or copy), and size_bytes \
 and block_bytes, or files and directories.";
 pub(super) const COPYTREE_NOTES: &str = "\
-The params are tree, place, files, directories, bytes, cores, and what is true of cold, after_delete, \
-article and archive. The counters are what Sakia says of a copy, times in microseconds, and \
-disk_read_bytes, which programs had to wait for.";
+The params are tree, place, files, directories, bytes, cores, and those of cold, after_delete, \
+article and archive that are true. The counters are those that Sakia reports of a copy, times in \
+microseconds, and disk_read_bytes, the bytes from disk that programs had to wait for.";

@@ -304,7 +304,7 @@ fn figure_has_means_and_deviations_in_its_page() {
         [&args[..], &["blocking,sakia", "--sparse", "--report", report.to_str().unwrap()]].concat();
     let ended = sched(&directory, &args);
     ended.assert_quiet_success();
-    for text in ["how long a read takes to return", "sparse", "r 1 kB x2", "sakia/blocking"] {
+    for text in ["time until a read returns", "sparse", "r 1 kB x2", "sakia/blocking"] {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
     let page = fs::read_to_string(report).unwrap();

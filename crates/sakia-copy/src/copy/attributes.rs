@@ -31,7 +31,7 @@ const UNSETTABLE: [Errno; 6] =
 
 /// Facts about a copy that is to get its attributes.
 pub(super) struct Of<'a> {
-    /// The source's.
+    /// The status of the source.
     pub(super) stat: &'a Stat,
     /// The mode to set if the source's is not preserved.
     pub(super) mode: Option<u32>,

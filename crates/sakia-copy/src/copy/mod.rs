@@ -190,7 +190,7 @@ pub(crate) struct Learned {
     no_clone: AtomicBool,
     /// `copy_file_range` does not copy between them.
     no_range: AtomicBool,
-    /// Nor does `sendfile`.
+    /// `sendfile` does not copy between them.
     no_send: AtomicBool,
     /// The non-blocking reads that the source supports.
     pub(crate) reads: SharedCallSupport,
@@ -200,7 +200,7 @@ pub(crate) struct Learned {
 
 /// Facts about a directory.
 pub(crate) struct Facts {
-    /// The source's.
+    /// The status of the source.
     stat: Stat,
     /// Its entries are not copied: it lies on another file system than its parent.
     is_empty: bool,
@@ -225,7 +225,7 @@ struct Target {
     device: u64,
     /// New entries may inherit its group in place of the process's.
     gives_group: bool,
-    /// New directories in it do so, too.
+    /// New directories in it pass the group on, too.
     sets_group: bool,
     /// Knowledge about its file system and the source's.
     learned: Arc<Learned>,

@@ -207,7 +207,7 @@ impl Copy {
     }
 
     /// Repairs a name that was linked to the file that `first` names, if another worker has found an earlier
-    /// copy meanwhile: it may have come too late for that.
+    /// copy meanwhile, and had listed the names to change before this one existed.
     fn catch_up(&self, spot: &Spot<'_>, id: Id, first: &Name) -> sys::Result<()> {
         let crew = spot.fiber.crew();
         let Some(now) = self.links.name(id).filter(|now| !now.is(first)) else { return Ok(()) };

@@ -74,7 +74,7 @@ impl Copy {
         }
         let source = source.try_clone_to_owned().at_source("open")?;
         let target = target.try_clone_to_owned().at_target("open")?;
-        // It may wait for ever, and meanwhile keeps nothing but the files alive.
+        // The pump may wait for ever; meanwhile it keeps only the files alive.
         let crew = Arc::downgrade(fiber.crew());
         let is_stopped = move || crew.upgrade().is_none_or(|crew| crew.is_stopped());
         waiting(fiber, move || Ok(pump(&source, &target, is_stopped))).await.at_source("read")?

@@ -225,7 +225,7 @@ impl<J: Job> Fiber<J> {
     async fn read(&mut self, frame: Rc<Frame<J>>) {
         if frame.is_over() {
             let folder = Arc::clone(&frame.folder);
-            // It keeps the directory open, unless another fiber works on an entry of it.
+            // The frame keeps the directory open, unless another fiber works on an entry of it.
             drop(frame);
             return self.done(Some(&folder));
         }

@@ -50,7 +50,7 @@ pub(super) enum Work<J: Job> {
 pub(crate) struct Worker<J: Job> {
     pub(crate) crew: Arc<Crew<J>>,
     number: usize,
-    /// The next one last.
+    /// Items, the next one last.
     items: RefCell<Vec<Item<J>>>,
     fibers: Cell<usize>,
     tasks: RefCell<Vec<JoinHandle<()>>>,

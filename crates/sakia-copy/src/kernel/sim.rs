@@ -33,7 +33,7 @@ pub(crate) enum Plan {
 
 /// The plan of a thread, and its calls so far.
 #[derive(Default)]
-struct State {
+struct PlanState {
     plan: Option<Plan>,
     calls: Vec<&'static str>,
     /// A callback before the call of this number, from 0.
@@ -41,12 +41,12 @@ struct State {
 }
 
 thread_local! {
-    static STATE: RefCell<State> = RefCell::default();
+    static STATE: RefCell<PlanState> = RefCell::default();
 }
 
 /// Runs `act` with that plan. Also returns the names of the thread's system calls meanwhile.
 pub(crate) fn run<T>(plan: Option<Plan>, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    STATE.set(State { plan, ..State::default() });
+    STATE.set(PlanState { plan, ..PlanState::default() });
     let value = act();
     (value, STATE.take().calls)
 }
@@ -59,7 +59,7 @@ pub(crate) fn run_until<T>(
     act: impl FnOnce() -> T,
 ) -> (T, Vec<&'static str>) {
     let before = Some((call, Box::new(stop) as Box<dyn FnOnce()>));
-    STATE.set(State { plan, before, ..State::default() });
+    STATE.set(PlanState { plan, before, ..PlanState::default() });
     let value = act();
     (value, STATE.take().calls)
 }

@@ -21,7 +21,6 @@ pub(super) struct Handle {
     /// The number of transfers on threads, of this file and its clones; present once it may have clones. The
     /// kernel has one position for all of them, with a lock: a call that moves the position waits for
     /// another one, even if it is non-blocking. A ring does not take the lock.
-    /// already, though asked not to wait. A ring does not take the lock.
     users: OnceLock<Arc<AtomicUsize>>,
 }
 

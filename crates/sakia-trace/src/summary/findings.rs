@@ -8,7 +8,7 @@ use crate::read::{Slice, Trace};
 use crate::sample;
 
 impl Summary {
-    /// Finds them, the weightiest first.
+    /// Collects the findings, the most important first.
     pub(super) fn find(&mut self, trace: &Trace, operations: &[Vec<Operation<'_>>]) {
         if self.lost > 0 {
             self.findings.push(format!(
@@ -25,7 +25,7 @@ impl Summary {
         self.find_delays();
     }
 
-    /// Reads that ask for much more than there is.
+    /// Finds reads that ask for many more bytes than they get.
     fn find_large_buffers(&mut self, operations: &[Vec<Operation<'_>>]) {
         let reads = operations.iter().flatten().filter(|operation| operation.whole.name == "read");
         let got: Vec<(i64, i64)> = reads
@@ -70,7 +70,7 @@ impl Summary {
         ));
     }
 
-    /// Files that one task reads and writes by turns.
+    /// Finds files that one task reads and writes alternately.
     fn find_one_in_flight(&mut self, operations: &[Vec<Operation<'_>>]) {
         let (mut files, mut serial, mut waited) = (0, 0, 0);
         for its in operations {
@@ -78,8 +78,8 @@ impl Summary {
                 if transfers.len() < 2 {
                     continue;
                 }
-                // Calls of the thread itself can only follow each other. That is a fault of the program where
-                // one task reads and writes by turns, which leaves nothing to overlap.
+                // Plain calls of the thread itself can only follow each other. That is a fault of the program
+                // if one task reads and writes alternately, so that nothing can overlap.
                 let is_plain = transfers.iter().all(|transfer| transfer.inner.is_none());
                 if is_plain && !alternates(&transfers) {
                     continue;
@@ -177,12 +177,12 @@ fn samples(trace: &Trace) -> impl Iterator<Item = &Slice> {
     moments.filter(|moment| moment.name == sample::NAME)
 }
 
-/// The transfers of each file that moved bytes, from its opening to its end: a descriptor's number is
-/// used again. Those of its copy are with them, if the same task writes it.
+/// Groups the transfers that moved bytes by file, from its opening to its close, since descriptor numbers are
+/// reused. The writes of a file's copy are in its group if the same task writes it.
 fn by_file<'a>(operations: &'a [Operation<'a>]) -> Vec<Vec<&'a Operation<'a>>> {
     let mut files: Vec<Vec<&Operation<'_>>> = Vec::new();
     let mut open: HashMap<i64, usize> = HashMap::new();
-    // By task, the file that it read last.
+    // By task, the file that it has read last.
     let mut source_of: HashMap<Option<i64>, usize> = HashMap::new();
     for operation in operations {
         match operation.whole.name.as_str() {
@@ -195,7 +195,7 @@ fn by_file<'a>(operations: &'a [Operation<'a>]) -> Vec<Vec<&'a Operation<'a>>> {
             }
             _ if operation.is_transfer() => {
                 if operation.result() <= 0 {
-                    continue; // the look for the end
+                    continue; // the read that finds the end
                 }
                 let task = operation.whole.number("task");
                 let fd = operation.whole.number("descriptor").unwrap_or(-1);
@@ -228,7 +228,7 @@ fn has_overlap(operations: &[&Operation<'_>]) -> bool {
     })
 }
 
-/// Returns whether both reads and writes are here, all of one task.
+/// Returns whether there are both reads and writes, all of one task.
 fn alternates(operations: &[&Operation<'_>]) -> bool {
     let task = |operation: &&Operation<'_>| operation.whole.number("task");
     let has = |name| operations.iter().any(|operation| operation.whole.name == name);
@@ -237,7 +237,7 @@ fn alternates(operations: &[&Operation<'_>]) -> bool {
         && operations.iter().all(|operation| task(operation) == task(&operations[0]))
 }
 
-/// Several operations of a kind, as a sentence has them.
+/// Returns the plural of a kind, for a sentence.
 fn plural(kind: &str) -> String {
     match kind {
         "read" | "write" | "open" | "close" | "list" | "send" | "rename" | "link" => {

@@ -1,9 +1,9 @@
-//! A file that is read, written and sought by way of buffers, with one position.
+//! A buffered file with one position for reads, writes and seeks.
 //!
-//! The position is the file's own. Bytes that are read move it when they are consumed, not when they come
-//! into the buffer; bytes that are written move it when the kernel takes them. So reading and seeking
-//! first wait until what was written has left the buffer; then the position is right, and the reader goes
-//! on from there. It keeps its buffer as long as the position is within it and nothing was written.
+//! The position is the file's own. Reads move it when bytes are consumed, not when they come into the buffer;
+//! writes move it when the kernel takes the bytes. So a read or seek first waits until the written bytes have
+//! left the buffer: then the position is right, and the reader goes on from there. The reader keeps its
+//! buffer as long as the position is within it and nothing was written.
 
 use std::fmt;
 use std::future::Future;
@@ -25,12 +25,12 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// A file that is read, written and sought at its position, by way of buffers. From
 /// [`Compat::file`](super::Compat::file), which gives it the traits.
 ///
-/// It is for regular files and block devices. FIFOs and terminals have no position: a
-/// [`Reader`](crate::io::Reader) or a [`Writer`](crate::io::Writer) takes them. A file opened to append is
-/// written at its end, wherever the position is; it is after the end of what was written then.
+/// It is for regular files and block devices. FIFOs and terminals have no position: use a
+/// [`Reader`](crate::io::Reader) or a [`Writer`](crate::io::Writer) for these. A file opened to append is
+/// written at its end, wherever the position is; afterwards the position is after the written bytes.
 ///
-/// Reads and seeks wait until what was written before has left the buffer, and tell if that failed. Then
-/// they can go on, and the position is after what was written; writing has ended.
+/// Reads and seeks wait until earlier writes have left the buffer, and return their error if they failed.
+/// Then reads and seeks work again, from the position after the written bytes, but writing has ended.
 ///
 /// Closing, which tokio calls shutting down, flushes and leaves the file open. Dropping it closes it, once
 /// everything is written; [`Compat::into_file`](super::Compat::into_file) gives it back.
@@ -62,17 +62,17 @@ const BLOCK_BYTES: usize = 64 << 10;
 pub struct BufferedFile {
     file: Rc<File>,
     reader: Reader<Positional<Rc<File>>>,
-    /// The file offset of the reader's next byte, unless its buffered data may be out of date.
+    /// The file offset of the reader's next byte; `None` if its buffered data may be out of date.
     reader_at: Option<u64>,
-    /// There once something was written.
+    /// `Some` once something was written.
     writer: Option<Writer<Next>>,
-    /// Bytes were put in that are not known to be written.
+    /// Set when bytes were put in that may not be written yet.
     is_dirty: bool,
     /// The tasks that wait for the writer.
     halves: Halves,
-    /// A seek that was begun.
+    /// A seek that has begun.
     seek: Option<Seek>,
-    /// A seek that was asked for by a call that does not wait.
+    /// A seek that was requested by a call that does not wait.
     pending_seek: Option<SeekFrom>,
 }
 
@@ -82,7 +82,7 @@ struct Seek {
     future: Pin<Box<dyn Future<Output = io::Result<u64>>>>,
 }
 
-/// Writes at the file's position, which moves with that.
+/// Writes at the file's position, and moves it.
 struct Next(Rc<File>);
 
 impl AsyncWrite for Next {
@@ -112,7 +112,8 @@ impl BufferedFile {
         }
     }
 
-    /// The file. Its position is not told of; what was written may not be there yet, before a flush.
+    /// Returns the file. Its position is unspecified, and written bytes may not have reached it before a
+    /// flush.
     pub fn get_ref(&self) -> &File {
         &self.file
     }
@@ -127,7 +128,7 @@ impl BufferedFile {
         Ok(Rc::try_unwrap(file).expect("the file is no longer shared"))
     }
 
-    /// Waits for the writer in the name of one half.
+    /// Waits for the writer on behalf of one half.
     fn poll_writer<T>(
         &mut self,
         cx: &Context<'_>,
@@ -138,21 +139,21 @@ impl BufferedFile {
         poll(writer, &mut Context::from_waker(self.halves.register(half, cx)))
     }
 
-    /// Waits until what was put in is written, if something was.
+    /// Waits until the bytes that were put in are written, if there are any.
     fn poll_settle(&mut self, cx: &Context<'_>, half: Half) -> Poll<io::Result<()>> {
         if self.is_dirty {
             let flush = |writer: &mut Writer<_>, cx: &mut Context<'_>| {
                 writer.poll_flush(cx, Level::Accepted)
             };
             let result = ready!(self.poll_writer(cx, half, flush));
-            // After an error there is nothing left that could be written.
+            // After an error nothing is left to write.
             self.is_dirty = false;
             result?;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Ends a seek that was asked for, before something else is done; and forgets one whose future was
+    /// Finishes a requested seek before another operation begins, and forgets a seek whose future was
     /// dropped.
     fn poll_sought(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.pending_seek {
@@ -215,7 +216,7 @@ impl Writable for BufferedFile {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Also when nothing is to be written, to tell an error again.
+        // Also without bytes to write, to report an error again.
         self.is_dirty |= self.writer.is_some();
         self.poll_settle(cx, Half::Writing)
     }

@@ -1,6 +1,6 @@
 //! The parts of a runtime that hyper requires: streams, an executor and a timer.
 //!
-//! [`Compat`] is a stream where it both reads and writes. Connections need not be `Send`: they are tasks of
+//! [`Compat`] is a stream if it both reads and writes. Connections need not be `Send`: they are tasks of
 //! [`sakia::spawn`](crate::spawn), or polled in place.
 //!
 //! # Examples
@@ -83,7 +83,7 @@ impl_write!(rt::Write, poll_shutdown, is_write_vectored);
 pub struct SakiaExecutor;
 
 impl SakiaExecutor {
-    /// An executor.
+    /// Returns an executor.
     pub fn new() -> Self {
         Self
     }
@@ -99,17 +99,17 @@ where
     }
 }
 
-/// Tells hyper when time is over, by the clock of the calling thread's runtime, also if that is virtual.
+/// Gives hyper timeouts by the clock of the calling thread's runtime, also if that is virtual.
 ///
-/// Timeouts of connections need one. It panics where it is used outside of a runtime. What it makes
-/// belongs to the runtime thread on which it was made, though hyper wants it to be `Send`: on another
-/// thread it panics when polled or dropped. Connections on [`Compat`] stay on one thread anyway.
+/// Timeouts of connections need one. It panics when used outside of a runtime. Its timers belong to the
+/// runtime thread on which they were made, though hyper requires `Send`: on another thread they panic when
+/// polled or dropped. Connections on [`Compat`] stay on one thread anyway.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SakiaTimer;
 
 impl SakiaTimer {
-    /// A timer.
+    /// Returns a timer.
     pub fn new() -> Self {
         Self
     }
@@ -132,7 +132,7 @@ impl rt::Timer for SakiaTimer {
     }
 }
 
-/// The time until a moment on the system's clock. The runtime's may be another.
+/// Returns the time until a moment on the system's clock. The runtime's clock may be another.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }

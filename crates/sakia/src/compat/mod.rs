@@ -8,9 +8,10 @@
 //! | `tokio` | the same traits of `tokio::io` | |
 //! | `hyper` | `Read`, `Write` of `hyper::rt` | `hyper::SakiaExecutor`, `hyper::SakiaTimer` |
 //!
-//! Those traits lend a buffer for the time of a poll, while the kernel wants it for the time of an operation.
-//! So what is adapted has buffers of its own, of [`Reader`] and [`Writer`], and bytes are copied once more
-//! than with these themselves. An [`Unbuffered`] connection has none, and makes plain calls instead.
+//! Those traits lend a buffer for the time of a poll, while the kernel needs it for the time of an operation.
+//! So an adapter has buffers of its own, those of [`Reader`] and [`Writer`], and bytes are copied once more
+//! than with these types themselves. An [`Unbuffered`] connection has no buffers, and makes plain calls
+//! instead.
 //!
 //! Like all of this crate, an adapter belongs to the runtime thread on which it was made, and is not `Send`.
 //! Foreign code may poll it anywhere on that thread within the runtime; functions that ask for `Send`, such
@@ -37,7 +38,7 @@ use crate::fs::File;
 use crate::io::{Reader, Streamed, Writer};
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, Stream, TcpStream};
 
-/// Gives what it holds the traits of other ecosystems.
+/// Implements the traits of other ecosystems for the value in it.
 ///
 /// | `T` | reads | writes | seeks |
 /// |---|---|---|---|
@@ -48,13 +49,13 @@ use crate::net::{OwnedReadHalf, OwnedWriteHalf, Stream, TcpStream};
 /// | [`BufferedFile`], by [`Compat::file`] | yes | yes | yes |
 /// | `&mut` one of these | as that | as that | as that |
 ///
-/// Reading is reading of the [`Reader`](crate::io::Reader): a poll that is given up loses no bytes, and
-/// errors come after the bytes before them, with their errno.
+/// Reads are those of the [`Reader`](crate::io::Reader): a poll that is given up loses no bytes, and errors
+/// come after the bytes before them, with their errno.
 ///
-/// An [`Unbuffered`] connection is read and written by plain calls. For all others, writing is writing of the
+/// An [`Unbuffered`] connection is read and written by plain calls. For all others, writes are those of the
 /// [`Writer`](crate::io::Writer):
-/// - A write takes bytes into the buffer, and waits while that is full. That it succeeded does not mean that
-///   the bytes were written.
+/// - A write copies bytes to the buffer, and waits while that is full. Its success does not mean that the
+///   bytes were written.
 /// - Flushing waits until the kernel has all of them, [`Level::Accepted`](crate::io::Level::Accepted).
 /// - Closing, which tokio calls shutting down, writes all of them and closes the sink; but not a
 ///   [`BufferedFile`]. Writes fail with `BrokenPipe` then, and flushes have nothing to do.
@@ -88,7 +89,7 @@ pub struct Compat<T> {
     inner: T,
 }
 
-/// Nothing is pinned here: what is polled is reached by `&mut`.
+/// Nothing is pinned here: the value is used by `&mut`.
 impl<T> Unpin for Compat<T> {}
 
 impl<T> Compat<T> {
@@ -108,15 +109,15 @@ impl<T> Compat<T> {
         &mut self.inner
     }
 
-    /// Gives back what is adapted, with its buffers.
+    /// Gives back the adapted object, with its buffers.
     pub fn into_inner(self) -> T {
         self.inner
     }
 }
 
 impl<S: Stream> Compat<(Reader<Streamed<OwnedReadHalf<S>>>, Writer<OwnedWriteHalf<S>>)> {
-    /// Adapts a connection that is read and written, by way of buffers. Closing ends its sends, and the peer
-    /// may still answer; the connection is closed when the adapter is dropped, too.
+    /// Adapts a connection, for reads and writes by way of buffers. Closing ends its sends, and the peer may
+    /// still answer; dropping the adapter closes the connection, too.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -127,7 +128,7 @@ impl<S: Stream> Compat<(Reader<Streamed<OwnedReadHalf<S>>>, Writer<OwnedWriteHal
 }
 
 impl Compat<(Reader<Streamed<OwnedReadHalf>>, Writer<OwnedWriteHalf>)> {
-    /// [`Compat::stream`] of TCP.
+    /// Adapts a TCP connection; see [`Compat::stream`].
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -137,13 +138,13 @@ impl Compat<(Reader<Streamed<OwnedReadHalf>>, Writer<OwnedWriteHalf>)> {
 }
 
 impl<S: Stream> Compat<Unbuffered<S>> {
-    /// Adapts a connection without buffers: it behaves as those of tokio do. Reads and writes are plain calls
-    /// on what they are lent, and a poll that is given up has done nothing. Bytes that a write took are on
+    /// Adapts a connection without buffers, with the behavior of tokio's connections. Reads and writes are
+    /// plain calls on the caller's buffer, and a poll that is given up has done nothing. Written bytes are on
     /// their way, without a flush and whatever is dropped. Closing ends the sends, and the peer may still
     /// answer.
     ///
-    /// It is for code that never flushes, or relies on what a write says. A call for each piece costs more
-    /// than [buffers](Compat::stream) do, where pieces are small.
+    /// It is for code that never flushes, or relies on the result of a write. For small pieces, a call for
+    /// each costs more than [buffers](Compat::stream) do.
     pub fn unbuffered(stream: S) -> Self {
         Self::new(Unbuffered::new(stream))
     }
@@ -155,10 +156,10 @@ impl Compat<BufferedFile> {
         Self::new(BufferedFile::new(file))
     }
 
-    /// Writes everything that was put in, and gives the file back, at the position that it has here.
+    /// Writes all buffered bytes, and gives the file back, at the position that it has here.
     ///
     /// # Errors
-    /// As for writing. The file is gone then.
+    /// As for writing. The file is closed then.
     pub async fn into_file(self) -> io::Result<File> {
         self.inner.into_file().await
     }

@@ -8,8 +8,8 @@ use crate::io::{Level, Reader, Source, Writer};
 
 /// An object to read from.
 pub trait Readable {
-    /// Moves bytes to `target`, as many as there are and it has room for; waits when there are none. Returns
-    /// how many; 0 at the end.
+    /// Moves the available bytes to `target`, up to its room; waits when there are none. Returns their
+    /// number; 0 at the end.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -25,8 +25,8 @@ pub trait Target {
     /// Copies bytes, for which there is room.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Lets `fill` write to its room, or to a part of it, and say how many bytes it wrote. `fill` is a plain
-    /// call: it fills no other target.
+    /// Lets `fill` write to the target's room, or to a part of it, and return the number of bytes it wrote.
+    /// `fill` is a plain call: it fills no other target.
     fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
         SCRATCH.with_borrow_mut(|scratch| {
             let room = self.room().min(SCRATCH_BYTES);
@@ -37,11 +37,12 @@ pub trait Target {
     }
 }
 
-/// Bytes that are read at a time where there is only room that is not initialized.
+/// Bytes read at a time into room that is not initialized.
 const SCRATCH_BYTES: usize = 8 << 10;
 
 thread_local! {
-    /// Memory for them, zeroed once: zeroing it for each read would take longer than the rest of a short one.
+    /// Memory for such reads, zeroed once: zeroing it for each read would take longer than the rest of a
+    /// short one.
     static SCRATCH: RefCell<[u8; SCRATCH_BYTES]> = const { RefCell::new([0; SCRATCH_BYTES]) };
 }
 
@@ -64,19 +65,19 @@ pub trait Buffered {
     /// Waits until bytes are buffered, or the end is reached.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The bytes that are here already.
+    /// Returns the buffered bytes.
     fn buffered(&self) -> &[u8];
 
-    /// Uses up bytes that are buffered.
+    /// Consumes buffered bytes.
     fn consume(&mut self, count: usize);
 }
 
 /// An object that is written through a buffer.
 pub trait Writable {
-    /// Copies bytes to the buffer, as many as there is room for; waits when there is none.
+    /// Copies bytes to the buffer, up to its room; waits when there is none.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Copies one slice after the other to the buffer, as many bytes as there is room for.
+    /// Copies one slice after the other to the buffer, up to its room.
     fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,
@@ -91,7 +92,7 @@ pub trait Writable {
                         break;
                     }
                 }
-                // Bytes that were taken before are told first; an error comes again.
+                // The bytes taken before count first; the next call returns the error again.
                 _ if done > 0 => break,
                 first => return first,
             }
@@ -99,10 +100,10 @@ pub trait Writable {
         Poll::Ready(Ok(done))
     }
 
-    /// Waits until the kernel has taken all of them.
+    /// Waits until the kernel has taken all buffered bytes.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The same, and nothing comes after.
+    /// Flushes, and ends the writing.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -116,7 +117,8 @@ pub trait Seekable {
     fn pending_seek(&mut self) -> &mut Option<SeekFrom>;
 }
 
-/// Gives an adapter a family's trait of reading from a buffer. The families differ in its path alone.
+/// Implements a family's trait of buffered reading for an adapter. The families differ in the trait's path
+/// alone.
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 macro_rules! impl_buf_read {
     ($buf_read:path) => {
@@ -137,8 +139,8 @@ macro_rules! impl_buf_read {
     };
 }
 
-/// Gives an adapter a family's trait of writing. The families differ in its path, in the name of closing,
-/// and in whether a method tells that writing several slices at once is of use.
+/// Implements a family's trait of writing for an adapter. The families differ in the trait's path, in the
+/// name of closing, and in whether a method tells that vectored writes are of use.
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 macro_rules! impl_write {
     ($write:path, $poll_close:ident $(, $is_vectored:ident)?) => {
@@ -219,7 +221,7 @@ impl<W> Writable for Writer<W> {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Closing flushes, and there is code that flushes again after it.
+        // Closing flushes, and some code flushes again afterwards.
         if self.is_closing() {
             return Writer::poll_close(self, cx);
         }

@@ -1,7 +1,7 @@
 //! A connection for other ecosystems, without buffers of its own.
 //!
-//! A poll makes a plain call that does not wait, on the memory that it is lent; when that would wait, a poll
-//! of the driver tells when to try again. What the stream itself had begun before it was adapted ends first.
+//! A poll makes a non-blocking plain call on the caller's memory. If that would block, a poll of the driver
+//! tells when to try again. Operations that the stream had begun before it was adapted end first.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -13,7 +13,7 @@ use sakia_driver::{Connection, Op, PollEvents, ShutdownHow};
 use super::parts::{Readable, Target, Writable};
 use crate::net::{Stream, TcpStream};
 
-/// Calls in a row that did not have to wait, after which other tasks get their turn.
+/// Calls in a row without a wait, after which other tasks get their turn.
 const CALLS_MAX: u32 = 64;
 
 /// A connection that is read and written as those of other runtimes are, within [`Compat`](super::Compat):
@@ -33,7 +33,7 @@ struct Direction {
     wait: Option<Wait>,
     /// Calls since it waited last.
     calls: u32,
-    /// The last call had less to do than it was asked for, so the next would have to wait.
+    /// Set if the last call moved fewer bytes than asked for, so that the next would have to wait.
     is_done: bool,
 }
 
@@ -41,11 +41,11 @@ struct Direction {
 enum Wait {
     /// The socket to be ready.
     Ready(Op<sakia_driver::Poll>),
-    /// The end of what the stream had begun, its receive ahead above all.
+    /// The end of the operations that the stream had begun, above all its receive ahead.
     Settled(Pin<Box<dyn Future<Output = ()>>>),
 }
 
-/// How far the sends are ended.
+/// The progress of ending the sends.
 enum Close {
     Open,
     Closing(Pin<Box<dyn Future<Output = io::Result<()>>>>),
@@ -67,7 +67,7 @@ impl<S: Stream> Unbuffered<S> {
         &self.stream
     }
 
-    /// Gives the stream back. Nothing that was read or written is left here.
+    /// Gives the stream back. No bytes are left in the adapter.
     pub fn into_inner(self) -> S {
         self.stream
     }
@@ -78,8 +78,8 @@ impl<S: Stream> Unbuffered<S> {
 }
 
 impl Direction {
-    /// Makes `call`, which moves up to `len` bytes, until it does not have to wait, or waits in the way that
-    /// `wait` begins.
+    /// Repeats `call`, which moves up to `len` bytes, until it does not block; in between waits in the way
+    /// that `wait` begins.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -124,7 +124,7 @@ impl Wait {
     }
 }
 
-/// Reads wait for what the stream has begun.
+/// Returns the wait before a read: first for the operations that the stream has begun.
 fn wait_to_read(connection: &Connection) -> Wait {
     if !connection.is_receiving() {
         return Wait::Ready(connection.driver().poll(connection.fd(), PollEvents::READABLE));
@@ -172,7 +172,7 @@ impl<S: Stream> Writable for Unbuffered<S> {
         self.writes.poll(cx, len, || connection.try_send(slices), || wait_to_write(connection))
     }
 
-    /// The kernel has all that was written.
+    /// Returns at once: the kernel has all written bytes.
     fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -188,7 +188,7 @@ impl<S: Stream> Writable for Unbuffered<S> {
                 Close::Closing(closing) => {
                     let result = ready!(closing.as_mut().poll(cx));
                     self.close = Close::Closed;
-                    // As tokio has it: a connection that has broken off has nothing to end.
+                    // As in tokio: a broken connection has nothing to end.
                     return Poll::Ready(match result {
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
                         result => result,

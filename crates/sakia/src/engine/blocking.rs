@@ -1,4 +1,4 @@
-//! Plain calls on the threads for what blocks.
+//! Plain calls on the pool for blocking code.
 
 use std::future::Future;
 use std::io;
@@ -8,28 +8,28 @@ use super::Engine;
 use super::request::{Attempt, Call, Request};
 use crate::blocking::{BlockingHandle, Pool, shared_pool};
 
-/// Threads for calls that another machine or process may never answer.
+/// Threads for calls that depend on another machine or process, which may never answer.
 const REMOTE_THREADS: usize = 64;
 
-/// Plain calls that come to a `T`. See [`Engine::spawn_blocking`].
+/// A blocking call with a result of type `T`. See [`Engine::spawn_blocking`].
 pub struct Blocking<T> {
     engine: Engine,
     calls: Box<dyn Calls<T>>,
     is_remote: bool,
 }
 
-/// A call to a function that blocks.
+/// System calls that may block.
 pub(super) trait Calls<T>: Send {
-    /// Makes them if they take no wait.
+    /// Makes the calls if they do not block.
     fn attempt(&mut self, _engine: &Engine) -> Option<io::Result<T>> {
         None
     }
 
-    /// Makes them, however long they take.
+    /// Makes the calls, however long they block.
     fn block(self: Box<Self>) -> io::Result<T>;
 }
 
-/// Any code.
+/// Code of the caller.
 pub(super) struct Code<F>(pub(super) F);
 
 impl<T, F: FnOnce() -> io::Result<T> + Send> Calls<T> for Code<F> {
@@ -51,8 +51,8 @@ impl Engine {
         self.block_on_pool(Code(f), false)
     }
 
-    /// As [`spawn_blocking`](Engine::spawn_blocking); what a server answers waits where it holds up nothing
-    /// else.
+    /// Runs calls as [`spawn_blocking`](Engine::spawn_blocking) does; calls that a server answers run on
+    /// threads where they delay nothing else.
     pub(super) fn block_on_pool<T: Send + 'static>(
         &self,
         calls: impl Calls<T> + 'static,
@@ -62,7 +62,8 @@ impl Engine {
     }
 }
 
-/// Returns the threads beside the shared ones, so that a server that does not answer delays no other work.
+/// Returns the pool for calls that a server answers, separate from the shared one, so that a server that does
+/// not answer delays no other work.
 pub(super) fn remote_pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| Pool::builder().threads(REMOTE_THREADS).build())
@@ -85,7 +86,7 @@ impl<T: Send + 'static> Call for Blocking<T> {
         Ok(self.calls.block())
     }
 
-    /// Runs it as one of [many](Engine::submit_many).
+    /// Runs the call as one of [many](Engine::submit_many).
     fn run(self, _thread: usize) -> impl Future<Output = Self::Output> + 'static {
         Request::new(self)
     }

@@ -1,8 +1,8 @@
 //! A file that all threads may use.
 //!
-//! Its descriptor belongs to all who have the [`File`], and is lent to the drivers of those threads of the
-//! engine on which it was used. There it is an [`fs::File`], kept under the file's number from the first
-//! request on, with what is learned of it, until the last clone is dropped.
+//! All clones of the [`File`] share its descriptor, which is lent to the drivers of those engine threads on
+//! which it was used. Each of these threads keeps an [`fs::File`] under the file's number, with the facts
+//! learned of it, from its first request until the last clone is dropped.
 
 mod transfer;
 
@@ -32,8 +32,8 @@ use crate::io::{IoBuf, IoBufMut};
 /// A file of an [`Engine`]. Clones are the same open file. Reads and writes are at an offset, any number of
 /// them at a time, from any thread.
 ///
-/// It is closed when the last clone is dropped and no request uses it any more; if the engine's threads have
-/// used it, by them, some time later.
+/// It is closed when the last clone is dropped and no request uses it any more. If the engine's threads have
+/// used it, they close it, some time later.
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -42,13 +42,13 @@ pub struct File {
 struct Inner {
     engine: Engine,
     number: u64,
-    /// Taken at the end only.
+    /// Taken by the destructor only.
     fd: Option<Arc<OwnedFd>>,
     ways: Ways,
-    /// A bit for each thread of the engine, the last one for all beyond, on which it is known.
+    /// A bit for each engine thread on which the file is known; all threads beyond share the last bit.
     known: AtomicU64,
     /// The number of transfers at the position that are under way on threads of the engine. They hold the
-    /// kernel's lock on the position, for which a non-blocking call waits, too.
+    /// kernel's lock on the position, for which even a non-blocking call waits.
     moving: AtomicUsize,
 }
 
@@ -72,7 +72,7 @@ impl Inner {
         self.fd.as_ref().expect("it is taken at the end only")
     }
 
-    /// The file as it is on a thread of the engine, which is the current one.
+    /// Returns the file as the engine's thread `thread` knows it, which must be the current thread.
     fn on_thread(&self, thread: usize) -> io::Result<Rc<fs::File>> {
         if let Some(file) = FILES.with_borrow(|files| files.get(&self.number).cloned()) {
             return Ok(file);
@@ -91,19 +91,19 @@ impl Inner {
         is_free.then_some(&self.ways)
     }
 
-    /// Reads what is there.
+    /// Reads the bytes that are available without waiting.
     #[inline]
     fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
         self.ways_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
     }
 
-    /// Writes what takes no wait.
+    /// Writes as much as is possible without waiting.
     #[inline]
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
         self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
     }
 
-    /// Returns whether the file has more bytes from this position on, as far as the file tells.
+    /// Returns whether the file has more bytes from this position on, as far as it can tell.
     fn has_more(&self, at: At) -> bool {
         has_more(self.fd().as_fd(), at)
     }
@@ -121,7 +121,7 @@ impl Inner {
         self.engine.shared.tally.count(|part| &part.now);
     }
 
-    /// The file as it is on a thread of the engine, and the driver's offset.
+    /// Returns the file as a thread of the engine knows it, and the driver's offset.
     fn at_on_thread(&self, at: At, thread: usize) -> io::Result<(Rc<fs::File>, u64)> {
         check(at)?;
         Ok((self.on_thread(thread)?, at.unwrap_or(CURRENT_POSITION)))
@@ -182,13 +182,13 @@ impl File {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Reads into `buf` from byte `offset` on what is there, here and now: no more than 256 KiB. `None` when
-    /// it may take a wait, or is not asked since it did lately; [`read_at`](File::read_at) is for that.
+    /// Reads up to 256 KiB from byte `offset` on into `buf`, at once, on the calling thread. `None` if that
+    /// may block, or is not tried because it lately would have; use [`read_at`](File::read_at) then.
     ///
     /// `Some(Ok(0))` is the end of the file.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at); so an empty buffer is `EINVAL`.
+    /// As for [`read_at`](File::read_at); so an empty buffer is `EINVAL`.
     #[doc(alias = "RWF_NOWAIT")]
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
         self.try_read_from(buf, Some(offset))
@@ -211,9 +211,9 @@ impl File {
         Some(result)
     }
 
-    /// Writes from byte `offset` on what can be written here and now: no more than 256 KiB. `None` when it
-    /// may take a wait, as on most file systems it may, or was opened to append;
-    /// [`write_at`](File::write_at) is for that.
+    /// Writes up to 256 KiB from byte `offset` on, at once, on the calling thread. `None` if that may block,
+    /// as it may on most file systems, or if the file was opened to append; use [`write_at`](File::write_at)
+    /// then.
     ///
     /// # Errors
     /// As [`write_at`](File::write_at).
@@ -260,8 +260,9 @@ impl File {
     }
 
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which
-    /// moves. It is the kernel's, and so that of all descriptors of the same open file; who reads there
-    /// twice at a time gets the parts in no order. Also for what has no offsets: FIFOs, terminals, sockets.
+    /// moves. The position is the kernel's, and so common to all descriptors of the same open file; two reads
+    /// at a time get their parts in no particular order. Also for files without offsets: FIFOs, terminals,
+    /// sockets.
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
@@ -306,15 +307,15 @@ impl File {
     }
 
     /// Writes all of `buf`, from byte `offset` on, so that it is there after a power failure: as if
-    /// [`sync_data`](File::sync_data) were called for these bytes alone. At the end, if the file was
-    /// opened to append. After an error an unknown part of it is written.
+    /// [`sync_data`](File::sync_data) were called for these bytes alone. A file opened to append is written
+    /// at its end. After an error an unknown part of `buf` is written.
     ///
     /// # Errors
-    /// `EIO`: it could not be made durable; a second attempt that succeeds is no answer then. `WriteZero`:
-    /// the kernel takes nothing. Otherwise as [`write_at`](File::write_at).
+    /// `EIO`: it could not be made durable; a second attempt that succeeds proves nothing. `WriteZero`: the
+    /// kernel takes no bytes. Otherwise as [`write_at`](File::write_at).
     ///
     /// # Kernel
-    /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
+    /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub fn write_durable_at<T: IoBuf + Send>(
         &self,
@@ -351,7 +352,7 @@ impl File {
         self.on_file(|file| file.metadata(), true)
     }
 
-    /// Cuts it off at `len` bytes, or lengthens it by zeros.
+    /// Cuts the file off at `len` bytes, or lengthens it by zeros.
     ///
     /// # Errors
     /// As `ftruncate(2)`.
@@ -404,7 +405,7 @@ impl<T, F: FnOnce(std::fs::File) -> io::Result<T> + Send> Calls<T> for OnFile<F>
     }
 }
 
-/// For calls that are not here.
+/// For system calls that this type does not offer.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.fd().as_fd()
@@ -417,7 +418,7 @@ impl fmt::Debug for File {
     }
 }
 
-/// Refuses offsets that the kernel has not, and may take for the position.
+/// Refuses offsets that the kernel does not support, or may take for the position.
 #[inline]
 fn check(at: At) -> io::Result<()> {
     match at {

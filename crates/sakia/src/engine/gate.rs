@@ -1,4 +1,4 @@
-//! A gate that admits callers until it is closed, and then reports when the last one has left.
+//! A gate that admits requests until it is closed, and then reports when the last one is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,20 +8,20 @@ use event_listener::Event;
 use super::Engine;
 use crate::task::wait_until;
 
-/// Counts requests under way. Closed, it lets none in.
+/// Counts requests under way. Once closed, it admits none.
 #[derive(Default)]
 pub(super) struct Gate {
     /// Requests under way, and [`CLOSED`].
     state: AtomicUsize,
-    /// Told when it is closed and the last request is over.
+    /// Notified when the gate is closed and the last request is over.
     empty: Event,
 }
 
-/// Set in the state when nothing is to come in any more.
+/// Set in the state when no request is to be admitted any more.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Gate {
-    /// Requests under way.
+    /// Returns the number of requests under way.
     pub(super) fn live(&self) -> usize {
         self.state.load(Ordering::Relaxed) & !CLOSED
     }
@@ -46,20 +46,20 @@ impl Gate {
         }
     }
 
-    /// Closes it, and waits until all have left.
+    /// Closes the gate, and waits until the last request is over.
     pub(super) async fn stop(&self) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         wait_until(&self.empty, || self.state.load(Ordering::Acquire) == CLOSED).await;
     }
 }
 
-/// A request under way. It keeps the engine, whose threads would end otherwise.
+/// A request under way. It keeps the engine alive, whose threads would end otherwise.
 pub(super) struct Pass {
     pub(super) engine: Engine,
 }
 
 impl Pass {
-    /// `None` when the engine was stopped.
+    /// Admits a request. `None` when the engine was stopped.
     pub(super) fn new(engine: &Engine) -> Option<Self> {
         engine.shared.gate.enter().then(|| Self { engine: engine.clone() })
     }

@@ -1,4 +1,5 @@
-//! Many requests as one: what can be done at once is, and the rest goes to a thread of the engine together.
+//! Many requests as one: those that need no wait are done at once, and the rest goes to one thread of the
+//! engine.
 
 use std::future::Future;
 use std::io;
@@ -9,11 +10,11 @@ use super::Engine;
 use super::request::{Attempt, Call};
 use crate::error::copy_error;
 
-/// Requests of one batch that are under way at a time: enough for any device, and few enough for others to
-/// get their turn between them.
+/// The most requests of one batch that are under way at a time: enough for any device, and few enough for
+/// other requests to get their turn between them.
 const DEPTH: usize = 1024;
 
-/// Requests that are one. See [`Engine::submit_many`](super::Engine::submit_many).
+/// Many requests as one. See [`Engine::submit_many`](super::Engine::submit_many).
 pub struct Many<C: Call> {
     engine: Engine,
     /// In the order of asking.
@@ -30,7 +31,7 @@ impl<C: Call> Many<C> {
         Self { engine: engine.clone(), parts: calls.map(Part::Open).collect() }
     }
 
-    /// Does what takes no wait. Gives back what all came to, if nothing is open then.
+    /// Does all parts that need no wait. Returns the results if all parts are done.
     fn try_all(self) -> Result<Vec<C::Output>, Self> {
         let attempt = |part: Part<C>| match part {
             Part::Open(call) => match call.attempt() {
@@ -62,7 +63,7 @@ impl<C: Call> Call for Many<C> {
         self.try_all().map_or_else(Attempt::Waits, Attempt::Done)
     }
 
-    /// Does the part that needs no wait; the rest is better left to a thread of the engine, where the
+    /// Does the part that needs no wait; the rest is better left to a thread of the engine, where several
     /// operations are under way at the same time.
     fn block(self) -> Result<Self::Output, Self> {
         self.try_all()

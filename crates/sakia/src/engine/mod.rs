@@ -1,17 +1,18 @@
 //! The engine below other runtimes and plain threads: one or more threads with a ring each, which do the
 //! file operations of a whole process.
 //!
-//! An [`Engine`] is shared by all threads. What it offers are [`Request`]s: awaited on any executor they are
-//! done here and now if the page cache has what is asked for, and on a thread of the engine otherwise;
-//! [`wait`](Request::wait)ed for by a plain thread, they are the plain call. What there is only a plain call
-//! for, such as making a directory, is awaited from a thread of the pool for blocking code.
+//! All threads share an [`Engine`], which offers [`Request`]s. A request that is awaited, on any executor, is
+//! done at once on the caller's thread if the page cache has the data, and on a thread of the engine
+//! otherwise. A plain thread that [`wait`](Request::wait)s for a request makes the plain call itself.
+//! Operations that are plain calls only, such as making a directory, are awaited from a thread of the pool
+//! for blocking code.
 //!
-//! 1. A request that has to leave its thread goes into the inbox of one of the engine's, and that is woken if
-//!    it sleeps. It takes all that has queued meanwhile, and submits it once.
-//! 2. There it is a task like any other of the runtime, with its rules for ring and plain call.
+//! 1. A request that has to leave its thread goes into the inbox of an engine thread, which is woken if it
+//!    sleeps. That thread takes all requests that have queued meanwhile, and submits them together.
+//! 2. There the request is a task like any other of the runtime, with its rules for ring and plain call.
 //! 3. Its result goes back through the task's handle, which wakes the caller's task.
 //!
-//! [`Engine::stop`] lets nothing new in and waits for what is under way. The threads end with the last clone.
+//! [`Engine::stop`] refuses new requests and waits for those under way. The threads end with the last clone.
 
 mod blocking;
 mod file;
@@ -98,17 +99,17 @@ struct Shared {
     remotes: Arc<[Arc<Remote>]>,
     /// The inspector's view of the threads.
     shown: Arc<inspect::Shared>,
-    /// Whose turn it is to get a request.
+    /// Selects the thread that gets the next request.
     next: AtomicUsize,
     gate: Arc<Gate>,
     choice: Choice,
     tally: Tally,
     mounts: Arc<Mounts>,
-    /// Of the process whose threads they are: a forked child has none of them.
+    /// The process that has the threads: a forked child has none of them.
     process: ProcessSentinel,
-    /// Tells files apart.
+    /// The number of the next file.
     files: AtomicU64,
-    /// Ended, and waited for, when they are dropped.
+    /// Ended and joined when dropped.
     _threads: Mutex<Vec<Thread>>,
 }
 
@@ -116,15 +117,15 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Requests that were done where they were awaited, without a wait.
+    /// Requests that were done on the thread that awaited them, without a wait.
     pub now: u64,
-    /// Requests that a thread waited for.
+    /// Requests that a plain thread waited for.
     pub waited: u64,
-    /// Requests that went to the engine's threads, or to those for what blocks.
+    /// Requests that went to the engine's threads, or to the pool for blocking code.
     pub submitted: u64,
-    /// Of these, those that are not over.
+    /// Of these, those that are under way.
     pub live: u64,
-    /// Requests that came after the stop, or in a forked child.
+    /// Requests that were refused: made after the stop, or in a forked child.
     pub refused: u64,
 }
 
@@ -147,7 +148,7 @@ impl Builder {
         let mounts = Arc::new(Mounts::new());
         let Started { threads, remotes, shown, choice } = Thread::start_all(&self)?;
         let watched = Arc::clone(&mounts);
-        // Without it, the mounts of now are those that are known.
+        // If the watch fails, the mounts known so far stay in force.
         let watch = move || async move { drop(watched.watch().await) };
         spawn_to(&remotes[0], watch).detach();
         Ok(Engine {
@@ -168,7 +169,7 @@ impl Builder {
 }
 
 impl Engine {
-    /// An engine with one thread, on the best backend that this machine offers.
+    /// Builds an engine with one thread, on the best backend that this machine offers.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -176,7 +177,7 @@ impl Engine {
         Builder::new().build_engine()
     }
 
-    /// The engine of the process, which is built by the first call, with one thread.
+    /// Returns the engine of the process. The first call builds it, with one thread.
     ///
     /// # Errors
     /// As [`new`](Engine::new); the next call tries again.
@@ -207,7 +208,7 @@ impl Engine {
         Inspector { shared: Arc::clone(&self.shared.shown) }
     }
 
-    /// Returns the counters of its threads' drivers: the operations read inline, submitted, punted and so on.
+    /// Returns the counters of its threads' drivers: operations read inline, submitted, punted and so on.
     /// Each thread reports its present counts.
     ///
     /// # Errors
@@ -217,7 +218,7 @@ impl Engine {
         self.run(move || async move {
             let mut counters = Vec::with_capacity(remotes.len());
             for remote in &*remotes {
-                // One that has failed counts no more.
+                // A thread that has failed is left out.
                 let counted = spawn_to(remote, || async { current().driver.counters() }).await;
                 counters.extend(counted);
             }
@@ -225,9 +226,9 @@ impl Engine {
         })
     }
 
-    /// Returns what the drivers of its threads did, together: their counters and, if the engine was built to
-    /// [measure](Builder::latencies) them, the latencies of its operations by kind. A request that needs no
-    /// wait is done on the caller's thread, and no operation.
+    /// Returns the sums over the drivers of its threads: their counters and, if the engine was built to
+    /// [measure](Builder::latencies) them, the latencies of operations by kind. A request that needs no wait
+    /// is done on the caller's thread, and does not count as an operation.
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
@@ -243,8 +244,8 @@ impl Engine {
         })
     }
 
-    /// Runs a future on a thread of the engine, where all of [`fs`](crate::fs) can be used. It is made there,
-    /// by `start`, so that it need not be `Send`.
+    /// Runs a future on a thread of the engine, where all of [`fs`](crate::fs) can be used. `start` makes the
+    /// future on that thread, so that it need not be `Send`.
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
@@ -257,11 +258,12 @@ impl Engine {
         Request::new(Work { engine: self.clone(), start: Box::new(|| Box::pin(start())) })
     }
 
-    /// Makes one request of many. What takes no wait is done at once; the rest goes to one thread of the
-    /// engine, where all of it is under way at the same time. Resolves to what each came to, in their order.
+    /// Makes one request of many. Those that need no wait are done at once; the rest goes to one thread of
+    /// the engine, where all of them are under way at the same time. Resolves to the results, in the order of
+    /// the requests.
     ///
     /// # Panics
-    /// When one of them was polled before.
+    /// When one of the requests was polled before.
     pub fn submit_many<C: Call>(
         &self,
         requests: impl IntoIterator<Item = Request<C>>,
@@ -270,24 +272,25 @@ impl Engine {
         Request::new(Many::new(self, requests.into_iter().map(call)))
     }
 
-    /// Lets no more requests in, which end with `ECANCELED` from now on, and resolves when those under way
-    /// have ended. Files stay open, and can be read and written by [`wait`](Request::wait).
+    /// Refuses new requests, which end with `ECANCELED` from now on, and resolves when those under way have
+    /// ended. Files stay open, and can be read and written by [`wait`](Request::wait).
     pub async fn stop(&self) {
         self.shared.gate.stop().await;
     }
 
-    /// As [`stop`](Engine::stop), and blocks the thread until it is done. Not for threads of the engine.
+    /// As [`stop`](Engine::stop), but blocks the thread until it is done. Threads of the engine must not call
+    /// it.
     pub fn stop_and_wait(&self) {
         block_on(self.stop());
     }
 
-    /// Returns an error if it takes no requests, as far as is known without a pass.
+    /// Returns an error if the engine is known to refuse requests.
     #[inline]
     fn check(&self) -> io::Result<()> {
         if self.shared.gate.is_closed() { Err(self.refuse(Errno::CANCELED.into())) } else { Ok(()) }
     }
 
-    /// Lets a request in.
+    /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
         if !self.shared.process.is_intact() {
             let message = "the engine's threads are those of the parent process";
@@ -319,10 +322,10 @@ impl Pass {
     }
 }
 
-/// A future on a thread of the engine, and what it comes to. See [`Engine::run`].
+/// A future on a thread of the engine, and its result. See [`Engine::run`].
 pub struct Work<T> {
     engine: Engine,
-    /// Makes the future, there.
+    /// Makes the future, on that thread.
     start: Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = T>>> + Send>,
 }
 

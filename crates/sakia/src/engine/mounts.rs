@@ -1,11 +1,10 @@
-//! The facts about mounts that callers need: which of them another machine or process serves, and so may
-//! never answer.
+//! The mounts that another machine or process serves, which may never answer.
 //!
-//! The threads of those who ask do not touch what lies there. The table of mounts is read when an engine
-//! begins, and again whenever it has changed, which a task on one of its threads is told. Where there is no
-//! `/proc` none are known.
+//! Callers' threads do not touch files on such mounts. The mount table is read when an engine begins, and
+//! again whenever it has changed, which a task on one of the engine's threads watches. Without `/proc` no
+//! such mounts are known.
 //!
-//! A mount that was made a moment ago may not be known yet: a caller then waits for its server.
+//! A mount made a moment ago may not be known yet: then a caller waits for its server.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -23,12 +22,12 @@ use crate::executor::current;
 pub(super) struct Mounts {
     /// Set if any mount is remote; read without the lock.
     has_remote: AtomicBool,
-    /// Only these.
+    /// The remote mounts.
     remote: RwLock<RemoteMounts>,
 }
 
 impl Mounts {
-    /// As they are now.
+    /// Returns the mounts as they are now.
     pub(super) fn new() -> Self {
         let mounts = Self::default();
         mounts.read();
@@ -45,8 +44,8 @@ impl Mounts {
         self.has_remote.store(has_remote, Ordering::Release);
     }
 
-    /// Reads the table again whenever it has changed. For a thread of the engine; ends when it cannot be
-    /// watched.
+    /// Reads the table again whenever it has changed. Runs on a thread of the engine; ends when the table
+    /// cannot be watched.
     ///
     /// # Errors
     /// As `open(2)` and `poll(2)`.
@@ -63,7 +62,7 @@ impl Mounts {
         }
     }
 
-    /// Returns whether there is a remote mount. Then paths are looked up with care.
+    /// Returns whether there is a remote mount, so that lookups of paths must not touch it.
     #[inline]
     pub(super) fn has_remote(&self) -> bool {
         self.has_remote.load(Ordering::Acquire)

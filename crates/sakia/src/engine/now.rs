@@ -1,8 +1,8 @@
 //! The non-blocking fast path of the engine, run on the caller's thread.
 //!
-//! Reads and writes refuse to wait (`RWF_NOWAIT`); on file systems in memory, which cannot be asked to, they
-//! are plain calls. Paths are looked up in the cache only (`RESOLVE_CACHED`), and not where a server would
-//! have to be asked. What a file grants is learned from what it answers.
+//! Reads and writes refuse to wait (`RWF_NOWAIT`); on file systems in memory, which do not support that flag,
+//! they are plain calls. Paths are looked up in the dentry cache only (`RESOLVE_CACHED`), and not where a
+//! server would have to be asked. The support of a file is learned from the results of its transfers.
 //!
 //! Source: `preadv2(2)`, `openat2(2)`.
 
@@ -21,21 +21,21 @@ use sakia_driver::{
 use super::Engine;
 use crate::io::IoBufMut;
 
-/// Bytes that are read or written where it is awaited before others have a turn: the copy alone would hold
-/// them up.
+/// Bytes that are read or written on the caller's thread before other tasks have a turn: the copy alone would
+/// delay them.
 pub(super) const BYTES_MAX: usize = 256 << 10;
 
 /// A place in a file: an offset, or with `None` the file's position, which moves.
 pub(super) type At = Option<u64>;
 
-/// The kernel's offset for `preadv2(2)`: -1 is the position.
+/// Returns the kernel's offset for `preadv2(2)`: -1 is the position.
 fn raw(at: At) -> u64 {
     at.unwrap_or(u64::MAX)
 }
 
 /// Flags of files that wait, or bypass the cache.
 const WAITS: OFlags = OFlags::DIRECT.union(OFlags::SYNC).union(OFlags::DSYNC);
-/// The same, of files that are written: where a write is done in two parts, others may append between these.
+/// The same for files that are written: between the two parts of a split write others may append.
 const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 
 /// The way to read, or to write, an open file on the caller's thread; learned from the results.
@@ -46,17 +46,17 @@ struct Way {
 }
 
 impl Way {
-    /// The way of a file with this support.
+    /// Returns the way for a file with this support.
     const fn new(support: CallSupport) -> Self {
         Self { support: SharedCallSupport::new(support), cache_hint: CacheHint::new() }
     }
 
-    /// Returns the support of a file with these flags, of which `waits` make it block.
+    /// Returns the support of a file with these flags; a flag among `waits` makes it block.
     fn of_flags(flags: OFlags, waits: OFlags) -> CallSupport {
         if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
     }
 
-    /// Returns the mode to try a transfer in; `None` if it is not tried.
+    /// Returns the mode for a transfer; `None` if it is not to be tried.
     #[inline]
     fn mode(&self, fd: BorrowedFd<'_>, waits: OFlags) -> Option<CallMode> {
         let support = match self.support.get() {
@@ -72,7 +72,7 @@ impl Way {
         support.mode().filter(|_| is_tried)
     }
 
-    /// Makes a transfer if it does not block: not on files with a flag of `waits`.
+    /// Makes a transfer if it does not block: not on files with a flag among `waits`.
     #[inline]
     fn transfer(
         &self,
@@ -104,8 +104,8 @@ impl Way {
     }
 }
 
-/// Returns whether a file is on a file system in memory, or in memory alone: only these have seals. Needs no
-/// answer from a server.
+/// Returns whether a file is on a file system in memory, or a `memfd`: only these have seals. Needs no answer
+/// from a server.
 pub fn is_in_memory(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
 }
@@ -118,7 +118,7 @@ fn flags(mode: CallMode) -> u32 {
     }
 }
 
-/// The result of a call as this module takes it.
+/// Converts the result of a call to this module's.
 #[inline]
 fn errno_of(result: io::Result<usize>) -> rustix::io::Result<usize> {
     result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -133,25 +133,25 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Of a file that was opened with these flags.
+    /// Returns the ways for a file that was opened with these flags.
     pub(super) fn of_flags(flags: OFlags) -> Self {
         let [read, write] = [WAITS, WRITE_WAITS].map(|waits| Way::new(Way::of_flags(flags, waits)));
         Self { read, write }
     }
 
-    /// Of a file that was opened with no flags of note.
+    /// Returns the ways for a file that was opened with none of the flags that matter here.
     pub fn of_plain() -> Self {
         Self::of_flags(OFlags::empty())
     }
 
-    /// Of a file in memory, which was opened with no flags of note.
+    /// Returns the ways for a file in memory that was opened with none of the flags that matter here.
     fn in_memory() -> Self {
         let way = || Way::new(CallSupport::Any);
         Self { read: way(), write: way() }
     }
 
-    /// Reads what is there, at an offset or with `None` at the position, into parts that are not all empty.
-    /// `None` when that may be less than there is.
+    /// Reads the available bytes, at an offset or with `None` at the position, into parts that are not all
+    /// empty. `None` when the file may have more bytes than that.
     #[inline]
     pub fn read(
         &self,
@@ -168,7 +168,7 @@ impl Ways {
         })
     }
 
-    /// The same into up to `most` bytes of a buffer's room, of which there is some.
+    /// As [`read`](Self::read), into up to `most` bytes of a buffer's room, which must not be empty.
     #[inline]
     pub(super) fn read_into<T: IoBufMut>(
         &self,
@@ -180,7 +180,7 @@ impl Ways {
         self.read_by(fd, at, |how| errno_of(read_plainly(fd, buf, most, at, flags(how))))
     }
 
-    /// The same into several buffers, some of which have room.
+    /// As [`read`](Self::read), into several buffers, some of which must have room.
     pub(super) fn read_into_all<T: IoBufMut>(
         &self,
         fd: BorrowedFd<'_>,
@@ -204,14 +204,14 @@ impl Ways {
             call(how)
         });
         match result? {
-            // The end of the file, or of what was there to be had without waiting.
+            // The end of the file, or only of the bytes that can be had without waiting.
             Ok(0) if mode == CallMode::NonBlocking => is_end(fd, at).then_some(Ok(0)),
             result => Some(result),
         }
     }
 
-    /// Writes as much as takes no wait, at an offset or with `None` at the position. `None` when that may be
-    /// nothing.
+    /// Writes as much as is possible without waiting, at an offset or with `None` at the position. `None`
+    /// when that may be nothing.
     #[inline]
     pub fn write(
         &self,
@@ -235,14 +235,15 @@ fn is_end(fd: BorrowedFd<'_>, at: At) -> bool {
     left(fd, at) == Some(0)
 }
 
-/// Returns whether a regular file has more bytes from this position on. False for a FIFO or the like, which
-/// does not tell.
+/// Returns whether a regular file has more bytes from this position on. False for a FIFO and the like, which
+/// cannot tell.
 #[cold]
 pub(super) fn has_more(fd: BorrowedFd<'_>, at: At) -> bool {
     left(fd, at).is_some_and(|left| left > 0)
 }
 
-/// Bytes from a place to the end of a regular file; others do not say where they end.
+/// Returns the bytes from a place to the end of a regular file; `None` for other files, which have no known
+/// end.
 fn left(fd: BorrowedFd<'_>, at: At) -> Option<u64> {
     let size = regular_size(&rustix::fs::fstat(fd).ok()?)?;
     let at = at.map_or_else(|| rustix::fs::tell(fd), Ok).ok()?;
@@ -254,15 +255,15 @@ fn regular_size(stat: &Stat) -> Option<u64> {
     is_regular.then(|| u64::try_from(stat.st_size).ok()).flatten()
 }
 
-/// The kernel has no `openat2(2)` with `RESOLVE_CACHED`, or a filter forbids it.
+/// Set when the kernel has no `openat2(2)` with `RESOLVE_CACHED`, or a filter forbids it.
 static KEEPS_NO_CACHE: AtomicBool = AtomicBool::new(false);
 
 impl Engine {
-    /// Opens what the cache of names can look up, without waiting for a device, a server or another opener:
-    /// as a mere place in the file system (`O_PATH`), from which metadata can be asked. With `follow` a link
-    /// at the end is followed.
+    /// Opens a path that the dentry cache can resolve, without waiting for a device, a server or another
+    /// opener. The result is an `O_PATH` descriptor, which can be asked for metadata. With `follow` a
+    /// symbolic link at the end is followed.
     ///
-    /// `None`: it may take a wait.
+    /// Returns `None` if it may need a wait.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -274,7 +275,7 @@ impl Engine {
         self.open_now(path.as_ref(), OFlags::PATH | nofollow)
     }
 
-    /// Opens a path that is in the cache of names.
+    /// Opens a path that the dentry cache can resolve.
     pub(super) fn open_now(&self, path: &Path, flags: OFlags) -> Option<io::Result<OwnedFd>> {
         let mounts = &self.shared.mounts;
         if KEEPS_NO_CACHE.load(Ordering::Relaxed) || mounts.may_hold(path) {
@@ -282,7 +283,7 @@ impl Engine {
         }
         let mut resolve = ResolveFlags::CACHED;
         if mounts.has_remote() {
-            // One may lead there.
+            // A symbolic link may lead to a remote mount.
             resolve |= ResolveFlags::NO_SYMLINKS;
         }
         let flags = flags | OFlags::CLOEXEC;
@@ -290,7 +291,7 @@ impl Engine {
             Err(Errno::AGAIN | Errno::INTR) => None,
             Err(Errno::LOOP) if mounts.has_remote() => None,
             Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => {
-                // A path that is wrong in itself is no reason.
+                // An invalid path alone does not mean that the flag is unsupported: the root tells.
                 let root = rustix::fs::openat2(CWD, c"/", OFlags::PATH, Mode::empty(), resolve);
                 KEEPS_NO_CACHE.store(root.is_err(), Ordering::Relaxed);
                 None
@@ -299,7 +300,7 @@ impl Engine {
         }
     }
 
-    /// Opens a file to read it, if that takes no wait: `O_NONBLOCK` is left set.
+    /// Opens a file to read it, if that needs no wait. `O_NONBLOCK` is left set.
     pub(super) fn open_to_read_now(&self, path: &Path) -> Option<io::Result<OpenedNow>> {
         let fd = self.open_now(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         Some(fd.and_then(|fd| {
@@ -311,10 +312,10 @@ impl Engine {
         }))
     }
 
-    /// Opens a regular file to read it, as [`try_lookup`](Engine::try_lookup) would, and nothing else, if
-    /// only for a moment.
+    /// Opens a regular file to read it, in the way of [`try_lookup`](Engine::try_lookup). Other files are not
+    /// opened, or only for a moment.
     ///
-    /// `None`: it may take a wait, or it is something else.
+    /// `None`: it may need a wait, or the file is not regular.
     #[doc(hidden)]
     pub fn try_open_regular(&self, path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
         let path = path.as_ref();
@@ -337,23 +338,23 @@ impl Engine {
 /// A file that was opened without waiting.
 pub(super) struct OpenedNow {
     pub(super) fd: OwnedFd,
-    /// Of a regular file.
+    /// The size, if it is a regular file.
     pub(super) size: Option<u64>,
-    /// Its device, and its number there.
+    /// Its device and inode numbers.
     id: (u64, u64),
-    /// A FIFO or a device: opening it has no end yet.
+    /// Set for a FIFO or a device, whose opening is not complete: it may have to wait for a peer.
     pub(super) waits_for_others: bool,
 }
 
 impl OpenedNow {
-    /// Returns the ways in which it can be read.
+    /// Returns the ways to read it.
     pub(super) fn ways(&self) -> Ways {
-        // A file in memory is on no device that has a major number.
+        // A file in memory is on a device with the major number 0.
         let is_in_memory = rustix::fs::major(self.id.0) == 0 && is_in_memory(&self.fd);
         if is_in_memory { Ways::in_memory() } else { Ways::of_plain() }
     }
 
-    /// Takes `O_NONBLOCK` off.
+    /// Clears `O_NONBLOCK`.
     pub(super) fn into_blocking(self) -> io::Result<OwnedFd> {
         rustix::fs::fcntl_setfl(&self.fd, OFlags::empty())?;
         Ok(self.fd)

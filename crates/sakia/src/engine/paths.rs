@@ -1,7 +1,8 @@
 //! Operations by path: the names of [`std::fs`], and its types.
 //!
-//! Waited for they are `std`'s own calls. Awaited, files are opened and read at once if the caches have them,
-//! and on a thread of the engine otherwise; the rest is `std`'s calls on the pool for blocking code.
+//! A plain thread that waits for a request makes `std`'s own call. When awaited, files are opened and read at
+//! once if the caches have them, and on a thread of the engine otherwise; the other requests make `std`'s
+//! calls on the pool for blocking code.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, IoSliceMut};
@@ -52,7 +53,7 @@ by_path! { at, "path";
     create_dir(path) -> () = std::fs::create_dir;
     /// Makes a directory, and those above it that are missing.
     create_dir_all(path) -> () = std::fs::create_dir_all;
-    /// Removes a name that is not a directory's.
+    /// Removes a file, link, FIFO and so on, but not a directory.
     remove_file(path) -> () = std::fs::remove_file;
     /// Removes an empty directory.
     remove_dir(path) -> () = std::fs::remove_dir;
@@ -60,16 +61,16 @@ by_path! { at, "path";
     remove_dir_all(path) -> () = std::fs::remove_dir_all;
     /// Reads the target of a symbolic link.
     read_link(path) -> PathBuf = std::fs::read_link;
-    /// The path without links and detours.
+    /// Returns the absolute path without links, `.` and `..`.
     canonicalize(path) -> PathBuf = std::fs::canonicalize;
     /// Sets the access rights.
     set_permissions(path; permissions: Permissions) -> () = std::fs::set_permissions;
 }
 
 by_path! { between, "paths";
-    /// Gives something another name.
+    /// Renames a file or a directory.
     rename(from, to) -> () = std::fs::rename;
-    /// Gives a file one more name.
+    /// Makes another hard link to a file.
     hard_link(original, link) -> () = std::fs::hard_link;
     /// Makes a symbolic link.
     symlink(original, link) -> () = std::os::unix::fs::symlink;
@@ -77,7 +78,7 @@ by_path! { between, "paths";
     copy(from, to) -> u64 = std::fs::copy;
 }
 
-/// Asks what is at a path.
+/// The metadata of a path.
 struct Stat {
     path: PathBuf,
     /// Links at the end are followed.
@@ -97,7 +98,7 @@ impl Calls<Metadata> for Stat {
     }
 }
 
-/// Asks whether something is at a path.
+/// The existence of a path.
 struct Exists(PathBuf);
 
 impl Calls<bool> for Exists {
@@ -145,7 +146,7 @@ impl Engine {
         self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
     }
 
-    /// Replaces the contents of a file, or makes it.
+    /// Replaces the contents of a file, and makes the file if there is none.
     ///
     /// # Errors
     /// As [`std::fs::write`]; it names the path. `ECANCELED`: the engine was stopped.
@@ -160,7 +161,7 @@ impl Engine {
         self.block_on_pool(Code(call), is_remote)
     }
 
-    /// Opens a directory, to be asked what it has.
+    /// Opens a directory, to read its entries.
     ///
     /// # Errors
     /// As [`std::fs::read_dir`]; it names the path. `ECANCELED`: the engine was stopped.
@@ -208,7 +209,7 @@ impl Engine {
         File::new(self, file.into())
     }
 
-    /// The contents of a file.
+    /// Returns the contents of a file.
     ///
     /// # Errors
     /// As [`std::fs::read`]; it names the path. `ECANCELED`: the engine was stopped.
@@ -216,7 +217,7 @@ impl Engine {
         self.read_as(path.as_ref(), Ok)
     }
 
-    /// The contents of a file that is text in UTF-8.
+    /// Returns the contents of a file that is text in UTF-8.
     ///
     /// # Errors
     /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
@@ -242,13 +243,13 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    /// Entries of a batch, at most.
+    /// The most entries of a batch.
     pub const BATCH: usize = 512;
 
-    /// The next entries; none at the end of the directory.
+    /// Returns the next entries; none at the end of the directory.
     ///
     /// # Errors
-    /// As `getdents(2)`. Those before the error are lost.
+    /// As `getdents(2)`. Entries before the error are lost.
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
         let next = move || {
@@ -264,7 +265,7 @@ pub struct Open {
     engine: Engine,
     path: PathBuf,
     options: OpenOptions,
-    /// It is open, and its peer at the other end has not come yet.
+    /// `Some` if the file is open, but its peer at the other end has not come yet.
     opened: Option<OwnedFd>,
 }
 
@@ -319,9 +320,9 @@ impl Call for Open {
 pub struct ReadFile<T = Vec<u8>> {
     engine: Engine,
     path: PathBuf,
-    /// It is open, and its first bytes were read.
+    /// `Some` if the file is open and its first bytes were read: the descriptor and these bytes.
     begun: Option<(OwnedFd, Vec<u8>)>,
-    /// Makes of the bytes what the caller wants.
+    /// Converts the bytes to the result.
     convert: fn(Vec<u8>) -> io::Result<T>,
 }
 
@@ -346,7 +347,7 @@ impl<T> ReadFile<T> {
         let count = match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
             Some(Ok(count)) if count == size => return Some(Ok(bytes)),
             Some(Ok(count)) => count,
-            // A failed read fails again there, and the error is reported.
+            // The read is repeated there, fails again, and the error is reported.
             Some(Err(_)) | None => 0,
         };
         bytes.truncate(count);
@@ -354,7 +355,7 @@ impl<T> ReadFile<T> {
         None
     }
 
-    /// Converts what was read; an error names the path.
+    /// Converts the bytes that were read; an error names the path.
     fn end(&self, bytes: io::Result<Vec<u8>>) -> io::Result<T> {
         Ok(bytes.and_then(self.convert).at("read", &self.path)?)
     }

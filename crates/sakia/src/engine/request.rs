@@ -1,4 +1,4 @@
-//! A request: what is to be done, and the three ways to have it done.
+//! A request: an operation, and the three ways to perform it.
 
 use std::future::Future;
 use std::io;
@@ -19,23 +19,23 @@ pub trait Call: Sized + Send + 'static {
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
 
-    /// Does it on this thread if that takes no wait, as far as is known, and has it counted.
+    /// Performs it on this thread if that needs no wait, as far as is known, and counts it.
     #[doc(hidden)]
     fn attempt(self) -> Attempt<Self> {
         Attempt::Waits(self)
     }
 
-    /// Does it by plain calls on this thread, however long they take. Gives itself back where there are none.
+    /// Performs it by plain calls on this thread, however long they take. Returns itself if there are none.
     #[doc(hidden)]
     fn block(self) -> Result<Self::Output, Self> {
         Err(self)
     }
 
-    /// Does it on a thread of the engine, of this number.
+    /// Performs it on the engine's thread number `thread`.
     #[doc(hidden)]
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static;
 
-    /// Sends it to where it is done, or says why not.
+    /// Sends it to the thread that performs it, or returns it with the reason why not.
     #[doc(hidden)]
     fn submit(self) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
         match self.engine().pass() {
@@ -44,11 +44,11 @@ pub trait Call: Sized + Send + 'static {
         }
     }
 
-    /// Returns the result when it cannot be done: its buffers come back.
+    /// Returns the result when the request is refused: its buffers come back.
     #[doc(hidden)]
     fn refuse(self, error: io::Error) -> Self::Output;
 
-    /// Returns the result when there was no thread for it.
+    /// Returns the result when no thread could be started for it.
     ///
     /// # Panics
     /// If the result needs a value that is lost.
@@ -61,20 +61,20 @@ pub trait Call: Sized + Send + 'static {
 /// The outcome of an attempt.
 #[doc(hidden)]
 pub enum Attempt<C: Call> {
-    /// It is done.
+    /// It is complete.
     Done(C::Output),
-    /// A part of it is done, and others are to have a turn before the next.
+    /// A part of it is done; other tasks are to have a turn before the next.
     Begun(C),
-    /// It takes a wait, or may.
+    /// It needs a wait, or may need one.
     Waits(C),
 }
 
-/// Something that an engine is to do. Nothing happens before it is awaited or waited for.
+/// An operation for an engine. Nothing happens before it is awaited or waited for.
 ///
-/// Awaited, on any executor, it is done there if that takes no wait, and by the engine's threads otherwise. A
-/// large transfer is done in parts, between which other tasks have their turn.
+/// When awaited, on any executor, it is performed on the caller's thread if that needs no wait, and by the
+/// engine's threads otherwise. A large transfer is done in parts, between which other tasks have their turn.
 /// Dropping it then cancels a part that may wait for ever, and a part that has not begun; a part that has
-/// begun on a file ends by itself. Buffers stay with the kernel until it is done with them.
+/// begun on a file runs to its end. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
 /// The future panics when it is polled after its end, and when the engine's thread failed for good.
@@ -86,7 +86,7 @@ pub struct Request<C: Call> {
 enum State<C: Call> {
     New(C),
     Submitted(BlockingHandle<C::Output>),
-    /// It could not be sent, and this is what it comes to.
+    /// It could not be sent; its result.
     Refused(C::Output),
     Over,
 }
@@ -99,11 +99,11 @@ impl<C: Call> Request<C> {
         Self { state: State::New(call) }
     }
 
-    /// Blocks the thread until it is done. What there is a plain call for is that call, on this thread, and
-    /// needs no engine: it is done after a stop too.
+    /// Blocks the thread until it is done. If there is a plain call for the operation, that call is made on
+    /// this thread and needs no engine: it works after a stop too.
     ///
     /// # Panics
-    /// On a thread of the engine, if it is none of these.
+    /// On a thread of the engine, if there is no plain call for the operation.
     #[inline]
     pub fn wait(mut self) -> C::Output {
         let Some(call) = self.take_new() else { return block_on(self) };
@@ -114,10 +114,10 @@ impl<C: Call> Request<C> {
         }
     }
 
-    /// Sends it to the engine's threads now, without trying it here. It is under way then, and awaited or
-    /// waited for later.
+    /// Sends it to the engine's threads now, without trying it on this thread. It is then under way, to be
+    /// awaited or waited for later.
     ///
-    /// Work that was begun before stays as it is.
+    /// A request that has begun stays as it is.
     pub fn submit(mut self) -> Self {
         if let Some(call) = self.take_new() {
             self.state = match call.submit() {
@@ -128,7 +128,7 @@ impl<C: Call> Request<C> {
         self
     }
 
-    /// Takes the call, if it was not begun.
+    /// Takes the call, if it has not begun.
     pub(super) fn take_new(&mut self) -> Option<C> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::New(call) => Some(call),
@@ -192,8 +192,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks a plain thread until a future is ready. Also in destructors of thread-locals, where `pollster` and
-/// the like, which keep their wakers in one, panic.
+/// Blocks a plain thread until a future is ready. It also works in destructors of thread-locals, where
+/// `pollster` and similar crates panic, since they keep their wakers in a thread-local.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -1,12 +1,12 @@
-//! The counters of an engine. Threads count apart from each other: a counter that all of them wrote to would
-//! cost more than the calls that it counts.
+//! The counters of an engine. Each thread counts separately: a counter that all of them wrote to would cost
+//! more than the calls that it counts.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::Statistics;
 
-/// Parts of the counters; threads beyond share them.
+/// Parts of the counters; further threads share them.
 const PARTS: usize = 16;
 
 /// Counts of requests.
@@ -15,7 +15,7 @@ pub(super) struct Tally {
     parts: [Part; PARTS],
 }
 
-/// The counts of some of the threads, in cache lines of its own.
+/// The counts of some of the threads, in cache lines of their own.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Part {
@@ -26,7 +26,7 @@ pub(super) struct Part {
 }
 
 impl Tally {
-    /// The part of the calling thread.
+    /// Returns the part of the calling thread.
     #[inline]
     fn part(&self) -> &Part {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +46,7 @@ impl Tally {
         what(self.part()).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sums over all threads. Who is live is not counted here.
+    /// Returns the sums over all threads. Requests under way are not counted here.
     pub(super) fn totals(&self) -> Statistics {
         let sum = |count: fn(&Part) -> &AtomicU64| {
             self.parts.iter().map(|part| count(part).load(Ordering::Relaxed)).sum()

@@ -1,8 +1,8 @@
 //! Group commit: one `fdatasync(2)` for many writers.
 //!
-//! A caller's request for a commit is served by the first sync that begins after it: that covers every write
-//! that had been done by then. While one runs, further requests gather for the next. A task of its own
-//! performs the syncs as long as there are requests, so that a dropped request does not hold up the others.
+//! A request for a commit is served by the first sync that begins after it, which covers every write that was
+//! done by then. While one sync runs, further requests gather for the next. A separate task performs the
+//! syncs as long as there are requests, so that a dropped request does not delay the others.
 //!
 //! A sync that fails is the last one: the kernel may have dropped what it could not write and marked it
 //! clean, so that a later sync would succeed without the data being there.
@@ -21,11 +21,11 @@ use crate::io::transfer::buf_try;
 /// Makes a file durable for many tasks at once.
 ///
 /// Clones refer to the same file. Tasks write, by [`append`](GroupCommit::append) or by
-/// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all that were written before
-/// a sync begins share it.
+/// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all writes made before a sync
+/// begins share that sync.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
-/// committed before is durable; whether later bytes are there is unknown until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. Earlier
+/// commits are durable; whether later bytes exist is unknown until the file is read again.
 ///
 /// The file's contents become durable. The name of a file that was just made needs its directory
 /// [synced](super::Dir::sync), once.
@@ -72,7 +72,7 @@ struct Shared {
     done: Cell<u64>,
     /// The number of the last sync that a caller requested.
     wanted: Cell<u64>,
-    /// The task that syncs is there.
+    /// Set while there is a task that syncs.
     is_running: Cell<bool>,
     /// The errno of the first failure.
     failure: Cell<Option<i32>>,
@@ -104,8 +104,8 @@ impl GroupCommit {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// The file, to be read, or written at offsets of one's own. What is written beyond the end is written
-    /// over by appends.
+    /// Returns the file, to be read, or to be written at offsets of the caller's choice. Appends overwrite
+    /// bytes that were written beyond the end in this way.
     pub fn file(&self) -> &File {
         &self.shared.file
     }
@@ -115,18 +115,18 @@ impl GroupCommit {
         self.shared.end.get()
     }
 
-    /// Syncs so far.
+    /// Returns the number of syncs so far.
     pub fn syncs(&self) -> u64 {
         self.shared.begun.get()
     }
 
-    /// The errno of the failure that ended it, if one did.
+    /// Returns the errno of the failure that ended it, if there was one.
     pub fn failure(&self) -> Option<i32> {
         self.shared.failure.get()
     }
 
-    /// Writes `buf` after all that was appended before, and resolves to where it begins. Appends of several
-    /// tasks are under way at once, each in a place of its own. It is not durable yet.
+    /// Writes `buf` after all earlier appends, and resolves to its offset. Several tasks may append at once,
+    /// each at an offset of its own. The bytes are not durable yet.
     ///
     /// Dropping the future, or an error, may leave a gap: bytes that were never written.
     ///
@@ -151,7 +151,7 @@ impl GroupCommit {
     pub async fn commit(&self) -> io::Result<()> {
         self.check()?;
         let shared = &self.shared;
-        // The one that runs may have begun before the last write was done.
+        // A sync that runs now may have begun before the last write was done.
         let number = shared.begun.get() + 1;
         shared.wanted.set(shared.wanted.get().max(number));
         if !shared.is_running.replace(true) {
@@ -184,7 +184,7 @@ impl GroupCommit {
 }
 
 impl Shared {
-    /// Makes `error` the final one, unless there is one.
+    /// Makes `error` the final one, unless there is one already.
     fn fail(&self, error: &io::Error) {
         let errno = super::os_error(error).unwrap_or(rustix::io::Errno::IO.raw_os_error());
         if self.failure.get().is_none() {

@@ -15,12 +15,11 @@ use super::file::{check_offset, read_to_end};
 use crate::io::transfer;
 
 impl File {
-    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which
-    /// moves past them. Otherwise as [`read_at`](File::read_at); a file without positions is read as it
-    /// comes.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which moves
+    /// past them. A file without positions is read sequentially. Otherwise as [`read_at`](File::read_at).
     ///
-    /// Dropping the future leaves the position where it was; of a file without positions the bytes read by
-    /// then are lost.
+    /// Dropping the future leaves the position unchanged; of a file without positions, bytes already read are
+    /// lost.
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
@@ -70,7 +69,7 @@ impl File {
     /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves past the bytes written; at
     /// the end of a file opened to append. Otherwise as [`write_at`](File::write_at).
     ///
-    /// Dropping the future leaves the position where it was, and some bytes perhaps written.
+    /// Dropping the future leaves the position unchanged, and some bytes may be written.
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at), but for the first.
@@ -78,7 +77,7 @@ impl File {
         self.write_next(buf).await
     }
 
-    /// As [`write`](File::write), of a shared file whose users keep their order themselves.
+    /// As [`write`](File::write), for a shared file whose users order their operations themselves.
     pub(crate) async fn write_next<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
         if self.appends || self.is_stream() {
             let (result, buf) = self.write_explained(buf, CURRENT_POSITION).await;
@@ -116,7 +115,7 @@ impl File {
         transfer::write_all(buf, |rest, _| self.write_next(rest)).await
     }
 
-    /// Moves the file's position, and resolves to where it is then. It may be beyond the end.
+    /// Moves the file's position, and resolves to the new one. It may be beyond the end.
     ///
     /// # Errors
     /// - `EINVAL`: before the beginning, or above `i64::MAX`.
@@ -126,7 +125,7 @@ impl File {
         self.seek_next(position).await
     }
 
-    /// As [`seek`](File::seek), of a shared file whose users keep their order themselves.
+    /// As [`seek`](File::seek), for a shared file whose users order their operations themselves.
     pub(crate) async fn seek_next(&self, position: SeekFrom) -> io::Result<u64> {
         let position = match position {
             SeekFrom::Start(position) => Some(position),
@@ -150,7 +149,7 @@ impl File {
         self.seek(SeekFrom::Start(0)).await.map(|_| ())
     }
 
-    /// The file's position.
+    /// Returns the file's position.
     ///
     /// # Errors
     /// `ESPIPE`: a file without positions.

@@ -20,7 +20,7 @@ use super::paths::read_link_at;
 use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// How many times a lookup is tried when renames by others disturb it.
+/// Attempts at a lookup that others disturb by renames.
 const TRIES: u32 = 64;
 
 /// An open directory. Paths given to it are confined to it: files outside cannot be reached.
@@ -52,7 +52,7 @@ const TRIES: u32 = 64;
 pub struct Dir {
     pub(super) fd: Fd,
     pub(super) driver: Handle,
-    /// As it was opened, for messages.
+    /// The path under which it was opened, for messages.
     pub(super) path: PathBuf,
 }
 
@@ -60,7 +60,7 @@ impl Dir {
     /// Opens a directory. Its own path is not confined.
     ///
     /// # Errors
-    /// `ENOTDIR`: something else. Otherwise as `open(2)`.
+    /// `ENOTDIR`: not a directory. Otherwise as `open(2)`.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -84,7 +84,7 @@ impl Dir {
     /// Opens a directory beneath this one; `.` is this one again.
     ///
     /// # Errors
-    /// As for [`open_with`](Dir::open_with). `ENOTDIR`: something else.
+    /// As for [`open_with`](Dir::open_with). `ENOTDIR`: not a directory.
     pub async fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).await;
@@ -195,8 +195,8 @@ impl Dir {
         moved.await.between("rename", &self.path.join(from), &to_dir.path.join(to))
     }
 
-    /// Makes a symbolic link at `link` beneath this directory. Where it points to is not looked at; lookups
-    /// by a `Dir` do not follow it out.
+    /// Makes a symbolic link at `link` beneath this directory. Its target is not checked; lookups by a `Dir`
+    /// do not follow it out.
     ///
     /// # Errors
     /// `EXDEV`: `link` leads out of the directory. Otherwise as for [`symlink`](super::symlink).
@@ -248,7 +248,7 @@ impl Dir {
         stat.await.map(Metadata::new).at("metadata", &self.path.join(path))
     }
 
-    /// Reads the directory from its beginning. Readings of one `Dir` do not disturb each other.
+    /// Reads the directory from its beginning. Several reads of one `Dir` do not disturb each other.
     ///
     /// # Errors
     /// As for [`read_dir`](super::read_dir).
@@ -258,8 +258,7 @@ impl Dir {
         Ok(ReadDir::new(Self { fd, driver: self.driver.clone(), path: self.path.clone() }))
     }
 
-    /// Makes the directory's names durable: those that were made, removed or moved by operations that have
-    /// resolved.
+    /// Makes the directory's names durable, as made, removed or moved by operations that have resolved.
     ///
     /// # Errors
     /// As for [`File::sync_all`].
@@ -268,12 +267,12 @@ impl Dir {
         sync_directory(&self.driver, &self.fd).await.at("sync directory", &self.path)
     }
 
-    /// The path as it was when the directory was opened.
+    /// Returns the path under which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Closes the directory, and tells how it went. Dropping does the same, a little later.
+    /// Closes the directory, and returns the result. Dropping closes it too, a little later.
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case.
@@ -287,7 +286,7 @@ impl Dir {
         open_resolving(&self.driver, Some(&self.fd), path, flags, 0, resolve).await
     }
 
-    /// The directory that the last part of `path` lies in, and that part.
+    /// Returns the directory that contains the last part of `path`, and that part.
     async fn parent_of(&self, path: &Path) -> io::Result<(Fd, CString)> {
         let name = path.file_name().ok_or(Errno::INVAL)?;
         let name = c_path(Path::new(name))?;
@@ -301,7 +300,7 @@ impl Dir {
     }
 }
 
-/// For calls that are not here.
+/// For system calls that this type does not offer.
 impl AsFd for Dir {
     /// # Panics
     /// On a simulated kernel.
@@ -316,7 +315,7 @@ impl fmt::Debug for Dir {
     }
 }
 
-/// Opens a path with a say in its lookup.
+/// Opens a path with restrictions on its lookup.
 pub(super) async fn open_resolving(
     driver: &Handle,
     directory: Option<&Fd>,
@@ -329,7 +328,7 @@ pub(super) async fn open_resolving(
     let mut tries = TRIES;
     loop {
         match driver.openat2(directory, path.clone(), how).await {
-            // Something was renamed, so that the kernel is not sure that `..` stays within.
+            // Something was renamed meanwhile, so that the kernel cannot tell whether `..` stays within.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => tries -= 1,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
@@ -337,7 +336,7 @@ pub(super) async fn open_resolving(
     }
 }
 
-/// Opens a directory to be read, with `more` flags.
+/// Opens a directory for reading, with `more` flags.
 pub(super) async fn open_directory(
     driver: &Handle,
     directory: Option<&Fd>,
@@ -348,7 +347,7 @@ pub(super) async fn open_directory(
     uninterrupted(async || driver.open(directory, c_path(path)?, flags.bits(), 0).await).await
 }
 
-/// Makes names durable. A file system that has no such thing for directories is taken at its word.
+/// Makes names durable. A file system without such a sync for directories counts as durable.
 pub(super) async fn sync_directory(driver: &Handle, fd: &Fd) -> io::Result<()> {
     match uninterrupted(async || driver.fsync(fd, false).await).await {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! A file opened with `O_DIRECT` moves whole blocks only. The tail of a file that ends within a block is
 //! written and read by way of a second descriptor, which goes through the page cache. The kernel keeps
-//! the two views the same: a direct read or write first writes back, and then drops, what the cache has
+//! the two views the same: a direct read or write first writes back, and then drops, the cached pages
 //! of its range.
 
 use std::cell::OnceCell;
@@ -19,22 +19,22 @@ use super::file::check_offset;
 use super::{File, uninterrupted};
 use crate::io::transfer::{buf_try, read_exact, write_all};
 
-/// Bytes that a direct file is read by to its end.
+/// Bytes of each read when a direct file is read to its end.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The alignment that direct I/O on a file requires. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
-    /// Of the address of a buffer, in bytes.
+    /// Alignment of a buffer's address, in bytes.
     pub memory: usize,
-    /// Of offsets and lengths, in bytes.
+    /// Alignment of offsets and lengths, in bytes.
     pub offset: u64,
 }
 
 /// The state of a file that was opened for direct I/O.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
-    /// Asked for once.
+    /// Queried once.
     alignment: OnceCell<DirectAlignment>,
     /// The second descriptor, opened when there is a tail.
     buffered: OnceCell<Fd>,
@@ -42,7 +42,7 @@ pub(super) struct Direct {
 
 impl File {
     /// Returns the alignment that direct I/O on this file requires; `None` if the file system does not
-    /// support it. 4096 bytes for both if the kernel does not tell, which is before Linux 6.1.
+    /// support direct I/O. 4096 bytes for both if the kernel does not report it, as before Linux 6.1.
     ///
     /// [`AlignedBuf`] is aligned well enough for every file.
     ///
@@ -93,12 +93,12 @@ impl File {
         Ok(*direct.alignment.get_or_init(|| alignment))
     }
 
-    /// The descriptor that goes through the page cache.
+    /// Returns the descriptor that goes through the page cache.
     async fn buffered<'a>(&self, direct: &'a Direct) -> io::Result<&'a Fd> {
         if let Some(fd) = direct.buffered.get() {
             return Ok(fd);
         }
-        // The very same file, whatever its path names by now.
+        // Opens this very file, whatever its path names by now.
         let path = CString::new(format!("/proc/self/fd/{}", self.fd.raw()));
         let path = path.expect("a number has no zero byte");
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
@@ -108,8 +108,8 @@ impl File {
         Ok(direct.buffered.get_or_init(|| fd))
     }
 
-    /// How the next part of a transfer goes, and how many bytes it has: as much as is whole blocks by
-    /// the file itself, the rest by the buffered descriptor.
+    /// Returns the descriptor and the length of the next part of a transfer: whole blocks go by the file
+    /// itself, the rest by the buffered descriptor.
     async fn way<'a>(
         &'a self,
         direct: &'a Direct,
@@ -187,7 +187,7 @@ impl File {
         }
     }
 
-    /// The alignment, if a transfer of `len` bytes may begin at `offset`.
+    /// Returns the alignment, if a transfer of `len` bytes may begin at `offset`.
     async fn begin(
         &self,
         direct: &Direct,
@@ -204,8 +204,8 @@ impl File {
         Err(Misaligned { offset: Some(offset), len, address, alignment }.into())
     }
 
-    /// Adds to an `EINVAL` of direct I/O of `len` bytes which alignment it needed, if that is the reason:
-    /// it is not where there is no room.
+    /// Adds the required alignment to an `EINVAL` of direct I/O of `len` bytes, if misalignment is the
+    /// reason: it is not if the buffer has no room.
     #[cold]
     pub(super) async fn explain(
         &self,
@@ -226,14 +226,14 @@ impl File {
     }
 }
 
-/// The alignment used if the kernel does not tell.
+/// The alignment used if the kernel does not report it.
 const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
 
-/// Direct I/O that is not aligned as the file needs it: the kernel's `EINVAL`, with the reason. It lies
-/// within the [`io::Error`]; [`os_error`](super::os_error) finds the errno.
+/// Direct I/O that is not aligned as the file requires: the kernel's `EINVAL`, with the reason. It is the
+/// inner error of the [`io::Error`]; [`os_error`](super::os_error) finds the errno.
 #[derive(Clone, Debug)]
 pub struct Misaligned {
-    /// `None`: the file's position, which is not known.
+    /// `None`: the file's position, whose offset is unknown.
     offset: Option<u64>,
     len: usize,
     address: usize,
@@ -246,7 +246,7 @@ impl Misaligned {
         self.alignment
     }
 
-    /// `EINVAL`.
+    /// Returns `EINVAL`.
     pub fn raw_os_error(&self) -> i32 {
         Errno::INVAL.raw_os_error()
     }

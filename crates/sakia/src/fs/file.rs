@@ -31,9 +31,9 @@ use crate::io::transfer::{self, buf_try, may_retry, read_exact, retrying};
 /// position (`read`, `write`, `seek`) take `&mut self`, in order; the position is kept here and not in
 /// the kernel, so it stays apart from other descriptors of the same open file.
 ///
-/// It belongs to the runtime thread on which it was opened. Dropping it closes the file with that
-/// thread's next turn; [`close`](File::close) tells how that went. When the runtime has ended,
-/// operations end with `ECANCELED`.
+/// It belongs to the runtime thread on which it was opened. Dropping it closes the file with that thread's
+/// next turn; [`close`](File::close) returns the result. When the runtime has ended, operations end with
+/// `ECANCELED`.
 ///
 /// Errors of reads and writes are the kernel's, with its errno; those of opening name the path.
 ///
@@ -59,9 +59,9 @@ pub struct File {
     pub(super) fd: Fd,
     pub(super) driver: Handle,
     pub(crate) position: Position,
-    /// Opened with `O_APPEND`: the kernel ignores offsets of writes.
+    /// Set if it was opened with `O_APPEND`: the kernel ignores offsets of writes.
     pub(super) appends: bool,
-    /// There when the file was opened with `O_DIRECT`.
+    /// `Some` if the file was opened with `O_DIRECT`.
     pub(super) direct: Option<Box<Direct>>,
 }
 
@@ -124,7 +124,7 @@ impl File {
     /// Makes a file, to read and write it.
     ///
     /// # Errors
-    /// `EEXIST`: there is something of that name, if only a dangling link. Otherwise see
+    /// `EEXIST`: the name exists, if only as a dangling link. Otherwise see
     /// [`OpenOptions::open`].
     ///
     /// # Panics
@@ -133,7 +133,7 @@ impl File {
         OpenOptions::new().read(true).write(true).create_new(true).open(path).await
     }
 
-    /// Begins to say how a file is to be opened.
+    /// Returns options for opening a file.
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
@@ -149,8 +149,8 @@ impl File {
         Self::try_from(OwnedFd::from(file))
     }
 
-    /// Gives the file to `std`, at the position it has here and set to block, when the operations under
-    /// way on it have ended. The number of the descriptor may change.
+    /// Gives the file to `std` once the operations under way on it have ended, at the position it has here,
+    /// and in blocking mode. The descriptor's number may change.
     ///
     /// # Errors
     /// `EMFILE`: a FIFO, or a file with clones of operations under way, needs another descriptor. As
@@ -168,8 +168,8 @@ impl File {
         let fd = match fd {
             Ok(fd) => fd,
             Err(fd) => {
-                // Operations of dropped futures still use it, or the driver watches it. Closing it waits
-                // for them and ends that.
+                // Operations of dropped futures still use the descriptor, or the driver watches it. Closing
+                // it waits for the former and ends the latter.
                 let duplicate = fd.as_fd().try_clone_to_owned()?;
                 self.driver.close(fd).await?;
                 duplicate
@@ -185,7 +185,7 @@ impl File {
         Ok(fd.into())
     }
 
-    /// Another descriptor for the same open file: position, flags and locks are shared.
+    /// Returns another descriptor for the same open file: position, flags and locks are shared.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: no descriptors left.
@@ -203,10 +203,10 @@ impl File {
         })
     }
 
-    /// Closes the file, and tells how it went: waits for operations under way on it, and cancels those
-    /// that may wait for ever. Dropping does the same, a little later, and does not tell.
+    /// Closes the file, and returns the result. It waits for operations under way on the file, and cancels
+    /// those that may wait for ever. Dropping closes it too, a little later, and reports nothing.
     ///
-    /// It says nothing of whether the contents are durable; see [`sync_all`](File::sync_all).
+    /// Success does not mean that the contents are durable; see [`sync_all`](File::sync_all).
     ///
     /// # Errors
     /// As `close(2)`: `EIO`, `ENOSPC` or `EDQUOT` may come from network file systems. The descriptor is
@@ -223,7 +223,7 @@ impl File {
         self.fd.kind() == FileKind::Waiting
     }
 
-    /// One read, by way of this descriptor or another one of the file.
+    /// Reads once, by way of this descriptor or another one of the file.
     pub(super) async fn read_once<T: IoBufMut>(
         &self,
         fd: &Fd,
@@ -234,7 +234,7 @@ impl File {
         retrying(&self.driver, fd, PollEvents::READABLE, buf, read).await
     }
 
-    /// One write.
+    /// Writes once, by way of this descriptor or another one of the file.
     pub(super) async fn write_once<T: IoBuf>(
         &self,
         fd: &Fd,
@@ -246,7 +246,7 @@ impl File {
         retrying(&self.driver, fd, PollEvents::WRITABLE, buf, write).await
     }
 
-    /// The end of a read that is not well, at the first attempt: tried again, or explained.
+    /// Handles the failure of a read's first attempt: retries it, or explains the error.
     async fn read_failed<T: IoBufMut>(
         &self,
         error: io::Error,
@@ -260,7 +260,7 @@ impl File {
         self.explained(Err(error), buf, len, offset).await
     }
 
-    /// The same of a write.
+    /// As [`read_failed`](File::read_failed), of a write.
     async fn write_failed<T: IoBuf>(
         &self,
         error: io::Error,
@@ -274,7 +274,7 @@ impl File {
         self.explained(Err(error), buf, len, offset).await
     }
 
-    /// Of a transfer of up to `len` bytes.
+    /// Explains the error of a transfer of up to `len` bytes.
     pub(super) async fn explained<T: IoBuf>(
         &self,
         result: io::Result<usize>,
@@ -293,9 +293,9 @@ impl File {
     /// The kernel owns `buf` until the future resolves. Dropping the future keeps `buf` alive until
     /// the kernel is done with it. The buffer comes back on error too.
     ///
-    /// Resolves to the number of bytes read; 0 means the end of the file. Fewer than asked for do not. A
-    /// `Vec` that was empty has as many bytes as were read: clear it before the next read, or that asks for
-    /// no more than this one brought.
+    /// Resolves to the number of bytes read; 0 means the end of the file, but fewer than asked for do not. A
+    /// `Vec` that was empty then has as many bytes as were read: clear it before the next read, which would
+    /// otherwise ask for no more than that.
     ///
     /// # Errors
     /// - `EINVAL`: an offset above `i64::MAX`, or a buffer without room (an empty one without capacity).
@@ -332,7 +332,7 @@ impl File {
     /// cache are copied as into any other memory.
     ///
     /// # Errors
-    /// `EFAULT`: a block of another thread's runtime. Otherwise as [`read_at`](File::read_at).
+    /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`read_at`](File::read_at).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
@@ -352,7 +352,7 @@ impl File {
     /// of one.
     ///
     /// # Errors
-    /// `EFAULT`: a block of another thread's runtime. Otherwise as [`write_at`](File::write_at).
+    /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`write_at`](File::write_at).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
@@ -370,7 +370,7 @@ impl File {
     }
 
     /// Fills `buf` (an empty `Vec`: its capacity) with the bytes from `offset` on. On error the buffer has
-    /// what was read before it. To fill a buffer without room is to read nothing, and succeeds.
+    /// the bytes read before it. A buffer without room reads nothing, and succeeds.
     ///
     /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
     /// goes by way of the page cache.
@@ -392,10 +392,10 @@ impl File {
     /// Reads from `offset` to the end of the file, and appends to `buf`.
     ///
     /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an error too.
-    /// A file that others shrink or grow meanwhile ends where it ends when the end is reached.
+    /// If others shrink or grow the file meanwhile, its end when the read gets there counts.
     ///
     /// # Errors
-    /// `OutOfMemory`: no memory for as much as the file has. Otherwise as for [`read_at`](File::read_at).
+    /// `OutOfMemory`: no memory for the file's size. Otherwise as for [`read_at`](File::read_at).
     pub async fn read_to_end_at(&self, buf: Vec<u8>, offset: u64) -> BufResult<usize, Vec<u8>> {
         buf_try!(check_offset(offset), buf);
         if let Some(direct) = &self.direct {
@@ -481,11 +481,11 @@ impl File {
     /// [`write_durable`](super::write_durable).
     ///
     /// # Errors
-    /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. Do not take a second
-    /// attempt that succeeds for an answer: the kernel may have dropped the bytes that it could not write.
+    /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. A second attempt
+    /// that succeeds proves nothing: the kernel may have dropped the bytes that it could not write.
     ///
     /// # Kernel
-    /// 4.7 (`RWF_DSYNC`); where a file system does not know it, a write and `fdatasync(2)`.
+    /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         buf_try!(self.check_write(offset), buf);
@@ -532,8 +532,8 @@ impl File {
     /// others append may come between.
     ///
     /// # Errors
-    /// As for [`write_at`](File::write_at), but for the first. `EOPNOTSUPP`: not opened to append, and
-    /// the file system does not know how else.
+    /// As for [`write_at`](File::write_at), but for the first. `EOPNOTSUPP`: the file was not opened to
+    /// append, and the file system does not support `RWF_APPEND`.
     ///
     /// # Kernel
     /// 4.16 (`RWF_APPEND`) for files not opened to append.
@@ -541,7 +541,7 @@ impl File {
     #[doc(alias = "RWF_APPEND")]
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
         let flags = if self.appends { 0 } else { ReadWriteFlags::APPEND.bits() };
-        // Not the file's own position, which appends would queue up for.
+        // Not at the file's own position: appends would queue for its lock.
         transfer::write_all(buf, |rest, _| self.write_once(&self.fd, rest, 0, flags)).await
     }
 
@@ -572,8 +572,8 @@ impl File {
         retrying(&self.driver, &self.fd, PollEvents::WRITABLE, bufs, write).await
     }
 
-    /// Writes all of all buffers, one after the other, starting at byte `offset`. After an error an
-    /// unknown part is written.
+    /// Writes all bytes of all buffers, one after the other, starting at byte `offset`. After an error an
+    /// unknown part of them is written.
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
@@ -584,7 +584,7 @@ impl File {
     ) -> BufResult<(), Vec<T>> {
         let total: u64 = bufs.iter().map(|buf| buf.bytes_len() as u64).sum();
         let (mut waiting, mut written) = (bufs.into_iter(), Vec::new());
-        // The buffers of the next write; of the first one `skip` bytes are written already.
+        // The buffers of the next write; `skip` bytes of the first one are written already.
         let (mut batch, mut skip, mut done) = (Vec::new(), 0, 0);
         let result = loop {
             batch.extend(waiting.by_ref().take(BUFFERS_MAX - batch.len()));
@@ -630,7 +630,7 @@ impl File {
         stat.map(Metadata::new)
     }
 
-    /// The size of the file in bytes, now.
+    /// Returns the size of the file in bytes, now.
     ///
     /// # Errors
     /// As `fstat(2)`.
@@ -641,9 +641,8 @@ impl File {
 
     /// Makes the file durable: the bytes written by operations that have resolved, and all metadata.
     ///
-    /// # Errors
-    /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel tells this once: trying again may
-    /// succeed without the data being safe. Otherwise as `fsync(2)`.
+    /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a second attempt
+    /// may succeed without the data being safe. Otherwise as `fsync(2)`.
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
@@ -662,9 +661,9 @@ impl File {
         uninterrupted(async || self.driver.fsync(&self.fd, true).await).await
     }
 
-    /// Has `len` bytes from byte `offset` on written back, all from there on when `len` is 0, and waits as
-    /// `how` says: so that a later [`sync_data`](File::sync_data) has less to do. **Nothing is durable
-    /// afterwards.**
+    /// Starts to write back `len` bytes from byte `offset` on, or all bytes from there on when `len` is 0,
+    /// and waits as `how` says, so that a later [`sync_data`](File::sync_data) has less to do. **Nothing is
+    /// durable afterwards.**
     ///
     /// # Errors
     /// `EINVAL`: no such flag, or no such range. `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as
@@ -677,7 +676,7 @@ impl File {
         uninterrupted(async || self.driver.sync_file_range(&self.fd, offset, len, how).await).await
     }
 
-    /// Refuses offsets that are none, and all of them on a file opened to append.
+    /// Refuses invalid offsets, and all offsets on a file opened to append.
     fn check_write(&self, offset: u64) -> io::Result<()> {
         if self.appends {
             return Err(io::Error::new(
@@ -688,7 +687,7 @@ impl File {
         check_offset(offset)
     }
 
-    /// A file that others have open as well, on this thread.
+    /// Returns a file that others have open as well, for this thread.
     ///
     /// # Errors
     /// As `fcntl(2)`.
@@ -701,7 +700,7 @@ impl File {
 /// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
 
-/// The kernel's offsets are signed, and -1 stands for the file's position.
+/// Refuses offsets beyond the kernel's: these are signed, and -1 stands for the file's position.
 pub(super) fn check_offset(offset: u64) -> io::Result<()> {
     if i64::try_from(offset).is_err() { Err(Errno::INVAL.into()) } else { Ok(()) }
 }
@@ -771,15 +770,15 @@ impl TryFrom<Fd> for File {
     }
 }
 
-/// To be sent to another process. The position that it has there is the kernel's, not the one that is kept
-/// here. [`close`](File::close) waits until its clones are gone.
+/// Lends the descriptor, so that it can be sent to another process. That process gets the kernel's position,
+/// not the one that is kept here. [`close`](File::close) waits until clones of the descriptor are gone.
 impl AsRef<Fd> for File {
     fn as_ref(&self) -> &Fd {
         &self.fd
     }
 }
 
-/// For calls that are not here. Who changes the position or the flags by it changes them for others that
+/// For system calls that this type does not offer. A change of the position or the flags affects all that
 /// share the open file.
 impl AsFd for File {
     /// # Panics

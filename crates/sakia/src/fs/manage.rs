@@ -1,4 +1,4 @@
-//! Operations on an open file as a whole: length, room, permissions, times, locks.
+//! Operations on an open file as a whole: length, allocation, permissions, times, locks.
 
 use std::fs::TryLockError;
 use std::io;
@@ -11,7 +11,7 @@ use super::{File, FileTimes, Permissions, uninterrupted};
 
 const PUNCH_HOLE: FallocateFlags = FallocateFlags::KEEP_SIZE.union(FallocateFlags::PUNCH_HOLE);
 
-/// How a part of a file will be used.
+/// The expected use of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Advice {
@@ -43,11 +43,11 @@ impl File {
         uninterrupted(async || self.driver.truncate(&self.fd, len).await).await
     }
 
-    /// Reserves room for the bytes in `range`, so that writing them does not fail for lack of it. The file
-    /// grows to the end of the range if it was shorter; new bytes are zeros.
+    /// Allocates blocks for the bytes in `range`, so that writing them does not fail for lack of room. The
+    /// file grows to the end of the range if it was shorter; new bytes are zeros.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the file system cannot do so. `EINVAL`: an empty range.
+    /// - `EOPNOTSUPP`: the file system does not support it. `EINVAL`: an empty range.
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `fallocate(2)`.
     ///
     /// # Kernel
@@ -59,10 +59,11 @@ impl File {
         self.driver.fallocate(&self.fd, 0, range.start, len).await
     }
 
-    /// Gives the room of the bytes in `range` back: they are zeros then. The file's length stays.
+    /// Deallocates the blocks of the bytes in `range`: they are zeros then. The file's length stays.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: the file system cannot do so. `EINVAL`: an empty range. Otherwise as `fallocate(2)`.
+    /// `EOPNOTSUPP`: the file system does not support it. `EINVAL`: an empty range. Otherwise as
+    /// `fallocate(2)`.
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fallocate(3)`.
@@ -83,7 +84,7 @@ impl File {
     #[doc(alias = "posix_fadvise")]
     pub async fn advise(&self, range: Range<u64>, advice: Advice) -> io::Result<()> {
         let len = match range.end {
-            u64::MAX => 0, // the kernel's word for it
+            u64::MAX => 0, // the kernel's value for it
             end if end <= range.start => return Ok(()),
             end => end - range.start,
         };
@@ -96,7 +97,7 @@ impl File {
     /// `EPERM`: the file of another user. `EROFS`. Otherwise as `fchmod(2)`.
     ///
     /// # Kernel
-    /// A plain call: no ring has it.
+    /// A plain call: io_uring has no such operation.
     #[doc(alias = "fchmod")]
     pub async fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
         self.driver.chmod_fd(&self.fd, permissions.mode()).await
@@ -108,14 +109,14 @@ impl File {
     /// `EPERM`, `EACCES`: the file of another user. Otherwise as `futimens(3)`.
     ///
     /// # Kernel
-    /// A plain call: no ring has it.
+    /// A plain call: io_uring has no such operation.
     #[doc(alias = "futimens")]
     pub async fn set_times(&self, times: FileTimes) -> io::Result<()> {
         let [accessed, modified] = times.to_set();
         self.driver.utimens_fd(&self.fd, accessed, modified).await
     }
 
-    /// Sets when the contents last changed.
+    /// Sets the time at which the contents last changed.
     ///
     /// # Errors
     /// See [`set_times`](File::set_times).
@@ -123,25 +124,25 @@ impl File {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
 
-    /// Locks the file for this open file alone, and waits until no other open file has a lock on it. Only
-    /// programs that lock as well are kept out.
+    /// Locks the file exclusively for this open file, and waits until no other open file has a lock on it.
+    /// The lock is advisory: it keeps out only programs that lock as well.
     ///
-    /// The lock belongs to the open file: its clones share it, and it ends when the last of them is
-    /// closed. When the future is dropped while it waits, the lock may still be taken later: then
+    /// The lock belongs to the open file: its clones share it, and it ends when the last of them is closed.
+    /// If the future is dropped while it waits, the lock may still be taken later: then call
     /// [`unlock`](File::unlock), or close the file.
     ///
     /// # Errors
-    /// `ENOLCK`: no memory for locks. `EOPNOTSUPP`: no locks there. Otherwise as `flock(2)`.
+    /// `ENOLCK`: no memory for locks. `EOPNOTSUPP`: the file system has no locks. Otherwise as `flock(2)`.
     ///
     /// # Kernel
-    /// A plain call: no ring has it.
+    /// A plain call: io_uring has no such operation.
     #[doc(alias = "flock")]
     pub async fn lock(&self) -> io::Result<()> {
         self.flock(FlockOperation::LockExclusive).await
     }
 
-    /// Locks the file for all that share the lock in this way, and waits until no open file has an exclusive
-    /// lock. Otherwise as [`lock`](File::lock).
+    /// Takes a shared lock of the file, and waits until no open file has an exclusive lock. Otherwise as
+    /// [`lock`](File::lock).
     ///
     /// # Errors
     /// See [`lock`](File::lock).
@@ -149,7 +150,7 @@ impl File {
         self.flock(FlockOperation::LockShared).await
     }
 
-    /// As [`lock`](File::lock), at once or not at all.
+    /// As [`lock`](File::lock), but fails instead of waiting.
     ///
     /// # Errors
     /// `WouldBlock`: another open file has a lock. Otherwise see [`lock`](File::lock).
@@ -157,7 +158,7 @@ impl File {
         self.try_flock(FlockOperation::NonBlockingLockExclusive).await
     }
 
-    /// As [`lock_shared`](File::lock_shared), at once or not at all.
+    /// As [`lock_shared`](File::lock_shared), but fails instead of waiting.
     ///
     /// # Errors
     /// `WouldBlock`: another open file has an exclusive lock. Otherwise see [`lock`](File::lock).
@@ -165,7 +166,7 @@ impl File {
         self.try_flock(FlockOperation::NonBlockingLockShared).await
     }
 
-    /// Gives the lock up, if the open file has one.
+    /// Releases the lock, if the open file has one.
     ///
     /// # Errors
     /// As `flock(2)`.

@@ -21,7 +21,7 @@ impl FileType {
         Self { bits: mode & Self::MASK }
     }
 
-    /// Returns the type that a directory's entry gives; `None` if the file system does not tell.
+    /// Returns the type that a directory's entry gives; `None` if the file system does not report it.
     pub(super) fn from_entry(kind: EntryKind) -> Option<Self> {
         let bits = match kind {
             EntryKind::File => 0o100_000,
@@ -96,12 +96,12 @@ pub struct Permissions {
 impl Permissions {
     const WRITE: u32 = 0o222;
 
-    /// These permissions, of which the lower twelve bits count.
+    /// Returns permissions with this mode, of which the lower twelve bits count.
     pub fn from_mode(mode: u32) -> Self {
         Self { mode: mode & 0o7777 }
     }
 
-    /// The permissions as a number: twelve bits, of which the lower nine are `rwxrwxrwx`.
+    /// Returns the permissions as a number: twelve bits, of which the lower nine are `rwxrwxrwx`.
     pub fn mode(&self) -> u32 {
         self.mode
     }
@@ -116,7 +116,7 @@ impl Permissions {
         self.mode & Self::WRITE == 0
     }
 
-    /// Takes the permission to write from everybody, or gives it to everybody.
+    /// Removes the permission to write for all users, or gives it to all users.
     pub fn set_readonly(&mut self, readonly: bool) {
         if readonly {
             self.mode &= !Self::WRITE;
@@ -176,7 +176,7 @@ impl Metadata {
         self.file_type().is_symlink()
     }
 
-    /// Size in bytes. 0 for devices and for many files of `/proc`.
+    /// Returns the size in bytes. 0 for devices and for many files of `/proc`.
     #[allow(clippy::len_without_is_empty, reason = "the name that `std` has, which has no other")]
     pub fn len(&self) -> u64 {
         self.stat.size
@@ -187,34 +187,34 @@ impl Metadata {
         Permissions::from_mode(self.mode())
     }
 
-    /// When the contents last changed.
+    /// Returns the time at which the contents last changed.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     pub fn modified(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::MTIME, self.stat.modified)
     }
 
-    /// When it was last read, as far as the mount keeps count of that.
+    /// Returns the time of the last read, as far as the mount records it.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     pub fn accessed(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::ATIME, self.stat.accessed)
     }
 
-    /// When it was made.
+    /// Returns the time at which the file was made.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell, as many do not.
+    /// `Unsupported`: the file system does not record it, as many do not.
     pub fn created(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::BTIME, self.stat.created)
     }
 
-    /// When the inode last changed: contents, permissions, owner or links.
+    /// Returns the time at which the inode last changed: contents, permissions, owner or links.
     ///
     /// # Errors
-    /// `Unsupported`: the file system does not tell.
+    /// `Unsupported`: the file system does not report it.
     #[doc(alias = "ctime")]
     pub fn changed(&self) -> io::Result<SystemTime> {
         self.time(StatxFlags::CTIME, self.stat.changed)
@@ -235,61 +235,61 @@ impl Metadata {
         time.ok_or_else(|| io::Error::other("the file's time is out of range"))
     }
 
-    /// Device of the file system.
+    /// Returns the device of the file system.
     #[doc(alias = "st_dev")]
     pub fn dev(&self) -> u64 {
         makedev(self.stat.dev_major, self.stat.dev_minor)
     }
 
-    /// Inode number, which together with [`dev`](Metadata::dev) tells files apart.
+    /// Returns the inode number, which together with [`dev`](Metadata::dev) identifies the file.
     #[doc(alias = "st_ino")]
     pub fn ino(&self) -> u64 {
         self.stat.inode
     }
 
-    /// Type and permissions.
+    /// Returns type and permissions.
     #[doc(alias = "st_mode")]
     pub fn mode(&self) -> u32 {
         self.stat.mode.into()
     }
 
-    /// Hard links.
+    /// Returns the number of hard links.
     #[doc(alias = "st_nlink")]
     pub fn nlink(&self) -> u64 {
         self.stat.links.into()
     }
 
-    /// Owner.
+    /// Returns the owner.
     #[doc(alias = "st_uid")]
     pub fn uid(&self) -> u32 {
         self.stat.uid
     }
 
-    /// Group.
+    /// Returns the group.
     #[doc(alias = "st_gid")]
     pub fn gid(&self) -> u32 {
         self.stat.gid
     }
 
-    /// Of a device file: its device.
+    /// Returns the device of a device file.
     #[doc(alias = "st_rdev")]
     pub fn rdev(&self) -> u64 {
         makedev(self.stat.rdev_major, self.stat.rdev_minor)
     }
 
-    /// Preferred size of a transfer in bytes.
+    /// Returns the preferred size of a transfer in bytes.
     #[doc(alias = "st_blksize")]
     pub fn blksize(&self) -> u64 {
         self.stat.block_size.into()
     }
 
-    /// Blocks of 512 bytes that are allocated; fewer than the size needs in a file with holes.
+    /// Returns the number of allocated blocks of 512 bytes; fewer than the size needs in a file with holes.
     #[doc(alias = "st_blocks")]
     pub fn blocks(&self) -> u64 {
         self.stat.blocks
     }
 
-    /// All that the kernel told.
+    /// Returns the kernel's whole answer.
     pub fn as_statx(&self) -> &StatxResult {
         &self.stat
     }
@@ -304,7 +304,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// Times to give to a file; those that are not set stay.
+/// Times to set on a file; those that are not set here stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTimes {
     accessed: Option<SystemTime>,
@@ -312,7 +312,7 @@ pub struct FileTimes {
 }
 
 impl FileTimes {
-    /// No change.
+    /// Returns times that change nothing.
     pub fn new() -> Self {
         Self::default()
     }
@@ -331,7 +331,7 @@ impl FileTimes {
         self
     }
 
-    /// As `utimensat(2)` takes them: access, modification.
+    /// Returns the times as `utimensat(2)` takes them: access, modification.
     pub(super) fn to_set(self) -> [SetTime; 2] {
         let set = |time| SetTime::To(since_1970(time));
         [self.accessed, self.modified].map(|time| time.map_or(SetTime::Keep, set))
@@ -345,7 +345,7 @@ impl From<FileTimes> for std::fs::FileTimes {
     }
 }
 
-/// Seconds are rounded down, nanoseconds fill up, also before 1970.
+/// Returns seconds, rounded down, and nanoseconds, which are positive also before 1970.
 fn since_1970(time: SystemTime) -> StatxTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => StatxTime::new(after.as_secs().cast_signed(), after.subsec_nanos()),

@@ -61,7 +61,7 @@ use sakia_driver::Handle;
 pub use crate::error::{Error, Result, os_error};
 use crate::io::transfer::uninterrupted;
 
-/// A path as the kernel takes it.
+/// Returns a path as the kernel takes it.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))

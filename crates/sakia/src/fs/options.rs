@@ -55,43 +55,44 @@ macro_rules! flags {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed, nothing is made.
+    /// Returns options that allow nothing and make nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
     flags! {
-        /// To read.
+        /// Sets whether the file can be read.
         read;
-        /// To write.
+        /// Sets whether the file can be written.
         write;
-        /// To write at the end only, wherever that is by then. Such a file refuses positional writes.
+        /// Sets whether writes go to the file's end at that time. Such a file refuses positional writes.
         append;
-        /// To empty the file first.
+        /// Sets whether the file is emptied first.
         truncate;
-        /// To make the file if there is none.
+        /// Sets whether a missing file is made.
         create;
-        /// To make the file, and to fail if there is anything of that name already.
+        /// Sets whether the file is made, and must not exist yet.
         #[doc(alias = "O_EXCL")]
         create_new;
-        /// To move bytes between memory and the device without the page cache. Addresses, offsets and
-        /// lengths must be aligned then, see [`File::direct_alignment`]; the odd tail of a file is taken
-        /// care of by [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
-        /// [`read_to_end_at`](File::read_to_end_at).
+        /// Sets whether bytes move between memory and the device without the page cache. Addresses, offsets
+        /// and lengths must then be aligned, see [`File::direct_alignment`];
+        /// [`write_all_at`](File::write_all_at), [`read_exact_at`](File::read_exact_at) and
+        /// [`read_to_end_at`](File::read_to_end_at) also accept the odd tail of a file.
         #[doc(alias = "O_DIRECT")]
         direct;
-        /// Not to wait for the other end of a FIFO. Without one, opening it to write fails with `ENXIO`.
+        /// Sets whether opening a FIFO returns without waiting for its other end. Opening it to write without
+        /// a reader then fails with `ENXIO`.
         #[doc(alias = "O_NONBLOCK")]
         nonblocking;
     }
 
-    /// The permissions of a file that is made, before the process's umask. Without this call `0o666`.
+    /// Sets the permissions of a file that is made, before the process's umask. Without this call `0o666`.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode & 0o7777);
         self
     }
 
-    /// Further `O_*` flags. The access mode in them is ignored.
+    /// Adds further `O_*` flags. The access mode in them is ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
@@ -175,7 +176,7 @@ impl OpenOptions {
         path: &Path,
     ) -> io::Result<(File, Metadata)> {
         let file = self.open_unawaited(directory, path).await?;
-        // Before anything else is asked of the descriptor.
+        // Before the descriptor is used in any other way.
         let metadata = file.metadata().await?;
         if metadata.file_type().is_fifo() && may_await_writer(self.flags()?) {
             uninterrupted(async || file.driver.await_writer(&file.fd).await).await?;
@@ -183,7 +184,7 @@ impl OpenOptions {
         Ok((file, metadata))
     }
 
-    /// Opens a path, relative to a directory if there is one: its lookup is confined to that unless
+    /// Opens a path, relative to a directory if there is one. The lookup is confined to that directory unless
     /// [`resolve`](OpenOptions::resolve) says otherwise.
     pub(super) async fn open_at(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
         let file = self.open_unawaited(directory, path).await?;
@@ -191,10 +192,10 @@ impl OpenOptions {
         Ok(file)
     }
 
-    /// The same, but that a FIFO which is opened to read only does not wait for a writer.
+    /// As [`open_at`](OpenOptions::open_at), but opening a FIFO only to read does not wait for a writer.
     async fn open_unawaited(&self, directory: Option<&Dir>, path: &Path) -> io::Result<File> {
         let flags = self.flags()?;
-        // One of the bits of the latter is O_DIRECTORY.
+        // `O_TMPFILE` includes the bit of `O_DIRECTORY`.
         let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
         let mode = if makes { self.mode_of_new() } else { 0 };
         let driver = driver();
@@ -210,7 +211,8 @@ impl OpenOptions {
         self.resolve.is_none() && matches!(self.flags(), Ok(flags) if flags == OFlags::RDONLY)
     }
 
-    /// Opens the file by a plain call, which may wait. `None` when only a runtime can open it so.
+    /// Opens the file by a plain call, which may wait. `None` when only a runtime can open it with these
+    /// options.
     pub(crate) fn open_blocking(&self, path: &Path) -> Option<io::Result<OwnedFd>> {
         if self.resolve.is_some() {
             return None;
@@ -259,8 +261,8 @@ impl OpenOptions {
     }
 }
 
-/// Opens a path as `open(2)` does, FIFOs included: waits for the peer at the other end, on a thread of its
-/// own. `lookup` decides how it is looked up, and from which directory.
+/// Opens a path as `open(2)` does, FIFOs included: waits for the peer at the other end, on a separate thread.
+/// `lookup` decides how the path is looked up, and from which directory.
 pub(super) async fn open_like_std(
     driver: &Handle,
     path: &Path,
@@ -273,7 +275,7 @@ pub(super) async fn open_like_std(
     Ok(fd)
 }
 
-/// The same, but that a FIFO which is opened to read only does not wait for a writer; see [`await_writer`].
+/// As [`open_like_std`], but opening a FIFO only to read does not wait for a writer; see [`await_writer`].
 async fn open_unawaited(
     driver: &Handle,
     path: &Path,
@@ -295,7 +297,7 @@ async fn open_unawaited(
             let (path, flags) = match lookup {
                 None => (c_path(path)?, flags),
                 Some((directory, resolve)) => {
-                    // The same file, found in the same way, then opened by a call that may wait.
+                    // Finds the same file in the same way, then opens it by a call that may wait.
                     let only = OFlags::PATH | flags & OFlags::NOFOLLOW;
                     found =
                         open_resolving(driver, directory, c_path(path)?, only, 0, resolve).await?;
@@ -330,30 +332,30 @@ fn may_await_writer(flags: OFlags) -> bool {
     waits && flags & OFlags::RWMODE == OFlags::RDONLY
 }
 
-/// Returns whether opening a FIFO to write failed for want of a reader, and the caller would rather wait.
+/// Returns whether opening a FIFO to write failed for want of a reader, and the caller asked to wait.
 fn is_reader_missing(error: &io::Error, flags: OFlags) -> bool {
     error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && !flags.contains(OFlags::NONBLOCK)
 }
 
-/// Restrictions on looking up a path: what it must not lead through. Combine with `|`.
+/// Restrictions on a path's lookup. Combine with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve(ResolveFlags);
 
 impl Resolve {
-    /// Nothing above the directory that the path is relative to: no absolute path or link, and no `..`
-    /// that leads out, ends in `EXDEV`.
+    /// Refuses to leave the directory that the path is relative to, with `EXDEV`: by an absolute path or
+    /// link, or by `..`.
     #[doc(alias = "RESOLVE_BENEATH")]
     pub const BENEATH: Self = Self(ResolveFlags::BENEATH);
-    /// The directory is the root: absolute paths and links begin there, and `..` there stays.
+    /// Makes the directory the root: absolute paths and links begin there, and `..` there stays.
     #[doc(alias = "RESOLVE_IN_ROOT")]
     pub const IN_ROOT: Self = Self(ResolveFlags::IN_ROOT);
-    /// No symbolic link, anywhere in the path, ends in `ELOOP`.
+    /// Refuses symbolic links anywhere in the path, with `ELOOP`.
     #[doc(alias = "RESOLVE_NO_SYMLINKS")]
     pub const NO_SYMLINKS: Self = Self(ResolveFlags::NO_SYMLINKS);
-    /// No link of `/proc` that leads to an open file, ends in `ELOOP`.
+    /// Refuses links of `/proc` that lead to open files, with `ELOOP`.
     #[doc(alias = "RESOLVE_NO_MAGICLINKS")]
     pub const NO_MAGICLINKS: Self = Self(ResolveFlags::NO_MAGICLINKS);
-    /// No other mount, ends in `EXDEV`.
+    /// Refuses to enter another mount, with `EXDEV`.
     #[doc(alias = "RESOLVE_NO_XDEV")]
     pub const NO_XDEV: Self = Self(ResolveFlags::NO_XDEV);
 }

@@ -1,4 +1,4 @@
-//! Operations on names: directories, links, renaming, removing, asking.
+//! Operations on names: directories, links, renames, removal, metadata.
 
 use std::ffi::CString;
 use std::io;
@@ -13,7 +13,7 @@ use super::whole::parent;
 use super::{Dir, FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
 use crate::error::{Context, Result};
 
-/// Symbolic links followed, as by the kernel.
+/// The most symbolic links followed, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
 /// Makes a directory.
@@ -36,16 +36,16 @@ async fn mkdir(path: &Path) -> io::Result<()> {
     driver().mkdir(None, c_path(path)?, 0o777).await
 }
 
-/// Makes a directory, and those above it that are missing. One that is there already is no error.
+/// Makes a directory, and those above it that are missing. An existing directory is no error.
 ///
 /// # Errors
-/// `ENOTDIR`, `EEXIST`: something else is there. Otherwise as `mkdir(2)`.
+/// `ENOTDIR`, `EEXIST`: a file that is no directory is there. Otherwise as `mkdir(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
 pub async fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
-    // Up to what is there, then down again.
+    // Up to an existing directory, then down again.
     let mut missing = Vec::new();
     let mut current = path;
     loop {
@@ -83,8 +83,8 @@ async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
     }
 }
 
-/// Removes a name of a file, link, FIFO and so on. The file goes with its last name, once no process has it
-/// open.
+/// Removes a name of a file, link, FIFO and so on. The file itself is removed with its last name, once no
+/// process has it open.
 ///
 /// # Errors
 /// `EISDIR`: a directory. `ENOENT`, `EACCES`, `EPERM`, `EROFS`. Otherwise as `unlink(2)`.
@@ -104,7 +104,8 @@ pub async fn remove_file(path: impl AsRef<Path>) -> Result<()> {
 /// Removes an empty directory.
 ///
 /// # Errors
-/// `ENOTEMPTY`: it is not. `ENOTDIR`: something else. `EBUSY`: a mount point. Otherwise as `rmdir(2)`.
+/// `ENOTEMPTY`: the directory is not empty. `ENOTDIR`: no directory. `EBUSY`: a mount point. Otherwise as
+/// `rmdir(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -118,12 +119,12 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
     removed.await.at("remove directory", path)
 }
 
-/// Moves the file at `from` to `to`, and replaces a file there: in one step, so that others see the one or
-/// the other.
+/// Moves the file at `from` to `to`, and replaces a file there, atomically: others see either the old file or
+/// the new one.
 ///
 /// # Errors
-/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: the file there cannot be replaced by it.
-/// Otherwise as `rename(2)`.
+/// `EXDEV`: another file system. `ENOTEMPTY`, `EISDIR`, `ENOTDIR`: the file at `to` cannot be replaced by the
+/// other. Otherwise as `rename(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -140,7 +141,7 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> 
 /// is not followed.
 ///
 /// # Errors
-/// `EXDEV`: another file system. `EPERM`: a directory. `EEXIST`: there is something. Otherwise as
+/// `EXDEV`: another file system. `EPERM`: a directory. `EEXIST`: the name `link` exists. Otherwise as
 /// `link(2)`.
 ///
 /// # Panics
@@ -158,7 +159,7 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Re
 /// Makes a symbolic link at `link` that points to `original`, which need not exist.
 ///
 /// # Errors
-/// `EEXIST`: there is something. Otherwise as `symlink(2)`.
+/// `EEXIST`: the name `link` exists. Otherwise as `symlink(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -180,7 +181,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Resu
 /// Outside of a runtime.
 ///
 /// # Kernel
-/// A plain call: no ring has it.
+/// A plain call: io_uring has no such operation.
 #[doc(alias = "readlink")]
 pub async fn read_link(path: impl AsRef<Path>) -> Result<PathBuf> {
     let path = path.as_ref();
@@ -194,7 +195,7 @@ pub(super) async fn follow_links(path: &Path) -> io::Result<PathBuf> {
     for _ in 0..LINKS_MAX {
         match read_link(&target).await {
             Ok(link) => target = parent(&target).join(link),
-            // Not a link, or nothing.
+            // Not a link, or nothing is there.
             Err(error)
                 if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
                     || error.kind() == io::ErrorKind::NotFound =>
@@ -242,7 +243,7 @@ pub async fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
     stat(path, AtFlags::empty()).await.at("metadata", path)
 }
 
-/// As [`metadata`], of a link itself.
+/// Returns the metadata of the file at `path`, without following a final symbolic link.
 ///
 /// # Errors
 /// As for [`metadata`].
@@ -265,7 +266,7 @@ async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
 /// use.
 ///
 /// # Errors
-/// It cannot be told: `EACCES`, `ELOOP`.
+/// The answer is unknown: `EACCES`, `ELOOP`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -276,7 +277,7 @@ pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
 /// Returns whether there is a file at `path`, links followed.
 ///
 /// # Errors
-/// It cannot be told: `EACCES`, `ELOOP`.
+/// The answer is unknown: `EACCES`, `ELOOP`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -297,7 +298,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
 /// Outside of a runtime.
 ///
 /// # Kernel
-/// A plain call: no ring has it.
+/// A plain call: io_uring has no such operation.
 #[doc(alias = "chmod")]
 pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Result<()> {
     let path = path.as_ref();
@@ -314,7 +315,7 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
 /// Outside of a runtime.
 ///
 /// # Kernel
-/// A plain call: no ring has it.
+/// A plain call: io_uring has no such operation.
 #[doc(alias = "utimensat")]
 pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
     let path = path.as_ref();
@@ -323,7 +324,7 @@ pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
     set.await.at("set times", path)
 }
 
-/// Gives the file at `path` to another owner or group, links followed; `None` leaves it.
+/// Changes the owner or the group of the file at `path`, links followed; `None` leaves it as it is.
 ///
 /// # Errors
 /// `EPERM`: not allowed. Otherwise as `chown(2)`.
@@ -332,7 +333,7 @@ pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
 /// Outside of a runtime.
 ///
 /// # Kernel
-/// A plain call: no ring has it.
+/// A plain call: io_uring has no such operation.
 pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     let path = path.as_ref();
     let set = async { driver().chown(None, c_path(path)?, uid, gid, 0).await };
@@ -349,7 +350,7 @@ pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -
 /// Outside of a runtime.
 ///
 /// # Kernel
-/// `O_PATH`, and what `/proc/self/fd` says of it.
+/// An `O_PATH` descriptor, and its link in `/proc/self/fd`.
 #[doc(alias = "realpath")]
 pub async fn canonicalize(path: impl AsRef<Path>) -> Result<PathBuf> {
     let path = path.as_ref();
@@ -361,7 +362,7 @@ async fn canonical(path: &Path) -> io::Result<PathBuf> {
     let fd = driver.open(None, c_path(path)?, OFlags::PATH.bits(), 0).await?;
     let link = format!("/proc/self/fd/{}", fd.raw());
     let found = read_link_at(&driver, None, c_path(link.as_ref())?).await?;
-    // Of a removed file `/proc` has no path, and says so in the same place as a path.
+    // For a removed file the link in `/proc` is no path, but cannot be told from one.
     let (stat, named) = (driver.statx_fd(&fd).await?, stat(&found, AtFlags::empty()).await?);
     let stat = Metadata::new(stat);
     if (stat.dev(), stat.ino()) == (named.dev(), named.ino()) {
@@ -374,7 +375,7 @@ async fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// Reads a directory.
 ///
 /// # Errors
-/// `ENOTDIR`: something else. Otherwise as `open(2)`.
+/// `ENOTDIR`: not a directory. Otherwise as `open(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -22,16 +22,16 @@ const RECORD_LEN_AT: usize = 16;
 /// The entries of a directory, in no order; made by [`read_dir`](super::read_dir). `.` and `..` are not
 /// among them.
 ///
-/// Entries are read as they are asked for, a batch at a time, so a directory of any size takes the same
-/// memory. What is added or removed meanwhile may or may not be seen; everything else is seen once.
+/// Entries are read on demand, a batch at a time, so a directory of any size takes the same memory. An entry
+/// that is added or removed meanwhile may or may not be seen; all others are seen once.
 pub struct ReadDir {
     pub(super) directory: Rc<Dir>,
     /// Records of entries; empty while the kernel has the buffer.
     batch: Vec<u8>,
-    /// The part of them that was not taken.
+    /// The beginning of the records that were not taken.
     begin: usize,
     end: usize,
-    /// Brings the next batch. Kept here, so that nothing is lost when a future is dropped.
+    /// Reads the next batch. Kept here, so that nothing is lost when a future is dropped.
     pending: Option<Op<ReadDirectory>>,
     is_over: bool,
 }
@@ -42,7 +42,7 @@ impl ReadDir {
         Self { directory, batch: Vec::new(), begin: 0, end: 0, pending: None, is_over: false }
     }
 
-    /// The next entry; `None` when there are no more. After an error there are no more.
+    /// Returns the next entry; `None` at the end, and after an error.
     ///
     /// Dropping the future loses no entry.
     ///
@@ -50,7 +50,7 @@ impl ReadDir {
     /// As `getdents(2)`.
     ///
     /// # Kernel
-    /// A plain call: no ring has it.
+    /// A plain call: io_uring has no such operation.
     #[doc(alias = "getdents")]
     pub async fn next_entry(&mut self) -> Result<Option<DirEntry>> {
         loop {
@@ -65,7 +65,7 @@ impl ReadDir {
         }
     }
 
-    /// An entry of the batch at hand.
+    /// Takes an entry of the current batch.
     fn take_buffered(&mut self) -> Option<DirEntry> {
         let rest = self.batch.get(self.begin..self.end)?;
         let entry = DirectoryEntries::new(rest).next()?;
@@ -79,7 +79,7 @@ impl ReadDir {
         })
     }
 
-    /// Reads the next batch. False when there are no more.
+    /// Reads the next batch. Returns false at the end.
     async fn fill(&mut self) -> Result<bool> {
         if self.is_over {
             return Ok(false);
@@ -104,7 +104,7 @@ impl ReadDir {
                 Ok(count > 0)
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(true),
-            // It was removed while it was read: then it has no entries any more.
+            // The directory was removed while it was read: it has no entries any more.
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
                 self.is_over = true;
                 Ok(false)
@@ -123,43 +123,43 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// An entry of a directory. It keeps the directory open, so that later questions concern this very entry and
+/// An entry of a directory. It keeps the directory open, so that later queries concern this very entry and
 /// not the file that the path names by then.
 pub struct DirEntry {
     directory: Rc<Dir>,
     name: OsString,
     inode: u64,
-    /// The type that the directory gives; `None` if the file system does not tell.
+    /// The type that the directory gives; `None` if the file system does not report it.
     pub(super) kind: Option<FileType>,
 }
 
 impl DirEntry {
-    /// The name, without the directory.
+    /// Returns the name, without the directory.
     pub fn file_name(&self) -> &OsStr {
         &self.name
     }
 
-    /// The name, without the directory, for keeps.
+    /// Converts to the name, without the directory.
     pub fn into_file_name(self) -> OsString {
         self.name
     }
 
-    /// The directory's path, as it was opened, and the name.
+    /// Returns the directory's path, as it was opened, and the name.
     pub fn path(&self) -> PathBuf {
         self.directory.path.join(&self.name)
     }
 
-    /// The inode number that the directory has for it. At a mount point, that of the directory underneath.
+    /// Returns the inode number in the directory. At a mount point, that of the directory underneath.
     #[doc(alias = "d_ino")]
     pub fn ino(&self) -> u64 {
         self.inode
     }
 
-    /// Returns the type of the entry, links not followed. Most file systems give it with the name; only
-    /// otherwise is the file asked.
+    /// Returns the type of the entry, links not followed. Most file systems give it with the name; only on
+    /// others the inode is asked.
     ///
     /// # Errors
-    /// As for [`metadata`](DirEntry::metadata), if the file is asked.
+    /// As for [`metadata`](DirEntry::metadata), if the inode is asked.
     #[doc(alias = "d_type")]
     pub async fn file_type(&self) -> Result<FileType> {
         match self.kind {

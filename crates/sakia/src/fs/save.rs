@@ -1,14 +1,14 @@
-//! Files that are replaced as a whole: other processes, and readers after a crash, see the old contents or
-//! the new ones, and nothing in between.
+//! Atomic replacement of files: other processes, and readers after a crash, see either the old contents or
+//! the new ones.
 //!
-//! 1. The contents are written to a new file of another name in the same directory.
+//! 1. The contents are written to a temporary file in the same directory.
 //! 2. It gets owner and permissions of the file it replaces, and is made durable: were it renamed first,
 //!    a crash could leave the new name with no contents.
 //! 3. It is renamed, which replaces the old file in one step.
 //! 4. The directory is made durable, and with it the new name.
 //!
-//! An error, or being dropped, before 3 removes the new file. A process that is killed, or a machine that
-//! loses power, leaves it behind; its name ends in `.tmp`.
+//! An error before step 3, or dropping the future, removes the temporary file. A process that is killed, or a
+//! machine that loses power, leaves the file behind; its name ends in `.tmp`.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -31,19 +31,19 @@ use crate::environment::{Environment, Machine};
 use crate::error::{Context as _, Result};
 use crate::executor::{try_current, with_current};
 
-/// How many times an unused name is looked for.
+/// Attempts at finding an unused name.
 const NAME_TRIES: u32 = 16;
 /// The most bytes of a name on most file systems.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Replaces the contents of a file, or makes it, so that they are there as a whole or not at all, and
-/// durable once the future has resolved.
+/// Replaces the contents of a file atomically, or makes the file: the new contents are there as a whole or
+/// not at all, and durable once the future has resolved.
 ///
 /// A symbolic link is followed: its target is replaced. Other hard links keep the old contents.
 ///
 /// # Errors
-/// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are there still, and nothing else is left; but
-/// see [`commit`](AtomicFile::commit). Otherwise as `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
+/// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are unchanged, and nothing else is left; but see
+/// [`commit`](AtomicFile::commit). Otherwise as `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -68,7 +68,7 @@ pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
     new.commit().await
 }
 
-/// A file that takes the place of another when it is done. Dropping it leaves the other one as it is.
+/// A file that replaces another when it is done. Dropping it leaves the other file as it is.
 ///
 /// # Examples
 /// ```
@@ -92,25 +92,24 @@ pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 pub struct AtomicFile {
     /// `None` once closed.
     file: Option<File>,
-    /// The directory of both names.
+    /// The directory that contains both names.
     directory: Dir,
-    /// As asked for, for messages.
+    /// The path of the caller, for messages.
     path: PathBuf,
     /// The name to be replaced, in the directory.
     name: CString,
-    /// The name until then; `None` once it is gone.
+    /// The temporary name; `None` once it is gone.
     temporary: Option<CString>,
-    /// Of the file to be replaced.
+    /// The metadata of the file to be replaced.
     old: Option<Metadata>,
 }
 
 impl AtomicFile {
-    /// Begins a file to take the place of the one at `path`, if there is one. It is empty, open to read and
+    /// Makes a file that is to replace the one at `path`, if there is one. It is empty, and open to read and
     /// write.
     ///
     /// # Errors
-    /// `ENOENT`: there is no directory for it. `EISDIR`: a directory is in its place. Otherwise as
-    /// `open(2)`.
+    /// `ENOENT`: the directory does not exist. `EISDIR`: `path` is a directory. Otherwise as `open(2)`.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -131,7 +130,7 @@ impl AtomicFile {
         if old.as_ref().is_some_and(Metadata::is_dir) {
             return Err(Errno::ISDIR.into()).at("save", path);
         }
-        // A user who may not read the old file may not read the new one half written either.
+        // A user who may not read the old file may not read the unfinished new one either.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let created = create_temporary(&directory, &name, mode).await;
         let (fd, temporary) = created.at("create a temporary file beside", path)?;
@@ -145,12 +144,12 @@ impl AtomicFile {
         })
     }
 
-    /// The file, to be written.
+    /// Returns the file, to be written.
     pub fn file(&self) -> &File {
         self.file.as_ref().expect("the file is there until it is committed")
     }
 
-    /// The file, to be written at its position.
+    /// Returns the file, to be written at its position.
     pub fn file_mut(&mut self) -> &mut File {
         self.file.as_mut().expect("the file is there until it is committed")
     }
@@ -161,15 +160,15 @@ impl AtomicFile {
     /// Dropping the future leaves either the old file or the new one, and removes the other.
     ///
     /// # Errors
-    /// The old file is there still, and the new one gone: `EIO`, `ENOSPC`, `EDQUOT` from making it
-    /// durable; as `rename(2)`. When the error's operation is `sync directory`, the new file is in its
-    /// place, but a crash may bring the old one back.
+    /// The old file is unchanged, and the new one removed: `EIO`, `ENOSPC`, `EDQUOT` from making it durable;
+    /// as `rename(2)`. If the error's operation is `sync directory`, the new file is in its place, but a
+    /// crash may bring the old one back.
     pub async fn commit(mut self) -> Result<()> {
         let path = self.path.clone();
         self.take_over().await.at("set permissions", &path)?;
         self.file().sync_all().await.at("sync", &path)?;
         if let Some(file) = self.file.take() {
-            // Network file systems tell of lost writes here.
+            // Network file systems report lost writes here.
             file.close().await.at("close", &path)?;
         }
         let temporary =
@@ -181,7 +180,7 @@ impl AtomicFile {
         sync_directory(driver, fd).await.at("sync directory", &path)
     }
 
-    /// Gives the file up, and tells how removing it went. Dropping does the same and does not tell.
+    /// Removes the new file, and returns the result. Dropping removes it too, and reports nothing.
     ///
     /// # Errors
     /// As `unlink(2)`.
@@ -194,7 +193,7 @@ impl AtomicFile {
         removed.at("remove the temporary file beside", &path)
     }
 
-    /// Owner and permissions of the old file, for the new one.
+    /// Copies owner and permissions of the old file to the new one.
     async fn take_over(&self) -> io::Result<()> {
         let (Some(old), file) = (&self.old, self.file()) else { return Ok(()) };
         let new = file.metadata().await?;
@@ -202,7 +201,7 @@ impl AtomicFile {
         let gid = (old.gid() != new.gid()).then(|| old.gid());
         if uid.is_some() || gid.is_some() {
             match file.driver.chown_fd(&file.fd, uid, gid).await {
-                // Only the privileged give files away.
+                // Only privileged users may change a file's owner.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 result => result?,
             }
@@ -212,12 +211,12 @@ impl AtomicFile {
 }
 
 impl Drop for AtomicFile {
-    /// Removes the temporary name by a plain call, which is short while the file is open, and is made even
-    /// if the runtime has ended.
+    /// Removes the temporary name by a plain call, which is short while the file is open, and which works
+    /// even if the runtime has ended.
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
-        // It may be gone, by a rename whose caller was dropped. Otherwise that rename fails now, and does not
-        // follow the next save.
+        // A rename whose caller was dropped may have removed the name. Otherwise that rename fails now, and
+        // does not follow the next save.
         self.directory.fd.unlink_now(temporary).ok();
     }
 }
@@ -247,7 +246,7 @@ async fn create_temporary(directory: &Dir, name: &OsStr, mode: u32) -> io::Resul
     }
 }
 
-/// The making of a temporary file. Dropped before it is done, it has the file removed when it is there.
+/// The making of a temporary file. If dropped before it is done, it removes the file once it exists.
 struct Creating<'a> {
     /// `None` when it is done.
     open: Option<Op<Open>>,
@@ -269,7 +268,7 @@ impl Future for Creating<'_> {
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // Without a runtime it was canceled.
+        // Without a runtime the open was canceled.
         let Some(local) = try_current() else { return };
         let (driver, directory) = (self.directory.driver.clone(), self.directory.fd.clone());
         let name = self.name.clone();
@@ -288,7 +287,7 @@ fn unique_number() -> u64 {
     number.unwrap_or_else(|| Machine.unique_number())
 }
 
-/// `.name.0123456789abcdef.tmp`, of a long name the beginning.
+/// Returns `.name.0123456789abcdef.tmp`, with the beginning of a long name.
 fn temporary_name(name: &OsStr, number: u64) -> OsString {
     let tail = format!(".{number:016x}.tmp");
     let name = name.as_bytes();

@@ -10,7 +10,7 @@ use crate::io::file_range::FileRange;
 use crate::io::source::write_first;
 use crate::io::{AsyncRead, AsyncReadAt, AsyncWrite, AsyncWriteAt, Level};
 
-/// At the file's position.
+/// Reads at the file's position.
 impl AsyncRead for File {
     async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
         File::read(self, buf).await
@@ -20,15 +20,15 @@ impl AsyncRead for File {
 impl AsyncReadAt for File {
     type ReadAt<T: IoBufMut> = Op<Read<T>>;
 
-    /// Begins to read; the future can tell `EINTR`, unlike that of [`read_at`](File::read_at).
+    /// Begins to read; the future can fail with `EINTR`, unlike that of [`read_at`](File::read_at).
     #[inline]
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T> {
-        // The one number that means something else: the next lower is as little an offset.
+        // The kernel takes this one offset for the position; the next lower offset is as invalid.
         let offset = offset.min(CURRENT_POSITION - 1);
         self.driver.read(&self.fd, buf, offset)
     }
 
-    /// With direct I/O an alignment that every device at hand supports: a page.
+    /// Returns for direct I/O an alignment that every common device supports: a page.
     fn read_alignment(&self) -> usize {
         if self.direct.is_some() { 4096 } else { 1 }
     }
@@ -39,14 +39,14 @@ impl AsyncReadAt for File {
 }
 
 impl File {
-    /// A range of the file, to be sent.
+    /// Returns a range of the file, to be sent.
     pub(crate) fn range(&self, bytes: Range<u64>) -> FileRange {
         let (fd, alignment) = (self.fd.clone(), self.read_alignment());
         FileRange { fd, alignment, at: bytes.start, end: bytes.end }
     }
 }
 
-/// At the file's position; at its end, if it was opened to append.
+/// Writes at the file's position, or at its end if it was opened to append.
 impl AsyncWrite for File {
     async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         File::write(self, buf).await

@@ -1,10 +1,10 @@
 //! Removing a tree, by descriptor.
 //!
-//! Each directory is opened relative to its parent, and never by way of a link, so that no other process can
-//! put a link in the way and have something else removed. A directory is read while it is emptied. Of the
-//! directories above the one at hand only the nearest are kept open; a tree of any depth and width takes the
-//! same memory, but for a name per level. On the way back, by `..`, to one that was not kept open, the code
-//! checks that it is the same one still.
+//! Each directory is opened relative to its parent, and never through a link, so that no other process can
+//! substitute a link and have something else removed. A directory is read while it is emptied. Only the
+//! nearest directories above the current one are kept open; a tree of any depth and width takes the same
+//! memory, but for a name per level. On the way back, by `..`, to a directory that was closed, the code
+//! checks that it is still the same one.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsString};
@@ -19,20 +19,19 @@ use super::dir::open_directory;
 use super::{Dir, Metadata, ReadDir, c_path, driver};
 use crate::error::{Context, Error, Object, Result};
 
-/// Levels that are kept open.
+/// The most levels that are kept open.
 const OPEN_MAX: usize = 16;
 /// Names removed at a time.
 const BATCH: usize = 32;
 
-/// Removes a directory with all that is in it. A symbolic link is removed itself, and links within are not
-/// followed.
+/// Removes a directory with all that is in it. A symbolic link is removed itself; no link is followed.
 ///
 /// Files that others add meanwhile are removed too, or else the call fails with `ENOTEMPTY`. After an error
-/// the rest is left.
+/// the rest is not removed.
 ///
 /// # Errors
-/// `ENOTDIR`: something else. `EACCES`, `EPERM`, `EBUSY`: something in it cannot be removed; the error
-/// names it. Otherwise as `open(2)` and `unlink(2)`.
+/// `ENOTDIR`: not a directory. `EACCES`, `EPERM`, `EBUSY`: something in it cannot be removed; the error names
+/// it. Otherwise as `open(2)` and `unlink(2)`.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -62,19 +61,19 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
 /// A directory that is being emptied, and those above it.
 struct Walk {
     driver: Handle,
-    /// Of the directory at hand.
+    /// The path of the current directory.
     path: PathBuf,
     levels: Vec<Level>,
 }
 
 struct Level {
-    /// In the directory above; nothing for the first.
+    /// The name in the directory above; empty for the first.
     name: OsString,
     /// `None` when it was closed to make room.
     open: Option<ReadDir>,
-    /// Device and inode, known once it was closed.
+    /// Device and inode numbers, known once it was closed.
     id: (u64, u64),
-    /// Directories in it that were found and not entered yet: at most a batch.
+    /// Directories in it that were found and not emptied yet: at most a batch.
     found: VecDeque<OsString>,
 }
 
@@ -85,7 +84,7 @@ impl Walk {
         self.levels.push(Level { name, open, id: (0, 0), found: VecDeque::new() });
     }
 
-    /// Empties all levels, the first one last, which it leaves empty.
+    /// Empties all levels, the first one last; that one is not removed.
     async fn empty(&mut self) -> Result<()> {
         while let Some(level) = self.levels.last_mut() {
             let Some(open) = &mut level.open else {
@@ -108,7 +107,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Removes names that are no directories, all at a time, and gives back those that are.
+    /// Removes those names that are no directories, all at a time, and returns the others.
     async fn remove_files(&self, fd: &Fd, names: Vec<(OsString, bool)>) -> Result<Vec<OsString>> {
         let mut directories = Vec::new();
         let mut removals = Vec::new();
@@ -125,7 +124,8 @@ impl Walk {
             match removal.await {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // The file system did not tell, or another process has put a directory in its place.
+                // The file system did not tell the type, or another process has put a directory in the file's
+                // place.
                 Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
                     directories.push(name);
                 }
@@ -138,7 +138,7 @@ impl Walk {
         failure.map_or(Ok(directories), Err)
     }
 
-    /// Goes down into `name`, which is in the directory at hand.
+    /// Goes down into `name`, a directory in the current one.
     async fn descend(&mut self, fd: &Fd, name: OsString) -> Result<()> {
         let path = self.path.join(&name);
         let c_name = c_path(name.as_ref()).at("open", &path)?;
@@ -146,7 +146,7 @@ impl Walk {
         let remove_file = async || {
             ignore_missing(driver.unlink(Some(fd), c_name.clone(), 0).await).at("remove", &path)
         };
-        // Most are empty in the end: one call instead of three.
+        // Most directories are empty by now: this takes one call instead of three.
         match self.rmdir(fd, c_name.clone()).await {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}
@@ -172,7 +172,7 @@ impl Walk {
         self.driver.unlink(Some(fd), name, AtFlags::REMOVEDIR.bits()).await
     }
 
-    /// Closes the level that is to be the first too many.
+    /// Closes the level that would be one too many.
     async fn close_far_level(&mut self) -> Result<()> {
         let Some(far) = (self.levels.len() + 1).checked_sub(OPEN_MAX + 1) else { return Ok(()) };
         let level = &mut self.levels[far];
@@ -184,8 +184,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Leaves the directory at hand, which is empty and open as `fd`, for the one above, and removes it
-    /// there.
+    /// Leaves the current directory, which is empty and open as `fd`, for its parent, and removes it there.
     async fn ascend(&mut self, fd: Fd) -> Result<()> {
         let Some(left) = self.levels.pop() else { return Ok(()) };
         let Some(above) = self.levels.last_mut() else { return Ok(()) };
@@ -197,7 +196,7 @@ impl Walk {
             let stat = self.driver.statx_fd(&up).await.map(Metadata::new);
             let stat = stat.at("metadata", &self.path)?;
             if (stat.dev(), stat.ino()) != above.id {
-                // Another process has moved the directory that was left.
+                // Another process has moved the current directory.
                 return Err(Errno::NOENT.into()).at("remove directory", &path);
             }
             let (driver, path) = (self.driver.clone(), self.path.clone());
@@ -210,7 +209,7 @@ impl Walk {
     }
 }
 
-/// The next names, and whether each is known to be a directory; and whether there are no more.
+/// Returns the next names, each with whether it is known to be a directory; and whether there are no more.
 async fn read_batch(entries: &mut ReadDir) -> Result<(Vec<(OsString, bool)>, bool)> {
     let mut names = Vec::with_capacity(BATCH);
     while names.len() < BATCH {
@@ -221,12 +220,12 @@ async fn read_batch(entries: &mut ReadDir) -> Result<(Vec<(OsString, bool)>, boo
     Ok((names, false))
 }
 
-/// Something else, or a link.
+/// Returns whether an open failed since the file is no directory: something else, or a link.
 fn is_no_directory(error: &io::Error) -> bool {
     [Errno::NOTDIR, Errno::LOOP].iter().any(|no| error.raw_os_error() == Some(no.raw_os_error()))
 }
 
-/// Accepts that another process removed it first.
+/// Accepts that another process removed the file first.
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

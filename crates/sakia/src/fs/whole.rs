@@ -19,28 +19,28 @@ use crate::error::{Context, Result};
 use crate::io::blocks::{self, Held};
 use crate::io::transfer::write_all;
 
-/// Bytes that a file is thought to have when nothing is known.
+/// The expected size of a file in bytes, when nothing is known of it.
 const GUESS_BYTES: usize = 8 << 10;
-/// Bytes that the first read of a file is for, at most.
+/// The most bytes of the first read of a file.
 const GUESS_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are copied at once through this process.
+/// Bytes of each read and write when the process copies a file.
 const COPY_BYTES: usize = 256 << 10;
-/// Bytes of the first of them.
+/// Bytes of the first of these reads.
 const COPY_FIRST_BYTES: usize = 16 << 10;
-/// Bytes that the kernel is asked to copy at once: enough to be rare, few enough to end.
+/// Bytes that the kernel is asked to copy in one call: enough for few calls, few enough for short ones.
 const RANGE_BYTES: usize = 64 << 20;
-/// The same of small files, and of the end of others.
+/// The same for small files, and for the end of other files.
 const SMALL_RANGE_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// The expected size of the next file that is read as a whole: the size of the last ones.
+    /// The expected size of the next whole file that is read: the size of the last ones.
     static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
 }
 
 /// Reads a file as a whole.
 ///
-/// It is opened, read and closed: a file not larger than those read before, or than 8 KiB, takes one read
-/// and no `stat`. Closing is not waited for.
+/// The file is opened, read and closed. If it is not larger than those read before, or than 8 KiB, that takes
+/// one read and no `stat`. The future does not wait for the close.
 ///
 /// # Errors
 /// `EISDIR`: a directory. `OutOfMemory`: no memory for it. Otherwise as `open(2)` and `read(2)`.
@@ -66,7 +66,7 @@ pub async fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     }
 }
 
-/// Reads a file without waiting, as far as that goes.
+/// Reads a file as far as that needs no wait.
 fn begin_read(path: &Path) -> Result<WholeFile> {
     let driver = driver();
     if driver.has_inline_budget() { read_now(&driver, path) } else { Ok(WholeFile::NotNow) }
@@ -113,7 +113,7 @@ fn finish_read(
     })
 }
 
-/// Goes on with a file that was opened without waiting, and of which `begin` was read: a FIFO may have no
+/// Reads the rest of a file that was opened without waiting, after the bytes `begin`: a FIFO may have no
 /// writer yet.
 pub(crate) async fn read_opened(fd: OwnedFd, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     let file = File::try_from(fd)?;
@@ -123,16 +123,16 @@ pub(crate) async fn read_opened(fd: OwnedFd, begin: Vec<u8>) -> io::Result<Vec<u
     read_all(file, begin).await
 }
 
-/// Goes on with a file that was opened without waiting, to be read: as if opening it had waited.
+/// Completes the opening of a file that was opened to read without waiting, as if opening it had waited.
 pub(crate) async fn finish_opening(fd: OwnedFd) -> io::Result<OwnedFd> {
     let file = File::try_from(fd)?;
     await_writer(&file.driver, &file.fd, OFlags::RDONLY).await?;
     file.into_std().await.map(OwnedFd::from)
 }
 
-/// Remembers how large a file was, and gives back the excess room of its buffer.
+/// Remembers the size of a file, and frees the excess room of its buffer.
 fn learn_size(mut bytes: Vec<u8>, expected: usize) -> Vec<u8> {
-    // Fast up, slowly down: a buffer too large costs little, one too small a read.
+    // Grows fast and shrinks slowly: too large a buffer costs little, too small a one costs a read.
     let next = bytes.len().max(expected - expected / 16);
     EXPECTED.set(next.clamp(GUESS_BYTES, GUESS_BYTES_MAX));
     if bytes.capacity() / 2 > bytes.len() {
@@ -150,14 +150,14 @@ async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
     let expected = EXPECTED.get();
     let mut buf = begin;
     if buf.is_empty() {
-        // A byte more than is expected: a read that leaves room may have found the end.
+        // One byte more than expected: a read that leaves room may have found the end.
         buf.try_reserve_exact(expected + 1).map_err(|_| io::Error::from(Errno::NOMEM))?;
         let (result, back) = file.read_once(&file.fd, buf, 0).await;
         result?;
         buf = back;
     }
     let count = buf.len();
-    // A read may be short before the end. Where the file has as much as it said, it was not.
+    // A read may be short before the end; not if it brought all bytes of the file's size.
     let is_whole = count <= expected && file.fd.first_size() == Some(count as u64);
     if !is_whole && count > 0 {
         let size = file.fd.first_size();
@@ -187,7 +187,7 @@ pub(crate) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
 
 /// Writes a file as a whole: makes it if there is none, and empties it first if there is one.
 ///
-/// Others may see it empty or half written; and after a crash so may you. [`save`](super::save) has neither.
+/// Others, and readers after a crash, may see it empty or half written; [`save`](super::save) prevents both.
 ///
 /// # Errors
 /// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `open(2)` and `write(2)`.
@@ -200,9 +200,9 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
     file.write_all(contents).await.0.at("write", path)
 }
 
-/// Writes a file as a whole so that it, and its name, are there after a power failure once the future has
-/// resolved. Until then it may be empty or half written; [`save`](super::save) is for files that must not be.
-/// A symbolic link is followed: the name that becomes durable is that of its target.
+/// Writes a file as a whole so that the file and its name survive a power failure once the future has
+/// resolved. Until then it may be empty or half written; use [`save`](super::save) for files that must not
+/// be. A symbolic link is followed: the name that becomes durable is that of its target.
 ///
 /// # Errors
 /// `EIO`: it could not be made durable. Otherwise as for [`write()`].
@@ -217,7 +217,8 @@ pub async fn write_durable(path: impl AsRef<Path>, contents: impl IoBuf) -> Resu
     Dir::open(directory).await?.sync().await
 }
 
-/// As [`File::create`], and the directory that the file is in: of a link that is another one.
+/// As [`File::create`], with the path of the directory that the file is in; for a link, of the target's
+/// directory.
 async fn create_in_directory(path: &Path) -> Result<(File, PathBuf)> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -231,7 +232,7 @@ async fn create_in_directory(path: &Path) -> Result<(File, PathBuf)> {
     }
 }
 
-/// The directory that a path's last part lies in.
+/// Returns the directory that contains a path's last part.
 pub(super) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -239,14 +240,14 @@ pub(super) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Copies the contents and the permissions of one file to another, which is made if there is none and
-/// emptied first if there is one. Resolves to the number of bytes.
+/// Copies the contents and the permissions of one file to another, which is made if it does not exist and
+/// emptied first if it does. Resolves to the number of bytes.
 ///
-/// The kernel copies where it can: between files of one file system without reading them, or by sharing
-/// blocks. After an error part of the destination is written.
+/// The kernel copies where it can: between files of one file system without passing their bytes to this
+/// process, or by sharing blocks. After an error part of the destination is written.
 ///
 /// # Errors
-/// - `InvalidInput`: source and destination are one file, or the source is a directory or so.
+/// - `InvalidInput`: source and destination are one file, or the source is a directory or the like.
 /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `open(2)`, `read(2)`, `write(2)`.
 ///
 /// # Panics
@@ -262,7 +263,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     if found.is_dir() {
         return Err(io::Error::from(Errno::ISDIR)).between("copy", from, to);
     }
-    // Not emptied by opening it: it may be the source.
+    // Opening does not empty it: it may be the source.
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(found.permissions().mode());
     let target = options.open(to).await?;
@@ -291,7 +292,7 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
         loop {
             let copy = async || {
                 let (from, to) = (&source.fd, &target.fd);
-                // Little is copied at once where that waits for no device.
+                // Small steps where no device has to be waited for.
                 let left = usize::try_from(size.saturating_sub(done)).unwrap_or(usize::MAX);
                 let len = left.clamp(SMALL_RANGE_BYTES, RANGE_BYTES);
                 target.driver.copy_file_range(from, done, to, done, len).await
@@ -308,14 +309,14 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
     copy_by_reading(source, target, done).await
 }
 
-/// Returns whether the kernel does not copy between such files, though reading and writing may do.
+/// Returns whether the kernel cannot copy between such files, though reading and writing may work.
 fn is_not_possible(error: &io::Error) -> bool {
     const ERRORS: [Errno; 6] =
         [Errno::XDEV, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::BADF];
     ERRORS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Copies from byte `done` on, through this process. A small file takes a small buffer; one that fills it
+/// Copies from byte `done` on, through this process. A small file needs a small buffer; a file that fills it
 /// gets a larger one.
 async fn copy_by_reading(source: &File, target: &File, mut done: u64) -> io::Result<u64> {
     let mut held = Held::default();

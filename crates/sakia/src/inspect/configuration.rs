@@ -1,4 +1,4 @@
-//! The settings in force, and where they came from.
+//! The settings in force, and their origins.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// It is the one that programs get which ask for nothing.
+    /// The default value.
     Default,
-    /// A call of the builder's.
+    /// A call of a method of the builder.
     Builder,
     /// An environment variable.
     Environment,

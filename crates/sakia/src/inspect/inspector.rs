@@ -11,13 +11,13 @@ use crate::executor::{Local, current, with_current};
 
 /// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
 ///
-/// It keeps only the shown records of the runtime alive. After the runtime's end they show its last state.
+/// It keeps only the runtime's records alive. After the runtime's end they show its last state.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The inspector of the calling thread's runtime.
+/// Returns the inspector of the calling thread's runtime.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -40,8 +40,8 @@ impl Inspector {
     /// callback of a [warning](super::Warnings::callback), while a thread of the runtime is stuck, and while
     /// the runtime ends.
     ///
-    /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. It does not touch
-    /// what that leads to.
+    /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. The file itself is
+    /// not touched.
     pub fn inspect(&self) -> Inspection {
         let own =
             with_current(|local| Arc::ptr_eq(&local.shown, &self.shared).then(|| local.clone()));
@@ -52,7 +52,7 @@ impl Inspector {
 /// The inspector's view of a runtime.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// By number. Empty until the thread has a driver.
+    /// By thread number. Empty until the thread has a driver.
     threads: Box<[OnceLock<Shown>]>,
     configuration: OnceLock<Vec<Setting>>,
 }
@@ -71,7 +71,7 @@ impl Shared {
         Arc::new(Self { threads, configuration: OnceLock::new() })
     }
 
-    /// The calling thread is the one with this number.
+    /// Registers the calling thread under this number.
     pub(crate) fn add(&self, thread: usize, observer: Option<Observer>) {
         let thread_id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let is_first = self.threads[thread].set(Shown { thread_id, observer }).is_ok();
@@ -123,7 +123,7 @@ fn inspect_thread(number: usize, shown: Option<&Shown>, own: Option<&Local>) -> 
     seen
 }
 
-/// An operation as it is shown; with the path of its descriptor, if that is one of the process.
+/// Returns an operation as it is shown; with the path of its descriptor, if that is one of the process.
 pub(super) fn operation(observed: &ObservedOperation, has_paths: bool) -> Operation {
     let path_now = observed.descriptor.filter(|_| has_paths).and_then(path_now);
     Operation {

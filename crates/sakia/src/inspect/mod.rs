@@ -3,16 +3,16 @@
 //!
 //! [`Runtime::inspect`](crate::Runtime::inspect) shows all threads of a runtime. An [`Inspector`] does the
 //! same from anywhere: from within a task, or from another thread, also while a thread of the runtime is
-//! stuck in a task that does not come back or in a system call. It never blocks.
+//! stuck in a task that does not return or in a system call. It never blocks.
 //!
-//! For that the threads have to record their activity: [`Builder::inspection`](crate::Builder::inspection),
-//! or the environment variable `SAKIA_INSPECT=1`. It costs some tens of nanoseconds for each operation and
-//! each poll of a task. Without it nothing is paid, and there is less to see: the settings always, and of the
-//! thread that asks the operations without age, descriptor and task.
+//! The threads have to record their activity for this: [`Builder::inspection`](crate::Builder::inspection),
+//! or the environment variable `SAKIA_INSPECT=1`. Recording costs some tens of nanoseconds for each operation
+//! and each poll of a task. Without it there is no cost, and less to see: always the settings, but operations
+//! only of the thread that inspects, without age, descriptor and task.
 //!
-//! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, tells
-//! of a turn in which tasks kept the thread for long, of an operation that should have ended by itself, and
-//! of one that occupies a thread of a lane. See [`Warnings`].
+//! [`Builder::warnings`](crate::Builder::warnings), or the environment variable `SAKIA_WARNINGS=log`, reports
+//! a turn in which tasks kept the thread for long, an operation that should have ended by itself, and an
+//! operation that occupies a thread of a lane. See [`Warnings`].
 //!
 //! # Examples
 //! ```
@@ -76,7 +76,7 @@ pub use self::warnings::{Warning, Warnings};
 pub struct Inspection {
     /// The threads, by their numbers.
     pub threads: Vec<ThreadInspection>,
-    /// Every setting in force, where its value came from, and what the kernel made of it.
+    /// Every setting in force, with the origin of its value and the value that the kernel granted.
     pub configuration: Vec<Setting>,
 }
 
@@ -88,16 +88,16 @@ pub struct ThreadInspection {
     pub number: usize,
     /// Its number in the system, as debuggers and `/proc/self/task` have it.
     pub thread_id: Option<u32>,
-    /// The thread records its operations and activity. Without, `doing` is unknown, and so are the
+    /// Set if the thread records its operations and activity. Otherwise `doing` is unknown, and so are the
     /// operations of all threads but the calling one.
     pub is_recorded: bool,
     /// Its activity; `None` if that is unknown.
     pub doing: Option<Doing>,
-    /// For how long it has been doing that; `None` if that is unknown.
+    /// The time for which it has been doing that; `None` if that is unknown.
     pub doing_for: Option<Duration>,
-    /// The operations under way, oldest first. Each is as it was at one moment, but not all at the same.
+    /// The operations under way, oldest first. Each is shown as of one moment, but not all as of the same.
     pub operations: Vec<Operation>,
-    /// How many operations came and went too fast to be read.
+    /// The number of operations that came and went too fast to be read.
     pub unread: u32,
     /// The driver's queues, credits, buffers and lanes, as of its last turn; `None` if that is unknown.
     pub status: Option<DriverStatus>,
@@ -112,22 +112,22 @@ pub struct Operation {
     /// The `user_data` of its entry, which is also its number in a [recording](crate::trace). No other
     /// operation of the thread has the same.
     pub user_data: u64,
-    /// How far it is.
+    /// The stage that it has reached.
     pub state: OperationState,
-    /// The descriptor that it names: what it acts on, or the directory that its path begins at.
+    /// The descriptor that it names: the file it acts on, or the directory that its path is relative to.
     pub descriptor: Option<i32>,
     /// The path of that descriptor *at the time of the snapshot*, which is after the operation began: a file
-    /// that was renamed since has its new name. If another thread closes and opens descriptors, it may be
-    /// another file.
+    /// that was renamed since has its new name. If another thread closes and opens descriptors, the path may
+    /// be that of another file.
     pub path_now: Option<PathBuf>,
-    /// For how long it has been under way; `None` if that was not written down.
+    /// The time for which it has been under way; `None` if that was not recorded.
     pub age: Option<Duration>,
-    /// It ends by itself, as operations on files do.
+    /// Set if it ends by itself, as operations on files do.
     pub is_bounded: bool,
-    /// It is to be canceled.
+    /// Set if its cancellation was requested.
     pub is_cancel_asked: bool,
-    /// No task waits for it: its future was dropped, or it was started detached.
+    /// Set if no task waits for it: its future was dropped, or it was started detached.
     pub is_orphan: bool,
-    /// The task that started it; `None` if that was not written down, or it was no task.
+    /// The task that started it; `None` if that was not recorded, or it was no task.
     pub task: Option<TaskOrigin>,
 }

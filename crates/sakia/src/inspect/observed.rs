@@ -1,12 +1,12 @@
 //! The loop's part of inspection and warnings.
 //!
-//! A thread that is neither inspected nor warns has nothing of this, and asks once for each round whether it
-//! has. Otherwise the loop tells the driver's board which task runs and when the thread sleeps, measures its
-//! turns, and asks for overdue operations before each turn; it sleeps no longer than until the next may be
-//! overdue. With nothing under way that ends by itself there is no such time, and an idle thread stays idle.
+//! A thread that is neither inspected nor warns has no such state, and only checks for it once per round.
+//! Otherwise the loop records the running task and the thread's sleep on the driver's board, measures its
+//! turns, and looks for overdue operations before each turn. It sleeps only until the next operation may be
+//! overdue; with no operation under way that ends by itself, an idle thread stays idle.
 //!
 //! A callback may use the runtime: nothing is borrowed while it runs. A warning that comes up meanwhile, in a
-//! loop within the callback, waits for its end.
+//! loop within the callback, is delivered after the callback returns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,29 +24,29 @@ pub(crate) struct Observed {
     /// The thread's number.
     thread: usize,
     warnings: Warnings,
-    /// Descriptors are those of the process.
+    /// Set if the descriptors are those of the process.
     has_paths: bool,
     /// The thread's activity.
     doing: Cell<Doing>,
     turn: Cell<Turn>,
-    /// When the next operation may be overdue, on the driver's clock.
+    /// The time at which the next operation may be overdue, on the driver's clock.
     next: Cell<Option<Duration>>,
     /// Warnings not delivered yet, oldest first.
     waiting: RefCell<VecDeque<Warning>>,
-    /// A warning is being delivered.
+    /// Set while a warning is being delivered.
     is_telling: Cell<bool>,
 }
 
 /// The polls since the driver's last turn.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    /// When that was over; `None` if the loop has just begun.
+    /// The time at which that turn ended; `None` if the loop has just begun.
     begin: Option<Duration>,
     polls: u32,
     longest: Option<(TaskOrigin, Duration)>,
 }
 
-/// Puts back what the thread did before, when its poll ends in whatever way.
+/// Restores the thread's previous activity when its poll ends, by a panic too.
 struct Polling<'a> {
     observed: &'a Observed,
     driver: &'a Driver,
@@ -134,7 +134,7 @@ impl Observed {
         result
     }
 
-    /// The loop goes back to its caller.
+    /// Notes that the loop returns to its caller.
     pub(crate) fn leave(&self, driver: &Driver) {
         let now = driver.now();
         self.end_turn(driver, now);
@@ -144,12 +144,12 @@ impl Observed {
         self.tell();
     }
 
-    /// How long a foreign loop may sleep, before an operation may be overdue.
+    /// Returns how long a foreign loop may sleep before an operation may be overdue.
     pub(crate) fn sleep_limit(&self, driver: &Driver) -> Option<Duration> {
         self.next.get().map(|next| next.saturating_sub(driver.now()))
     }
 
-    /// Tasks have had the thread until `now`.
+    /// Ends the turn of the tasks, which have had the thread until `now`.
     fn end_turn(&self, driver: &Driver, now: Duration) {
         let Turn { begin, polls, longest } = self.turn.take();
         let call = driver.longest_plain_call();

@@ -7,7 +7,7 @@ use sakia_driver::{Doing, DriverStatus, Lane, OperationState, TaskOrigin};
 
 use super::{Inspection, Operation, Setting, ThreadInspection, Warning};
 
-/// A time with as many digits as matter.
+/// A time with its significant digits only.
 struct Short(Duration);
 
 impl fmt::Display for Short {
@@ -62,7 +62,7 @@ impl fmt::Display for Subject<'_> {
             write!(f, " of descriptor {descriptor}")?;
         }
         match &operation.path_now {
-            // Escaped: a file's name may be anything, and this goes to terminals.
+            // Escaped: a file's name may be anything, and the text goes to terminals.
             Some(path) => write!(f, " ({}, as of now)", path.display().to_string().escape_debug()),
             None => Ok(()),
         }
@@ -70,7 +70,7 @@ impl fmt::Display for Subject<'_> {
 }
 
 impl fmt::Display for Operation {
-    /// One line: what it does, on what, how far it is, since when, and whose it is.
+    /// Writes one line: the operation, its object, its stage, its age, and its task.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", Subject(self), state(self.state))?;
         if self.is_cancel_asked {

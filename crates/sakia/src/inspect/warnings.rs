@@ -15,15 +15,15 @@ use super::Operation;
 /// [`Builder::warnings`](crate::Builder::warnings).
 ///
 /// There are three limits, each of which can be turned off by `None`:
-/// - [`turn`](Warnings::turn), 100 ms: tasks kept the thread for longer before it came back to its driver,
-///   or the driver took as long without a sleep. Told when it is over: a task that never comes back is seen
-///   by an [`Inspector`](super::Inspector).
-/// - [`operation`](Warnings::operation), 1 s: an operation that ends by itself, such as a read of a file,
-///   has not, on the ring or on a lane. Receives, accepts and so on are none of these.
+/// - [`turn`](Warnings::turn), 100 ms: tasks kept the thread for longer before it returned to its driver, or
+///   the driver took as long without a sleep. Reported when it is over: a task that never returns is seen by
+///   an [`Inspector`](super::Inspector).
+/// - [`operation`](Warnings::operation), 1 s: an operation that ends by itself, such as a read of a file, has
+///   not ended, on the ring or on a lane. Receives, accepts and the like do not end by themselves.
 /// - [`lane`](Warnings::lane), 10 s: an operation has kept a thread of a lane busy, whether or not it ends
 ///   by itself; the open of a FIFO without a peer, say.
 ///
-/// Each operation is told of once for each limit. On the simulated kernel the times are virtual.
+/// Each operation is reported once per limit. On the simulated kernel the times are virtual.
 ///
 /// Without a call of the builder the environment variable `SAKIA_WARNINGS` decides: `off`, or `log` with
 /// limits after it, such as `log,turn=50ms,operation=2s,lane=off`. Without that there are no warnings.
@@ -54,19 +54,19 @@ impl Warnings {
         Self { turn: Some(Duration::from_millis(100)), limits, sink }
     }
 
-    /// No warnings; nothing is measured.
+    /// Returns settings without warnings; nothing is measured.
     pub fn off() -> Self {
         Self::to(Sink::Off)
     }
 
-    /// A line on standard error for each, which begins with `sakia: `.
+    /// Returns settings that print a line on standard error for each warning, beginning with `sakia: `.
     pub fn log() -> Self {
         Self::to(Sink::Log)
     }
 
-    /// Has `callback` called with each, on the runtime's thread that it concerns, between two turns. It may
-    /// use the runtime: spawn, inspect, wake. What becomes due while it runs waits for it. A panic in it
-    /// ends that call only.
+    /// Returns settings that call `callback` with each warning, on the runtime's thread that it concerns,
+    /// between two turns. The callback may use the runtime: spawn, inspect, wake. Warnings that become due
+    /// while it runs wait for its end. A panic in it ends that call only.
     pub fn callback(callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         Self::to(Sink::Callback(Arc::new(callback)))
     }
@@ -78,7 +78,7 @@ impl Warnings {
         self
     }
 
-    /// Sets how long an operation may take that ends by itself.
+    /// Sets how long an operation may take, if it is one that ends by itself.
     #[must_use]
     pub fn operation(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.operation = limit.into();
@@ -148,10 +148,10 @@ impl Warnings {
     pub(super) fn tell(&self, warning: &Warning) {
         match &self.sink {
             Sink::Off => {}
-            // Standard error may be closed, which is no reason to end the program.
+            // Standard error may be closed; that must not end the program.
             Sink::Log => drop(writeln!(io::stderr(), "sakia: {warning}")),
             Sink::Callback(callback) => {
-                // The panic hook has printed it. The payload may panic when it is dropped.
+                // The panic hook has printed the panic. The payload may panic when it is dropped.
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(warning))) {
                     std::mem::forget(payload);
                 }
@@ -160,7 +160,7 @@ impl Warnings {
     }
 }
 
-/// A number of seconds, milliseconds or microseconds: `2s`, `100ms`, `50us`.
+/// Parses a number of seconds, milliseconds or microseconds: `2s`, `100ms`, `50us`.
 fn duration(text: &str) -> Option<Duration> {
     let unit = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit);
@@ -173,7 +173,7 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// In the form that [`from_environment`](Warnings::from_environment) takes, but for a callback.
+/// Writes the form that [`from_environment`](Warnings::from_environment) takes, but for a callback.
 impl fmt::Display for Warnings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.sink {
@@ -199,25 +199,25 @@ impl fmt::Debug for Warnings {
     }
 }
 
-/// Something that takes too long. Its `Display` is one line.
+/// A turn or an operation that takes too long. Its `Display` is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// Tasks kept the thread, or the driver did without a sleep. It is over now.
+    /// Tasks kept the thread, or the driver did without a sleep. The turn is over now.
     #[non_exhaustive]
     Turn {
         /// The number of the runtime's thread.
         thread: usize,
-        /// For how long.
+        /// The length of the turn.
         took: Duration,
-        /// How many polls of tasks that were; none if it was the driver.
+        /// The number of polls of tasks in it; 0 if it was the driver.
         polls: u32,
         /// The task whose poll took longest, and how long that took.
         longest: Option<(TaskOrigin, Duration)>,
         /// The plain system call that took longest, if it took at least half of the time.
         call: Option<PlainCall>,
     },
-    /// An operation that ends by itself has not.
+    /// An operation that ends by itself has not ended.
     #[non_exhaustive]
     Operation {
         /// The number of the runtime's thread.

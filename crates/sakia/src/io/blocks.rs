@@ -1,11 +1,11 @@
 //! Blocks of memory that a thread keeps for its next readers and writers.
 //!
-//! A page that a process touches for the first time costs a fault, many times what it costs to copy 4 KiB.
-//! So the blocks of a reader or a writer that ends go to the next one. A thread keeps at most [`KEPT_BYTES`],
-//! in blocks of a page to [`BLOCK_BYTES_MAX`]: of a larger one, a fault per page is little beside the bytes that
-//! are read into it.
+//! The first access to a page costs a fault, which takes many times as long as copying 4 KiB. So the blocks
+//! of a reader or writer that ends go to the next one. A thread keeps at most [`KEPT_BYTES`], in blocks of a
+//! page to [`BLOCK_BYTES_MAX`]: for larger blocks, a fault per page costs little beside the bytes that are
+//! read into them.
 //!
-//! Kept blocks are zeros: a reader that claims bytes which it did not write must not show those of another
+//! Kept blocks are zeroed: a reader that claims bytes which it did not write must not show those of another
 //! file.
 
 use std::cell::RefCell;
@@ -15,20 +15,20 @@ use super::source::Block;
 
 /// The most bytes that a thread keeps.
 const KEPT_BYTES: usize = 1 << 20;
-/// The smallest block that is kept: smaller ones have no page of their own.
+/// The smallest block that is kept: smaller ones share their pages.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
-/// The largest.
+/// The largest block that is kept.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// The blocks of a thread, the last one returned at the end.
+/// The blocks of a thread; the last one returned is at the end.
 #[derive(Default)]
-struct Kept {
+struct KeptBlocks {
     blocks: Vec<Block>,
     bytes: usize,
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::default();
+    static KEPT: RefCell<KeptBlocks> = RefCell::default();
 }
 
 /// Returns `len` zeros: a block that the thread keeps, or a new one.
@@ -48,7 +48,7 @@ pub(crate) fn give(mut block: Block) {
     if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&len) {
         return;
     }
-    // Without thread locals the thread is about to end.
+    // Thread-locals are gone when the thread is about to end.
     let _ = KEPT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         if kept.bytes + len <= KEPT_BYTES {
@@ -59,11 +59,11 @@ pub(crate) fn give(mut block: Block) {
     });
 }
 
-/// Blocks of a reader or a writer, which the thread keeps when they are dropped.
+/// Blocks of a reader or a writer; the thread keeps them when they are dropped.
 #[derive(Default)]
 pub(crate) struct Blocks(Vec<Block>);
 
-/// The same of one block, or none.
+/// One block or none; the thread keeps it when it is dropped.
 #[derive(Default)]
 pub(crate) struct Held(Option<Block>);
 
@@ -76,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// Returns all of them to the thread.
+    /// Returns all blocks to the thread.
     pub(crate) fn give_all(&mut self) {
         self.0.drain(..).for_each(give);
     }

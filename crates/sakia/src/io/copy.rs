@@ -1,11 +1,11 @@
 //! Copying from readers to writers.
 //!
-//! Blocks that a reader has filled are handed to the writer as they are, and others come back for them, so
-//! the bytes are not copied within the process. What fills less than half a block is copied: it would
-//! keep more memory than it has bytes.
+//! Blocks that a reader has filled are handed to the writer without copying, and the writer's empty ones come
+//! back in exchange. Bytes that fill less than half a block are copied: handing the block over would keep
+//! more memory than it has bytes.
 //!
-//! If a file is read and the kernel can send it to a stream, its bytes never come to the process: the writer
-//! gets ranges of the file.
+//! If the reader reads a file that the kernel can send to the writer's stream, its bytes never come to the
+//! process: the writer gets ranges of the file.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,13 +19,13 @@ use super::writer::Writer;
 /// Resolves to the number of bytes copied.
 ///
 /// Reading and writing overlap, as far as the reader reads ahead and the writer's bound allows. The writer
-/// is not closed. Much of a file is sent to a stream by the kernel, as
-/// [`send_file`](crate::net::TcpStream::send_file) does it: the bytes that the file has when they leave. If
-/// it becomes shorter between being read and being sent, writing fails with
+/// is not closed. If many bytes of a file are to be copied to a stream, the kernel sends them, as
+/// [`send_file`](crate::net::TcpStream::send_file) does: it sends the bytes that the file has at that time.
+/// If the file becomes shorter between being read and being sent, writing fails with
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
-/// Dropping the future leaves the bytes taken from the reader with the writer, where it
-/// [counts](Writer::accepted); another copy goes on from there.
+/// Dropping the future leaves the bytes taken from the reader with the writer, which
+/// [counts](Writer::accepted) them; another copy goes on from there.
 ///
 /// # Errors
 /// As for reading or writing. After an error of reading, the bytes read before it have been given to the
@@ -77,10 +77,10 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
     Ok(reader.consumed() - before)
 }
 
-/// Has the writer send the remaining bytes of `reader`, if that is much of a file: as many bytes as it has
+/// Has the writer send the remaining bytes of `reader`, if these are many bytes of a file: as many as it has
 /// now.
 async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<()> {
-    /// Fewer are written sooner than the kernel is asked for the size.
+    /// Fewer bytes are written sooner than the kernel is asked for the file's size.
     const BYTES_MIN: u64 = 64 << 10;
     let Some(mut rest) = reader.file().filter(|file| !file.is_stream()) else { return Ok(()) };
     rest.end = rest.file_size().await?.unwrap_or(0);
@@ -101,11 +101,11 @@ async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>)
 /// Copies both ways between two peers, each a reader and a writer, until both have ended. Resolves to the
 /// bytes copied from `a` to `b`, and from `b` to `a`.
 ///
-/// When one peer has no more to say, the writer to the other is [closed](Writer::close): the other learns
-/// that, and may still answer. Both writers are closed in the end.
+/// When one peer has reached its end, the writer to the other is [closed](Writer::close): that peer sees the
+/// end, and may still answer. Both writers are closed at the end.
 ///
 /// # Errors
-/// The first error of either way, which ends both: the writers are not closed then. Bytes are not lost,
+/// The first error of either direction, which ends both: the writers are not closed then. No bytes are lost,
 /// as for [`copy`].
 ///
 /// # Examples

@@ -21,17 +21,17 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// Returns the number of its bytes; 0 if it ends before it begins.
+    /// Returns the number of its bytes; 0 if its end is before its beginning.
     pub(crate) fn len(&self) -> u64 {
         self.end.saturating_sub(self.at)
     }
 
-    /// Returns whether offsets mean nothing: it is of a FIFO, a terminal or the like.
+    /// Returns whether the file has no offsets: a FIFO, a terminal or the like.
     pub(crate) fn is_stream(&self) -> bool {
         self.fd.kind() == FileKind::Waiting
     }
 
-    /// The size of the file; `None` if it is not one of bytes.
+    /// Returns the size of the file; `None` if the file has none.
     pub(crate) async fn file_size(&self) -> io::Result<Option<u64>> {
         let driver = current().driver.handle().clone();
         let stat = uninterrupted(async || driver.statx_fd(&self.fd).await).await?;

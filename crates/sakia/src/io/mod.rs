@@ -1,10 +1,10 @@
 //! Descriptors of any kind, and their readers and writers.
 //!
-//! - [`Reader`] and [`Writer`] have buffers of their own, of which ordinary code borrows: bytes, lines,
+//! - [`Reader`] and [`Writer`] have buffers of their own, from which ordinary code borrows: bytes, lines,
 //!   pieces, reading ahead, bounds. [`copy`] and [`copy_bidirectional`] connect them.
-//! - Pipes and standard streams are read and written by the driver: buffers go in by value and come back
-//!   with the result, on error too. So do [`AsyncRead`] and the other traits, which say what readers and
-//!   writers can be made of.
+//! - The driver reads and writes pipes and standard streams: buffers go in by value and come back with the
+//!   result, on error too. [`AsyncRead`] and the other traits work in this way, too; readers and writers can
+//!   be made of the types that implement them.
 //! - [`Async`] waits until a descriptor is ready and leaves the reading and writing to its owner.
 //!
 //! All of it belongs to the runtime thread on which it was made. When that runtime has ended,
@@ -43,11 +43,11 @@ pub use writer::{Writer, unreported_write_errors};
 
 use crate::executor::current;
 
-/// Gives a descriptor to the calling thread's runtime: to be sent to another process
-/// ([`ControlMessages::descriptor`](crate::net::ControlMessages::descriptor)), or to become what it is of
-/// (`TryFrom` of [`File`](crate::fs::File), [`TcpStream`](crate::net::TcpStream) and
-/// [`UnixStream`](crate::net::UnixStream)). [`Fd::into_owned`] gives it back. It is closed when its last user is
-/// gone.
+/// Gives a descriptor to the calling thread's runtime: to send it to another process
+/// ([`ControlMessages::descriptor`](crate::net::ControlMessages::descriptor)), or to convert it to a
+/// [`File`](crate::fs::File), a [`TcpStream`](crate::net::TcpStream) or a
+/// [`UnixStream`](crate::net::UnixStream) by `TryFrom`. [`Fd::into_owned`] gives it back. It is closed with
+/// its last user.
 ///
 /// # Panics
 /// Outside of a runtime, and on a simulated kernel.
@@ -56,15 +56,15 @@ pub fn adopt(fd: impl Into<OwnedFd>) -> Fd {
 }
 
 /// Registers memory with the calling thread's runtime: `blocks` blocks of `block_bytes` bytes each, rounded
-/// up to whole pages. The kernel pins it once, instead of with each operation. What counts are direct I/O and
-/// small transfers of many: see [`File::read_fixed_at`](crate::fs::File::read_fixed_at). A thread has one
-/// arena at most, which counts against the limit on locked memory (`RLIMIT_MEMLOCK`).
+/// up to whole pages. The kernel pins it once, instead of with each operation, which speeds up direct I/O and
+/// many small transfers: see [`File::read_fixed_at`](crate::fs::File::read_fixed_at). A thread has one arena
+/// at most, which counts against the limit on locked memory (`RLIMIT_MEMLOCK`).
 ///
 /// Without a ring there is nothing to register, and the blocks are aligned memory like any other.
 ///
 /// # Errors
 /// - `ENOMEM`: no memory, or the limit on locked memory is reached.
-/// - `EBUSY`: the thread has an arena. `EINVAL`: no blocks, or more than 1 GiB in all.
+/// - `EBUSY`: the thread has an arena already. `EINVAL`: no blocks, or more than 1 GiB in all.
 /// - `ECANCELED`: the runtime has ended.
 ///
 /// # Panics

@@ -1,19 +1,18 @@
 //! A thread that reads a file ahead of a reader.
 //!
-//! The thread and the reader pass a fixed number of blocks around in a circle: empty ones one way, full
-//! ones in order the other way. Both ends wake each other rarely, since a wake costs as much as reading
-//! tens of KiB:
-//! - The thread sleeps when it has used up its empty blocks, and is woken when half of all blocks are
-//!   empty; it takes all of them at once.
-//! - The reader waits when no block is full, and is woken when half of all blocks are; at once for the
+//! The thread and the reader exchange a fixed number of blocks: empty ones go one way, full ones in order the
+//! other way. Both sides wake each other rarely, since a wake costs as much as reading tens of KiB:
+//! - The thread sleeps when it has used up its empty blocks. It is woken when half of all blocks are empty,
+//!   and takes all of them at once.
+//! - The reader waits when no block is full. It is woken when half of all blocks are full; or at once for the
 //!   first block, the end, an error, or after a read that took longer than a wake would.
 //!
-//! Neither waits for ever. When the reader waits, no block is full and it holds none, so all of them are
-//! empty or in the thread's hands; so the thread fills half of them sooner or later, or comes to the end.
-//! While the thread sleeps, fewer than half are empty, so the reader has some that are full.
+//! Neither side waits for ever. When the reader waits, no block is full and it holds none, so all of them are
+//! empty or with the thread; so the thread fills half of them sooner or later, or reaches the end. While the
+//! thread sleeps, fewer than half are empty, so the reader has some that are full.
 //!
-//! After the end or an error the thread reads on only when the reader asks again, so what the reader sees
-//! is in order, and what it sees then is current.
+//! After the end or an error the thread reads on only when the reader asks again, so the reader sees all
+//! results in order, and then the file's present contents.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,10 +29,10 @@ use super::source::Block;
 use super::source::private::{Blocks, Next};
 use super::transfer::repeated;
 
-/// A read that takes this long waited for a device: a wake costs little beside it.
+/// A read that takes this long has waited for a device: a wake costs little compared to it.
 const SLOW: Duration = Duration::from_micros(100);
 
-/// Blocks that come ready one after the other before other tasks get a turn.
+/// The number of blocks taken in a row without waiting, after which other tasks get a turn.
 const TURN_BLOCKS: u32 = 16;
 
 /// Blocks of a file that a thread reads ahead; see [`Reader::offload`](super::Reader::offload).
@@ -48,35 +47,35 @@ struct Shared {
     block_bytes: usize,
     /// Half of all blocks.
     half: usize,
-    state: Mutex<State>,
+    state: Mutex<OffloadState>,
     /// Signaled when the thread has something to do.
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// For the reader, in order.
+struct OffloadState {
+    /// For the reader, in the order of the file.
     full: VecDeque<io::Result<(Block, usize)>>,
     /// For the thread.
     empty: Vec<Block>,
-    /// The reader waits for a full block.
+    /// The waker of the reader, while it waits for a full block.
     waker: Option<Waker>,
-    /// The thread sleeps on `work`.
+    /// Set while the thread sleeps on `work`.
     is_asleep: bool,
-    /// The thread has come to the end or an error, and waits until the reader asks again.
+    /// Set when the thread has reached the end or an error, and waits until the reader asks again.
     is_held: bool,
-    /// The reader is gone.
+    /// Set when the reader is gone.
     is_stopped: bool,
-    /// The thread is gone, by a panic.
+    /// Set when the thread is gone, by a panic.
     is_broken: bool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OffloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread.
+    /// Reads blocks ahead until the reader is gone: the thread's main function.
     fn run(&self, file: &File, mut offset: u64) {
         let mut blocks = Vec::new();
         let mut is_first = true;
@@ -102,7 +101,8 @@ impl Shared {
         }
     }
 
-    /// Waits for half of the blocks, and takes all that are empty; false when the reader is gone.
+    /// Waits until half of the blocks are empty, and takes all empty ones. Returns false when the reader is
+    /// gone.
     fn take_empty(&self, blocks: &mut Vec<Block>) -> bool {
         let mut state = self.lock();
         loop {
@@ -117,14 +117,17 @@ impl Shared {
         }
     }
 
-    /// Sleeps until the reader has something to say.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Sleeps until the reader signals.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, OffloadState>,
+    ) -> MutexGuard<'a, OffloadState> {
         state.is_asleep = true;
         self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a full block to the reader, and waits after the last until the reader asks again; false when
-    /// the reader is gone.
+    /// Hands a full block to the reader, and waits after the last one until the reader asks again. Returns
+    /// false when the reader is gone.
     fn put_full(&self, full: io::Result<(Block, usize)>, is_urgent: bool, is_last: bool) -> bool {
         let mut state = self.lock();
         state.full.push_back(full);
@@ -141,21 +144,21 @@ impl Shared {
         !state.is_stopped
     }
 
-    /// The thread has panicked: the reader is told instead of waiting.
+    /// Marks the thread as panicked, and wakes the reader, which would wait in vain.
     fn break_off(&self) {
         let mut state = self.lock();
         state.is_broken = true;
         let waker = state.waker.take();
         drop(state);
-        // It may be the one that panicked.
+        // This waker may be the one that panicked.
         drop(catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake))));
     }
 }
 
 impl Offloaded {
-    /// Bytes of a block, unless told otherwise.
+    /// The default size of a block in bytes.
     pub(crate) const BLOCK_BYTES: usize = 128 << 10;
-    /// Blocks, unless told otherwise. With all but half of them full, the thread is 512 KiB ahead.
+    /// The default number of blocks. With all but half of them full, the thread is 512 KiB ahead.
     pub(crate) const BLOCKS: usize = 8;
 
     pub(crate) fn start(
@@ -167,7 +170,7 @@ impl Offloaded {
         let (block_bytes, blocks) = (block_bytes.max(1), blocks.max(2));
         let empty = (0..blocks).map(|_| Block::zeroed(block_bytes)).collect();
         let full = VecDeque::with_capacity(blocks);
-        let state = Mutex::new(State { full, empty, ..State::default() });
+        let state = Mutex::new(OffloadState { full, empty, ..OffloadState::default() });
         let work = Condvar::new();
         let shared = Arc::new(Shared { block_bytes, half: blocks / 2, state, work });
         let thread = Arc::clone(&shared);

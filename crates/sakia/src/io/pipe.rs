@@ -46,14 +46,14 @@ pub struct PipeReader {
     stream: Stream,
 }
 
-/// The end of a pipe to write to. Dropping it closes it; the reader finds the end then.
+/// The end of a pipe to write to. Dropping it closes it; the reader then sees the end.
 #[derive(Debug)]
 pub struct PipeWriter {
     stream: Stream,
 }
 
 impl PipeReader {
-    /// Takes over the reading end of a pipe made elsewhere, or anything else that is read in order.
+    /// Takes over the reading end of a pipe made elsewhere, or any other descriptor that is read in order.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -73,7 +73,7 @@ impl PipeReader {
 }
 
 impl PipeWriter {
-    /// Takes over the writing end of a pipe made elsewhere, or anything else that is written in order.
+    /// Takes over the writing end of a pipe made elsewhere, or any other descriptor that is written in order.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.

@@ -1,8 +1,8 @@
-//! Reading with buffers that the reader owns, so that ordinary code borrows.
+//! Reading with buffers that the reader owns, so that ordinary code can borrow from them.
 //!
-//! Bytes are in one of two places, in this order: in `carry`, where what spans blocks is put together, and
-//! in the block that was read last. What a method has looked at and not used stays there, so dropping any
-//! of its futures, and an error, lose nothing.
+//! Bytes are in one of two places, in this order: in `carry`, where pieces that span blocks are put together,
+//! and in the block that was read last. Bytes that a method has looked at and not consumed stay there, so
+//! neither dropping any of its futures nor an error loses any.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -17,20 +17,20 @@ use super::file_range::FileRange;
 use super::offload::Offloaded;
 use super::source::{AsyncRead, AsyncReadAt, Block, Positional, Source, Streamed};
 
-/// Bytes of a block, unless told otherwise.
+/// The default size of a block in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Reads with a buffer of its own, of which ordinary code borrows.
+/// Reads with a buffer of its own, from which ordinary code borrows.
 ///
-/// There are three kinds, by where the blocks come from:
-/// - [`new`](Reader::new) reads in order, when asked: pipes, sockets, standard input.
+/// There are three kinds, by the source of the blocks:
+/// - [`new`](Reader::new) reads in order, on demand: pipes, sockets, standard input.
 /// - [`with_depth`](Reader::with_depth) reads a file, with several blocks in flight.
 /// - [`offload`](Reader::offload) has a thread read a file ahead.
 ///
-/// Dropping any future of a reader loses no bytes: the next call goes on where it was. Errors come after the
-/// bytes before them, and the next call tries again at the same place. The end is found only where a read
-/// brings no bytes at all; a later call sees bytes that were appended since. A reader that is dropped with
-/// reads in flight leaves their memory to the driver.
+/// Dropping any future of a reader loses no bytes: the next call goes on from there. Errors come after the
+/// bytes before them, and the next call tries again at the same place. The end is detected only by a read
+/// that brings no bytes at all; a later call sees bytes that were appended since. A reader that is dropped
+/// with reads in flight leaves their memory to the driver.
 ///
 /// # Examples
 /// ```
@@ -57,13 +57,13 @@ pub struct Reader<S: Source> {
     source: S,
     /// Bytes put together from several blocks; they come before those of `block`.
     carry: Vec<u8>,
-    /// Those of `carry` from here on are not consumed.
+    /// The bytes of `carry` from here on are not consumed.
     carry_at: usize,
     /// The block that was read last.
     block: Held,
-    /// The bytes of `block` that are not consumed, nor in `carry`.
+    /// The bytes of `block` that are neither consumed nor in `carry`.
     range: Range<usize>,
-    /// Bytes consumed in all.
+    /// The number of bytes consumed in all.
     consumed: u64,
 }
 
@@ -80,26 +80,25 @@ impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
 
     /// Gives the source back. Bytes that are [`buffered`](Reader::buffered) are lost.
     ///
-    /// # Errors
-    /// The reader itself, while a read is under way that a dropped future began; [`fill`](Reader::fill)
-    /// awaits it.
+    /// The reader itself, while a read is under way that a dropped future began; [`fill`](Reader::fill) waits
+    /// for it.
     pub fn into_inner(self) -> Result<R, Self> {
         self.source.into_source().map_err(|source| Self { source, ..self })
     }
 }
 
 impl<F: AsyncReadAt> Reader<Positional<F>> {
-    /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in
-    /// flight. Blocks have a byte at least, and at most what one read brings: 2 GiB less a page.
+    /// Reads `file` from its first byte on, in blocks of `block_bytes`, with up to `depth` of them in flight.
+    /// A block has at least one byte, and at most as many as one read can bring: 2 GiB less a page.
     ///
-    /// There are `depth` buffers. A small file needs a small one: the first read asks for 16 KiB at most,
-    /// and the next ones for as much as makes four times what was read, up to a block; so with larger
-    /// blocks the first ones have less. Buffers of up to 64 KiB go to the thread's next readers and
-    /// writers. While the caller works on one, the others are being read, so with a depth of 1 nothing is
-    /// read before it is asked for. Where reads are done at once, since the bytes are in the page cache,
-    /// reads ahead begin with the first that has to wait; until then one call brings as many as half of
-    /// the blocks, if that is no more than 64 KiB, in a buffer of its own, and [`fill`](Reader::fill)
-    /// gives all of them. Blocks are delivered in order. A file that shrinks meanwhile ends early.
+    /// There are `depth` buffers. They are small at first, for the sake of small files: the first read asks
+    /// for 16 KiB at most, and each next one for as much as makes four times the bytes read so far, up to a
+    /// block. Buffers of up to 64 KiB go to the thread's next readers and writers. While the caller works on
+    /// one block, the others are being read, so with a depth of 1 nothing is read ahead. If reads are done at
+    /// once, since the bytes are in the page cache, reading ahead begins with the first read that has to
+    /// wait; until then one call brings up to half of the blocks, if that is no more than 64 KiB, in a buffer
+    /// of its own, and [`fill`](Reader::fill) returns all of them. Blocks are delivered in order. A file that
+    /// shrinks meanwhile ends early.
     ///
     /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
     ///
@@ -124,13 +123,13 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
         Self::from_source(Positional::new(file, block_bytes, depth))
     }
 
-    /// Goes on at byte `offset`. What was read ahead is thrown away.
+    /// Goes on at byte `offset`. Bytes that were read ahead are discarded.
     pub fn seek(&mut self, offset: u64) {
         self.clear();
         self.source.seek(offset);
     }
 
-    /// The file that is read.
+    /// Returns the file that is read.
     pub fn get_ref(&self) -> &F {
         &self.source.file
     }
@@ -142,18 +141,18 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
 }
 
 impl Reader<Offloaded> {
-    /// Has a thread read `file` from its first byte on, a MiB ahead of the caller.
+    /// Has a thread read `file` from its first byte on, up to a MiB ahead of the caller.
     ///
-    /// On a machine with a core to spare this overlaps the copying of bytes out of the kernel with the
-    /// work on them, which pays where that work is quick: sums, searches, parsers. The thread makes plain
-    /// calls, sleeps while it is far enough ahead, and wakes the caller only when that waits and half of
-    /// the blocks are there, or the device is slow. It ends soon after the reader is dropped.
+    /// On a machine with a spare core this overlaps copying bytes out of the kernel with the work on them,
+    /// which pays if that work is quick: sums, searches, parsers. The thread makes plain calls, and sleeps
+    /// while it is far enough ahead. It wakes the caller only when the caller waits and half of the blocks
+    /// are full, or the device is slow. It ends soon after the reader is dropped.
     ///
     /// `file` should be a regular file. The runtime must be one that other threads can wake, which the
     /// simulated kernel is not.
     ///
     /// # Errors
-    /// - `EAGAIN`: the machine has no thread for it. Errors of reading come from the methods that read.
+    /// - `EAGAIN`: no thread could be started. The methods that read return the errors of reading.
     ///
     /// # Examples
     /// ```
@@ -203,8 +202,8 @@ impl<S: Source> Reader<S> {
         Self { source, carry, carry_at: 0, block: Held::default(), range: 0..0, consumed: 0 }
     }
 
-    /// Bytes that are here already, perhaps not all: those that [`fill`](Reader::fill) would give without
-    /// waiting.
+    /// Returns the bytes that [`fill`](Reader::fill) would return without waiting. They may be fewer than the
+    /// reader has in memory.
     pub fn buffered(&self) -> &[u8] {
         if self.carry_at < self.carry.len() {
             &self.carry[self.carry_at..]
@@ -213,7 +212,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// The bytes of the block that are not consumed.
+    /// Returns the bytes of the block that are not consumed.
     fn block_bytes(&self) -> &[u8] {
         match &*self.block {
             Some(block) => &block[self.range.clone()],
@@ -221,7 +220,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// Bytes in `carry` that are not consumed.
+    /// Returns the number of bytes in `carry` that are not consumed.
     fn carried(&self) -> usize {
         self.carry.len() - self.carry_at
     }
@@ -231,7 +230,7 @@ impl<S: Source> Reader<S> {
         self.consumed
     }
 
-    /// The next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
+    /// Returns the next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
     ///
     /// # Errors
     /// As for reading, once all bytes before the error are consumed; never `EINTR`. The next call tries
@@ -252,7 +251,7 @@ impl<S: Source> Reader<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Gets the next block, when the last one is used up; returns false at the end.
+    /// Gets the next block when the last one is used up. Returns false at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         debug_assert!(self.range.is_empty(), "the block before is used up");
         let next = ready!(self.source.poll_block(cx, &mut self.block))?;
@@ -261,10 +260,10 @@ impl<S: Source> Reader<S> {
         Poll::Ready(Ok(true))
     }
 
-    /// Uses up `count` bytes of those that are [`buffered`](Reader::buffered).
+    /// Consumes `count` of the bytes that are [`buffered`](Reader::buffered).
     ///
     /// # Panics
-    /// When fewer are.
+    /// When fewer are buffered.
     pub fn consume(&mut self, count: usize) {
         let buffered = self.buffered().len();
         assert!(count <= buffered, "{count} bytes consumed of {buffered}");
@@ -301,7 +300,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// The first `count` bytes, in one piece.
+    /// Returns the place of the first `count` bytes, in one piece.
     fn first(&self, count: usize) -> Place {
         match self.carried() {
             0 => Place::Block(self.range.start..self.range.start + count),
@@ -309,11 +308,11 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// The next `count` bytes in one piece, fewer at the end. They stay until
-    /// [consumed](Reader::consume). The reader keeps `count` bytes for it besides its blocks.
+    /// Returns the next `count` bytes in one piece, fewer at the end. They stay until
+    /// [consumed](Reader::consume). The reader keeps `count` bytes of memory for this besides its blocks.
     ///
     /// # Errors
-    /// As for [`fill`](Reader::fill). The bytes before it stay.
+    /// As for [`fill`](Reader::fill). The bytes before the error stay.
     pub async fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         let count = poll_fn(|cx| self.poll_peek(cx, count)).await?;
         Ok(self.at(self.first(count)))
@@ -334,13 +333,13 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// Copies bytes to `buf`, as many as are there, at least one; none at the end.
+    /// Copies available bytes to `buf`, at least one; none at the end.
     ///
     /// # Errors
     /// `EINVAL` when `buf` is empty. Otherwise as for [`fill`](Reader::fill).
     pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
-            return Err(Errno::INVAL.into()); // none would mean the end
+            return Err(Errno::INVAL.into()); // 0 bytes would mean the end
         }
         let bytes = self.fill().await?;
         let count = bytes.len().min(buf.len());
@@ -352,10 +351,10 @@ impl<S: Source> Reader<S> {
     /// Fills `buf`.
     ///
     /// Dropping the future, and an error, leave in `buf` the bytes consumed by then; see
-    /// [`consumed`](Reader::consumed). What must not be consumed in part is [peeked](Reader::peek) at.
+    /// [`consumed`](Reader::consumed). To consume all or nothing, use [`peek`](Reader::peek).
     ///
     /// # Errors
-    /// `UnexpectedEof` when the end comes before. Otherwise as for [`fill`](Reader::fill).
+    /// `UnexpectedEof` when the end comes first. Otherwise as for [`fill`](Reader::fill).
     pub async fn read_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -370,8 +369,8 @@ impl<S: Source> Reader<S> {
         Ok(())
     }
 
-    /// The bytes up to the next `delimiter`, and it; without it the bytes left before the end, and nothing at
-    /// the end. They are consumed. At most `limit` bytes come before the delimiter.
+    /// Consumes and returns the bytes up to and including the next `delimiter`; without one the bytes left
+    /// before the end, and none at the end. At most `limit` bytes come before the delimiter.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
@@ -383,7 +382,8 @@ impl<S: Source> Reader<S> {
         Ok(self.at(place))
     }
 
-    /// Returns the number of bytes up to a delimiter, it included, or to the end. They are in one piece then.
+    /// Returns the number of bytes up to and including a delimiter, or to the end. They are in one piece
+    /// then.
     async fn find(&mut self, delimiter: u8, limit: usize) -> io::Result<usize> {
         let mut searched = 0;
         poll_fn(|cx| self.poll_find(cx, delimiter, limit, &mut searched)).await
@@ -422,7 +422,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// Consumes the first `count` bytes, which are in one piece, and stay where they are until the next
+    /// Consumes the first `count` bytes, which are in one piece. They stay in their place until the next
     /// call.
     fn take(&mut self, count: usize) -> Place {
         let place = self.first(count);
@@ -432,12 +432,12 @@ impl<S: Source> Reader<S> {
         place
     }
 
-    /// The next line without its end, `\n` or `\r\n`; `None` at the end. It is consumed. A line has at
-    /// most `limit` bytes, a `\r` included.
+    /// Consumes the next line, and returns it without its end, `\n` or `\r\n`; `None` at the end. A line has
+    /// at most `limit` bytes, a `\r` included.
     ///
     /// # Errors
-    /// `InvalidData` when the line is longer, or is not UTF-8. It is not consumed then;
-    /// [`read_until`](Reader::read_until) gives its bytes. Otherwise as for [`fill`](Reader::fill).
+    /// `InvalidData` when the line is longer, or is not UTF-8. The line is not consumed then;
+    /// [`read_until`](Reader::read_until) returns its bytes. Otherwise as for [`fill`](Reader::fill).
     pub async fn line(&mut self, limit: usize) -> io::Result<Option<&str>> {
         let count = self.find(b'\n', limit).await?;
         if count == 0 {
@@ -456,7 +456,7 @@ impl<S: Source> Reader<S> {
         Ok(Some(line.expect("it was UTF-8 just now")))
     }
 
-    /// Line after line, each of at most `limit` bytes; see [`line`](Reader::line).
+    /// Returns the lines one after the other, each of at most `limit` bytes; see [`line`](Reader::line).
     ///
     /// # Examples
     /// ```
@@ -482,8 +482,8 @@ impl<S: Source> Reader<S> {
         Lines { reader: self, limit }
     }
 
-    /// Piece after piece of `count` bytes, at least 1; the last may be shorter. Where `count` divides the
-    /// size of a block, whole files are given out without copying.
+    /// Returns pieces of `count` bytes, at least 1, one after the other; the last may be shorter. If `count`
+    /// divides the size of a block, whole files are returned without copying.
     ///
     /// # Examples
     /// ```
@@ -508,13 +508,13 @@ impl<S: Source> Reader<S> {
         Chunks { reader: self, count: count.max(1) }
     }
 
-    /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to their number.
+    /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to the number of bytes.
     ///
     /// Dropping the future, and an error, leave in `buf` the bytes consumed by then.
     ///
     /// # Errors
-    /// `InvalidData` when there are more than `limit` bytes. The others are not consumed, and `limit`
-    /// bytes were appended. Otherwise as for [`fill`](Reader::fill).
+    /// `InvalidData` when there are more than `limit` bytes. Then `limit` bytes were appended, and the others
+    /// are not consumed. Otherwise as for [`fill`](Reader::fill).
     pub async fn read_to_end(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let mut done = 0;
         loop {
@@ -533,7 +533,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// Reads `count` bytes and throws them away, fewer at the end. Resolves to their number.
+    /// Reads and discards `count` bytes, fewer at the end. Resolves to their number.
     ///
     /// # Errors
     /// As for [`fill`](Reader::fill).
@@ -551,12 +551,12 @@ impl<S: Source> Reader<S> {
         Ok(count - left)
     }
 
-    /// The file from the next byte on, if the source is one and no bytes of it are here.
+    /// Returns the file from the next byte on, if the source is a file and no bytes of it are buffered.
     pub(crate) fn file(&self) -> Option<FileRange> {
         if self.buffered().is_empty() { self.source.file() } else { None }
     }
 
-    /// Consumes the bytes of the [file](Self::file) before this one.
+    /// Consumes the bytes of the [file](Self::file) before this range.
     pub(crate) fn consume_file(&mut self, range: &FileRange) {
         self.source.go_on_at(range.end);
         self.consumed += range.len();
@@ -567,13 +567,13 @@ impl<S: Source> Reader<S> {
         self.carried() == 0 && self.range.len() * 2 > self.size_of_block()
     }
 
-    /// Bytes of the memory that the block takes.
+    /// Returns the size of the block's memory in bytes.
     pub(crate) fn size_of_block(&self) -> usize {
         self.block.as_ref().map_or(0, |block| block.len())
     }
 
-    /// Consumes the block of [`has_block`](Self::has_block), and takes it in exchange for one of the
-    /// same size.
+    /// Consumes the block of [`has_block`](Self::has_block), and takes it in exchange for `block`, which has
+    /// the same size.
     pub(crate) fn exchange(&mut self, block: Block) -> (Block, Range<usize>) {
         debug_assert!(self.has_block() && block.len() == self.size_of_block());
         let range = std::mem::take(&mut self.range);
@@ -598,7 +598,7 @@ pub struct Lines<'a, S: Source> {
 }
 
 impl<S: Source> Lines<'_, S> {
-    /// The next line; `None` at the end. See [`Reader::line`].
+    /// Returns the next line; `None` at the end. See [`Reader::line`].
     ///
     /// # Errors
     /// As for [`Reader::line`].
@@ -615,10 +615,10 @@ pub struct Chunks<'a, S: Source> {
 }
 
 impl<S: Source> Chunks<'_, S> {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     ///
     /// # Errors
-    /// As for [`Reader::fill`]. The bytes before it stay.
+    /// As for [`Reader::fill`]. The bytes before the error stay.
     pub async fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let reader = &mut *self.reader;
         let count = poll_fn(|cx| reader.poll_peek(cx, self.count)).await?;

@@ -1,8 +1,8 @@
 //! Waiting until a descriptor is ready.
 //!
-//! The kernel polls a duplicate, which the driver owns: it refers to the same open file, so it is ready
-//! when the original is, and stays open as long as a poll is in flight, whatever becomes of the
-//! original. Each wait is one poll of its own, so any number of tasks may wait at once.
+//! The kernel polls a duplicate, which the driver owns. It refers to the same open file, so it is ready when
+//! the original is, and it stays open as long as a poll is in flight, even if the original is closed. Each
+//! wait is a poll of its own, so any number of tasks may wait at once.
 
 use std::fmt;
 use std::io;
@@ -14,16 +14,16 @@ use super::stream::Stream;
 
 /// Waits until any descriptor is ready: a socket, a pipe, a timer, a device, a descriptor from a library.
 ///
-/// It keeps the descriptor's owner and gives it back with [`into_inner`](Async::into_inner). Any number
-/// of tasks may wait at once, in both directions; each is told.
+/// It keeps the descriptor's owner and gives it back with [`into_inner`](Async::into_inner). Any number of
+/// tasks may wait at once, in both directions; each of them is woken.
 ///
-/// The `*_with` methods try first and wait when that would block, so the descriptor should be
-/// non-blocking (`O_NONBLOCK`): a call that blocks holds up its whole thread. `new` does not change
-/// that flag, which belongs to the open file and is shared with its other users.
+/// The `*_with` methods try first and wait if that would block, so the descriptor should be non-blocking
+/// (`O_NONBLOCK`): a call that blocks stops its whole thread. `new` does not change that flag, which belongs
+/// to the open file and is shared with its other users.
 ///
-/// The driver polls a duplicate of the descriptor. It is closed soon after the `Async` is dropped or
-/// taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
-/// socket see it closed.
+/// The driver polls a duplicate of the descriptor. The duplicate is closed soon after the `Async` is dropped
+/// or taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
+/// socket see the close.
 ///
 /// # Examples
 /// ```
@@ -67,13 +67,12 @@ impl<T: AsFd> Async<T> {
 }
 
 impl<T> Async<T> {
-    /// Waits until there is something to read, the end of it, an error, or a hang-up.
+    /// Waits until there are bytes to read, the end, an error, or a hang-up.
     ///
-    /// Another task may be quicker to take the bytes or the connection. Dropping the future gives up the
-    /// wait.
+    /// Another task may take the bytes or the connection first. Dropping the future ends the wait.
     ///
     /// # Errors
-    /// - `EBADF`, `EPERM`: the descriptor is of a kind that cannot be polled.
+    /// - `EBADF`, `EPERM`: the descriptor cannot be polled.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `poll(2)`.
     ///
     /// # Kernel
@@ -85,7 +84,7 @@ impl<T> Async<T> {
 
     /// Waits until there is room to write, an error, or a hang-up.
     ///
-    /// Another task may be quicker to fill it. Dropping the future gives up the wait.
+    /// Another task may fill the room first. Dropping the future ends the wait.
     ///
     /// # Errors
     /// As for [`readable`](Async::readable).
@@ -97,8 +96,8 @@ impl<T> Async<T> {
         self.readiness.ready(PollEvents::WRITABLE).await
     }
 
-    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for something to read in between.
-    /// `Interrupted` is tried again at once. Resolves to the last result of `f`.
+    /// Calls `f` until it no longer fails with `WouldBlock`, and waits for readability in between.
+    /// `Interrupted` is retried at once. Resolves to the last result of `f`.
     ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).
@@ -130,7 +129,7 @@ impl<T> Async<T> {
         }
     }
 
-    /// The descriptor's owner.
+    /// Returns the descriptor's owner.
     pub fn get_ref(&self) -> &T {
         &self.io
     }

@@ -1,12 +1,13 @@
-//! The traits of objects that can be read and written, and the order in which their bytes arrive.
+//! The traits of objects that can be read and written, and sources of blocks for readers.
 //!
-//! Four small traits say what a type can do: [`AsyncRead`] and [`AsyncWrite`] for what is read and
-//! written in order, [`AsyncReadAt`] and [`AsyncWriteAt`] for what has positions. Buffers go in by value
-//! and come back. Three of them have futures that borrow the object, as `async fn` makes them; reading at
-//! a position answers with a future that does not, since reading ahead keeps several at a time.
+//! Four small traits describe an object's abilities: [`AsyncRead`] and [`AsyncWrite`] for objects that are
+//! read and written in order, [`AsyncReadAt`] and [`AsyncWriteAt`] for objects with positions. Buffers go in
+//! by value and come back. Three of them have futures that borrow the object, as `async fn` makes them. The
+//! future of a read at a position does not borrow it, since reading ahead keeps several such futures at a
+//! time.
 //!
-//! A [`Source`] turns one of them into a sequence of blocks, for [`Reader`](super::Reader). Blocks are
-//! recycled: the caller gives the last one back when it asks for the next.
+//! A [`Source`] turns one of these objects into a sequence of blocks, for [`Reader`](super::Reader). Blocks
+//! are recycled: the caller returns the last one when it asks for the next.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -50,12 +51,13 @@ pub(crate) type Block = AlignedBuf;
 /// # }
 /// ```
 pub trait AsyncRead {
-    /// Reads up to `buf.bytes_room()` bytes, as soon as there are any, into the front of `buf`.
+    /// Reads up to `buf.bytes_room()` bytes, as soon as any are available, into the front of `buf`.
     ///
     /// Resolves to the number of bytes read and the buffer; 0 means the end.
     ///
     /// # Errors
-    /// `EINVAL` when there is no room. Otherwise as the type says. `Interrupted` may be tried again at once.
+    /// `EINVAL` when there is no room. Otherwise as the type says. The caller may retry `Interrupted` at
+    /// once.
     fn read<T: IoBufMut>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
 }
 
@@ -67,20 +69,20 @@ pub trait AsyncReadAt {
     /// A read under way.
     type ReadAt<T: IoBufMut>: Future<Output = BufResult<usize, T>> + Unpin;
 
-    /// Begins to read up to `buf.bytes_room()` bytes from byte `offset` on, polled or not.
+    /// Begins to read up to `buf.bytes_room()` bytes from byte `offset` on, even before it is polled.
     ///
-    /// Resolves to the number of bytes read and the buffer; 0 means the end. Fewer bytes than asked do not
-    /// mean the end. A buffer without room is refused with `EINVAL`.
+    /// Resolves to the number of bytes read and the buffer; 0 means the end, but fewer bytes than asked do
+    /// not. A buffer without room is refused with `EINVAL`.
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T>;
 
-    /// Returns the number of which offsets and lengths of reads must be a multiple, as with `O_DIRECT`. Only
-    /// a read at the end brings another number of bytes; a [`Reader`](super::Reader) goes on from the
+    /// Returns the alignment of offsets and lengths of reads in bytes, as with `O_DIRECT`. Only a read at the
+    /// end brings a number of bytes that is no multiple of it; a [`Reader`](super::Reader) goes on from the
     /// multiple before.
     fn read_alignment(&self) -> usize {
         1
     }
 
-    /// Returns the file that is read, if it is one: the kernel may send it.
+    /// Returns the file that is read, if the object is a file: the kernel may send it.
     #[doc(hidden)]
     fn descriptor(&self) -> Option<&Fd> {
         None
@@ -94,7 +96,7 @@ pub trait AsyncWrite {
     /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
     ///
     /// # Errors
-    /// As the type says. `Interrupted` may be tried again at once.
+    /// As the type says. The caller may retry `Interrupted` at once.
     fn write<T: IoBuf>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
 
     /// As [`write`](AsyncWrite::write), taking one buffer after the other. Unless a type does better,
@@ -109,8 +111,8 @@ pub trait AsyncWrite {
         write_first(bufs, async move |buf| self.write(buf).await)
     }
 
-    /// Passes on what the type itself holds back, and makes it durable where the type knows what that
-    /// means. Resolves to the level that was reached: [`Level::Accepted`] unless a type does better.
+    /// Writes bytes that the object itself buffers, and makes all bytes durable if the type supports that.
+    /// Resolves to the level that was reached: [`Level::Accepted`] unless a type does better.
     ///
     /// # Errors
     /// As the type says.
@@ -122,13 +124,14 @@ pub trait AsyncWrite {
     #[doc(hidden)]
     const SENDS_FILES: bool = false;
 
-    /// Sends a range of a file. Resolves to the number of bytes sent, too: fewer if it ends before.
+    /// Sends a range of a file. Resolves to the number of bytes sent, on error too; fewer if the file ends
+    /// early.
     #[doc(hidden)]
     fn send_range(&mut self, _: FileRange) -> impl Future<Output = BufResult<(), u64>> {
         async { (Err(io::ErrorKind::Unsupported.into()), 0) }
     }
 
-    /// Tells the other side that no more comes, and gives up the object.
+    /// Tells the other side that no more bytes follow, and drops the object.
     ///
     /// # Errors
     /// As the type says. The object is gone in any case.
@@ -144,7 +147,7 @@ pub trait AsyncWriteAt {
     /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
     ///
     /// # Errors
-    /// As the type says. `Interrupted` may be tried again at once.
+    /// As the type says. The caller may retry `Interrupted` at once.
     fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> impl Future<Output = BufResult<usize, T>>;
 
     /// As [`write_at`](AsyncWriteAt::write_at), taking one buffer after the other. Unless a type does
@@ -160,13 +163,13 @@ pub trait AsyncWriteAt {
         write_first(bufs, async move |buf| self.write_at(buf, offset).await)
     }
 
-    /// Makes the written bytes durable, with as much of the file's attributes as reading it back needs.
+    /// Makes the written bytes durable, with those of the file's attributes that reading them back needs.
     ///
     /// # Errors
     /// As the type says.
     fn sync_data(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// Gives up the object, and tells how that went.
+    /// Closes the object, and returns the result.
     ///
     /// # Errors
     /// As the type says. The object is gone in any case.
@@ -197,7 +200,7 @@ pub enum Level {
     Durable,
 }
 
-/// Passes a shared object's methods on.
+/// Implements a trait by forwarding to a shared object.
 macro_rules! shared {
     ($($type:ty),*) => {$(
         impl<F: AsyncReadAt> AsyncReadAt for $type {
@@ -217,7 +220,7 @@ macro_rules! shared {
             }
         }
 
-        /// Closing it leaves the object to those who share it.
+        /// Drops this reference; the object stays open for its other owners.
         impl<F: AsyncWriteAt> AsyncWriteAt for $type {
             async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
                 F::write_at(self, buf, offset).await
@@ -258,56 +261,56 @@ pub(crate) mod private {
 
     /// A sequence of blocks.
     pub trait Blocks {
-        /// Takes back the block given out last, and gives the next with its bytes, at least one; `None`
-        /// at the end. Asked again after the end or an error, it tries to go on.
+        /// Takes back the block returned last, and returns the next with its bytes, at least one; `None` at
+        /// the end. A further call after the end or an error tries to go on.
         ///
-        /// When it waits, it has taken `spent`.
+        /// It takes `spent` also when it has to wait.
         fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next>;
 
-        /// The file from the first byte on that was not given out, if the blocks are of one.
+        /// Returns the file from the first byte on that was not returned, if the blocks are those of a file.
         fn file(&self) -> Option<FileRange> {
             None
         }
 
-        /// Leaves out all bytes before this one of the file.
+        /// Skips all bytes of the file before this offset.
         fn go_on_at(&mut self, _: u64) {}
     }
 }
 
-/// Blocks of something that is read in order, one read at a time, each begun when a block is asked for.
+/// Blocks of an object that is read in order, one read at a time, each begun when a block is requested.
 ///
-/// A read goes on when the future that asked for it is dropped; nothing is lost.
+/// A read goes on when the future that requested it is dropped; no bytes are lost.
 pub struct Streamed<R> {
     block_bytes: usize,
-    /// Not in use.
+    /// A block that is not in use.
     spare: Held,
     link: Rc<Link>,
-    /// Performs the reads that `link` asks for, one after the other. A future of its own, so that a read can
+    /// Performs the reads requested by `link`, one after the other. A separate future, so that a read can
     /// borrow the object and still outlive the future that requests the block.
     pump: Pin<Box<dyn Future<Output = R>>>,
 }
 
 /// The messages between [`Streamed`] and its pump.
-type Link = RefCell<Request>;
+type Link = RefCell<BlockRequest>;
 
 /// The progress of a read.
 #[derive(Debug)]
-enum Request {
-    /// Nothing is asked for.
+enum BlockRequest {
+    /// No request.
     Idle,
-    /// A read is asked for; the pump takes it when polled.
+    /// A read was requested; the pump takes the request when polled.
     Wanted(Slice<Block>),
-    /// The pump is at it.
+    /// The pump reads.
     Reading,
-    /// It is done.
+    /// The read is done.
     Done(BufResult<usize, Slice<Block>>),
-    /// The object is asked for.
+    /// The object is to be given back.
     Leave,
 }
 
 impl<R: AsyncRead + 'static> Streamed<R> {
     pub(crate) fn new(source: R, block_bytes: usize) -> Self {
-        let link = Rc::new(RefCell::new(Request::Idle));
+        let link = Rc::new(RefCell::new(BlockRequest::Idle));
         let pump = Box::pin(pump(source, Rc::clone(&link)));
         Self { block_bytes: block_bytes.max(1), spare: Held::default(), link, pump }
     }
@@ -316,11 +319,11 @@ impl<R: AsyncRead + 'static> Streamed<R> {
 impl<R> Streamed<R> {
     /// The object, unless a read is under way.
     pub(crate) fn into_source(mut self) -> Result<R, Self> {
-        let is_idle = matches!(*self.link.borrow(), Request::Idle);
+        let is_idle = matches!(*self.link.borrow(), BlockRequest::Idle);
         if !is_idle {
             return Err(self);
         }
-        *self.link.borrow_mut() = Request::Leave;
+        *self.link.borrow_mut() = BlockRequest::Leave;
         match self.pump.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(source) => Ok(source),
             Poll::Pending => unreachable!("the pump waits for a request, and there is one"),
@@ -328,15 +331,15 @@ impl<R> Streamed<R> {
     }
 }
 
-/// Reads from `source` when asked, and gives it back in the end.
+/// Reads from `source` on request, and gives it back at the end.
 async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
     loop {
         // The side that sends a request polls afterwards: no waker is needed.
         let wanted = poll_fn(|_| {
             let mut request = link.borrow_mut();
-            match std::mem::replace(&mut *request, Request::Reading) {
-                Request::Wanted(buf) => Poll::Ready(Some(buf)),
-                Request::Leave => Poll::Ready(None),
+            match std::mem::replace(&mut *request, BlockRequest::Reading) {
+                BlockRequest::Wanted(buf) => Poll::Ready(Some(buf)),
+                BlockRequest::Leave => Poll::Ready(None),
                 other => {
                     *request = other;
                     Poll::Pending
@@ -345,7 +348,7 @@ async fn pump<R: AsyncRead>(mut source: R, link: Rc<Link>) -> R {
         });
         let Some(buf) = wanted.await else { return source };
         let result = source.read(buf).await;
-        *link.borrow_mut() = Request::Done(result);
+        *link.borrow_mut() = BlockRequest::Done(result);
     }
 }
 
@@ -359,16 +362,16 @@ impl<R> private::Blocks for Streamed<R> {
             *self.spare = Some(block);
         }
         loop {
-            if matches!(*self.link.borrow(), Request::Idle) {
+            if matches!(*self.link.borrow(), BlockRequest::Idle) {
                 let block = self.spare.take();
                 let block = block.unwrap_or_else(|| blocks::take(self.block_bytes));
-                *self.link.borrow_mut() = Request::Wanted(block.slice(..));
+                *self.link.borrow_mut() = BlockRequest::Wanted(block.slice(..));
             }
             let polled = self.pump.as_mut().poll(cx);
             assert!(polled.is_pending(), "the pump ends only when asked to leave");
             let mut request = self.link.borrow_mut();
-            let (result, slice) = match std::mem::replace(&mut *request, Request::Idle) {
-                Request::Done(done) => done,
+            let (result, slice) = match std::mem::replace(&mut *request, BlockRequest::Idle) {
+                BlockRequest::Done(done) => done,
                 other => {
                     *request = other;
                     return Poll::Pending;
@@ -400,49 +403,50 @@ impl<R> fmt::Debug for Streamed<R> {
     }
 }
 
-/// Blocks of something that has positions, with reads ahead of the caller, delivered in order.
+/// Blocks of an object with positions, read ahead of the caller and delivered in order.
 ///
-/// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. Where
-/// reads are done at once, several blocks come by one call: a run.
+/// Up to `depth` blocks are in flight while the caller waits, one fewer while it works on a block. If reads
+/// are done at once, several blocks come by one call: a *run*.
 ///
-/// The story of a short read: the bytes that came are delivered; what is missing is read next, before what
-/// was read ahead is delivered. Only when nothing more comes there is it the end: what was read beyond
-/// is thrown away then. An error is the same with no bytes, and is told. So the caller sees what a loop of
-/// reads would have given it.
+/// After a short read the bytes that came are delivered, and the missing bytes are read before anything that
+/// was read ahead is delivered. Only if that read brings no bytes it is the end: then bytes read beyond it
+/// are discarded. An error is handled like a read of no bytes, and is returned. So the caller sees the
+/// results of a plain loop of reads.
 pub struct Positional<F: AsyncReadAt> {
     pub(super) file: F,
     block_bytes: usize,
     /// See [`AsyncReadAt::read_alignment`].
     alignment: usize,
     depth: usize,
-    /// Not in use. At most `depth`.
+    /// Blocks that are not in use. At most `depth`.
     spare: Blocks,
-    /// How many blocks a run has; 1 where there are none.
+    /// The number of blocks of a run; 1 if there are no runs.
     run_blocks: usize,
     /// The memory of a run, while not in use.
     run: Held,
-    /// The byte at which reading began: the first blocks after it are small ones.
+    /// The offset at which reading began: the first blocks after it are small.
     begin: u64,
-    /// A block was read since the last seek, and the end not found: there may be more.
+    /// Set if a block was read since the last seek, and the end was not found: there may be more.
     is_under_way: bool,
-    /// In flight or done, in the order of delivery.
+    /// Reads in flight or done, in the order of delivery.
     queue: VecDeque<Ahead<F>>,
-    /// To be read and delivered before the queue: what a short or failed read left.
+    /// Bytes to be read and delivered before the queue, since a read was short or failed.
     gap: Option<Range<u64>>,
     /// The offset of the next read ahead.
     next: u64,
-    /// The end was found. Until there are bytes again, reads are made one at a time.
+    /// Set when the end was found. Until there are bytes again, reads are made one at a time.
     is_ended: bool,
 }
 
-/// Bytes that are read by one call, if that is several blocks, as long as no read has to wait. A call costs
-/// the more the less it brings: on 32 KiB a tenth, with what the caches lose meanwhile. More than this would
-/// no longer be done as a plain call, and leave the processor's nearer caches before it is used.
+/// Bytes of a run, which one call reads into several blocks, as long as no read has to wait. Small calls cost
+/// more per byte: at 32 KiB a tenth more, with the effects on caches. A larger read would no longer be done
+/// as a plain call, and its bytes would leave the processor's nearer caches before they are used.
 const RUN_BYTES: usize = 64 << 10;
 
-/// The most bytes of the first read: few files of a tree have more, and a file that has costs two reads more.
+/// The most bytes of the first read: few files of a tree have more, and a larger file costs two reads more.
 const FIRST_BYTES: usize = 16 << 10;
-/// How many times the bytes before it those up to the end of the next read are, until that is a block.
+/// The ratio of the file offsets at the end and at the beginning of the next read, until that is a whole
+/// block.
 const GROWTH: u64 = 4;
 
 /// A read ahead.
@@ -462,9 +466,9 @@ impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
         let depth = depth.max(1);
         let alignment = file.read_alignment().max(1);
-        // No read brings more. Rounded up it is far from the end of the numbers.
+        // No read brings more. Rounding up does not overflow.
         let block_bytes = block_bytes.clamp(1, MAX_RW_BYTES).next_multiple_of(alignment);
-        // With direct I/O every read waits. When a run has to, other blocks can be read meanwhile.
+        // With direct I/O every read waits, and other blocks can be read while a run would have to wait.
         let run_blocks = if alignment > 1 { 1 } else { (RUN_BYTES / block_bytes).min(depth / 2) };
         Self {
             file,
@@ -483,29 +487,29 @@ impl<F: AsyncReadAt> Positional<F> {
         }
     }
 
-    /// Goes on at `offset`. What was read ahead is thrown away.
+    /// Goes on at `offset`. Bytes that were read ahead are discarded.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.queue.clear();
         (self.gap, self.next, self.is_ended) = (None, offset, false);
         (self.begin, self.is_under_way) = (offset, false);
     }
 
-    /// Begins the reads for which there is room, up to one that is done at once: what needs no waiting is
-    /// best read when it is used, into memory that is in the processor's cache.
+    /// Begins the reads for which there is room, up to one that is done at once: bytes that need no wait are
+    /// best read when they are used, into memory that is in the processor's cache.
     fn read_ahead(&mut self) {
         if let Some(gap) = self.gap.take() {
             let read = self.start(gap);
             self.queue.push_front(read);
         }
         let depth = if self.is_ended { 1 } else { self.depth };
-        // The first may be a run.
+        // The first read may be a run.
         let more = self.queue.front().map_or(0, |first| (first.end - 1) / self.block_bytes);
         while self.queue.len() + more < depth
             && self.queue.back().is_none_or(|last| last.output.is_none())
             && (self.queue.is_empty() || self.may_read_ahead())
         {
             let mut ahead = self.start_next(1);
-            // No task waits for this one yet: it is polled again when it is the first.
+            // No task waits for this read yet: it is polled again when it is the first.
             let mut cx = Context::from_waker(Waker::noop());
             if let Poll::Ready(output) = Pin::new(&mut ahead.read).poll(&mut cx) {
                 ahead.output = Some(output);
@@ -518,7 +522,7 @@ impl<F: AsyncReadAt> Positional<F> {
     #[inline]
     fn start_next(&mut self, blocks: usize) -> Ahead<F> {
         let bytes = self.next_bytes(blocks);
-        // No file is that long: there, 0 bytes tell the end.
+        // No file is that long: a read there returns 0 bytes, the end.
         let end = self.block_begin(self.next).saturating_add(bytes as u64);
         let ahead = self.start(self.next..end);
         self.next = end;
@@ -526,8 +530,8 @@ impl<F: AsyncReadAt> Positional<F> {
     }
 
     /// Returns the size of the next read in bytes: `blocks` blocks, or less than one at the beginning of a
-    /// file. The ends of these first reads add up to a block, so that all blocks after it begin where they
-    /// would without them.
+    /// file. The sizes of these first reads add up to a block, so that all blocks after them begin at the
+    /// same offsets as without small reads.
     #[inline]
     fn next_bytes(&self, blocks: usize) -> usize {
         let read = self.next.saturating_sub(self.begin);
@@ -539,14 +543,14 @@ impl<F: AsyncReadAt> Positional<F> {
         (end - read) as usize
     }
 
-    /// Returns whether another read may begin before the first has ended. A large one may be in vain as
-    /// long as only the beginning of the file was read.
+    /// Returns whether another read may begin before the first has ended. As long as only the beginning of
+    /// the file was read, a large read ahead may be in vain.
     fn may_read_ahead(&self) -> bool {
         let bytes = self.next_bytes(1);
         bytes <= RUN_BYTES || bytes == self.block_bytes
     }
 
-    /// The first read's result.
+    /// Returns the result of the first read.
     #[inline]
     fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         if self.queue.is_empty() {
@@ -562,7 +566,7 @@ impl<F: AsyncReadAt> Positional<F> {
         self.poll_queue(cx)
     }
 
-    /// The same, of reads that are in the queue.
+    /// As [`poll_first`](Self::poll_first), of reads in the queue.
     fn poll_queue(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         self.read_ahead();
         let ahead = self.queue.front_mut().expect("at least one read is in flight");
@@ -580,7 +584,7 @@ impl<F: AsyncReadAt> Positional<F> {
         offset - offset % self.alignment as u64
     }
 
-    /// The bytes `from..to` are missing before those read ahead.
+    /// Notes that the bytes `from..to` are missing before those read ahead.
     fn go_on(&mut self, from: u64, to: u64) {
         if self.queue.is_empty() {
             self.next = from;
@@ -600,8 +604,8 @@ impl<F: AsyncReadAt> Positional<F> {
         }
     }
 
-    /// Memory for a read of so many bytes. Of what was used before it, blocks that are too small go to the
-    /// thread, which has other uses for them.
+    /// Returns memory for a read of `len` bytes. Unused blocks that are too small go back to the thread,
+    /// which has other uses for them.
     fn block(&mut self, len: usize) -> Block {
         while let Some(block) = self.spare.pop() {
             if block.len() >= len {
@@ -609,14 +613,14 @@ impl<F: AsyncReadAt> Positional<F> {
             }
             blocks::give(block);
         }
-        // Few lengths, of which the thread has some.
+        // Only few different lengths, so that the thread has some of each.
         blocks::take(len.next_multiple_of(FIRST_BYTES).min(self.block_bytes))
     }
 
     /// Begins to read bytes that are in one block, or in a run of them.
     fn start(&mut self, bytes: Range<u64>) -> Ahead<F> {
         let from = self.block_begin(bytes.start);
-        // No more than a block has, or a run.
+        // At most the bytes of a block, or of a run.
         let (begin, end) = ((bytes.start - from) as usize, (bytes.end - from) as usize);
         let block = if end > self.block_bytes {
             let run = self.run.take();

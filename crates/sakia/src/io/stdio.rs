@@ -1,8 +1,8 @@
 //! The process's standard streams.
 //!
-//! Each call makes a duplicate of the descriptor, so that closing it leaves the stream open for the
-//! rest of the program. They are not buffered, and know nothing of the buffers and locks of `std`: flush
-//! those first where both are used.
+//! Each call makes a duplicate of the descriptor, so that closing it leaves the stream open for the rest of
+//! the program. The streams are not buffered, and independent of the buffers and locks of `std`: flush those
+//! first if both are used.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ pub struct Stderr {
     stream: Stream,
 }
 
-/// Standard input, by a duplicate of descriptor 0. What `std` has buffered of it already is not seen
+/// Returns standard input, by a duplicate of descriptor 0. Bytes that `std` has buffered already are not seen
 /// here. Closing it also cancels reads by way of other duplicates on the same thread.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn stdin() -> io::Result<Stdin> {
     Ok(Stdin { stream: duplicate(&io::stdin())? })
 }
 
-/// Standard output, by a duplicate of descriptor 1.
+/// Returns standard output, by a duplicate of descriptor 1.
 ///
 /// # Errors
 /// - `EBADF`: the process has no standard output. `EMFILE`: no descriptors left.
@@ -66,7 +66,7 @@ pub fn stdout() -> io::Result<Stdout> {
     Ok(Stdout { stream: duplicate(&io::stdout())? })
 }
 
-/// Standard error, by a duplicate of descriptor 2.
+/// Returns standard error, by a duplicate of descriptor 2.
 ///
 /// # Errors
 /// - `EBADF`: the process has no standard error. `EMFILE`: no descriptors left.

@@ -1,4 +1,4 @@
-//! Reading and writing a descriptor of the driver's, at its own position where it has one.
+//! Reading and writing a descriptor of the driver's, at its own position if it has one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,13 +24,13 @@ impl Stream {
         Self::of(current().driver.adopt(fd))
     }
 
-    /// A descriptor of the simulated kernel.
+    /// Returns a stream of a descriptor of the simulated kernel.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(raw: i32) -> Self {
         Self::of(current().driver.adopt_simulated(raw))
     }
 
-    /// A descriptor of the current runtime's driver.
+    /// Returns a stream of a descriptor of the current runtime's driver.
     pub(crate) fn of(fd: Fd) -> Self {
         Self { fd, driver: current().driver.handle().clone() }
     }
@@ -75,14 +75,15 @@ impl Stream {
 macro_rules! reader {
     ($type:ident) => {
         impl $type {
-            /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
+            /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as any are
+            /// available.
             ///
             /// The kernel owns `buf` until the future resolves. Dropping the future gives up the read
             /// and the buffer; bytes that were read by then are lost.
             ///
             /// Resolves to the number of bytes read and the buffer; 0 means the end. A `Vec` that was empty
-            /// has as many bytes as were read: clear it before the next read, or that asks for no more than
-            /// this one brought.
+            /// then has as many bytes as were read: clear it before the next read, which would otherwise ask
+            /// for no more than that.
             ///
             /// # Errors
             /// - `EINVAL`: a buffer without room (an empty one without capacity).
@@ -131,7 +132,7 @@ macro_rules! writer {
             /// # Errors
             /// - `EPIPE`: no reader is left. The kernel also sends `SIGPIPE`, which Rust programs
             ///   ignore unless they change that.
-            /// - `ENOSPC`, `EDQUOT`, `EFBIG`: it is a file, and there is no room.
+            /// - `ENOSPC`, `EDQUOT`, `EFBIG`: it is a file, and there is no room for the bytes.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `write(2)`; never `EINTR` or
             ///   `EAGAIN`.
             ///
@@ -171,8 +172,8 @@ macro_rules! writer {
 /// The method that closes, of a reader or writer.
 macro_rules! closer {
     () => {
-        /// Closes the descriptor, and tells how it went. Dropping does the same, a little later, and
-        /// does not tell.
+        /// Closes the descriptor, and returns the result. Dropping closes it too, a little later, and reports
+        /// nothing.
         ///
         /// # Errors
         /// As `close(2)`. The descriptor is gone in any case.

@@ -1,22 +1,22 @@
-//! The common part of all transfers: trying again, and going on until all is done.
+//! The common part of all transfers: retries, and loops until all bytes are transferred.
 //!
-//! `EINTR` starts an operation again. `EAGAIN` comes from descriptors that other code made non-blocking, such
-//! as a shared terminal: then readiness is awaited before the next try.
+//! `EINTR` restarts an operation. `EAGAIN` comes from descriptors that other code made non-blocking, such as
+//! a shared terminal: then the code waits for readiness before it retries.
 
 use std::future::Future;
 use std::io;
 
 use sakia_driver::{BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
-/// Bytes by which reading to the end makes room, at least.
+/// The least room that is added when reading to the end.
 const CHUNK_BYTES: usize = 8 << 10;
-/// Bytes by which it makes room, at most.
+/// The most room that is added when reading to the end.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes asked for where the end of the file is expected.
+/// Bytes to read at the expected end of the file.
 const PROBE_BYTES: usize = 32;
 
-/// `?` where the buffer goes back with the error: takes the value, or returns `(Err(error), buf)`.
+/// `?` that gives the buffer back with the error: returns the value, or exits with `(Err(error), buf)`.
 macro_rules! buf_try {
     ($result:expr, $buf:expr) => {
         match $result {
@@ -28,7 +28,7 @@ macro_rules! buf_try {
 
 pub(crate) use buf_try;
 
-/// Returns whether to try again after `error`, having waited for `events` if need be.
+/// Returns whether to retry after `error`, having waited for `events` if need be.
 pub(crate) async fn may_retry(
     driver: &Handle,
     fd: &Fd,
@@ -42,8 +42,8 @@ pub(crate) async fn may_retry(
     }
 }
 
-/// Starts an operation again as long as a signal interrupts it. For those without effect until they are
-/// done: opening, asking, making durable.
+/// Restarts an operation as long as a signal interrupts it. For operations without effect until they are
+/// done: opening, queries, syncing.
 pub(crate) async fn uninterrupted<T>(
     mut operation: impl AsyncFnMut() -> io::Result<T>,
 ) -> io::Result<T> {
@@ -55,7 +55,7 @@ pub(crate) async fn uninterrupted<T>(
     }
 }
 
-/// Makes a plain call again as long as signals interrupt it.
+/// Repeats a plain call as long as a signal interrupts it.
 pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -65,7 +65,7 @@ pub fn repeated<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Makes a transfer, and makes it again as long as its error is one after which to try again.
+/// Makes a transfer, and repeats it as long as its error allows a retry.
 pub(crate) async fn retrying<R, B, F>(
     driver: &Handle,
     fd: &Fd,
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// Fills `buf` by as many reads as it takes.
+/// Fills `buf` by as many reads as necessary.
 pub(crate) async fn read_exact<T: IoBufMut>(
     buf: T,
     mut read: impl AsyncFnMut(Room<T>) -> BufResult<usize, Room<T>>,
@@ -103,8 +103,8 @@ pub(crate) async fn read_exact<T: IoBufMut>(
     (Ok(()), rest.into_inner())
 }
 
-/// Reads to the end, and appends to `buf`; `expected` bytes are thought to come. Each read gets the room for
-/// it, and how much was read before.
+/// Reads to the end, and appends to `buf`; `expected` is the expected number of bytes. Each read gets room
+/// and the number of bytes read before.
 pub(crate) async fn read_to_end(
     mut buf: Vec<u8>,
     expected: usize,
@@ -116,7 +116,7 @@ pub(crate) async fn read_to_end(
     loop {
         let end = buf.len();
         let done = end - begin;
-        // As much as is expected, and then a look for the end; beyond that ever more.
+        // As much as is expected, and then a probe for the end; beyond that more and more.
         let chunk = match expected.checked_sub(done) {
             Some(0) if expected > 0 => PROBE_BYTES,
             Some(left) if left > 0 => left.min(CHUNK_BYTES_MAX),
@@ -133,7 +133,7 @@ pub(crate) async fn read_to_end(
     }
 }
 
-/// Writes all of `buf` by as many writes as it takes. Each gets the rest, and the number of bytes written so
+/// Writes all of `buf` by as many writes as necessary. Each gets the rest, and the number of bytes written so
 /// far.
 pub(crate) async fn write_all<T, F>(
     mut buf: T,

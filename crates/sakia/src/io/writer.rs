@@ -1,11 +1,11 @@
-//! Writing with buffers that the writer owns, so that ordinary code lends.
+//! Writing with buffers that the writer owns, filled from slices that ordinary code lends.
 //!
-//! A writer consists of a queue of blocks, shared by two sides: the methods of [`Writer`] put bytes in, and a
-//! task of its own, the *pump*, which owns the sink, takes them out. The pump runs when the task that writes
-//! waits, so the bytes that it wrote in one go leave together. One operation is in flight at a time.
+//! A writer consists of a queue of blocks between two sides: the methods of [`Writer`] put bytes in, and a
+//! separate task, the *pump*, which owns the sink, takes them out. The pump runs when the writing task waits,
+//! so that all bytes written up to then leave together. One operation is in flight at a time.
 //!
-//! The pump ends when the writer is closed, or dropped and everything is written, or its runtime ends. An
-//! error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
+//! The pump ends when the writer is closed, or dropped and all bytes are written, or when its runtime ends.
+//! An error of the sink is kept, ends all writing, and makes the pump wait for the writer's end.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -26,20 +26,20 @@ use crate::error::copy_error;
 use crate::executor::spawn;
 use crate::join::JoinHandle;
 
-/// Bytes of a block, unless told otherwise.
+/// The default size of a block in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Bytes that may wait, unless told otherwise.
+/// The default limit on waiting bytes.
 const BOUND_BYTES: usize = 4 * BLOCK_BYTES;
-/// The most bytes of a file that wait as one.
+/// The most bytes of a file in one entry of the queue.
 const FILE_BYTES_MAX: usize = sakia_driver::SEND_FILE_BYTES_MAX;
-/// Bytes of a writer's first block, unless it begins with more.
+/// The size of a writer's first block in bytes, unless more are written at once.
 const FIRST_BYTES: usize = 4 << 10;
-/// How many times larger a block gets that is full and smaller than blocks are to be.
+/// Growth factor of full blocks that are smaller than the final size.
 const GROWTH: usize = 4;
 /// The most blocks in one operation.
 const BATCH: usize = 64;
 
-/// Errors that no caller was told of, since the writer was dropped before.
+/// Errors that were not reported to any caller, since the writer was dropped before.
 static UNREPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of this process's writers that lost bytes after they were dropped: their sink failed,
@@ -50,17 +50,16 @@ pub fn unreported_write_errors() -> u64 {
 
 /// Writes from a buffer of its own, which it fills from slices that callers lend.
 ///
-/// Writing copies bytes to blocks and does not wait while there is room. What a task writes before it
-/// waits leaves together, to a sink that is written in order ([`new`](Writer::new)); to a file
-/// ([`at`](Writer::at)) bytes leave by whole blocks, and the rest when flushed, closed or dropped. When
-/// the [bound](Writer::bound_bytes) is reached, writing waits until there is room.
+/// Writing copies bytes to blocks and does not wait while there is room. All bytes that a task writes before
+/// it waits leave together if the sink is written in order ([`new`](Writer::new)). To a file
+/// ([`at`](Writer::at)) bytes leave by whole blocks, and the rest when flushed, closed or dropped. When the
+/// [bound](Writer::bound_bytes) is reached, writing waits until there is room.
 ///
-/// The first error of the sink ends all writing. The next call of a method that can fail tells it, and
-/// each call after that repeats it; [`written`](Writer::written) says how many bytes the sink had taken by
-/// then.
+/// The first error of the sink ends all writing. The next call of a method that can fail returns it, and so
+/// does each call after that; [`written`](Writer::written) returns how many bytes the sink had taken by then.
 ///
 /// Dropping a writer does not lose written bytes: they still leave, in the background, as long as the runtime
-/// lives. The outcome is not reported; lost bytes are counted, see [`unreported_write_errors`].
+/// lives. Their errors are not reported, but counted: see [`unreported_write_errors`].
 /// [`close`](Writer::close) waits, and returns the outcome.
 ///
 /// # Examples
@@ -85,14 +84,14 @@ pub fn unreported_write_errors() -> u64 {
 /// ```
 pub struct Writer<W> {
     shared: Rc<Shared>,
-    /// Resolves to the sink when that was asked for.
+    /// Resolves to the sink if that was requested.
     pump: JoinHandle<Option<W>>,
 }
 
-type Shared = RefCell<State>;
+type Shared = RefCell<WriterState>;
 
 /// The state that a writer and its pump share.
-struct State {
+struct WriterState {
     block_bytes: usize,
     bound_bytes: usize,
     gathers: Gathers,
@@ -102,33 +101,33 @@ struct State {
     queue: VecDeque<Part>,
     /// Blocks not in use.
     spare: Blocks,
-    /// Bytes in the queue and in flight.
+    /// The number of bytes in the queue and in flight.
     waiting: usize,
-    /// Bytes put in, in all.
+    /// The number of bytes put in, in all.
     accepted: u64,
-    /// Bytes the sink took, in all.
+    /// The number of bytes the sink took, in all.
     written: u64,
-    /// Bytes up to here were asked to be written without waiting for more.
+    /// Bytes up to here are to be written without waiting for more.
     flush_to: u64,
-    /// One more than the bytes that were asked to be synced, and 0 before; so that syncing nothing is
-    /// syncing too: others may have written to the sink.
+    /// One more than the number of bytes that are to be synced, and 0 without such a request. A sync of no
+    /// bytes is a sync, too: others may have written to the sink.
     sync_to: u64,
-    /// The same of what was synced, and reached `level`.
+    /// The same for the bytes that were synced, and reached `level`.
     synced: u64,
     /// The level of durability that syncing reaches.
     level: Level,
     end: End,
     /// The sink's first error.
     error: Option<Failure>,
-    /// The pump is gone.
+    /// Set when the pump is gone.
     is_ended: bool,
-    /// The writer waits: for room, a flush, or the end.
+    /// The waker of the writer, which waits for room, a flush, or the end.
     writer: Option<Waker>,
-    /// The pump waits for something to do.
+    /// The waker of the pump, which waits for something to do.
     pump: Option<Waker>,
 }
 
-/// When bytes leave that fill no block.
+/// The time at which bytes leave that do not fill a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathers {
     /// When the writing task waits.
@@ -137,33 +136,34 @@ enum Gathers {
     Block,
 }
 
-/// How the pump is to end, once everything is written.
+/// The way in which the pump is to end, once all bytes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Not yet.
+    /// It is not to end yet.
     No,
     /// By closing the sink.
     Close,
     /// By closing the sink, without a caller that waits.
     Dropped,
-    /// By giving the sink back.
+    /// By returning the sink.
     Give,
 }
 
 /// Bytes to be written.
 enum Part {
-    /// Of a block.
+    /// Bytes of a block.
     Bytes {
         block: Block,
         range: Range<usize>,
-        /// The block is the writer's own: it is replaced by a larger one before a second is begun.
+        /// Set if the block is the writer's own: it is replaced by a larger one before a second block is
+        /// begun.
         grows: bool,
     },
-    /// Of a file, which the sink sends.
+    /// Bytes of a file, which the sink sends.
     File(FileRange),
 }
 
-/// An error that can be told more than once.
+/// An error that can be returned more than once.
 struct Failure {
     error: io::Error,
     is_told: bool,
@@ -177,8 +177,8 @@ impl Failure {
     }
 }
 
-impl State {
-    /// Tells the error, if there is one.
+impl WriterState {
+    /// Returns the error, if there is one.
     fn check(&mut self) -> io::Result<()> {
         match &mut self.error {
             Some(error) => Err(error.tell()),
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// As [`check`](State::check), and refuses when the writer is closed.
+    /// As [`check`](WriterState::check), and fails when the writer is closed.
     fn check_open(&mut self) -> io::Result<()> {
         self.check()?;
         match self.end {
@@ -228,8 +228,8 @@ impl State {
         }
     }
 
-    /// Makes room for the first of `count` bytes: at the end of the last block, by a larger one, or in
-    /// another block. So a few bytes take a small block, and many fill whole ones.
+    /// Makes room for the first of `count` bytes: at the end of the last block, in a larger block instead of
+    /// it, or in another block. So a few bytes take a small block, and many fill whole ones.
     fn make_room(&mut self, count: usize) {
         let block_bytes = self.block_bytes;
         let len_for = |count: usize| match count.checked_next_power_of_two() {
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// Bytes for which there is room.
+    /// Returns the number of bytes for which there is room.
     fn room(&self) -> usize {
         self.bound_bytes.saturating_sub(self.waiting)
     }
@@ -274,13 +274,13 @@ impl State {
             || self.room() == 0
     }
 
-    /// The waker of the pump, if that has something to do.
+    /// Takes the waker of the pump, if the pump has something to do.
     fn pump_waker(&mut self) -> Option<Waker> {
         let has_work = self.error.is_none() && (self.is_writable() || self.sync_to > self.synced);
         self.pump.take_if(|_| has_work || self.end != End::No)
     }
 
-    /// Keeps the waker of the writer. The answer is to be dropped outside the borrow.
+    /// Keeps the waker of the writer. The returned waker is to be dropped outside the borrow.
     #[must_use]
     fn wait(&mut self, cx: &Context<'_>) -> Option<Waker> {
         match &self.writer {
@@ -289,7 +289,7 @@ impl State {
         }
     }
 
-    /// The sink has failed: nothing in the queue will be written.
+    /// Notes that the sink has failed: the bytes in the queue will not be written.
     fn fail(&mut self, error: io::Error) {
         self.error.get_or_insert(Failure { error, is_told: false });
         self.waiting = 0;
@@ -328,7 +328,7 @@ impl State {
     }
 }
 
-/// The next task of the pump.
+/// The next step of the pump.
 enum Work {
     Write,
     Sync(u64),
@@ -367,7 +367,7 @@ impl<W: 'static> Writer<W> {
         F: FnOnce(Ended) -> P,
         P: Future<Output = Option<W>> + 'static,
     {
-        let shared = Rc::new(RefCell::new(State {
+        let shared = Rc::new(RefCell::new(WriterState {
             block_bytes: BLOCK_BYTES,
             bound_bytes: BOUND_BYTES,
             gathers,
@@ -393,14 +393,14 @@ impl<W: 'static> Writer<W> {
 }
 
 impl<W> Writer<W> {
-    /// Sets how many bytes a block has, at least 1. Without this call 64 KiB.
+    /// Sets the size of a block in bytes, at least 1. Without this call 64 KiB.
     #[must_use]
     pub fn block_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().block_bytes = bytes.max(1);
         self
     }
 
-    /// Sets how many bytes may wait, at least 1: those put in and not written, in flight included. Without
+    /// Sets the limit on waiting bytes, at least 1: those put in and not written, in flight included. Without
     /// this call 256 KiB.
     #[must_use]
     pub fn bound_bytes(self, bytes: usize) -> Self {
@@ -408,23 +408,23 @@ impl<W> Writer<W> {
         self
     }
 
-    /// Bytes put in so far.
+    /// Returns the number of bytes put in so far.
     pub fn accepted(&self) -> u64 {
         self.shared.borrow().accepted
     }
 
-    /// Bytes that the sink took so far. After an error it is how many are known to be written, in order
-    /// from the first.
+    /// Returns the number of bytes that the sink took so far. After an error it is the number of bytes known
+    /// to be written, from the first one on.
     pub fn written(&self) -> u64 {
         self.shared.borrow().written
     }
 
-    /// Copies bytes, as many as there is room for, and resolves to their number; waits when there is no
-    /// room. Dropping the future copies none.
+    /// Copies bytes, as many as there is room for, and resolves to their number; waits when there is no room.
+    /// Dropping the future copies none.
     ///
     /// # Errors
-    /// - What the sink failed with, now or before; see [`written`](Writer::written). Never `EINTR`.
-    /// - `WriteZero`: the sink takes nothing.
+    /// - The error of the sink, now or before; see [`written`](Writer::written). Never `EINTR`.
+    /// - `WriteZero`: the sink takes no bytes.
     /// - `BrokenPipe`: the writer is closed. `ECANCELED`: the runtime has ended.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_write(cx, bytes)).await
@@ -458,14 +458,13 @@ impl<W> Writer<W> {
         Ok(())
     }
 
-    /// Writes everything that was put in, and resolves to the level that it reached: at least
-    /// [`Level::Accepted`]; [`Level::Durable`] where that is asked for and the sink has it, which files
-    /// do.
+    /// Writes all bytes that were put in, and resolves to the level that they reached: at least
+    /// [`Level::Accepted`]; [`Level::Durable`] if requested and supported by the sink, as by files.
     ///
-    /// Dropping the future does not take the request back.
+    /// Dropping the future does not withdraw the request.
     ///
     /// # Errors
-    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` when it was to be durable: written bytes
+    /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` if durability was requested: written bytes
     /// may be lost.
     pub async fn flush(&mut self, level: Level) -> io::Result<Level> {
         poll_fn(|cx| self.poll_flush(cx, level)).await
@@ -492,10 +491,10 @@ impl<W> Writer<W> {
         if is_done { Poll::Ready(Ok(reached)) } else { Poll::Pending }
     }
 
-    /// Writes everything that was put in, closes the sink, and tells how all of that went. Closing again
-    /// tells the same.
+    /// Writes all bytes that were put in, closes the sink, and returns the outcome. A further call returns
+    /// the same.
     ///
-    /// Dropping the future lets it go on.
+    /// Dropping the future does not stop this.
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush); otherwise the error of closing. The sink is gone in any case.
@@ -512,13 +511,13 @@ impl<W> Writer<W> {
         Poll::Ready(self.shared.borrow_mut().check())
     }
 
-    /// Returns whether it was asked to close.
+    /// Returns whether it is to be closed.
     #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
     pub(crate) fn is_closing(&self) -> bool {
         self.shared.borrow().end == End::Close
     }
 
-    /// Writes everything that was put in, and gives the sink back.
+    /// Writes all bytes that were put in, and gives the sink back.
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush). The sink is gone then.
@@ -547,14 +546,14 @@ impl<W> Writer<W> {
         self.shared.borrow_mut().block(len)
     }
 
-    /// Waits until `count` bytes fit, or nothing else waits.
+    /// Waits until `count` bytes fit, or nothing else is in the queue.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, count: usize) -> Poll<io::Result<()>> {
         let mut state = self.shared.borrow_mut();
         state.check_open()?;
         if state.waiting == 0 || state.room() >= count {
             return Poll::Ready(Ok(()));
         }
-        // Lets the pump take what fills no block: there is no room for more.
+        // Lets the pump take bytes that fill no block: there is no room for more.
         state.flush_to = state.accepted;
         let previous = state.wait(cx);
         release(state, previous);
@@ -566,7 +565,7 @@ impl<W> Writer<W> {
         self.put_part(range.len(), Part::Bytes { block, range, grows: false });
     }
 
-    /// The most bytes of a file that can be put in; 0 if the sink does not send files.
+    /// Returns the most bytes of a file that can be put in at once; 0 if the sink does not send files.
     pub(crate) fn file_bytes_max(&self) -> usize {
         let state = self.shared.borrow();
         if state.sends_files { state.bound_bytes.min(FILE_BYTES_MAX) } else { 0 }
@@ -612,9 +611,9 @@ fn canceled() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
-/// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the
-/// borrow: it is users' code.
-fn release(mut state: RefMut<'_, State>, unused: Option<Waker>) {
+/// Ends the borrow, and wakes the pump if it has something to do. `unused` is dropped outside of the borrow,
+/// since this runs users' code.
+fn release(mut state: RefMut<'_, WriterState>, unused: Option<Waker>) {
     let pump = state.pump_waker();
     drop(state);
     drop(unused);
@@ -649,7 +648,7 @@ impl<W: AsyncWriteAt> AsyncWrite for AtOffset<W> {
     }
 }
 
-/// Tells the writer when the pump is gone, in whatever way.
+/// Tells the writer when the pump is gone, by a panic too.
 struct Ended(Rc<Shared>);
 
 impl Drop for Ended {
@@ -661,7 +660,7 @@ impl Drop for Ended {
             state.fail(canceled());
         } else if state.end == End::No && state.error.is_none() {
             state.fail(canceled());
-            state.check().ok(); // nothing is lost that would have to be told
+            state.check().ok(); // every byte was written: there is no loss to report
         }
         if state.end == End::Dropped {
             state.count_loss();
@@ -673,8 +672,8 @@ impl Drop for Ended {
     }
 }
 
-/// Takes bytes out of the queue and writes them to `sink`, until asked to end. Asked to give it back, returns
-/// what is `into_inner` of it. `ended` is dropped with it also if it never ran.
+/// Takes bytes out of the queue and writes them to `sink`, until it is to end. If the sink is to be given
+/// back, returns `into_inner` of it. `ended` is dropped with the future even if that never ran.
 async fn pump<S, W>(mut sink: S, into_inner: fn(S) -> W, ended: Ended) -> Option<W>
 where
     S: AsyncWrite,
@@ -728,7 +727,7 @@ fn poll_work(shared: &Rc<Shared>, cx: &mut Context<'_>) -> Poll<Work> {
     Poll::Pending
 }
 
-/// Writes what is in the queue, and does not come back before all of it is written or the sink fails.
+/// Writes the bytes in the queue, and returns when all of them are written or the sink fails.
 async fn write_batch<S: AsyncWrite>(
     sink: &mut S,
     shared: &Rc<Shared>,
@@ -766,7 +765,7 @@ async fn write_batch<S: AsyncWrite>(
                 state.fail(error);
             }
         }
-        // Room is told of at once.
+        // The writer learns of the new room at once.
         let writer = state.writer.take_if(|_| !batch.is_empty());
         drop(state);
         wake_all(writer);

@@ -7,12 +7,12 @@ use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 
-/// Sockets that a service manager opened for this process, and passed on when it started it: a service that
-/// is started with its first connection, or keeps its sockets while it is started again.
+/// Sockets that a service manager opened and passed to this process when it started it. A service can so be
+/// started by its first connection, or keep its sockets over a restart.
 ///
-/// The manager says how many there are (`LISTEN_FDS`), for which process (`LISTEN_PID`), and their names
-/// (`LISTEN_FDNAMES`). They are listeners of `std`, which any thread may take to its
-/// [`TcpListener::from_std`](super::TcpListener::from_std) or
+/// The manager passes their number (`LISTEN_FDS`), the process that they are for (`LISTEN_PID`), and their
+/// names (`LISTEN_FDNAMES`), as in `sd_listen_fds(3)`. They are listeners of `std`, which any thread may take
+/// to its [`TcpListener::from_std`](super::TcpListener::from_std) or
 /// [`UnixListener::from_std`](super::UnixListener::from_std).
 ///
 /// # Examples
@@ -38,11 +38,11 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// Takes the sockets that the environment names, once in a process: a second call finds none. None, too,
-    /// if it is for another process, such as the one that has started this one.
+    /// Takes the sockets that the environment names, once in a process: a second call finds none. None are
+    /// found, too, if they are for another process, such as the parent of this one.
     ///
-    /// It removes the variables, so that processes that this one starts do not take the sockets for theirs.
-    /// So call it before there are other threads, which may be looking at the environment.
+    /// It removes the variables, so that child processes do not take the sockets for theirs. So call it
+    /// before there are other threads, which may read the environment.
     pub fn from_env() -> Self {
         let sockets = ListenFd::from_env();
         let names = env::var("LISTEN_FDNAMES").ok().filter(|_| sockets.len() > 0);
@@ -61,23 +61,23 @@ impl Activation {
         self.names.get(index).map(String::as_str)
     }
 
-    /// The number of the first socket of this name.
+    /// Returns the number of the first socket of this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|its| its == name)
     }
 
-    /// Takes socket number `index`. `None` when it was taken, or there is none of that number.
+    /// Takes socket number `index`. `None` when it was taken already, or does not exist.
     ///
     /// # Errors
-    /// `InvalidInput`: it is no socket of TCP. It can be taken as another kind then.
+    /// `InvalidInput`: it is no TCP socket. It can then be taken as another kind.
     pub fn tcp_listener(&mut self, index: usize) -> io::Result<Option<TcpListener>> {
         self.sockets.take_tcp_listener(index)
     }
 
-    /// As [`tcp_listener`](Activation::tcp_listener), of connections within the machine.
+    /// As [`tcp_listener`](Activation::tcp_listener), for a listener of Unix connections.
     ///
     /// # Errors
-    /// `InvalidInput`: it is no listener of that kind. It can be taken as another kind then.
+    /// `InvalidInput`: it is no listener of that kind. It can then be taken as another kind.
     pub fn unix_listener(&mut self, index: usize) -> io::Result<Option<UnixListener>> {
         self.sockets.take_unix_listener(index)
     }

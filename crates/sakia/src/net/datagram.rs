@@ -1,8 +1,9 @@
-//! A socket for datagrams of any family: the common part of [`UdpSocket`](super::UdpSocket) and
-//! [`UnixDatagram`](super::UnixDatagram). They add the names of their addresses.
+//! A datagram socket of any family: the common part of [`UdpSocket`](super::UdpSocket) and
+//! [`UnixDatagram`](super::UnixDatagram), which add their types of addresses.
 //!
-//! A dropped receive loses nothing: its operation is canceled, and [kept](super::kept) until it has ended. If
-//! it brought a datagram or an error all the same, the receive that waits longest gets it, or else the next.
+//! A dropped receive loses no datagram: its operation is canceled, and [kept](super::kept) until it has
+//! ended. If it brings a datagram or an error nevertheless, the receive that has waited longest gets it, or
+//! else the next one.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -26,23 +27,23 @@ use crate::io::transfer::{may_retry, retrying, uninterrupted};
 
 /// The most datagrams that one call moves.
 const BATCH_MAX: usize = 64;
-/// The most room for a datagram that is received into memory of the runtime.
+/// The most bytes of a datagram that is received into memory of the runtime.
 const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
-/// Datagrams that the first batch asks for behind the one that it waits for.
+/// The number of further datagrams that the first batch asks for, besides the one that it waits for.
 const AHEAD_FIRST: usize = 4;
-/// Of so many batches in which datagrams came one at a time, one looks for a second: at first, and after it
-/// was not there again and again.
+/// While datagrams come one at a time, one of this many batches asks for a second datagram: the least number.
+/// It grows each time the second datagram is not there.
 const LOOK_AGAIN_MIN: u8 = 8;
 const LOOK_AGAIN_MAX: u8 = 64;
 
-/// The methods that receive and tell addresses, of which only the type `SocketAddr` differs.
+/// The methods that receive or return addresses, in which only the type `SocketAddr` differs.
 macro_rules! receivers {
     () => {
-        /// As [`recv`](Self::recv). Resolves to the number of bytes and the sender; a socket within the
-        /// machine may have no address.
+        /// As [`recv`](Self::recv). Resolves to the number of bytes and the sender; a Unix socket may have no
+        /// address.
         ///
         /// # Errors
         /// As [`recv`](Self::recv).
@@ -72,17 +73,17 @@ macro_rules! receivers {
             (result.and_then($crate::net::received::len_and_sender), buf)
         }
 
-        /// Receives one datagram into memory of the runtime, and waits until there is one: while nothing
-        /// comes, none is used. Dropping the future loses nothing.
+        /// Receives one datagram into memory of the runtime, and waits until there is one: no memory is used
+        /// until it comes. Dropping the future loses nothing.
         ///
         /// From the first call on the kernel receives ahead: 256 KiB or 32 datagrams for a socket. Further
-        /// ones stay in the socket's queue. The other methods that receive bring those first, in order, and
-        /// end that until the next call; while a task waits here, they wait for it. While a task waits in
-        /// one of them, nothing is received ahead. What was received ahead and never taken is lost with
-        /// the socket.
+        /// ones stay in the socket's queue. The other receiving methods return datagrams received ahead
+        /// first, in order, and end receiving ahead until the next call of this one; while a task waits here,
+        /// they wait for it. While a task waits in one of them, nothing is received ahead. Datagrams received
+        /// ahead and never taken are lost with the socket.
         ///
-        /// [`set_datagram_room`](Self::set_datagram_room) says how long a datagram may be, and whether
-        /// control messages come with it.
+        /// [`set_datagram_room`](Self::set_datagram_room) sets the longest datagram, and whether control
+        /// messages come with it.
         ///
         /// # Errors
         /// As [`recv`](Self::recv), but for buffers without room.
@@ -93,8 +94,8 @@ macro_rules! receivers {
             $crate::net::Datagram::of(self.inner.recv_datagram().await?)
         }
 
-        /// Sets how many bytes of a datagram [`recv_datagram`](Self::recv_datagram) has room for at least,
-        /// and how many for its control messages. At first 1500, and none; at most 1 MiB and 64 KiB.
+        /// Sets the least room in bytes for a datagram of [`recv_datagram`](Self::recv_datagram), and the
+        /// room for its control messages. At first 1500 and 0; at most 1 MiB and 64 KiB.
         ///
         /// # Errors
         /// `EBUSY`: there was a [`recv_datagram`](Self::recv_datagram) before.
@@ -106,7 +107,7 @@ macro_rules! receivers {
             self.inner.set_datagram_room(datagram_bytes, control_bytes)
         }
 
-        /// The socket's own address, by a plain call.
+        /// Returns the socket's own address, by a plain call.
         ///
         /// # Errors
         /// As `getsockname(2)`.
@@ -114,7 +115,7 @@ macro_rules! receivers {
             $crate::net::Address::of(&self.inner.local_address()?)
         }
 
-        /// The address of the [peer](Self::connect), by a plain call.
+        /// Returns the address of the [peer](Self::connect), by a plain call.
         ///
         /// # Errors
         /// `ENOTCONN`: it has none. Otherwise as `getpeername(2)`.
@@ -133,16 +134,16 @@ pub(super) struct Datagrams {
     /// The results that dropped receives have brought or may still bring.
     kept: Kept,
     ahead: Ahead,
-    /// It has a peer: an error may come up between two datagrams of a batch, and must not be lost.
+    /// Set if it has a peer: an error may come up between two datagrams of a batch, and must not be lost.
     tells_errors: Cell<bool>,
     /// Receives into memory of the runtime.
     receiver: OnceCell<DatagramReceiver>,
     /// The space that `ahead` provides for each datagram.
     options: Cell<DatagramOptions>,
-    /// The most room for control messages that a receive was given. From then on plain receives have it, too:
-    /// if they are dropped the descriptors that come for them are kept.
+    /// The most room for control messages that a receive was given. From then on plain receives have it, too,
+    /// so that descriptors which come for a dropped receive are kept.
     control_bytes: Cell<usize>,
-    /// Its receives were shut down.
+    /// Set when its receives were shut down.
     receives_ended: Cell<bool>,
 }
 
@@ -170,7 +171,7 @@ impl Datagrams {
     /// Takes over a socket of the process.
     ///
     /// # Errors
-    /// `EPROTOTYPE`: it is not one for datagrams of these domains.
+    /// `EPROTOTYPE`: it is no datagram socket of these domains.
     pub(super) fn adopt(fd: OwnedFd, domains: &[AddressFamily]) -> io::Result<Self> {
         let is_right = sockopt::socket_type(&fd)? == SocketType::DGRAM
             && domains.contains(&sockopt::socket_domain(&fd)?);
@@ -204,7 +205,7 @@ impl Datagrams {
         self.driver.connect(&self.fd, to).await
     }
 
-    /// An error may come up between two datagrams of a batch from now on.
+    /// Notes that errors may come up between two datagrams of a batch from now on.
     pub(super) fn expect_errors(&self) {
         self.tells_errors.set(true);
     }
@@ -271,7 +272,7 @@ impl Datagrams {
         retrying(driver, fd, PollEvents::WRITABLE, buf, send).await
     }
 
-    /// Sends all of them at once. Each has a result of its own.
+    /// Sends all messages at once. Each has a result of its own.
     pub(super) async fn send_batch<T: IoBuf>(
         &self,
         mut messages: Vec<(T, SocketAddress)>,
@@ -283,7 +284,7 @@ impl Datagrams {
             let is_stuck = sent < messages.len().min(BATCH_MAX);
             results.extend(messages.drain(..sent).map(|(buf, _)| (Ok(buf.bytes_len()), buf)));
             if is_stuck {
-                // It waits, or tells its error. The others go on behind it.
+                // It waits, or returns its error. The others follow it.
                 let (buf, to) = messages.remove(0);
                 results.push(self.send_to(buf, &to).await);
             }
@@ -306,7 +307,7 @@ impl Datagrams {
     /// Waits until this turn may make plain calls.
     async fn wait_for_budget(&self) {
         if !self.driver.has_inline_budget() {
-            let _ = self.driver.next_turn().await; // at the end there are none
+            let _ = self.driver.next_turn().await; // there are no turns at the end of the runtime
         }
     }
 
@@ -346,8 +347,8 @@ impl Datagrams {
         })
     }
 
-    /// Receives one datagram, and those that have come by then. They fill the first of the buffers that come
-    /// back.
+    /// Receives one datagram, and those that have arrived by then. They fill the first of the buffers that
+    /// are returned.
     pub(super) async fn recv_batch<T: IoBufMut>(
         &self,
         mut bufs: Vec<T>,
@@ -366,7 +367,7 @@ impl Datagrams {
                 }
             }
         }
-        // Meanwhile the last one is in the first one's place: to move all of them costs more.
+        // Meanwhile the last buffer takes the place of the first one: moving all of them would cost more.
         let (result, buf) = self.recv_from(bufs.swap_remove(0)).await;
         bufs.push(buf);
         let last = bufs.len() - 1;
@@ -385,8 +386,8 @@ impl Datagrams {
         (Ok(received), bufs)
     }
 
-    /// Receives those that have come, by plain calls, behind those that were received before. Returns their
-    /// number; `None`: such calls are not allowed.
+    /// Receives datagrams that have arrived, by plain calls, behind those that were received before. Returns
+    /// their number; `None` if plain calls are not allowed.
     fn recv_now<T: IoBufMut>(
         &self,
         bufs: &mut [T],
@@ -416,8 +417,8 @@ impl Datagrams {
         Ok(Some(done))
     }
 
-    /// Receives those that have come behind the first, of which `count` are asked for, by operations that do
-    /// not wait.
+    /// Receives datagrams that have arrived after the first, of which `count` are requested, by operations
+    /// that do not wait.
     async fn recv_by_operations<T: IoBufMut>(
         &self,
         first: (driver::Received, T),
@@ -487,19 +488,19 @@ impl Datagrams {
         }
     }
 
-    /// Receives one datagram by an operation of its own. While others have such operations under way,
-    /// datagrams received ahead would overtake them.
+    /// Receives one datagram by an operation of its own. While other receives have such operations under way,
+    /// datagrams received ahead would overtake theirs.
     async fn recv_alone(&self) -> io::Result<driver::Datagram> {
         let DatagramOptions { datagram_bytes_max, control_bytes } = self.options.get();
         let buf = Vec::with_capacity(datagram_bytes_max.clamp(1, DATAGRAM_BYTES_MAX));
         let (result, mut buf) = self.recv_message(buf, control_bytes).await;
         let (driver::Received { len, from, is_truncated, .. }, control) = result?;
         buf.truncate(len);
-        buf.shrink_to_fit(); // it may be kept for long
+        buf.shrink_to_fit(); // the datagram may be kept for long
         Ok(driver::Datagram::new(buf, from, is_truncated, control))
     }
 
-    /// Returns whether nothing is received into memory of the runtime, and nothing left of that.
+    /// Returns whether nothing is being received into memory of the runtime, and no such datagram is left.
     fn is_ahead_empty(&self) -> bool {
         self.receiver.get().is_none_or(DatagramReceiver::is_idle)
     }
@@ -519,7 +520,7 @@ impl Datagrams {
         is_peek: bool,
         start: impl Fn(T) -> Op<O>,
     ) -> BufResult<R, T> {
-        // Unless this only peeks, receives that wait already come first for kept results.
+        // Unless this receive only peeks, receives that wait already take kept results first.
         let is_kept = !self.kept.is_empty() && (is_peek || !self.kept.is_awaited());
         if (is_kept || !self.is_ahead_empty()) && buf.bytes_room() > 0 {
             match self.take_earlier().await {
@@ -542,13 +543,13 @@ impl Datagrams {
     }
 }
 
-/// How many datagrams a batch asks for at once: as many as came the last time, since each that is not there
-/// costs a receive.
+/// The number of datagrams that a batch requests at once: as many as came the last time, since each missing
+/// one costs a receive.
 struct Ahead {
     count: Cell<usize>,
-    /// Batches in a row that asked for none.
+    /// Batches in a row that requested no further datagram.
     alone: Cell<u8>,
-    /// After how many of these one asks.
+    /// The number of such batches after which one is requested.
     look_again: Cell<u8>,
 }
 
@@ -571,18 +572,18 @@ impl Ahead {
         1
     }
 
-    /// Returns whether several came the last time, so that some may be there without a wait.
+    /// Returns whether several came the last time, so that some may be available without a wait.
     fn is_any(&self) -> bool {
         self.count.get() > 0
     }
 
-    /// Returns how many a plain call asks for: more than are expected, since one that is not there costs
+    /// Returns the number that a plain call requests: more than are expected, since a missing one costs
     /// little.
     fn room(&self) -> usize {
         2 * self.count.get() + AHEAD_FIRST
     }
 
-    /// Notes how many came. There may be more if none was missing.
+    /// Notes how many came. If none was missing, there may be more.
     fn note(&self, came: usize, is_none_missing: bool) {
         if came > 0 {
             self.look_again.set(LOOK_AGAIN_MIN);

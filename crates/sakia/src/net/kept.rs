@@ -1,4 +1,4 @@
-//! Dropped receives of datagrams, and their results: for the receives that wait, and the next ones.
+//! Dropped receives of datagrams, and their results for waiting and later receives.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ impl Datagram {
         Self { bytes: buf.as_bytes()[..received.len].to_vec(), received, control }
     }
 
-    /// Takes one over that was received ahead.
+    /// Converts from a datagram that was received ahead.
     pub(super) fn of(datagram: driver::Datagram) -> Self {
         let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
         let len = bytes.len();
@@ -65,14 +65,14 @@ impl Datagram {
         Self { bytes: bytes.to_vec(), received, control }
     }
 
-    /// The same as one that was received ahead.
+    /// Converts to a datagram that was received ahead.
     pub(super) fn into_driver(self) -> driver::Datagram {
         let Self { bytes, received, mut control } = self;
         control.is_truncated |= received.is_control_truncated;
         driver::Datagram::new(bytes, received.from, received.is_truncated, control)
     }
 
-    /// Puts it into a buffer, and for a peek back to the kept ones.
+    /// Puts it into a buffer. For a peek, also returns it to the kept ones.
     pub(super) fn put<R: Shape, T: IoBufMut>(
         mut self,
         buf: &mut T,
@@ -93,11 +93,13 @@ impl Datagram {
 /// A receive that was dropped. Resolves when the kernel is done with it, to its result, if there is one.
 type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 
-/// Dropped receives, in the order of dropping, and those that wait.
+/// Dropped receives, in the order of dropping, and the receives that wait for their results.
 ///
-/// One of those that wait polls the oldest dropped receive, which wakes it when the kernel is done:
-/// 1. Each that begins to wait polls it, and is the one from then on.
-/// 2. When that one goes away, or there is another oldest one, the one that waits longest is woken to poll.
+/// One of the waiting receives, the *poller*, polls the oldest dropped receive, which wakes it when the
+/// kernel is done:
+/// 1. Each receive that begins to wait polls the dropped one, and is the poller from then on.
+/// 2. When the poller goes away, or another dropped receive is the oldest, the receive that has waited
+///    longest is woken to poll.
 /// 3. Those that take kept results and have no operation of their own are woken, too, when nothing is left.
 ///
 /// So the cost of a receive does not depend on how many others wait.
@@ -105,28 +107,28 @@ type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 pub(super) struct Kept {
     dropped: RefCell<VecDeque<Dropped>>,
     waiting: RefCell<Line>,
-    /// The place of the receive that the oldest of `dropped` wakes.
+    /// The place of the poller, which the oldest of `dropped` wakes.
     poller: Cell<Option<Place>>,
 }
 
-/// A place among those that wait.
+/// A place in the line of waiting receives.
 type Place = usize;
 
 /// Receives under way that were polled, in the order in which they began to wait.
 #[derive(Default)]
 struct Line {
-    /// `None`: gone, with others in front of it and behind it.
+    /// `None` for a receive that is gone, while others before and after it wait.
     waiters: VecDeque<Option<Waiter>>,
-    /// The place of the first.
+    /// The place of the first entry.
     first: Place,
-    /// How many of them have no operation of their own.
+    /// The number of waiting receives without an operation of their own.
     takers: usize,
 }
 
 struct Waiter {
     /// `None` while it is being replaced.
     waker: Option<Waker>,
-    /// It waits until nothing is kept, and has no operation of its own.
+    /// Set if it waits until nothing is kept, and has no operation of its own.
     is_taker: bool,
 }
 
@@ -184,7 +186,7 @@ impl Kept {
         self.dropped.borrow_mut().push_front(dropped);
     }
 
-    /// Adds an error that says more than that there was nothing.
+    /// Adds an error, unless it only says that there was no datagram.
     pub(super) fn add_error(&self, error: io::Error) {
         if let Some(error) = of_the_socket(error) {
             self.add(Box::pin(ready(Some(Err(error)))));
@@ -192,11 +194,11 @@ impl Kept {
         }
     }
 
-    /// A receive waits, at its place if it has one, and has polled the oldest dropped one.
+    /// Notes that a receive waits, at its place if it has one, and has polled the oldest dropped one.
     fn wait(&self, place: &mut Option<Place>, is_taker: bool, cx: &Context<'_>) {
         let at = *place.get_or_insert_with(|| self.waiting.borrow_mut().join(is_taker));
         self.poller.set(Some(at));
-        // Wakers are users' code, and so nothing is borrowed meanwhile.
+        // Wakers are users' code, so nothing is borrowed meanwhile.
         let old = self.waiting.borrow_mut().waker_at(at).take();
         let waker = match old {
             Some(waker) if waker.will_wake(cx.waker()) => waker,
@@ -208,7 +210,7 @@ impl Kept {
         *self.waiting.borrow_mut().waker_at(at) = Some(waker);
     }
 
-    /// A receive waits no more.
+    /// Notes that a receive no longer waits.
     fn leave(&self, place: &mut Option<Place>) {
         if let Some(at) = place.take() {
             if self.poller.get() == Some(at) {
@@ -220,8 +222,8 @@ impl Kept {
         self.tell();
     }
 
-    /// Wakes those that have to look: one if nothing wakes any of them otherwise, or else, when nothing is
-    /// left, those that have nothing else to wait for.
+    /// Wakes the receives that have to poll: one if nothing else wakes any of them, or, when nothing is left,
+    /// those that have nothing else to wait for.
     fn tell(&self) {
         if self.is_empty() {
             if self.waiting.borrow().takers > 0 {
@@ -240,7 +242,7 @@ impl Kept {
         }
     }
 
-    /// Polls the oldest of the dropped receives, up to the first that brought something.
+    /// Polls the oldest of the dropped receives, up to the first that brought a result.
     fn poll_first(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
         let mut is_changed = false;
         loop {
@@ -266,7 +268,7 @@ impl Kept {
         }
     }
 
-    /// Waits until the dropped receives have ended, up to the first that brought something.
+    /// Waits until the dropped receives have ended, up to the first that brought a result.
     pub(super) async fn take(&self) -> Option<io::Result<Datagram>> {
         let mut waiting = Waiting { kept: self, place: None };
         poll_fn(|cx| match self.poll_first(cx) {
@@ -293,18 +295,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Returns an error that the socket tells once, and that the next receive has to tell if this one cannot.
+/// Returns an error that the socket reports once, and that the next receive has to return if this one cannot.
 fn of_the_socket(error: io::Error) -> Option<io::Error> {
     (!says_nothing(&error)).then_some(error)
 }
 
-/// Returns whether an error says that there was nothing.
+/// Returns whether an error says that there was no datagram.
 fn says_nothing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::CANCELED | Errno::INTR | Errno::AGAIN))
 }
 
-/// A receive under way. If it is dropped, its result is kept. If an earlier one was dropped, it takes that
-/// one's result, and then cancels its own operation.
+/// A receive under way. If it is dropped, its result is kept. If an earlier receive was dropped, it takes the
+/// result of that one, and then cancels its own operation.
 pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
     op: Option<Op<O>>,
     kept: Option<&'a Kept>,
@@ -326,7 +328,7 @@ impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receivin
             (Some(taken), (Err(error), mut buf)) if says_nothing(&error) => {
                 (taken.map(|datagram| datagram.put(&mut buf, kept, false)), buf)
             }
-            // Both have brought something.
+            // Both have brought a result.
             (Some(taken), output) => {
                 kept.put_back(Box::pin(ready(Some(taken))));
                 output
@@ -384,7 +386,7 @@ impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Drop
     }
 }
 
-/// Datagrams of a batch that goes on. They are kept if it is dropped.
+/// Datagrams of a batch under way. If it is dropped, they are kept.
 pub(super) struct Gathered<'a, T: IoBuf> {
     pub(super) kept: &'a Kept,
     pub(super) done: Vec<(driver::Received, T)>,

@@ -31,7 +31,7 @@ pub(super) mod private {
 
     /// The private part of a [`Listener`](super::Listener).
     pub trait Accepts {
-        /// Its connections.
+        /// The type of its connections.
         type Stream: Stream;
 
         fn socket(&self) -> &AcceptSocket;
@@ -53,8 +53,8 @@ where
 /// A socket that accepts TCP connections. Dropping it closes it, and the connections that wait to be
 /// accepted.
 ///
-/// Once it was asked for a connection, the kernel accepts some ahead, up to 64. They have a descriptor before
-/// anybody takes them.
+/// After the first request for a connection, the kernel accepts up to 64 ahead. They have a descriptor before
+/// a task takes them.
 ///
 /// # Examples
 /// ```
@@ -81,8 +81,8 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on the first of the addresses that `on` stands for where that is possible. With port 0 the
-    /// kernel chooses one; [`local_addr`](TcpListener::local_addr) tells. [`ListenOptions`] has more ways.
+    /// Listens on the first usable address of `on`. With port 0 the kernel chooses one;
+    /// [`local_addr`](TcpListener::local_addr) returns it. [`ListenOptions`] has more settings.
     ///
     /// # Errors
     /// As [`ListenOptions::bind`].
@@ -96,7 +96,7 @@ impl TcpListener {
         ListenOptions::new().bind(on).await
     }
 
-    /// The most routers that packets of its connections may pass.
+    /// Sets the TTL (IPv4) or hop limit (IPv6) of its connections.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -106,7 +106,7 @@ impl TcpListener {
         set_ttl(self.socket.fd(), hops)
     }
 
-    /// The most routers that packets of its connections may pass.
+    /// Returns the TTL (IPv4) or hop limit (IPv6) of its connections.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -114,7 +114,7 @@ impl TcpListener {
         ttl(self.socket.fd())
     }
 
-    /// Returns whether it takes no connections by version 4. See [`ListenOptions::only_v6`].
+    /// Returns whether it refuses IPv4 connections. See [`ListenOptions::only_v6`].
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -123,7 +123,7 @@ impl TcpListener {
     }
 }
 
-/// A socket that accepts connections, of whichever family.
+/// A socket that accepts connections of any family.
 pub struct AcceptSocket {
     incoming: Incoming,
     driver: Handle,
@@ -150,7 +150,7 @@ impl AcceptSocket {
         self.incoming.fd()
     }
 
-    /// Accepts a connection. Only with `ahead` the kernel may accept more than this one.
+    /// Accepts a connection. With `ahead` the kernel may accept further ones.
     pub async fn accept<S: Stream>(&self, ahead: bool) -> Result<(S, S::Address)> {
         loop {
             let accepted = match ahead {
@@ -162,7 +162,7 @@ impl AcceptSocket {
                     let connection = self.driver.connection(fd);
                     match connection.peer_address().and_then(|peer| S::Address::of(&peer)) {
                         Ok(peer) => return Ok((S::of(Socket::new(connection)), peer)),
-                        // It has ended since, and its peer's address is no longer known.
+                        // The connection has ended since, and its peer's address is no longer known.
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => continue,
                         Err(error) => error,
                     }
@@ -192,7 +192,7 @@ impl AcceptSocket {
         self.driver.local_address(self.incoming.fd())
     }
 
-    /// Gives the descriptor away, when the operations under way on it have ended.
+    /// Gives the descriptor up, once the operations under way on it have ended.
     pub async fn into_owned(self) -> io::Result<OwnedFd> {
         let fd = self.incoming.fd().clone();
         drop(self.incoming);
@@ -212,7 +212,7 @@ impl fmt::Debug for AcceptSocket {
     }
 }
 
-/// Names the address in an error.
+/// Returns the address as the object of an error.
 pub(super) fn object(address: &SocketAddress) -> Object {
     match (address.inet(), address.path()) {
         (Some(inet), _) => Object::Addresses(vec![inet]),
@@ -221,8 +221,8 @@ pub(super) fn object(address: &SocketAddress) -> Object {
     }
 }
 
-/// The methods of a listener that are the same in all families: of its streams, of its type in `std`, and of
-/// its addresses.
+/// The methods of a listener that are the same in all families, given the types of its streams, of its
+/// counterpart in `std`, and of its addresses.
 macro_rules! listener {
     ($listener:ident, $stream:ident, $std:ty, $address:ty) => {
         impl $listener {
@@ -232,14 +232,14 @@ macro_rules! listener {
 
             /// Waits for a connection. Resolves to it and to its peer's address.
             ///
-            /// A connection that ended before it could be accepted is left out, as is one that the network
-            /// failed: the next one is waited for. Dropping the future loses none: one that comes for it goes
-            /// to the next call.
+            /// A connection that ended before it could be accepted, or that failed by a network error, is
+            /// skipped, and the next one is awaited. Dropping the future loses no connection: one that comes
+            /// for it goes to the next call.
             ///
             /// # Errors
-            /// All leave the listener as it was, and the connection waiting:
-            /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Asked again at once,
-            ///   it fails again; wait until something was closed, as [`serve`](super::serve) does.
+            /// All errors leave the listener as it was, and the connection waiting:
+            /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. A retry at once fails
+            ///   again; wait until something was closed, as [`serve`](super::serve) does.
             /// - `EPERM`: a firewall's rule. `EINVAL`: the socket does not listen.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `accept(2)`.
             ///
@@ -266,8 +266,8 @@ macro_rules! listener {
                 $crate::net::sockopt::take_error(self.socket.fd())
             }
 
-            /// Takes over a listener that `std` made, whether it blocks or not. It stays as it is for others
-            /// that share it.
+            /// Takes over a listener of `std`, in blocking mode or not. The mode stays as it is for other
+            /// users of the socket.
             ///
             /// # Errors
             /// `EINVAL`: it does not listen. As `getsockopt(2)`.
@@ -278,7 +278,7 @@ macro_rules! listener {
                 Ok(Self { socket: AcceptSocket::adopt(listener.into())? })
             }
 
-            /// Gives the listener to `std`, when the operations under way on it have ended. The number of the
+            /// Gives the listener to `std`, once the operations under way on it have ended. The number of the
             /// descriptor may change. Connections that were accepted ahead, or for a dropped future, are
             /// closed.
             ///
@@ -291,7 +291,7 @@ macro_rules! listener {
                 Ok(self.socket.into_owned().await?.into())
             }
 
-            /// Closes the listener, and tells how it went.
+            /// Closes the listener, and returns the result.
             ///
             /// # Errors
             /// As `close(2)`. The descriptor is gone in any case.
@@ -311,7 +311,7 @@ macro_rules! listener {
             }
         }
 
-        /// For calls that are not here.
+        /// For system calls that this type does not offer.
         ///
         /// # Panics
         /// On a simulated kernel.
@@ -326,7 +326,7 @@ pub(super) use listener;
 
 listener!(TcpListener, TcpStream, std::net::TcpListener, SocketAddr);
 
-/// Takes a descriptor out of its driver, when nothing uses it any more.
+/// Takes a descriptor out of its driver, once nothing uses it any more.
 pub(super) async fn release(driver: &Handle, fd: Fd) -> io::Result<OwnedFd> {
     match fd.into_owned() {
         Ok(fd) => Ok(fd),
@@ -339,8 +339,8 @@ pub(super) async fn release(driver: &Handle, fd: Fd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Returns whether an error of accepting concerns one connection only: it broke off, or it has errors of the
-/// network, which `accept(2)` passes on.
+/// Returns whether an error of accepting concerns one connection only: it was aborted, or it has an error of
+/// the network, which `accept(2)` passes on.
 fn is_of_the_connection(errno: Errno) -> bool {
     matches!(
         errno,

@@ -1,7 +1,7 @@
-//! Addresses, and names of hosts.
+//! Addresses and host names.
 //!
-//! Addresses are used at once. A name is looked up by the C library, which may wait for servers, on a thread
-//! for code that blocks.
+//! Addresses are used at once. The C library looks up names, which may wait for servers; this runs on a
+//! thread of the pool for blocking code.
 
 use std::io;
 use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -11,7 +11,7 @@ use crate::blocking::spawn_blocking;
 use crate::error::Object;
 use crate::executor::current;
 
-/// One or more addresses of sockets, or a name to look them up by.
+/// One or more socket addresses, or a name to look them up by.
 ///
 /// - [`SocketAddr`], [`SocketAddrV4`], [`SocketAddrV6`], and pairs of an IP address and a port.
 /// - `"host:port"` as [`str`] or [`String`], and pairs of a host and a port: `("example.org", 80)`. The host
@@ -19,19 +19,19 @@ use crate::executor::current;
 /// - Several [`SocketAddr`]: slices, arrays and vectors of them.
 /// - References to all of these.
 ///
-/// Addresses cost nothing. A host by name is looked up on a thread for code that blocks
+/// Addresses cost nothing. A host name is looked up on a thread of the pool for blocking code
 /// ([`spawn_blocking`](crate::spawn_blocking)), so that other tasks go on meanwhile.
 pub trait ToSocketAddrs: private::Resolve {}
 
 impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}
 
-/// The addresses that a name or an address stands for, in the order in which they should be tried.
+/// Resolves to the addresses of a name or an address, in the order in which they should be tried.
 ///
 /// Dropping the future gives up the result; a lookup that has begun goes on, on its thread.
 ///
 /// # Errors
-/// An unknown name, or no name server that could be asked; it has no errno. `InvalidInput`: no port, or none
-/// that is a number.
+/// The name is unknown, or no name server answered; these have no errno. `InvalidInput`: the port is missing,
+/// or is not a number.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -57,7 +57,7 @@ pub async fn lookup_host(host: impl ToSocketAddrs) -> Result<impl Iterator<Item 
     Ok(resolve(&host).await?.into_iter())
 }
 
-/// The addresses of a host. At least one.
+/// Returns the addresses of a host. At least one.
 pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<SocketAddr>> {
     let addresses = match host.target() {
         Target::One(address) => return Ok(vec![address]),
@@ -78,7 +78,7 @@ pub(super) async fn resolve<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<Vec<S
     Ok(addresses)
 }
 
-/// The first address of a host. One that needs no lookup takes no allocation either.
+/// Returns the first address of a host. An address that needs no lookup needs no allocation either.
 pub(super) async fn resolve_first<A: ToSocketAddrs + ?Sized>(host: &A) -> Result<SocketAddr> {
     match host.target() {
         Target::One(address) => Ok(address),
@@ -95,7 +95,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
             let host = host.to_owned();
             let ask = move || net::ToSocketAddrs::to_socket_addrs(&(&*host, port));
             let asked = spawn_blocking(move || ask().map(Iterator::collect)).await;
-            // An error of the pool: no thread, or it ended.
+            // An error of the pool: it has no thread, or has ended.
             asked.unwrap_or_else(|error| Err(io::Error::other(error)))
         }
     };
@@ -106,7 +106,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// The meaning of a [`ToSocketAddrs`].
+/// The parsed form of a [`ToSocketAddrs`].
 #[derive(Debug)]
 pub enum Target<'a> {
     One(SocketAddr),
@@ -118,7 +118,7 @@ pub enum Target<'a> {
 mod private {
     use super::Target;
 
-    /// Has addresses, or a name to look them up by.
+    /// A type that has addresses, or a name to look them up by.
     pub trait Resolve {
         fn target(&self) -> Target<'_>;
     }

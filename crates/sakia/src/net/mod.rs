@@ -1,16 +1,16 @@
 //! Network connections: the names and the meaning of [`std::net`], and additions for asynchronous programs.
 //!
-//! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] say
-//!   how. [`serve`] runs a handler for each connection, with bounds and an orderly end.
+//! - [`TcpListener`] accepts connections, [`TcpStream`] is one; [`ListenOptions`] and [`ConnectOptions`] have
+//!   their settings. [`serve`] runs a handler for each connection, with bounds and an orderly end.
 //! - [`UnixListener`] and [`UnixStream`] are the same within the machine, and pass descriptors and
 //!   credentials as [`ControlMessages`].
 //! - [`OwnedReadHalf`] and [`OwnedWriteHalf`] are a stream's directions, for two tasks, or for a
 //!   [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer); [`ReadHalf`] and [`WriteHalf`] borrow
-//!   it.
-//! - [`TcpStream::send_file`], and the same of the others, sends a file that is not read.
+//!   the stream.
+//! - [`TcpStream::send_file`], and the same method of the others, sends a file without reading it.
 //! - [`UdpSocket`] and [`UnixDatagram`] send and receive datagrams, one by one or in batches, and with
-//!   control messages. [`UdpOptions`] says how to bind.
-//! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up off the loop.
+//!   control messages. [`UdpOptions`] has the settings for binding.
+//! - [`lookup_host`] and [`ToSocketAddrs`]: addresses, and names that are looked up on other threads.
 //! - [`Activation`]: sockets that a service manager opened.
 //!
 //! Buffers go in by value and come back with the result, on error too: the kernel has them meanwhile, even if
@@ -23,10 +23,10 @@
 //!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
 //!
-//! On the [simulated kernel](crate::sim) there is a loopback network, without options: setting one that
-//! changes how fast bytes go, or when an absent peer is noticed (`nodelay`, `reuse_addr`, `keepalive`, `ttl`,
-//! sizes of buffers and the like), does nothing there. Setting any other, or asking for one, fails with
-//! `EOPNOTSUPP`.
+//! On the [simulated kernel](crate::sim) there is a loopback network, without options: setting an option that
+//! changes the speed of transfers, or the time at which an absent peer is noticed (`nodelay`, `reuse_addr`,
+//! `keepalive`, `ttl`, sizes of buffers and the like), has no effect there. Setting any other option, or
+//! reading one, fails with `EOPNOTSUPP`.
 
 mod activation;
 mod datagram;

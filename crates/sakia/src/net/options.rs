@@ -1,4 +1,4 @@
-//! Sockets before they are connections or listeners.
+//! Options of sockets for connecting and listening.
 
 use std::io;
 use std::net::SocketAddr;
@@ -51,8 +51,8 @@ impl ConnectOptions {
         Self::default()
     }
 
-    /// The address to connect from; with port 0, any port there. Without this call the kernel chooses both.
-    /// Remote addresses of the other version are left out.
+    /// Sets the address to connect from; with port 0, any port there. Without this call the kernel chooses
+    /// both. Remote addresses of the other IP version are skipped.
     #[doc(alias = "bind")]
     #[must_use]
     pub fn local_addr(mut self, address: SocketAddr) -> Self {
@@ -60,8 +60,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets whether a [local address](ConnectOptions::local_addr) may be one of which earlier connections are
-    /// not forgotten yet. Without this call it may not.
+    /// Sets whether a [local address](ConnectOptions::local_addr) may be in use by earlier connections in the
+    /// state `TIME_WAIT`. Without this call it may not.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -69,8 +69,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets how long all of it may take: looking the name up, and trying each of its addresses. Without this
-    /// call as long as the kernel tries, which is minutes for each address that does not answer.
+    /// Sets the time limit of the whole: looking the name up, and trying each of its addresses. Without this
+    /// call the kernel's limit holds, which is minutes for each address that does not answer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -85,10 +85,10 @@ impl ConnectOptions {
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `ECONNREFUSED`: no program listens there. `ECONNRESET`: the peer broke it off.
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `ETIMEDOUT`: no answer came.
+    /// - `ECONNREFUSED`: no program listens there. `ECONNRESET`: the peer reset the connection.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no route to the address. `ETIMEDOUT`: no answer came.
     /// - `EADDRNOTAVAIL`: the local address is not this machine's, or no port is left. `EADDRINUSE`: another
-    ///   socket has it.
+    ///   socket uses the local address.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - [`TimedOut`](io::ErrorKind::TimedOut) without an errno: the [timeout](ConnectOptions::timeout).
     /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
@@ -166,7 +166,7 @@ impl ConnectOptions {
     }
 }
 
-/// Options for listening. Connections that are accepted have the options of the listener.
+/// Options for listening. Accepted connections inherit those of the listener.
 ///
 /// # Examples
 /// ```
@@ -206,8 +206,8 @@ impl ListenOptions {
         Self::default()
     }
 
-    /// Sets whether the address may be one of which earlier connections are not forgotten yet; otherwise a
-    /// server that is started again has to wait. Without this call it may.
+    /// Sets whether the address may be in use by earlier connections in the state `TIME_WAIT`; otherwise a
+    /// restarted server has to wait. Without this call it may.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -216,8 +216,8 @@ impl ListenOptions {
     }
 
     /// Sets whether other listeners with this option may have the same port. The kernel divides the
-    /// connections among them: so each thread of a server can have a listener of its own. Without this call
-    /// they may not.
+    /// connections among them, so each thread of a server can have its own listener. Without this call they
+    /// may not.
     ///
     /// A connection that waits to be accepted is reset when its listener is closed. Not on the simulated
     /// kernel.
@@ -228,8 +228,8 @@ impl ListenOptions {
         self
     }
 
-    /// Sets whether a listener on `[::]` takes no connections by version 4. Without this call the system
-    /// decides; usually it takes them. Not on the simulated kernel.
+    /// Sets whether a listener on `[::]` refuses IPv4 connections. Without this call the system decides;
+    /// usually it accepts them. Not on the simulated kernel.
     #[doc(alias = "IPV6_V6ONLY")]
     #[must_use]
     pub fn only_v6(mut self, only_v6: bool) -> Self {
@@ -237,8 +237,8 @@ impl ListenOptions {
         self
     }
 
-    /// About how many connections may wait to be accepted, up to the system's limit (`somaxconn`). Without
-    /// this call 1024.
+    /// Sets roughly how many connections may wait to be accepted, up to the system's limit (`somaxconn`).
+    /// Without this call 1024.
     #[must_use]
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
@@ -247,12 +247,12 @@ impl ListenOptions {
 
     common_options!();
 
-    /// Listens on the first of the addresses that `on` stands for where that is possible.
+    /// Listens on the first usable address of `on`.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `EADDRINUSE`: another socket listens there. `EADDRNOTAVAIL`: it is not this machine's.
-    /// - `EACCES`: not allowed to have that port.
+    /// - `EADDRINUSE`: another socket listens there. `EADDRNOTAVAIL`: the address is not this machine's.
+    /// - `EACCES`: the port is privileged.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
@@ -281,7 +281,7 @@ impl ListenOptions {
     }
 }
 
-/// How a socket gets its address.
+/// The way in which a socket gets its address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Binding {
     pub(super) is_address_reused: bool,
@@ -322,8 +322,7 @@ impl Binding {
     }
 }
 
-/// Tries the addresses that `host` stands for, one after the other, up to the first with which `attempt`
-/// succeeds.
+/// Tries the addresses of `host` one after the other, up to the first with which `attempt` succeeds.
 ///
 /// # Errors
 /// The last failure, with all addresses.
@@ -344,7 +343,7 @@ pub(super) async fn first_of<T>(
     Err(Error::new(operation, Object::Addresses(tried), error))
 }
 
-/// A socket from or to `address`.
+/// Makes a socket of the family of `address`.
 async fn socket(driver: &Handle, kind: SocketType, address: SocketAddr) -> io::Result<Fd> {
     let domain = if address.is_ipv4() { Domain::INET } else { Domain::INET6 };
     driver.socket(domain, kind, 0).await

@@ -14,15 +14,15 @@ pub struct Received<A> {
     pub len: usize,
     /// Its sender.
     pub from: A,
-    /// It was longer than the buffer, and the rest is lost.
+    /// Set if it was longer than the buffer, and the rest is lost.
     pub is_truncated: bool,
-    /// The number of bytes that it had. Only `recv_message` asks for that: of a batch this is `len`, and so
-    /// it is of a datagram that came for an earlier receive of another sort.
+    /// The full length of the datagram in bytes. Only `recv_message` asks the kernel for it: in a batch this
+    /// is `len`, and also for a datagram that came for an earlier receive by another method.
     pub datagram_len: usize,
 }
 
 impl<A: Address> Received<A> {
-    /// Takes what the driver tells.
+    /// Converts the driver's facts about a datagram.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`: a sender of another family.
@@ -31,11 +31,11 @@ impl<A: Address> Received<A> {
         Ok(Self { len, from: A::of(&from)?, is_truncated, datagram_len })
     }
 
-    /// Converts the driver's facts about a batch, up to the first without a sender, as the end of receives
-    /// is.
+    /// Converts the driver's facts about a batch, up to the first entry without a sender, such as the end of
+    /// receives.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`: there is none before that.
+    /// `EAFNOSUPPORT`: there is no entry before that.
     pub(super) fn of_batch(batch: Vec<driver::Received>) -> io::Result<Vec<Self>> {
         let mut told = Vec::with_capacity(batch.len());
         for received in batch {
@@ -53,20 +53,20 @@ impl<A: Address> Received<A> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram<A> {
-    /// Its bytes, of which there may be none. Dropping them gives the memory back: copy those that are to be
+    /// Its bytes, perhaps none. Dropping them returns the memory to the runtime: copy bytes that are to be
     /// kept.
     pub bytes: RecvBuf,
     /// Its sender.
     pub from: A,
-    /// It was longer than the room for it, and the rest is lost.
+    /// Set if it was longer than the room for it, and the rest is lost.
     pub is_truncated: bool,
-    /// Its control messages, if `set_datagram_room` has asked for room for them. Descriptors that are not
+    /// Its control messages, if `set_datagram_room` has provided room for them. Descriptors that are not
     /// taken out are closed.
     pub control: ReceivedControl,
 }
 
 impl<A: Address> Datagram<A> {
-    /// Takes what the driver brings.
+    /// Converts a datagram of the driver's.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`: a sender of another family.

@@ -1,4 +1,4 @@
-//! Sending files: within the kernel where it can, else by a buffer.
+//! Sending files: within the kernel if possible, else by way of a buffer.
 
 use std::io;
 use std::ops::{Bound, RangeBounds};
@@ -11,7 +11,7 @@ use crate::fs::File;
 use crate::io::file_range::FileRange;
 use crate::io::transfer::retrying;
 
-/// Bytes that are read at a time where the kernel does not send the file itself.
+/// Bytes that are read at a time if the kernel does not send the file itself.
 const COPIED_BYTES: usize = 64 << 10;
 
 impl Socket {
@@ -26,7 +26,7 @@ impl Socket {
             Bound::Included(&last) => last.saturating_add(1),
             Bound::Excluded(&end) => end,
             Bound::Unbounded => match file.range(begin..u64::MAX).file_size().await {
-                // Without any it may have bytes all the same, as those of `/proc` do.
+                // A file of size 0 may have bytes all the same, as those of `/proc` do.
                 Ok(size) => size.filter(|&size| size > 0).unwrap_or(u64::MAX),
                 Err(error) => return (Err(error), 0),
             },
@@ -34,7 +34,8 @@ impl Socket {
         self.send_range(file.range(begin..end)).await
     }
 
-    /// Sends a range of a file. Resolves to the number of bytes sent, too: fewer if it ends before.
+    /// Sends a range of a file. Resolves to the number of bytes sent, on error too; fewer if the file ends
+    /// early.
     pub async fn send_range(&self, range: FileRange) -> BufResult<(), u64> {
         let begin = range.at;
         let mut sending = Sending { socket: self, rest: range, copies: None };
@@ -48,7 +49,7 @@ struct Sending<'a> {
     socket: &'a Socket,
     /// The bytes that were not sent.
     rest: FileRange,
-    /// The memory, if the kernel does not send this file to this socket.
+    /// The buffer, if the kernel does not send this file to this socket.
     copies: Option<AlignedBuf>,
 }
 
@@ -66,7 +67,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Has the kernel send a piece. `None` tells to go on: it was not sent this time.
+    /// Has the kernel send a piece. `None` if nothing was sent, and the caller is to try again.
     async fn send(&mut self) -> io::Result<Option<usize>> {
         let FileRange { fd, at, .. } = &self.rest;
         let len = self.rest.len().min(SEND_FILE_BYTES_MAX as u64) as usize;
@@ -74,7 +75,7 @@ impl Sending<'_> {
             Ok(count) => {
                 self.rest.at += count as u64;
                 if 0 < count && count < len {
-                    // The next call would find no room, having read the file for nothing.
+                    // The next call would read the file for nothing, since the socket has no room.
                     self.ready().await?;
                 }
                 return Ok(Some(count));
@@ -84,7 +85,8 @@ impl Sending<'_> {
         match Errno::from_io_error(&error) {
             Some(Errno::INTR) => {}
             Some(Errno::AGAIN) => self.ready().await?,
-            // Such a file, such a socket, such an offset, or no such call. If it is the file, reading tells.
+            // The kernel does not support this file, socket or offset, or the call. If the file is at fault,
+            // reading fails.
             Some(
                 Errno::INVAL | Errno::SPIPE | Errno::OVERFLOW | Errno::OPNOTSUPP | Errno::PERM,
             ) => self.copies = Some(AlignedBuf::zeroed(COPIED_BYTES)),
@@ -93,7 +95,7 @@ impl Sending<'_> {
         Ok(None)
     }
 
-    /// Waits until there is room, and something in the file if that is a pipe.
+    /// Waits until there is room; if the file is a pipe, also until that has bytes.
     async fn ready(&self) -> io::Result<()> {
         let driver = self.socket.connection().driver();
         if self.rest.is_stream() {
@@ -102,13 +104,13 @@ impl Sending<'_> {
         driver.poll(self.socket.fd(), PollEvents::WRITABLE).await.map(|_| ())
     }
 
-    /// Reads a block, and sends it. Resolves to the number of bytes sent, all of those that were read.
+    /// Reads a block, and sends it. Resolves to the number of bytes sent, which are all that were read.
     async fn copy(&mut self, block: AlignedBuf) -> io::Result<Option<usize>> {
         let FileRange { fd, alignment, at, .. } = &self.rest;
-        // With direct I/O a read begins before, and ends after.
+        // With direct I/O a read begins earlier, and ends later.
         let skipped = (at % *alignment as u64) as usize;
         let wanted = self.rest.len().min((COPIED_BYTES - skipped) as u64) as usize;
-        // A stream keeps what is not asked for.
+        // Bytes of a stream that are not requested stay in it.
         let asked = if self.rest.is_stream() { wanted } else { COPIED_BYTES };
         let (driver, from) = (self.socket.connection().driver(), at - skipped as u64);
         let read = |block| driver.read(fd, block, from);

@@ -1,11 +1,10 @@
 //! A task for each connection, with bounds and an orderly end.
 //!
-//! 1. While it serves, it accepts as long as there is room, and starts a task for each connection. Errors of
-//!    accepting that pass are told, and it tries again when a connection has ended, or after a while.
-//! 2. When it is to stop, it accepts no more and gives up the listener. Tasks go on.
-//! 3. At the deadline, those that still run are canceled. It ends when the last one is gone.
-//!
-//! Dropped in any state, it cancels all of them.
+//! 1. While it serves, it accepts as long as there is room, and starts a task for each connection. Temporary
+//!    errors of accepting are reported; it tries again when a connection has ended, or after a while.
+//! 2. When it is to stop, it accepts no more and drops the listener. Tasks go on.
+//! 3. At the deadline, tasks that still run are canceled. It ends with the last one.
+//! Dropping it in any state cancels all tasks.
 
 use std::error;
 use std::fmt;
@@ -25,7 +24,7 @@ use crate::join::{Contain, JoinError, Outcome};
 use crate::task::{Acquire, Budget, JoinSet, Permit, Resource};
 use crate::time::{Sleep, sleep};
 
-/// How long to wait, at least and at most, until accepting is tried again that failed.
+/// The pause before a failed accept is tried again: the shortest and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -34,7 +33,7 @@ pub struct ServeOptions<E, A = SocketAddr> {
     connections_max: usize,
     is_excess_refused: bool,
     budget: Option<Budget>,
-    /// Ready when it is to stop.
+    /// Resolves when it is to stop.
     stop: Option<Pin<Box<dyn Future<Output = ()>>>>,
     deadline: Option<Duration>,
     on_error: Option<OnError<E, A>>,
@@ -56,52 +55,52 @@ impl<E, A> Default for ServeOptions<E, A> {
 }
 
 impl<E, A> ServeOptions<E, A> {
-    /// Serves any number of connections, and does not stop by itself.
+    /// Returns options for any number of connections, without a stop.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most connections that are served at a time, at least one. When there are so many, the next ones
-    /// wait, as many as the listener's [backlog](super::ListenOptions::backlog) takes, without a descriptor.
+    /// Sets the most connections that are served at a time, at least one. While there are as many, further
+    /// ones wait, up to the listener's [backlog](super::ListenOptions::backlog), without a descriptor.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
         self
     }
 
-    /// Sets whether connections beyond the [most](ServeOptions::max_connections) are accepted and closed at
-    /// once, instead of waiting. Without this call they wait.
+    /// Sets whether connections beyond the [maximum](ServeOptions::max_connections) are accepted and closed
+    /// at once, instead of waiting. Without this call they wait.
     #[must_use]
     pub fn refuse_excess(mut self, refuse: bool) -> Self {
         self.is_excess_refused = refuse;
         self
     }
 
-    /// A budget of which each connection holds a descriptor. Connections wait to be accepted while it has
-    /// none. So several servers, on any threads, share the resources of the process.
+    /// Sets a budget of which each connection holds a descriptor. Connections wait to be accepted while it
+    /// has none left. With it several servers, on any threads, share the resources of the process.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Stops when this future is ready. Without this call it does not stop by itself.
+    /// Sets a future: serving stops when it is ready. Without this call it does not stop by itself.
     #[must_use]
     pub fn stop(mut self, stop: impl Future<Output = ()> + 'static) -> Self {
         self.stop = Some(Box::pin(stop));
         self
     }
 
-    /// Sets how long connections may go on after the stop; those that do are canceled then. Without this call
-    /// there is no limit.
+    /// Sets how long connections may go on after the stop; then they are canceled. Without this call there is
+    /// no limit.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Calls this with each failure: a handler's error or panic, or one of accepting. Without this call they
-    /// are counted only. A panic of `on_error` is one of [`serve`].
+    /// Sets a function that is called with each failure: a handler's error or panic, or a failed accept.
+    /// Without this call failures are only counted. A panic of `on_error` is a panic of [`serve`].
     #[must_use]
     pub fn on_error(mut self, on_error: impl FnMut(ServeError<E, A>) + 'static) -> Self {
         self.on_error = Some(Box::new(on_error));
@@ -125,9 +124,9 @@ impl<E, A> fmt::Debug for ServeOptions<E, A> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
-    /// Connections for which a handler was started. Those below sum up to it.
+    /// Connections for which a handler was started: the sum of the next four.
     pub accepted: u64,
-    /// Handlers that ended well.
+    /// Handlers that returned without an error.
     pub completed: u64,
     /// Handlers that ended with an error.
     pub failed: u64,
@@ -137,7 +136,7 @@ pub struct Served {
     pub canceled: u64,
     /// Connections that were closed at once, since there were too many.
     pub refused: u64,
-    /// Times that accepting failed, and was tried again later.
+    /// Accepts that failed, and were tried again later.
     pub accept_errors: u64,
 }
 
@@ -145,7 +144,7 @@ pub struct Served {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError<E, A = SocketAddr> {
-    /// Accepting failed. It will be tried again.
+    /// An accept failed. It will be tried again.
     Accept(Error),
     /// A handler ended with an error.
     Failed {
@@ -154,7 +153,7 @@ pub enum ServeError<E, A = SocketAddr> {
         /// The handler's error.
         error: E,
     },
-    /// A handler panicked. The others go on.
+    /// A handler panicked. Other connections go on.
     Panicked {
         /// The peer of the connection.
         peer: A,
@@ -193,10 +192,10 @@ impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
     }
 }
 
-/// The listener cannot accept any more.
+/// The error of [`serve`]: the listener cannot accept any more.
 #[derive(Debug)]
 pub struct ServeFailed {
-    /// Why.
+    /// The cause.
     pub error: Error,
     /// The counts of the work done until then.
     pub served: Served,
@@ -222,17 +221,18 @@ impl From<ServeFailed> for io::Error {
 
 /// Accepts connections, and runs `handler` for each, as a task of the calling thread's runtime.
 ///
-/// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that was
-/// given by value is closed at the stop, so that later connections are refused; one that is borrowed stays
-/// open, and they wait. Dropping the future cancels the handlers.
+/// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that is
+/// given by value is closed at the stop, so that later connections are refused; a borrowed one stays open,
+/// and later connections wait. Dropping the future cancels the handlers.
 ///
-/// When accepting fails since the process or the system has no descriptor or no memory left, that is
-/// [told](ServeOptions::on_error), and tried again when a connection ends, and after 10 ms at first, up to
-/// 100 ms while it goes on failing. A handler that fails or panics ends its own connection only.
+/// If accepting fails since the process or the system has no descriptor or memory left, that is
+/// [reported](ServeOptions::on_error), and tried again when a connection ends, and after 10 ms at first, up
+/// to 100 ms while it goes on failing. A handler that fails or panics ends its own connection only.
 ///
 /// # Errors
 /// The listener cannot accept any more: it does not listen (`EINVAL`), or the runtime has ended
-/// (`ECANCELED`). The handlers have ended then, by the [deadline](ServeOptions::deadline).
+/// (`ECANCELED`). By then the handlers have ended, or were canceled at the
+/// [deadline](ServeOptions::deadline).
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -302,7 +302,7 @@ type AddressOf<L> = <<L as Accepts>::Stream as Stream>::Address;
 /// A connection, and the address of its peer.
 type Accepted<S> = (S, <S as Stream>::Address);
 
-/// A handler's end, and whose it was.
+/// The outcome of a handler, with the address of its peer.
 type End<E, A> = (A, Outcome<Result<(), E>>);
 
 struct Server<E, S: Stream> {
@@ -311,29 +311,29 @@ struct Server<E, S: Stream> {
     served: Served,
 }
 
-/// An event while it accepts.
+/// An event while accepting.
 enum Event<E, S: Stream> {
     Stopped,
     Ended(Result<End<E, S::Address>, JoinError>),
-    /// The time after a failure is over.
+    /// The pause after a failure is over.
     Resumed,
-    /// The budget has a descriptor.
+    /// The budget granted a descriptor.
     Granted(Permit),
     Accepted(Result<Accepted<S>>),
 }
 
 /// The conditions to wait for before the next accept.
 struct Waits {
-    /// After a failure: when to try again.
+    /// After a failure: the time to try again.
     pause: Option<Sleep>,
     acquire: Option<Acquire>,
 }
 
 impl<E: 'static, S: Stream> Server<E, S> {
-    /// Accepts until it is to stop.
+    /// Accepts until the stop.
     ///
     /// # Errors
-    /// It cannot go on.
+    /// The listener cannot accept any more.
     async fn accept<H, F>(
         &mut self,
         listener: &impl Listener<Stream = S>,
@@ -349,7 +349,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
         let mut next_pause = PAUSE_MIN;
         let Self { options: ServeOptions { connections_max, budget, .. }, .. } = self;
         let is_bounded = *connections_max < usize::MAX || budget.is_some();
-        // A connection accepted ahead of its time would be beyond the bound.
+        // A connection accepted ahead could be one beyond the bound.
         let ahead = !is_bounded || self.options.is_excess_refused;
         loop {
             let is_full = self.tasks.len() >= self.options.connections_max;
@@ -367,7 +367,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
                 Event::Stopped => return Ok(()),
                 Event::Ended(end) => {
                     self.note(end);
-                    waits.pause = None; // what it had may be what was missing
+                    waits.pause = None; // the ended connection may have held the missing resource
                 }
                 Event::Resumed => waits.pause = None,
                 Event::Granted(granted) => (waits.acquire, permit) = (None, Some(granted)),
@@ -442,7 +442,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
         });
     }
 
-    /// Lets the handlers end, at most until the deadline.
+    /// Waits for the handlers to end, at most until the deadline.
     async fn drain(&mut self) {
         let mut deadline = self.options.deadline.map(sleep);
         loop {
@@ -466,7 +466,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
         }
     }
 
-    /// Counts a handler's end, and tells if it is a failure.
+    /// Counts a handler's end, and reports a failure.
     fn note(&mut self, end: Result<End<E, S::Address>, JoinError>) {
         let failure = match end {
             Ok((_, Ok(Ok(())))) => {
@@ -481,7 +481,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
                 self.served.panicked += 1;
                 ServeError::Panicked { peer, error: JoinError::panicked(payload) }
             }
-            // The handler's own panics are contained.
+            // Panics of the handler itself are contained; this is another one.
             Err(_) => {
                 self.served.canceled += 1;
                 return;
@@ -497,7 +497,7 @@ impl<E: 'static, S: Stream> Server<E, S> {
     }
 }
 
-/// Returns whether a listener with this error will go on failing.
+/// Returns whether a listener will keep failing with this error.
 fn is_final(error: &Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw_os_error),

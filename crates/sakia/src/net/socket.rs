@@ -1,7 +1,7 @@
 //! The common part of connections of all families.
 //!
-//! `EINTR` starts a transfer again. `EAGAIN` comes from sockets that another owner made non-blocking: then
-//! readiness is awaited before the next try.
+//! `EINTR` restarts a transfer. `EAGAIN` comes from sockets that another owner made non-blocking: then the
+//! code waits for readiness before it retries.
 
 use std::fmt;
 use std::future::Future;
@@ -32,14 +32,14 @@ pub(super) mod private {
 
     /// The private part of a [`Stream`](super::Stream).
     pub trait Connected: Sized {
-        /// Makes a connection of its socket.
+        /// Makes a connection of a socket.
         fn of(socket: Socket) -> Self;
 
-        /// Returns the socket. Only what has a stream or one of its halves by `&mut` transfers bytes by it.
+        /// Returns the socket. Only the owner of a `&mut` stream or half transfers bytes by it.
         fn socket(&self) -> &Socket;
     }
 
-    /// An address as `std` has it.
+    /// An address type of `std`.
     pub trait Address: fmt::Debug + Clone + 'static {
         /// # Errors
         /// `EAFNOSUPPORT`: it is of another family.
@@ -47,7 +47,7 @@ pub(super) mod private {
     }
 }
 
-/// The directions that `how` names.
+/// Returns the directions that `how` names.
 pub(super) fn direction(how: Shutdown) -> ShutdownHow {
     match how {
         Shutdown::Read => ShutdownHow::Receives,
@@ -70,7 +70,7 @@ impl Socket {
     /// Takes over a descriptor.
     ///
     /// # Errors
-    /// `ENOTCONN`: it is not connected. `EPROTOTYPE`: it is no stream. As `getpeername(2)`.
+    /// `ENOTCONN`: it is not connected. `EPROTOTYPE`: it is no stream socket. As `getpeername(2)`.
     pub fn of(fd: Fd) -> io::Result<Self> {
         if !fd.is_simulated() && sockopt::socket_type(&fd)? != SocketType::STREAM {
             return Err(Errno::PROTOTYPE.into());
@@ -88,7 +88,7 @@ impl Socket {
         &self.connection
     }
 
-    /// Gives the descriptor away, with the bytes that came and were not taken.
+    /// Gives the descriptor up, with the bytes that were received and not taken.
     pub async fn into_owned(self) -> io::Result<(OwnedFd, Vec<u8>)> {
         let ahead = self.connection.stop_receiving().await?;
         let (fd, driver) = (self.connection.fd().clone(), self.connection.driver().clone());
@@ -104,7 +104,8 @@ impl Socket {
         self.connection.close().await
     }
 
-    // Loops of their own for what a message takes: layers of futures cost it some 70 instructions more.
+    // Separate loops, for the sake of small messages: further layers of futures cost some 70 instructions
+    // each time.
     pub async fn read_some<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
         loop {
             let (result, back) = self.connection.read(buf).await;
@@ -156,7 +157,7 @@ impl Socket {
         uninterrupted(async || self.connection.shutdown(how).await).await
     }
 
-    /// Returns whether to try again after `error`, having waited if need be.
+    /// Returns whether to retry after `error`, having waited if need be.
     async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
         may_retry(self.connection.driver(), self.connection.fd(), error, events).await
     }
@@ -195,7 +196,8 @@ impl Socket {
     }
 }
 
-/// The methods of a [`Stream`] that are the same in all families: of its type in `std`, and of its addresses.
+/// The methods of a [`Stream`] that are the same in all families, given its type in `std`, and that of its
+/// addresses.
 macro_rules! stream {
     ($stream:ident, $std:ty, $address:ty) => {
         impl $stream {
@@ -203,11 +205,11 @@ macro_rules! stream {
             $crate::net::writers!();
             $crate::net::addresses!($address);
 
-            /// Ends one or both directions. Ended sends tell the peer that no more comes, after all that was
-            /// sent; ended receives tell it nothing.
+            /// Ends one or both directions. Ending the sends tells the peer that no more bytes follow, after
+            /// all that were sent; ending the receives tells it nothing.
             ///
             /// # Errors
-            /// `ENOTCONN`: the connection has broken off. Otherwise as `shutdown(2)`.
+            /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
             ///
             /// # Kernel
             /// 5.11. Source: `io_uring_prep_shutdown(3)`.
@@ -227,10 +229,10 @@ macro_rules! stream {
                 $crate::net::into_halves(self)
             }
 
-            /// Closes the connection, and tells how it went. Dropping does the same, a little later, and does
-            /// not tell.
+            /// Closes the connection, and returns the result. Dropping closes it too, a little later, and
+            /// reports nothing.
             ///
-            /// The kernel goes on sending the bytes that it has. If bytes came that were not read, it resets
+            /// The kernel goes on sending the bytes that it has. If received bytes were not read, it resets
             /// the connection instead, and the peer may not get all: [end the sends](Self::shutdown), and
             /// read until the end.
             ///
@@ -252,7 +254,7 @@ macro_rules! stream {
                 $crate::net::sockopt::take_error(self.socket.fd())
             }
 
-            /// Takes over a connection that `std` made, whether it blocks or not.
+            /// Takes over a connection of `std`, in blocking mode or not.
             ///
             /// # Errors
             /// `ENOTCONN`: it is not connected. As `getpeername(2)`.
@@ -263,10 +265,10 @@ macro_rules! stream {
                 Self::try_from($crate::io::adopt(stream))
             }
 
-            /// Gives the connection to `std`, when the operations under way on it have ended, with the bytes
-            /// that came and were not taken: such as were received ahead, after a [`recv`](Self::recv), or
-            /// for a dropped future. They precede those that `std` will read. The number of the descriptor
-            /// may change.
+            /// Gives the connection to `std`, once the operations under way on it have ended, with the bytes
+            /// that were received and not taken: those received ahead, after a [`recv`](Self::recv), or for a
+            /// dropped future. They precede those that `std` will read. The number of the descriptor may
+            /// change.
             ///
             /// # Errors
             /// - `EMFILE`: it needs another descriptor. As `close(2)`.
@@ -296,14 +298,14 @@ macro_rules! stream {
             }
         }
 
-        /// Of a descriptor that was received. Its connection must not be in use elsewhere on this thread: the
-        /// order of bytes is kept among the users of one stream.
+        /// Converts a descriptor that was received. Its connection must not be in use elsewhere on this
+        /// thread: the order of bytes is kept only among the users of one stream.
         impl TryFrom<sakia_driver::Fd> for $stream {
             type Error = std::io::Error;
 
             /// # Errors
             /// `ENOTCONN`: it is not connected. `EAFNOSUPPORT`, `EPROTOTYPE`: it is of another family, or no
-            /// stream. As `getpeername(2)`.
+            /// stream socket. As `getpeername(2)`.
             ///
             /// # Panics
             /// Outside of a runtime, and in another runtime than that of the descriptor.
@@ -319,14 +321,15 @@ macro_rules! stream {
             }
         }
 
-        /// To be sent to another process. Bytes that were received ahead stay here.
+        /// Lends the descriptor, so that it can be sent to another process. Bytes that were received ahead
+        /// stay here.
         impl AsRef<sakia_driver::Fd> for $stream {
             fn as_ref(&self) -> &sakia_driver::Fd {
                 self.socket.fd()
             }
         }
 
-        /// For calls that are not here.
+        /// For system calls that this type does not offer.
         ///
         /// # Panics
         /// On a simulated kernel.

@@ -1,8 +1,8 @@
 //! Options of sockets, by plain calls.
 //!
-//! The simulated kernel's sockets have none. There, setting an option that changes how fast bytes go, or when
-//! an absent peer is noticed, does nothing, so that programs run; setting one with another effect, and asking
-//! for any, fails with `EOPNOTSUPP`.
+//! The simulated kernel's sockets have no options. There, setting an option that changes the speed of
+//! transfers, or the time at which an absent peer is noticed, has no effect, so that programs run; setting an
+//! option with another effect, and reading any, fails with `EOPNOTSUPP`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use sakia_driver::Fd;
 
-/// When a connection is asked whether its peer is still there, if nothing comes from it. What is not said
-/// here is the system's default.
+/// The keepalive settings of a connection: when an idle peer is probed. Settings that are not made are the
+/// system's defaults.
 ///
 /// # Examples
 /// ```
@@ -37,26 +37,26 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// As the system has it: usually, after two hours.
+    /// Returns the system's defaults: usually, a probe after two hours.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how long the peer must be silent before it is asked. Whole seconds, rounded up; at least one.
+    /// Sets how long the peer must be silent before the first probe. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPIDLE")]
     #[must_use]
     pub fn idle(self, idle: Duration) -> Self {
         Self { idle: Some(idle), ..self }
     }
 
-    /// Sets how long to wait for an answer before it is asked again. Whole seconds, rounded up; at least one.
+    /// Sets the time between probes. Whole seconds, rounded up; at least one.
     #[doc(alias = "TCP_KEEPINTVL")]
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval: Some(interval), ..self }
     }
 
-    /// Sets how often it is asked before the connection fails with `ETIMEDOUT`.
+    /// Sets the number of unanswered probes after which the connection fails with `ETIMEDOUT`.
     #[doc(alias = "TCP_KEEPCNT")]
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {
@@ -64,7 +64,7 @@ impl Keepalive {
     }
 }
 
-/// Sets an option that the simulated kernel does without.
+/// Sets an option that has no effect on the simulated kernel.
 pub(super) fn tune(
     fd: &Fd,
     set: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
@@ -75,7 +75,7 @@ pub(super) fn tune(
     Ok(set(fd.peek())?)
 }
 
-/// Sets or asks for an option that the simulated kernel does not have.
+/// Sets or reads an option that the simulated kernel does not have.
 pub(super) fn option<'a, T>(
     fd: &'a Fd,
     call: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<T>,
@@ -99,7 +99,7 @@ pub(super) fn set_keepalive(fd: &Fd, keepalive: Option<Keepalive>) -> io::Result
                 sockopt::set_tcp_keepcnt(fd, probes)?;
             }
         }
-        // Last, so that no peer is asked at the wrong time.
+        // Last, so that no peer is probed at the wrong time.
         sockopt::set_socket_keepalive(fd, keepalive.is_some())
     })
 }
@@ -117,7 +117,7 @@ pub(super) fn keepalive(fd: &Fd) -> io::Result<Option<Keepalive>> {
     })
 }
 
-/// Returns whether the socket is one of version 6.
+/// Returns whether the socket is an IPv6 one.
 fn is_v6(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(sockopt::socket_domain(fd)? == AddressFamily::INET6)
 }
@@ -158,8 +158,8 @@ pub(super) enum Told {
     PacketInfo,
 }
 
-/// Says whether datagrams are to come with a control message. On a socket of version 6 that is one of version
-/// 4 for datagrams of that version.
+/// Sets whether datagrams come with a control message. An IPv6 socket also gets that of IPv4, for IPv4
+/// datagrams.
 pub(super) fn set_told(fd: &Fd, told: Told, on: bool) -> io::Result<()> {
     option(fd, |fd| {
         if is_v6(fd)? {
@@ -208,12 +208,12 @@ pub(super) fn user_timeout(fd: &Fd) -> io::Result<Option<Duration>> {
     Ok((millis > 0).then(|| Duration::from_millis(millis.into())))
 }
 
-/// The error that waits on the socket, which has none afterwards.
+/// Takes and clears the socket's pending error (`SO_ERROR`).
 pub(super) fn take_error(fd: &Fd) -> io::Result<Option<io::Error>> {
     Ok(option(fd, sockopt::socket_error)?.err().map(io::Error::from))
 }
 
-/// Options that listeners and connections have in common, before they are that.
+/// Options that listeners and connections have in common, set before they listen or connect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Common {
     pub(super) nodelay: Option<bool>,
@@ -252,7 +252,7 @@ macro_rules! common_options {
             self
         }
 
-        /// Asks a silent peer whether it is still there. Without this call it is not asked.
+        /// Probes an idle peer. Without this call it is not probed.
         #[doc(alias = "SO_KEEPALIVE")]
         #[must_use]
         pub fn keepalive(mut self, keepalive: $crate::net::Keepalive) -> Self {
@@ -267,8 +267,8 @@ macro_rules! common_options {
 /// The methods of a builder that set the sizes of buffers, of a field `common` with [`Common`] options.
 macro_rules! buffer_options {
     () => {
-        /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and
-        /// has a limit. Without this call it adapts the size by itself.
+        /// Sets the size of the kernel's send buffer in bytes; the kernel doubles the number, for its own
+        /// records, and limits it. Without this call it adapts the size by itself.
         #[doc(alias = "SO_SNDBUF")]
         #[must_use]
         pub fn send_buffer_size(mut self, bytes: usize) -> Self {
@@ -276,8 +276,8 @@ macro_rules! buffer_options {
             self
         }
 
-        /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records,
-        /// and has a limit. Without this call it adapts the size by itself.
+        /// Sets the size of the kernel's receive buffer in bytes; the kernel doubles the number, for its own
+        /// records, and limits it. Without this call it adapts the size by itself.
         #[doc(alias = "SO_RCVBUF")]
         #[must_use]
         pub fn recv_buffer_size(mut self, bytes: usize) -> Self {

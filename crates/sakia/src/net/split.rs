@@ -12,30 +12,30 @@ use super::{TcpStream, addresses, async_read, async_writes, readers, writers};
 use crate::executor::try_current;
 use crate::io::AsyncWrite;
 
-/// The direction of a connection in which bytes come. Dropping it tells the peer nothing; the connection is
-/// closed when both halves are gone.
+/// The receiving direction of a connection. Dropping it tells the peer nothing; the connection is closed when
+/// both halves are gone.
 #[derive(Debug)]
 pub struct OwnedReadHalf<S = TcpStream> {
     stream: Rc<S>,
 }
 
-/// The direction of a connection in which bytes go. Dropping it tells the peer that no more comes; the
+/// The sending direction of a connection. Dropping it tells the peer that no more bytes follow; the
 /// connection is closed when both halves are gone.
 #[derive(Debug)]
 pub struct OwnedWriteHalf<S: Stream = TcpStream> {
     stream: Rc<S>,
-    /// Dropping it ends the sends.
+    /// Set while dropping it has to end the sends.
     is_open: bool,
 }
 
-/// The borrowed direction of a connection in which bytes come. See [`TcpStream::split`].
+/// The borrowed receiving direction of a connection. See [`TcpStream::split`].
 #[derive(Debug)]
 pub struct ReadHalf<'a, S = TcpStream> {
     stream: &'a S,
 }
 
-/// The borrowed direction of a connection in which bytes go. Dropping it changes nothing: the stream can go
-/// on sending. See [`TcpStream::split`].
+/// The borrowed sending direction of a connection. Dropping it changes nothing: the stream can go on sending.
+/// See [`TcpStream::split`].
 #[derive(Debug)]
 pub struct WriteHalf<'a, S = TcpStream> {
     stream: &'a S,
@@ -51,7 +51,7 @@ impl<S: Stream> OwnedReadHalf<S> {
     /// Puts the halves together again.
     ///
     /// # Errors
-    /// They are of different connections; they come back.
+    /// The halves are of different connections; they come back.
     pub fn reunite(self, other: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>> {
         if !Rc::ptr_eq(&self.stream, &other.stream) {
             return Err(ReuniteError(self, other));
@@ -62,10 +62,10 @@ impl<S: Stream> OwnedReadHalf<S> {
 }
 
 impl<S: Stream> OwnedWriteHalf<S> {
-    /// Tells the peer that no more comes, after all that was sent. Further writes fail with `EPIPE`.
+    /// Tells the peer that no more bytes follow, after all that were sent. Further writes fail with `EPIPE`.
     ///
     /// # Errors
-    /// `ENOTCONN`: the connection has broken off. Otherwise as `shutdown(2)`.
+    /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
@@ -78,12 +78,12 @@ impl<S: Stream> OwnedWriteHalf<S> {
     /// As [`OwnedReadHalf::reunite`].
     ///
     /// # Errors
-    /// They are of different connections; they come back.
+    /// The halves are of different connections; they come back.
     pub fn reunite(self, other: OwnedReadHalf<S>) -> Result<S, ReuniteError<S>> {
         other.reunite(self)
     }
 
-    /// Gives up the half, and leaves the direction open.
+    /// Drops the half, and leaves the direction open.
     fn forget(mut self) -> Rc<S> {
         self.is_open = false;
         Rc::clone(&self.stream)
@@ -101,10 +101,10 @@ impl<'a, S: Stream> WriteHalf<'a, S> {
         Self { stream }
     }
 
-    /// Tells the peer that no more comes, after all that was sent. Further writes fail with `EPIPE`.
+    /// Tells the peer that no more bytes follow, after all that were sent. Further writes fail with `EPIPE`.
     ///
     /// # Errors
-    /// `ENOTCONN`: the connection has broken off. Otherwise as `shutdown(2)`.
+    /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
@@ -115,13 +115,13 @@ impl<'a, S: Stream> WriteHalf<'a, S> {
 
 impl<S: Stream> Drop for OwnedWriteHalf<S> {
     fn drop(&mut self) {
-        // Without the other half, closing the connection says as much.
+        // Without the other half, closing the connection ends the sends anyway.
         let is_last = Rc::strong_count(&self.stream) == 1;
         if !self.is_open || is_last {
             return;
         }
         let Some(local) = try_current() else { return };
-        // A task, since a send of a dropped future may have to end before.
+        // A task, since a send of a dropped future may have to end first.
         let stream = Rc::clone(&self.stream);
         let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
         local.spawn(ending).detach();
@@ -134,7 +134,7 @@ impl<S: Stream> AsyncWrite for OwnedWriteHalf<S> {
     /// Ends the sends. The connection is closed when the other half is gone, too.
     async fn close(mut self) -> io::Result<()> {
         let result = self.shutdown().await;
-        self.is_open = false; // it was tried
+        self.is_open = false; // even if it failed
         result
     }
 }
@@ -163,7 +163,7 @@ macro_rules! half {
             }
         }
 
-        /// The connection, for its options.
+        /// Returns the connection, for its options.
         impl<S: Stream> AsRef<S> for $type {
             fn as_ref(&self) -> &S {
                 &self.stream
@@ -177,7 +177,7 @@ half!(OwnedWriteHalf<S>, writers);
 half!(ReadHalf<'_, S>, readers);
 half!(WriteHalf<'_, S>, writers);
 
-/// Two halves that are not of the same connection.
+/// Two halves of different connections.
 #[derive(Debug)]
 pub struct ReuniteError<S: Stream = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 

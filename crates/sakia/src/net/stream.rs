@@ -19,8 +19,8 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection. Dropping it closes it.
 ///
-/// Bytes are sent and received in order, also when futures are dropped. Bytes that came for a dropped future
-/// go to the next one.
+/// Bytes are sent and received in order, also when futures are dropped. Bytes that are received for a dropped
+/// future go to the next one.
 ///
 /// # Examples
 /// ```
@@ -53,7 +53,7 @@ pub struct TcpStream {
 
 impl TcpStream {
     /// Connects to the first address of `to` that answers. The addresses are tried one after the other.
-    /// [`ConnectOptions`] has more ways.
+    /// [`ConnectOptions`] has more settings.
     ///
     /// # Errors
     /// As [`ConnectOptions::connect`]: the last failure, with all addresses that were tried.
@@ -67,7 +67,7 @@ impl TcpStream {
         ConnectOptions::new().connect(to).await
     }
 
-    /// As [`connect`](TcpStream::connect), in at most so much time for all of it.
+    /// As [`connect`](TcpStream::connect), with a time limit on the whole.
     ///
     /// # Errors
     /// [`TimedOut`](io::ErrorKind::TimedOut) without an errno when the time is up. Otherwise as
@@ -82,8 +82,8 @@ impl TcpStream {
         ConnectOptions::new().timeout(timeout).connect(to).await
     }
 
-    /// Sets whether small pieces are sent at once, instead of being gathered while earlier ones are on their
-    /// way.
+    /// Sets whether small pieces are sent at once, instead of being gathered while earlier ones are under way
+    /// (`TCP_NODELAY`).
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -117,7 +117,7 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::tcp_quickack)
     }
 
-    /// The most routers that packets may pass.
+    /// Sets the TTL (IPv4) or hop limit (IPv6).
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -127,7 +127,7 @@ impl TcpStream {
         options::set_ttl(self.socket.fd(), hops)
     }
 
-    /// The most routers that packets may pass.
+    /// Returns the TTL (IPv4) or hop limit (IPv6).
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -135,9 +135,9 @@ impl TcpStream {
         options::ttl(self.socket.fd())
     }
 
-    /// Sets the effect of closing on bytes that were not sent yet. Without a time, as a new connection, it
-    /// returns and the kernel goes on sending. With 0, they are thrown away and the peer sees a reset. With
-    /// more, in whole seconds rounded up, closing waits so long, on a thread beside the loop if need be.
+    /// Sets the effect of closing on bytes that were not sent yet. Without a time, the default, closing
+    /// returns and the kernel goes on sending. With 0, the bytes are discarded and the peer sees a reset.
+    /// With more, in whole seconds rounded up, closing waits that long, on another thread if need be.
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -154,7 +154,7 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::socket_linger)
     }
 
-    /// Sets whether, and when, a silent peer is asked if it is still there.
+    /// Sets whether, and when, an idle peer is probed.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -163,7 +163,7 @@ impl TcpStream {
         options::set_keepalive(self.socket.fd(), keepalive)
     }
 
-    /// When the peer is asked if it is still there. `None`: never.
+    /// Returns when an idle peer is probed. `None`: never.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -189,8 +189,8 @@ impl TcpStream {
         options::user_timeout(self.socket.fd())
     }
 
-    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and has a
-    /// limit.
+    /// Sets the size of the kernel's send buffer in bytes; the kernel doubles the number, for its own
+    /// records, and limits it.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -199,7 +199,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
     }
 
-    /// Returns the bytes that the kernel keeps to be sent, its own records included.
+    /// Returns the size of the kernel's send buffer in bytes, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -207,8 +207,8 @@ impl TcpStream {
         option(self.socket.fd(), sockopt::socket_send_buffer_size)
     }
 
-    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records, and
-    /// has a limit.
+    /// Sets the size of the kernel's receive buffer in bytes; the kernel doubles the number, for its own
+    /// records, and limits it.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -217,7 +217,7 @@ impl TcpStream {
         tune(self.socket.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
     }
 
-    /// Returns the bytes that the kernel keeps to be received, its own records included.
+    /// Returns the size of the kernel's receive buffer in bytes, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.

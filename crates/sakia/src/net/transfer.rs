@@ -3,18 +3,18 @@
 /// The methods that receive.
 macro_rules! readers {
     () => {
-        /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
+        /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as any are available.
         ///
-        /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, and no
-        /// byte: bytes that had come by then go to the next call.
+        /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, but
+        /// loses no byte: bytes that had come by then go to the next call.
         ///
         /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more. A `Vec`
-        /// that was empty has as many bytes as were read: clear it before the next read, or that asks for no
-        /// more than this one brought.
+        /// that was empty then has as many bytes as were read: clear it before the next read, which would
+        /// otherwise ask for no more than that.
         ///
         /// # Errors
         /// - `EINVAL`: a buffer without room (an empty one without capacity).
-        /// - `ECONNRESET`: the peer broke the connection off. `ETIMEDOUT`: it is no longer there.
+        /// - `ECONNRESET`: the peer reset the connection. `ETIMEDOUT`: the peer no longer answers.
         /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
         ///
         /// # Kernel
@@ -38,11 +38,11 @@ macro_rules! readers {
             self.socket().read_some_vectored(bufs).await
         }
 
-        /// Reads until `buf` is full (an empty `Vec`: its capacity). One without room is full.
+        /// Reads until `buf` is full (an empty `Vec`: its capacity). A buffer without room counts as full.
         ///
         /// # Errors
-        /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. What came before is
-        /// in the buffer. Otherwise as [`read`](Self::read).
+        /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. The bytes before it
+        /// are in the buffer. Otherwise as [`read`](Self::read).
         pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
             $crate::io::transfer::read_exact(buf, async |rest| self.read(rest).await).await
         }
@@ -65,11 +65,11 @@ macro_rules! readers {
             }
         }
 
-        /// Receives some bytes, as soon as there are any, in memory of the runtime: while nothing comes, none
-        /// is used. Dropping the future loses nothing.
+        /// Receives some bytes, as soon as any are available, into memory of the runtime: no memory is used
+        /// until they come. Dropping the future loses nothing.
         ///
-        /// From the first call on the kernel receives ahead, 256 KiB or 32 pieces for a connection. Then the
-        /// peer has to wait.
+        /// From the first call on the kernel receives ahead, up to 256 KiB or 32 pieces per connection.
+        /// Beyond that the peer has to wait.
         ///
         /// Resolves to at least one byte, or to none when the peer sends no more.
         ///
@@ -100,12 +100,12 @@ macro_rules! writers {
         /// The kernel reads `buf` until the future resolves. Dropping the future gives up the write; some
         /// bytes may have been sent by then.
         ///
-        /// Resolves to the number of bytes written and the buffer. It may be fewer than asked. That they were
-        /// written means that the kernel has them, not the peer.
+        /// Resolves to the number of bytes written and the buffer. It may be fewer than asked. A written byte
+        /// has reached the kernel, not necessarily the peer.
         ///
         /// # Errors
-        /// - `EPIPE`: the connection was ended, here or there; no signal is raised.
-        /// - `ECONNRESET`: the peer broke it off. `ETIMEDOUT`: it is no longer there.
+        /// - `EPIPE`: the sends were ended, here or by the peer; no signal is raised.
+        /// - `ECONNRESET`: the peer reset the connection. `ETIMEDOUT`: the peer no longer answers.
         /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
         ///
         /// # Kernel
@@ -135,32 +135,33 @@ macro_rules! writers {
             $crate::io::transfer::write_all(buf, |rest, _| socket.write_some(rest)).await
         }
 
-        /// Sends the bytes of `file` in `range`, `..` for all of it, without their passing through this
-        /// process where the kernel can do that. The file's position is neither used nor moved.
+        /// Sends the bytes of `file` in `range`, `..` for all of it, without passing them through this
+        /// process if the kernel can do that. The file's position is neither used nor moved.
         ///
-        /// Resolves to how that went, and to the number of bytes sent, on error too. They are fewer than
-        /// asked if the file ends before. Without an upper bound they are those up to the end that the file
-        /// had in the beginning. An empty range, also one that ends before it begins, sends nothing. A FIFO
-        /// has no offsets: its next bytes are sent, as many as the range is long.
+        /// Resolves to the outcome, and to the number of bytes sent, on error too. They are fewer than asked
+        /// if the file ends early. Without an upper bound, the bytes up to the end that the file has at the
+        /// beginning of the call are sent. An empty range, also one that ends before it begins, sends
+        /// nothing. A FIFO has no offsets: as many of its next bytes are sent as the range is long.
         ///
-        /// The bytes are those that the file has when the kernel takes them, or even later: it may send the
-        /// pages of its cache as they are, and again where a packet was lost. Do not change them before the
+        /// The kernel sends the bytes that the file has when it takes them, or even later: it may send the
+        /// pages of its cache without copying, and again if a packet was lost. Do not change them before the
         /// peer has them.
         ///
-        /// Dropping the future stops it. Then at most 1 MiB more is sent than was when it was last
-        /// polled. Later writes follow them.
+        /// Dropping the future stops it. At most 1 MiB more is sent than at its last poll. Later writes
+        /// follow these bytes.
         ///
         /// # Waiting
-        /// Bytes in the page cache are sent by this thread, 1 MiB at a time, and others by a thread that
-        /// may wait for a device. A peer that does not read holds up the future, and no thread. For each call
-        /// the socket is in non-blocking mode, which a process that shares it might see.
+        /// This thread sends bytes in the page cache, 1 MiB at a time; a thread that may wait for a device
+        /// sends the others. A peer that does not read delays the future, but blocks no thread. During each
+        /// call the socket is in non-blocking mode, which other processes that share it might notice.
         ///
-        /// Some are read and written by pieces of 64 KiB instead: many files of `/proc`, parts of blocks with
-        /// direct I/O, and all files on a stream in blocking mode that `std` or another process has made,
-        /// as those of [`UnixStream::pair`](crate::net::UnixStream::pair) are. Its mode is left as it is.
+        /// Some files are read and written by pieces of 64 KiB instead: many files of `/proc`, parts of
+        /// blocks with direct I/O, and all files on a stream in blocking mode that `std` or another process
+        /// has made, such as those of [`UnixStream::pair`](crate::net::UnixStream::pair). Its mode is left
+        /// unchanged.
         ///
         /// # Errors
-        /// - As [`write`](Self::write): `EPIPE` if the connection was ended, and raises no signal.
+        /// - As [`write`](Self::write): `EPIPE` if the sends were ended, without a signal.
         /// - As [`File::read_at`](crate::fs::File::read_at): `EINVAL` for an offset above `i64::MAX`,
         ///   `EISDIR`, `EBADF` for a file not open to read, `EIO`.
         ///
@@ -168,8 +169,8 @@ macro_rules! writers {
         /// When the file belongs to another runtime.
         ///
         /// # Kernel
-        /// 2.6.33; 6.5 to ask the page cache. Before, and for files of other users that this one may not
-        /// write to, calls are timed instead. Source: `sendfile(2)`, `cachestat(2)`.
+        /// 2.6.33; 6.5 to ask the page cache. On older kernels, and for other users' files that this user may
+        /// not write to, calls are timed instead. Source: `sendfile(2)`, `cachestat(2)`.
         ///
         /// # Examples
         /// ```
@@ -203,7 +204,7 @@ macro_rules! writers {
     };
 }
 
-/// The methods that tell addresses.
+/// The methods that return addresses.
 macro_rules! addresses {
     ($address:ty) => {
         /// Returns the socket's own address, by a plain call.
@@ -217,14 +218,14 @@ macro_rules! addresses {
         /// Returns the peer's address, by a plain call.
         ///
         /// # Errors
-        /// `ENOTCONN`: the connection has broken off. Otherwise as `getpeername(2)`.
+        /// `ENOTCONN`: the connection is broken. Otherwise as `getpeername(2)`.
         pub fn peer_addr(&self) -> std::io::Result<$address> {
             $crate::net::Address::of(&self.socket().connection().peer_address()?)
         }
     };
 }
 
-/// The trait of reading, of a type with these parameters.
+/// Implements the trait of reading for a type with these parameters.
 macro_rules! async_read {
     ([$($parameters:tt)*] $type:ty) => {
         impl<$($parameters)*> $crate::io::AsyncRead for $type {
@@ -235,7 +236,7 @@ macro_rules! async_read {
     };
 }
 
-/// The methods of the trait of writing, but for `close`.
+/// Implements the trait of writing, but for `close`.
 macro_rules! async_writes {
     () => {
         async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {

@@ -1,4 +1,4 @@
-//! Datagrams of the network.
+//! UDP sockets.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,13 +14,13 @@ use super::received::Received;
 use super::sockopt::{self as options, Told, option, tune};
 use super::{Result, UdpOptions};
 
-/// A socket for datagrams of the network. Dropping it closes it.
+/// A UDP socket. Dropping it closes it.
 ///
 /// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
 /// may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: a receive that waits gets it, or the next. Dropping a send leaves
-/// unknown whether the datagram was sent.
+/// Dropping a receive loses no datagram: a waiting receive gets it, or else the next one. Dropping a send
+/// leaves unknown whether the datagram was sent.
 ///
 /// # Examples
 /// ```
@@ -49,9 +49,8 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Makes a socket with the first of the addresses that `on` stands for where that is possible. With
-    /// port 0 the kernel chooses one; [`local_addr`](UdpSocket::local_addr) tells. [`UdpOptions`] has more
-    /// ways.
+    /// Makes a socket bound to the first usable address of `on`. With port 0 the kernel chooses one;
+    /// [`local_addr`](UdpSocket::local_addr) returns it. [`UdpOptions`] has more settings.
     ///
     /// # Errors
     /// As [`UdpOptions::bind`].
@@ -65,13 +64,14 @@ impl UdpSocket {
         UdpOptions::new().bind(on).await
     }
 
-    /// Makes the first of the addresses that `to` stands for, and to which a way leads, the socket's peer:
-    /// [`send`](UdpSocket::send) sends to it, and datagrams of others are not received. Nothing is sent.
+    /// Makes the first reachable address of `to` the socket's peer: [`send`](UdpSocket::send) sends to it,
+    /// and datagrams of others are not received. Nothing is sent.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there. `EAFNOSUPPORT`: it is of the other version.
-    /// - `EACCES`: an address of everybody, without [`set_broadcast`](UdpSocket::set_broadcast).
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no route to the address. `EAFNOSUPPORT`: an address of the other IP
+    ///   version.
+    /// - `EACCES`: a broadcast address, without [`set_broadcast`](UdpSocket::set_broadcast).
     /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///
     /// # Kernel
@@ -91,11 +91,11 @@ impl UdpSocket {
     /// of them, and the buffer.
     ///
     /// # Errors
-    /// - `EMSGSIZE`: too long for a datagram: of version 4, above 65,507 bytes.
+    /// - `EMSGSIZE`: too long for a datagram: over IPv4, above 65,507 bytes.
     /// - `EDESTADDRREQ`: the socket has no peer.
-    /// - `ECONNREFUSED`: an earlier datagram reached a machine without a socket at that port (ICMP). It is
-    ///   told once, by the next send or receive, and this datagram was not sent.
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: no way leads there.
+    /// - `ECONNREFUSED`: an earlier datagram reached a machine without a socket at that port (ICMP). The
+    ///   error is reported once, by the next send or receive, and this datagram was not sent.
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no route to the address.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
     ///
     /// # Kernel
@@ -104,11 +104,11 @@ impl UdpSocket {
         self.inner.send(buf).await
     }
 
-    /// As [`send`](UdpSocket::send), to the first of the addresses that `to` stands for.
+    /// Sends `buf` to the first address of `to`; otherwise as [`send`](UdpSocket::send).
     ///
     /// # Errors
-    /// As [`send`](UdpSocket::send), but for `EDESTADDRREQ`. That no socket is at that address is told to
-    /// sockets with a peer only. What [`lookup_host`](super::lookup_host) fails with.
+    /// As [`send`](UdpSocket::send), but for `EDESTADDRREQ`. Only sockets with a peer are told that no socket
+    /// is at an address. The errors of [`lookup_host`](super::lookup_host).
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -124,9 +124,9 @@ impl UdpSocket {
     /// address to send from, and the size of the datagrams that the kernel cuts `buf` into (GSO).
     ///
     /// # Errors
-    /// - `EINVAL`: a control message that the socket does not know; more datagrams than the kernel cuts, 64
-    ///   or 128.
-    /// - `EIO`: a device that cannot add the checksums of datagrams that are cut.
+    /// - `EINVAL`: a control message that the socket does not support; more datagrams than the kernel cuts,
+    ///   64 or 128.
+    /// - `EIO`: a device that cannot add the checksums of the datagrams cut from `buf`.
     /// - Otherwise as [`send`](UdpSocket::send).
     ///
     /// # Kernel
@@ -141,11 +141,11 @@ impl UdpSocket {
         self.inner.send_message(buf, &to, control).await
     }
 
-    /// Sends all of these datagrams at once: with one system call on a ring. Resolves to the result of each,
+    /// Sends all of these datagrams at once: with one system call on a ring. Resolves to a result for each,
     /// in the order of `messages`.
     ///
     /// # Errors
-    /// Of each as of [`send_to`](UdpSocket::send_to). One that fails does not keep others back.
+    /// For each datagram as for [`send_to`](UdpSocket::send_to). One that fails does not delay others.
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -160,12 +160,12 @@ impl UdpSocket {
     }
 
     /// Receives one datagram of up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and waits until
-    /// there is one: of the [peer](UdpSocket::connect), or without one of any sender.
+    /// there is one: from the [peer](UdpSocket::connect), or without a peer from any sender.
     ///
     /// The kernel owns `buf` until the future resolves. Resolves to the number of bytes and the buffer; a
-    /// datagram may be empty. A `Vec` that was empty has as many bytes as were received: clear it before the
-    /// next receive. The rest of a datagram that is longer than the buffer is lost;
-    /// [`recv_message`](UdpSocket::recv_message) tells.
+    /// datagram may be empty. A `Vec` that was empty then has as many bytes as were received: clear it before
+    /// the next receive. The rest of a datagram that is longer than the buffer is lost;
+    /// [`recv_message`](UdpSocket::recv_message) reports that.
     ///
     /// # Errors
     /// - `EINVAL`: a buffer without room (an empty one without capacity).
@@ -173,8 +173,8 @@ impl UdpSocket {
     ///   port. The socket goes on.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
     ///
-    /// If receives are shut down by way of [`as_fd`](AsFd::as_fd), this one resolves to 0 bytes from then on, and
-    /// those that tell a sender to `EAFNOSUPPORT`.
+    /// If receives are shut down by way of [`as_fd`](AsFd::as_fd), this method resolves to 0 bytes from then
+    /// on, and those that return a sender fail with `EAFNOSUPPORT`.
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
@@ -186,14 +186,14 @@ impl UdpSocket {
     receivers!();
 
     /// As [`recv_from`](UdpSocket::recv_from), with the control messages that come with the datagram, for
-    /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be told to
-    /// add: [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl), [interface
-    /// and address](UdpSocket::set_recv_packet_info), and [how to cut](UdpSocket::set_gro).
+    /// which there are `control_bytes` bytes of room; 128 are enough for all that a socket can be set to add:
+    /// [the traffic class](UdpSocket::set_recv_tos), [the TTL](UdpSocket::set_recv_ttl), [interface and
+    /// address](UdpSocket::set_recv_packet_info), and [segment size](UdpSocket::set_gro).
     ///
     /// The capacity of an empty `Vec` is zeroed before.
     ///
     /// # Errors
-    /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error, see
+    /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error; see
     /// [`is_truncated`](ReceivedControl::is_truncated).
     ///
     /// # Kernel
@@ -207,14 +207,14 @@ impl UdpSocket {
         (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
     }
 
-    /// Receives a datagram, and those that have come by then, one into each buffer: with two system calls or
-    /// a few on a ring.
+    /// Receives a datagram, and those that have arrived by then, one into each buffer: with two or a few
+    /// system calls on a ring.
     ///
     /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this
     /// order. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error behind
+    /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error after
     ///   the first datagram goes to the next receive.
     ///
     /// # Kernel
@@ -228,10 +228,10 @@ impl UdpSocket {
         (result.and_then(Received::of_batch), bufs)
     }
 
-    /// Takes over a socket that `std` made, whether it blocks or not.
+    /// Takes over a socket of `std`, in blocking mode or not.
     ///
     /// # Errors
-    /// `EPROTOTYPE`: it is none for datagrams of the network. As `getsockopt(2)`.
+    /// `EPROTOTYPE`: it is no UDP socket. As `getsockopt(2)`.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -240,9 +240,9 @@ impl UdpSocket {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &domains)? })
     }
 
-    /// Gives the socket to `std`, when the operations under way on it have ended. The number of the
-    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and went to
-    /// none, are lost.
+    /// Gives the socket to `std`, once the operations under way on it have ended. The number of the
+    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and were not
+    /// taken, are lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
@@ -253,7 +253,7 @@ impl UdpSocket {
         Ok(self.inner.release().await?.into())
     }
 
-    /// Closes the socket, and tells how it went.
+    /// Closes the socket, and returns the result.
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case.
@@ -268,7 +268,7 @@ impl UdpSocket {
 /// Options. Errors are those of `setsockopt(2)` and `getsockopt(2)`; on the simulated kernel see
 /// [`net`](super).
 impl UdpSocket {
-    /// Sets whether datagrams may be sent to addresses of everybody.
+    /// Sets whether datagrams may be sent to broadcast addresses.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -285,11 +285,11 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::socket_broadcast)
     }
 
-    /// Joins a group: receives the datagrams sent to it, by the interface with this address; by the usual one
-    /// if that is unspecified.
+    /// Joins a group: receives the datagrams sent to it, on the interface with this address; on the default
+    /// one if the address is unspecified.
     ///
     /// # Errors
-    /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
+    /// `EADDRINUSE`: it is in the group already. `ENODEV`: no such interface. As `setsockopt(2)`.
     #[doc(alias = "IP_ADD_MEMBERSHIP")]
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_ip_add_membership(fd, &group, &interface))
@@ -304,11 +304,11 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ip_drop_membership(fd, &group, &interface))
     }
 
-    /// Joins a group: receives the datagrams sent to it, by the interface with this index; 0 for the usual
+    /// Joins a group: receives the datagrams sent to it, on the interface with this index; 0 for the default
     /// one.
     ///
     /// # Errors
-    /// `EADDRINUSE`: it is in the group. `ENODEV`: no such interface. As `setsockopt(2)`.
+    /// `EADDRINUSE`: it is in the group already. `ENODEV`: no such interface. As `setsockopt(2)`.
     #[doc(alias = "IPV6_ADD_MEMBERSHIP")]
     pub fn join_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_add_membership(fd, &group, interface))
@@ -323,7 +323,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_drop_membership(fd, &group, interface))
     }
 
-    /// Sets whether sockets of this machine get datagrams that this one sends to groups.
+    /// Sets whether sockets of this machine get datagrams that this socket sends to IPv4 groups.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -332,7 +332,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ip_multicast_loop(fd, on))
     }
 
-    /// Returns whether sockets of this machine get datagrams that this one sends to groups.
+    /// Returns whether sockets of this machine get datagrams that this socket sends to IPv4 groups.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -340,7 +340,7 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::ip_multicast_loop)
     }
 
-    /// Sets whether sockets of this machine get datagrams that this one sends to groups of version 6.
+    /// Sets whether sockets of this machine get datagrams that this socket sends to IPv6 groups.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -349,7 +349,7 @@ impl UdpSocket {
         option(self.inner.fd(), |fd| sockopt::set_ipv6_multicast_loop(fd, on))
     }
 
-    /// Returns whether sockets of this machine get datagrams that this one sends to groups of version 6.
+    /// Returns whether sockets of this machine get datagrams that this socket sends to IPv6 groups.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -366,7 +366,7 @@ impl UdpSocket {
         tune(self.inner.fd(), |fd| sockopt::set_ip_multicast_ttl(fd, hops.into()))
     }
 
-    /// The TTL of datagrams to groups.
+    /// Returns the TTL of datagrams to groups.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -375,7 +375,7 @@ impl UdpSocket {
         Ok(u8::try_from(hops).unwrap_or(u8::MAX))
     }
 
-    /// Sets the TTL (version 4) or hop limit (version 6).
+    /// Sets the TTL (IPv4) or hop limit (IPv6).
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -385,7 +385,7 @@ impl UdpSocket {
         options::set_ttl(self.inner.fd(), hops)
     }
 
-    /// The TTL (version 4) or hop limit (version 6).
+    /// Returns the TTL (IPv4) or hop limit (IPv6).
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -393,8 +393,7 @@ impl UdpSocket {
         options::ttl(self.inner.fd())
     }
 
-    /// Sets the type of service (version 4) or traffic class (version 6), whose two lowest bits are the ECN
-    /// field.
+    /// Sets the type of service (IPv4) or traffic class (IPv6), whose two lowest bits are the ECN field.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -404,7 +403,7 @@ impl UdpSocket {
         options::set_traffic_class(self.inner.fd(), class)
     }
 
-    /// The type of service (version 4) or traffic class (version 6).
+    /// Returns the type of service (IPv4) or traffic class (IPv6).
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -412,8 +411,8 @@ impl UdpSocket {
         options::traffic_class(self.inner.fd())
     }
 
-    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the type of service or traffic class of a
-    /// datagram, with the ECN field.
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) reports the type of service or traffic class of
+    /// a datagram, with the ECN field.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -423,8 +422,8 @@ impl UdpSocket {
         options::set_told(self.inner.fd(), Told::TrafficClass, on)
     }
 
-    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the TTL or hop limit that is left of a
-    /// datagram's.
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) reports the remaining TTL or hop limit of a
+    /// datagram.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -434,8 +433,8 @@ impl UdpSocket {
         options::set_told(self.inner.fd(), Told::Ttl, on)
     }
 
-    /// Sets whether [`recv_message`](UdpSocket::recv_message) tells the interface and the address by which a
-    /// datagram came.
+    /// Sets whether [`recv_message`](UdpSocket::recv_message) reports the interface and the address by which
+    /// a datagram came.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -445,9 +444,9 @@ impl UdpSocket {
         options::set_told(self.inner.fd(), Told::PacketInfo, on)
     }
 
-    /// Sets whether datagrams of one sender, of the same size but for the last, may come as one (GRO).
-    /// [`recv_message`](UdpSocket::recv_message) tells the size of each in a control message; other receives
-    /// do not tell, so do not mix them. Buffers should have 64 KiB then.
+    /// Sets whether datagrams of one sender, of the same size but for the last, may arrive as one (GRO).
+    /// [`recv_message`](UdpSocket::recv_message) reports the size of each in a control message; other
+    /// receives do not, so do not mix them. Buffers should then have 64 KiB.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -459,7 +458,7 @@ impl UdpSocket {
         options::set_gro(self.inner.fd(), on)
     }
 
-    /// Returns whether the socket gets no datagrams by version 4. See [`UdpOptions::only_v6`].
+    /// Returns whether the socket receives no IPv4 datagrams. See [`UdpOptions::only_v6`].
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -467,8 +466,8 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::ipv6_v6only)
     }
 
-    /// Sets the bytes that the kernel keeps to be sent; it doubles the number, for its own records, and has a
-    /// limit.
+    /// Sets the size of the kernel's send buffer in bytes; the kernel doubles the number, for its own
+    /// records, and limits it.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -477,7 +476,7 @@ impl UdpSocket {
         tune(self.inner.fd(), |fd| sockopt::set_socket_send_buffer_size(fd, bytes))
     }
 
-    /// Returns the bytes that the kernel keeps to be sent, its own records included.
+    /// Returns the size of the kernel's send buffer in bytes, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -485,8 +484,8 @@ impl UdpSocket {
         option(self.inner.fd(), sockopt::socket_send_buffer_size)
     }
 
-    /// Sets the bytes that the kernel keeps to be received; it doubles the number, for its own records, and
-    /// has a limit. Datagrams that come when it is full are lost.
+    /// Sets the size of the kernel's receive buffer in bytes; the kernel doubles the number, for its own
+    /// records, and limits it. Datagrams that come when it is full are lost.
     ///
     /// # Errors
     /// As `setsockopt(2)`.
@@ -495,7 +494,7 @@ impl UdpSocket {
         tune(self.inner.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
     }
 
-    /// Returns the bytes that the kernel keeps to be received, its own records included.
+    /// Returns the size of the kernel's receive buffer in bytes, its own records included.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -513,13 +512,13 @@ impl UdpSocket {
     }
 }
 
-/// For calls that are not here.
+/// For system calls that this type does not offer.
 ///
 /// # Panics
 /// On a simulated kernel.
 #[cfg(feature = "sim")]
 impl UdpSocket {
-    /// A socket of a driver that no runtime has, for checks that drive it themselves.
+    /// Returns a socket of a driver without a runtime, for checks that drive it themselves.
     #[doc(hidden)]
     pub fn of_driver(fd: sakia_driver::Fd, driver: sakia_driver::Handle) -> Self {
         Self { inner: Datagrams::new(fd, driver) }

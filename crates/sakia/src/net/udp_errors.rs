@@ -1,4 +1,4 @@
-//! Errors that the network reports for datagrams that were sent: the socket's error queue.
+//! Errors that the network reports for sent datagrams: the socket's error queue.
 //!
 //! Source: `ip(7)` and `ipv6(7)`, at `IP_RECVERR`.
 
@@ -16,31 +16,31 @@ use sakia_driver::PollEvents;
 use super::UdpSocket;
 use super::sockopt::{option, set_recv_errors};
 
-/// Bytes of a datagram that an error brings back, at most: as many as a packet of an Ethernet.
+/// The most bytes of the datagram that an error returns: an Ethernet packet.
 const DATAGRAM_BYTES_MAX: usize = 1500;
-/// Room for the control messages that a socket can be told to add, and the one of the error.
+/// Room for the control messages that a socket can be set to add, and for that of the error.
 const CONTROL_BYTES: usize = 512;
 
 /// An error that the network, or this machine, has reported for a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpError {
-    /// The errno, such as `ECONNREFUSED`: [`io::Error::from_raw_os_error`] makes an error of it.
+    /// The errno, such as `ECONNREFUSED`: [`io::Error::from_raw_os_error`] converts it.
     pub errno: i32,
     /// The source of the error.
     pub origin: UdpErrorOrigin,
-    /// The type of the ICMP message, 0 if it is none.
+    /// The type of the ICMP message, 0 if the error is none.
     pub kind: u8,
-    /// The code of the ICMP message, 0 if it is none.
+    /// The code of the ICMP message, 0 if the error is none.
     pub code: u8,
-    /// With `EMSGSIZE` the most bytes that a packet may have on that way.
+    /// With `EMSGSIZE` the path MTU: the most bytes of a packet on the way.
     pub info: u32,
     /// The machine that sent the ICMP message, if one did.
     pub offender: Option<IpAddr>,
-    /// The address that the datagram was sent to. In an error of this machine the port is 0, unless the
+    /// The address that the datagram was sent to. In an error from this machine the port is 0, unless the
     /// socket has a peer.
     pub to: SocketAddr,
-    /// The bytes of the datagram, as far as they came back.
+    /// The returned bytes of the datagram.
     pub datagram: Vec<u8>,
 }
 
@@ -51,13 +51,13 @@ pub enum UdpErrorOrigin {
     /// This machine.
     #[doc(alias = "SO_EE_ORIGIN_LOCAL")]
     Local,
-    /// A message of ICMP.
+    /// An ICMP message.
     #[doc(alias = "SO_EE_ORIGIN_ICMP")]
     Icmp,
-    /// A message of ICMP for version 6.
+    /// An ICMPv6 message.
     #[doc(alias = "SO_EE_ORIGIN_ICMP6")]
     Icmp6,
-    /// One of the kernel's other `SO_EE_ORIGIN_*`.
+    /// Another one of the kernel's `SO_EE_ORIGIN_*`.
     Other(u8),
 }
 
@@ -73,9 +73,9 @@ impl UdpErrorOrigin {
 }
 
 impl UdpSocket {
-    /// Sets whether the kernel keeps the errors that the network reports for datagrams that were sent, for
-    /// [`recv_error`](UdpSocket::recv_error). Sends and receives tell each of them once, too, also without
-    /// a [peer](UdpSocket::connect), and go on.
+    /// Sets whether the kernel keeps the errors that the network reports for sent datagrams, for
+    /// [`recv_error`](UdpSocket::recv_error). Sends and receives also return each of them once, even without
+    /// a [peer](UdpSocket::connect), and the socket goes on.
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -87,11 +87,11 @@ impl UdpSocket {
     }
 
     /// Takes the oldest error that the network has reported for a datagram, and waits until there is one.
-    /// Dropping the future loses none. [`set_recv_errors`](UdpSocket::set_recv_errors) has the kernel keep
-    /// them.
+    /// Dropping the future loses none. [`set_recv_errors`](UdpSocket::set_recv_errors) makes the kernel keep
+    /// these errors.
     ///
     /// # Errors
-    /// - The socket's own error, where one waits on it that is of no datagram.
+    /// - A pending error of the socket that concerns no datagram.
     /// - `ESHUTDOWN`: both directions of the socket were ended.
     /// - `EOPNOTSUPP`: on a simulated kernel. `ECANCELED`: the runtime has ended. Otherwise as
     ///   `recvmsg(2)`.
@@ -126,7 +126,7 @@ impl UdpSocket {
                 return Ok(error);
             }
             let events = self.inner.driver().poll(fd, PollEvents::ERROR).await?;
-            // Before the look at what else may be the reason: it may have come meanwhile.
+            // Before the search for another reason: an error may have come meanwhile.
             if let Some(error) = take(fd)? {
                 return Ok(error);
             }
@@ -161,7 +161,7 @@ fn take(fd: impl AsFd) -> io::Result<Option<UdpError>> {
     datagram.truncate(len);
     datagram.shrink_to_fit();
     let (Some((error, offender)), Some(to)) = (found, to) else {
-        return Err(Errno::EPROTO.into()); // the kernel's queue has something else
+        return Err(Errno::EPROTO.into()); // the kernel's queue has another kind of entry
     };
     Ok(Some(UdpError {
         errno: error.errno,
@@ -201,13 +201,13 @@ fn found(message: ControlMessageOwned) -> Option<(Extended, Option<IpAddr>)> {
     Some((extended, offender))
 }
 
-/// The address of version 4, which is that of no one if the family is none.
+/// Returns an IPv4 address; `None` if the family is unspecified.
 fn v4(from: sockaddr_in) -> Option<IpAddr> {
     let address = IpAddr::from(from.sin_addr.s_addr.to_ne_bytes());
     (from.sin_family != 0).then_some(address)
 }
 
-/// The same of version 6. One that stands for one of version 4 is that.
+/// Returns an IPv6 address, or the IPv4 address that it maps; `None` if the family is unspecified.
 fn v6(from: sockaddr_in6) -> Option<IpAddr> {
     let address = IpAddr::from(from.sin6_addr.s6_addr).to_canonical();
     (from.sin6_family != 0).then_some(address)

@@ -1,4 +1,4 @@
-//! Sockets for datagrams of the network before they are bound.
+//! Options of UDP sockets for binding.
 
 use sakia_driver::{Fd, SocketType};
 
@@ -33,14 +33,14 @@ pub struct UdpOptions {
 }
 
 impl UdpOptions {
-    /// The options of [`UdpSocket::bind`].
+    /// Returns the options of [`UdpSocket::bind`].
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets whether other sockets with this option may have the same address and port: all of them get
-    /// datagrams to a group or to a broadcast address, and the last one all others. Without this call they
-    /// may not.
+    /// datagrams to a group or to a broadcast address, and the last one gets all others. Without this call
+    /// they may not.
     #[doc(alias = "SO_REUSEADDR")]
     #[must_use]
     pub fn reuse_addr(mut self, reuse: bool) -> Self {
@@ -49,8 +49,8 @@ impl UdpOptions {
     }
 
     /// Sets whether other sockets of the same user with this option may have the same address and port. The
-    /// kernel divides the senders among them, so each thread of a server can have a socket of its own.
-    /// Without this call they may not. Not on the simulated kernel.
+    /// kernel divides the senders among them, so each thread of a server can have its own socket. Without
+    /// this call they may not. Not on the simulated kernel.
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn reuse_port(mut self, reuse: bool) -> Self {
@@ -58,8 +58,8 @@ impl UdpOptions {
         self
     }
 
-    /// Sets whether a socket on `[::]` gets no datagrams by version 4. Without this call the system decides;
-    /// usually it gets them. Not on the simulated kernel.
+    /// Sets whether a socket on `[::]` receives no IPv4 datagrams. Without this call the system decides;
+    /// usually it receives them. Not on the simulated kernel.
     #[doc(alias = "IPV6_V6ONLY")]
     #[must_use]
     pub fn only_v6(mut self, only_v6: bool) -> Self {
@@ -69,12 +69,12 @@ impl UdpOptions {
 
     buffer_options!();
 
-    /// Makes a socket with the first of the addresses that `on` stands for where that is possible.
+    /// Makes a socket bound to the first usable address of `on`.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
-    /// - `EADDRINUSE`: another socket has it. `EADDRNOTAVAIL`: it is not this machine's.
-    /// - `EACCES`: not allowed to have that port.
+    /// - `EADDRINUSE`: another socket has the address. `EADDRNOTAVAIL`: it is not this machine's.
+    /// - `EACCES`: the port is privileged.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
     ///

@@ -1,4 +1,4 @@
-//! Unix sockets: connections within the machine.
+//! Unix stream sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,18 +26,18 @@ use crate::error::{Context, Object};
 use crate::executor::current;
 use crate::time::sleep;
 
-/// Connections that may wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// How long to wait, at least and at most, until connecting is tried again where the queue was full.
+/// The pause before a connect is tried again after the queue was full: the shortest and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// A connection within the machine. Dropping it closes it.
+/// A Unix stream connection. Dropping it closes it.
 ///
-/// It has all that a [`TcpStream`](super::TcpStream) has, but for options of TCP, and passes descriptors
-/// ([`send_message`](UnixStream::send_message)). Those that came for a dropped
-/// [`recv_message`](UnixStream::recv_message) are closed with the stream, or when it becomes that of `std`.
+/// It has all methods of a [`TcpStream`](super::TcpStream) but those for options of TCP, and passes
+/// descriptors ([`send_message`](UnixStream::send_message)). Descriptors that came for a dropped
+/// [`recv_message`](UnixStream::recv_message) are closed with the stream, or when it is given to `std`.
 ///
 /// # Examples
 /// ```
@@ -69,14 +69,13 @@ pub struct UnixStream {
 }
 
 impl UnixStream {
-    /// Connects to the socket at `path`. While as many connections as the listener allows wait to be
-    /// accepted, it waits, too.
+    /// Connects to the socket at `path`. While the listener's queue of connections is full, it waits.
     ///
     /// # Errors
-    /// They name the path:
-    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: nothing listens there, any more perhaps.
-    /// - `EACCES`: not allowed to write to it. `EPROTOTYPE`: it is a socket of datagrams.
-    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// The errors name the path:
+    /// - `ENOENT`: no such path. `ECONNREFUSED`: no socket listens there, perhaps not any more.
+    /// - `EACCES`: not allowed to write to it. `EPROTOTYPE`: it is a datagram socket.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty path, or one with a NUL.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `connect(2)`.
     ///
     /// # Panics
@@ -89,10 +88,10 @@ impl UnixStream {
         Self::connect_to(SocketAddress::unix(path).at("connect", path)?).await
     }
 
-    /// Connects to the socket with an address, which may be a name in the abstract name space.
+    /// Connects to the socket with this address, which may be an abstract name.
     ///
     /// # Errors
-    /// `EINVAL`: an unnamed one. Otherwise as [`connect`](UnixStream::connect).
+    /// `EINVAL`: an unnamed address. Otherwise as [`connect`](UnixStream::connect).
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -118,7 +117,7 @@ impl UnixStream {
         }
     }
 
-    /// Makes two streams that are connected with each other, and have no address.
+    /// Makes two streams that are connected with each other, and have no addresses.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
@@ -133,7 +132,7 @@ impl UnixStream {
         Ok((stream(one), stream(other)))
     }
 
-    /// Returns the process that has connected, as it was then.
+    /// Returns the process that connected, as it was at that time.
     ///
     /// # Errors
     /// As `getsockopt(2)`.
@@ -144,7 +143,7 @@ impl UnixStream {
         Ok(UCred::new(process, user, group))
     }
 
-    /// Sets whether received messages tell their sender. See [`UCred::of`].
+    /// Sets whether received messages have the credentials of their sender. See [`UCred::of`].
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -153,7 +152,7 @@ impl UnixStream {
         option(self.socket.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
     }
 
-    /// Returns whether received messages tell their sender.
+    /// Returns whether received messages have the credentials of their sender.
     ///
     /// # Errors
     /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -166,23 +165,23 @@ impl UnixStream {
 macro_rules! sends_messages {
     () => {
         /// Sends up to `buf.bytes_len()` bytes, with descriptors and other control messages, which go with
-        /// the first of them. If the kernel takes fewer bytes, send the rest by `write_all`.
+        /// the first of the bytes. If the kernel takes fewer bytes, send the rest by `write_all`.
         ///
         /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
         ///
         /// Resolves to the number of bytes sent and the buffer.
         ///
         /// # Errors
-        /// - `EINVAL`: no bytes, with which nothing can go; a control message that the socket does not know;
-        ///   more than 253 descriptors.
-        /// - `ETOOMANYREFS`: too many descriptors of this user are on their way.
+        /// - `EINVAL`: no bytes, so that no control message can be sent; a control message that the socket
+        ///   does not support; more than 253 descriptors.
+        /// - `ETOOMANYREFS`: too many descriptors of this user are in flight.
         /// - Otherwise as `write`.
         ///
         /// # Panics
         /// When a descriptor belongs to another runtime.
         ///
         /// # Kernel
-        /// 5.3; with control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+        /// 5.3; on the ring, control messages since 5.12; older kernels return `EINVAL`. Source:
         /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
         #[doc(alias = "sendmsg")]
         #[doc(alias = "SCM_RIGHTS")]
@@ -201,28 +200,28 @@ macro_rules! receives_messages {
     () => {
         /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), and the control messages
         /// that came with them, for which there are `control_bytes` bytes of room.
-        /// [`ControlMessage::space`](crate::net::ControlMessage::space) tells how many to ask for: `4 * n`
+        /// [`ControlMessage::space`](crate::net::ControlMessage::space) returns the room to ask for: `4 * n`
         /// bytes for `n` descriptors, 12 for credentials.
         ///
-        /// A receive ends with the bytes that descriptors came with, but bytes that were sent before may be
-        /// in front of them: have the bytes say which message has descriptors. They come in the order in
+        /// A receive ends with the bytes that descriptors came with, but bytes that were sent earlier may
+        /// precede them: let the bytes say which message has descriptors. Descriptors come in the order in
         /// which they were sent.
         ///
         /// Dropping the future loses nothing: bytes and descriptors that had come by then go to the next
         /// call.
         ///
-        /// **All other methods that receive close the descriptors** that come with their bytes, and
-        /// `recv` receives ahead. So where descriptors are expected receive by this one.
+        /// **All other receiving methods close the descriptors** that come with their bytes, and `recv`
+        /// receives ahead. So if descriptors are expected, receive by this method only.
         ///
         /// Resolves to the number of bytes and the control messages that came with them; 0 bytes mean that
         /// the peer sends no more.
         ///
         /// # Errors
-        /// As `read`. Descriptors for which there is no room or no number are closed, and
-        /// [`is_truncated`](ReceivedControl::is_truncated) tells.
+        /// As `read`. Descriptors for which there is no room, or no free number, are closed, and
+        /// [`is_truncated`](ReceivedControl::is_truncated) returns true.
         ///
         /// # Kernel
-        /// 5.3; with room for control messages by the ring since 5.12, before it answers `EINVAL`. Source:
+        /// 5.3; on the ring, room for control messages since 5.12; older kernels return `EINVAL`. Source:
         /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
         #[doc(alias = "recvmsg")]
         pub async fn recv_message<T: IoBufMut>(
@@ -256,11 +255,11 @@ impl WriteHalf<'_, UnixStream> {
     sends_messages!();
 }
 
-/// A socket that accepts connections within the machine. Dropping it closes it, and the connections that wait
-/// to be accepted. The file at its path stays, as with `std`.
+/// A socket that accepts Unix stream connections. Dropping it closes it, and the connections that wait to be
+/// accepted. The file at its path stays, as with `std`.
 ///
-/// Once it was asked for a connection, the kernel accepts some ahead, up to 64. They have a descriptor before
-/// anybody takes them.
+/// After the first request for a connection, the kernel accepts up to 64 ahead. They have a descriptor before
+/// a task takes them.
 ///
 /// # Examples
 /// ```
@@ -290,10 +289,10 @@ impl UnixListener {
     /// Makes a socket at `path`, and listens on it.
     ///
     /// # Errors
-    /// They name the path:
-    /// - `EADDRINUSE`: something is there, if only the file of a listener that has ended.
+    /// The errors name the path:
+    /// - `EADDRINUSE`: the path exists, perhaps as the file of a listener that has ended.
     /// - `ENOENT`, `ENOTDIR`, `EACCES`, `EROFS`: no socket can be made there.
-    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty path, or one with a NUL.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `bind(2)`.
     ///
     /// # Panics
@@ -306,7 +305,7 @@ impl UnixListener {
         Self::bind_to(SocketAddress::unix(path).at("bind", path)?).await
     }
 
-    /// Listens on an address, which may be a name in the abstract name space.
+    /// Listens on an address, which may be an abstract name.
     ///
     /// # Errors
     /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as
@@ -346,8 +345,8 @@ impl Address for SocketAddr {
     }
 }
 
-/// Connects a socket, and tries again as long as the listener's queue is full: a socket that blocks would
-/// wait for that in a worker of the kernel.
+/// Connects a socket, and tries again as long as the listener's queue is full: a blocking socket would wait
+/// for that in a worker of the kernel.
 async fn connect(driver: &Handle, fd: &Fd, address: &SocketAddress) -> io::Result<()> {
     let set_nonblocking = |is_nonblocking| {
         let flags = if is_nonblocking { OFlags::NONBLOCK } else { OFlags::empty() };
@@ -385,7 +384,7 @@ pub struct UCred {
 }
 
 impl UCred {
-    /// Returns the sender of a message that [`recv_message`](UnixStream::recv_message) brought. `None`
+    /// Returns the sender of a message that [`recv_message`](UnixStream::recv_message) received. `None`
     /// without [`set_passcred`](UnixStream::set_passcred), or if there was no room.
     #[doc(alias = "SCM_CREDENTIALS")]
     pub fn of(control: &ReceivedControl) -> Option<Self> {
@@ -399,12 +398,12 @@ impl UCred {
         Some(Self::new(pid, uid, gid))
     }
 
-    /// Takes the kernel's numbers. 0 stands for a process that has none here.
+    /// Converts the kernel's numbers. 0 stands for a process without a number in this name space.
     fn new(pid: u32, uid: u32, gid: u32) -> Self {
         Self { pid: i32::try_from(pid).ok().filter(|&pid| pid > 0), uid, gid }
     }
 
-    /// Returns the number of the process; `None` if it has none in this process' name space.
+    /// Returns the number of the process; `None` if it has none in this process's name space.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }

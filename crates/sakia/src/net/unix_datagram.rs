@@ -1,4 +1,4 @@
-//! Datagrams within the machine.
+//! Unix datagram sockets.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,15 +20,14 @@ use super::{Error, Result};
 use crate::error::Context;
 use crate::executor::current;
 
-/// A socket for datagrams within the machine. Dropping it closes it; the file at its path stays, as with
-/// `std`.
+/// A Unix datagram socket. Dropping it closes it; the file at its path stays, as with `std`.
 ///
-/// Datagrams arrive once and in order. Where the receiver has no room a send waits, and then another one that
-/// waits may overtake it. Several tasks may send and receive at the same time.
+/// Datagrams arrive once and in order. If the receiver has no room a send waits, and another waiting send may
+/// then overtake it. Several tasks may send and receive at the same time.
 ///
-/// Dropping a receive loses no datagram: it goes to a receive that waits, or to the next, and so do
-/// descriptors to [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the
-/// datagram was sent.
+/// Dropping a receive loses no datagram: a waiting receive gets it, or else the next one; its descriptors go
+/// to a [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the datagram was
+/// sent.
 ///
 /// # Examples
 /// ```
@@ -54,10 +53,10 @@ impl UnixDatagram {
     /// Makes a socket at `path`.
     ///
     /// # Errors
-    /// They name the path:
-    /// - `EADDRINUSE`: something is there, if only the file of a socket that is gone.
+    /// The errors name the path:
+    /// - `EADDRINUSE`: the path exists, perhaps as the file of a socket that is gone.
     /// - `ENOENT`, `ENOTDIR`, `EACCES`, `EROFS`: no socket can be made there.
-    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty one, or one with a NUL.
+    /// - `ENAMETOOLONG`: a path of more than 107 bytes. `EINVAL`: an empty path, or one with a NUL.
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. Otherwise as `bind(2)`.
     ///
     /// # Panics
@@ -70,7 +69,7 @@ impl UnixDatagram {
         Self::bind_to(SocketAddress::unix(path).at("bind", path)?).await
     }
 
-    /// Makes a socket with an address, which may be a name in the abstract name space.
+    /// Makes a socket with an address, which may be an abstract name.
     ///
     /// # Errors
     /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as
@@ -108,7 +107,7 @@ impl UnixDatagram {
         Ok(Self { inner: Datagrams::new(fd, driver) })
     }
 
-    /// Makes two sockets that are each other's peer, and have no address.
+    /// Makes two sockets that are each other's peer, and have no addresses.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. As `socketpair(2)`.
@@ -127,10 +126,9 @@ impl UnixDatagram {
     /// are not received.
     ///
     /// # Errors
-    /// They name the path:
-    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to
-    ///   it.
-    /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
+    /// The errors name the path:
+    /// - `ENOENT`: no such path. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `EPROTOTYPE`: it is no datagram socket. `EPERM`: it has another peer.
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind). Otherwise as `connect(2)`.
     ///
     /// # Kernel
@@ -140,8 +138,7 @@ impl UnixDatagram {
         self.connect_to(SocketAddress::unix(path).at("connect", path)?).await
     }
 
-    /// As [`connect`](UnixDatagram::connect), with an address, which may be a name in the abstract name
-    /// space.
+    /// As [`connect`](UnixDatagram::connect), with an address, which may be an abstract name.
     ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`connect`](UnixDatagram::connect).
@@ -157,8 +154,8 @@ impl UnixDatagram {
         connected.map_err(|error| Error::new("connect", object(&address), error))
     }
 
-    /// Sends `buf` as one datagram to the [peer](UnixDatagram::connect), and waits until that has room for
-    /// it.
+    /// Sends `buf` as one datagram to the [peer](UnixDatagram::connect), and waits until the peer has room
+    /// for it.
     ///
     /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all
     /// of them, and the buffer.
@@ -177,9 +174,8 @@ impl UnixDatagram {
     /// As [`send`](UnixDatagram::send), to the socket at `path`.
     ///
     /// # Errors
-    /// - `ENOENT`: nothing is there. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to
-    ///   it.
-    /// - `EPROTOTYPE`: it is no socket for datagrams. `EPERM`: it has another peer.
+    /// - `ENOENT`: no such path. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
+    /// - `EPROTOTYPE`: it is no datagram socket. `EPERM`: it has another peer.
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind).
     /// - `EISCONN`: the socket has a peer, on some kernels. Otherwise as [`send`](UnixDatagram::send).
     ///
@@ -192,7 +188,7 @@ impl UnixDatagram {
         }
     }
 
-    /// As [`send_to`](UnixDatagram::send_to), to an address, which may be a name in the abstract name space.
+    /// As [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
     ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`send_to`](UnixDatagram::send_to).
@@ -211,21 +207,22 @@ impl UnixDatagram {
     }
 
     /// Sends `buf` with descriptors and other control messages, to the address `to` or, without one, to the
-    /// [peer](UnixDatagram::connect). An empty datagram carries them, too.
+    /// [peer](UnixDatagram::connect). Empty datagrams carry them, too.
     ///
     /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
     ///
     /// # Errors
-    /// - `EINVAL`: a control message that the socket does not know, more than 253 descriptors, or no address.
-    /// - `EPERM`: credentials of another process. `ETOOMANYREFS`: too many descriptors of this user are on
-    ///   their way.
+    /// - `EINVAL`: a control message that the socket does not support, more than 253 descriptors, or no
+    ///   address.
+    /// - `EPERM`: credentials of another process. `ETOOMANYREFS`: too many descriptors of this user are in
+    ///   flight.
     /// - Otherwise as [`send_to`](UnixDatagram::send_to).
     ///
     /// # Panics
     /// When a descriptor belongs to another runtime.
     ///
     /// # Kernel
-    /// 5.12 with control messages on the ring; before, it answers `EINVAL`. Source:
+    /// 5.12 for control messages on the ring; older kernels return `EINVAL`. Source:
     /// `io_uring_prep_sendmsg(3)`, `unix(7)`.
     #[doc(alias = "SCM_RIGHTS")]
     pub async fn send_message<T: IoBuf>(
@@ -244,9 +241,9 @@ impl UnixDatagram {
     /// there is one.
     ///
     /// The kernel owns `buf` until the future resolves. Resolves to the number of bytes and the buffer; a
-    /// datagram may be empty. A `Vec` that was empty has as many bytes as were received: clear it before the
-    /// next receive. The rest of a datagram that is longer than the buffer is lost, and descriptors that came
-    /// with it are closed; [`recv_message`](UnixDatagram::recv_message) takes them.
+    /// datagram may be empty. A `Vec` that was empty then has as many bytes as were received: clear it before
+    /// the next receive. The rest of a datagram that is longer than the buffer is lost, and descriptors that
+    /// came with it are closed; [`recv_message`](UnixDatagram::recv_message) returns these.
     ///
     /// # Errors
     /// - `EINVAL`: a buffer without room (an empty one without capacity).
@@ -264,20 +261,21 @@ impl UnixDatagram {
 
     /// As [`recv_from`](UnixDatagram::recv_from), with the descriptors and other control messages that come
     /// with the datagram, for which there are `control_bytes` bytes of room.
-    /// [`ControlMessage::space`](super::ControlMessage::space) tells how many to ask for: `4 * n` bytes for
+    /// [`ControlMessage::space`](super::ControlMessage::space) returns the room to ask for: `4 * n` bytes for
     /// `n` descriptors, 12 for credentials.
     ///
     /// The capacity of an empty `Vec` is zeroed before.
     ///
-    /// From the first call on plain receives have the room, too, so that nothing is lost that comes for one
-    /// which is dropped. Before it that loses them, and `is_truncated` tells.
+    /// From the first call on plain receives have the same room, so that control messages which come for a
+    /// dropped receive are kept. Before the first call such a receive loses them, and `is_truncated` returns
+    /// true.
     ///
     /// # Errors
-    /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room or no number are closed, and
-    /// [`is_truncated`](ReceivedControl::is_truncated) tells.
+    /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room, or no free number, are
+    /// closed, and [`is_truncated`](ReceivedControl::is_truncated) returns true.
     ///
     /// # Kernel
-    /// 5.12 with control messages on the ring; before, it answers `EINVAL`. Source:
+    /// 5.12 for control messages on the ring; older kernels return `EINVAL`. Source:
     /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
     #[doc(alias = "SCM_RIGHTS")]
     pub async fn recv_message<T: IoBufMut>(
@@ -289,8 +287,8 @@ impl UnixDatagram {
         (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
     }
 
-    /// Sets whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group of
-    /// the sender, as they were when it sent. See [`UCred::of`](super::UCred::of).
+    /// Sets whether [`recv_message`](UnixDatagram::recv_message) reports the process, the user and the group
+    /// of the sender, as they were at the time of the send. See [`UCred::of`](super::UCred::of).
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -299,8 +297,8 @@ impl UnixDatagram {
         option(self.inner.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
     }
 
-    /// Returns whether [`recv_message`](UnixDatagram::recv_message) tells the process, the user and the group
-    /// of the sender.
+    /// Returns whether [`recv_message`](UnixDatagram::recv_message) reports the process, the user and the
+    /// group of the sender.
     ///
     /// # Errors
     /// As `getsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
@@ -317,10 +315,10 @@ impl UnixDatagram {
         take_error(self.inner.fd())
     }
 
-    /// Ends one or both directions, for all descriptors of the socket. After the receives were ended, one
-    /// brings earlier datagrams, then 0 bytes from an unnamed sender, and so do waiting receives; later sends
-    /// to this socket get `EPIPE`. After the sends were ended, they fail with `EPIPE`; that tells the peer
-    /// nothing.
+    /// Ends one or both directions, for all descriptors of the socket. Once the receives are ended, a receive
+    /// (also one that waits) returns earlier datagrams, then 0 bytes from an unnamed sender; later sends to
+    /// this socket fail with `EPIPE`. Once the sends are ended, they fail with `EPIPE`; the peer does not
+    /// learn of it.
     ///
     /// # Errors
     /// As `shutdown(2)`.
@@ -331,10 +329,10 @@ impl UnixDatagram {
         self.inner.shutdown(super::socket::direction(how)).await
     }
 
-    /// Takes over a socket that `std` made, whether it blocks or not.
+    /// Takes over a socket of `std`, in blocking mode or not.
     ///
     /// # Errors
-    /// `EPROTOTYPE`: it is none for datagrams within the machine. As `getsockopt(2)`.
+    /// `EPROTOTYPE`: it is no Unix datagram socket. As `getsockopt(2)`.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -342,9 +340,9 @@ impl UnixDatagram {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
     }
 
-    /// Gives the socket to `std`, when the operations under way on it have ended. The number of the
-    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and went to
-    /// none, are lost.
+    /// Gives the socket to `std`, once the operations under way on it have ended. The number of the
+    /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and were not
+    /// taken, are lost.
     ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
@@ -355,7 +353,7 @@ impl UnixDatagram {
         Ok(self.inner.release().await?.into())
     }
 
-    /// Closes the socket, and tells how it went.
+    /// Closes the socket, and returns the result.
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case.
@@ -367,13 +365,13 @@ impl UnixDatagram {
     }
 }
 
-/// For calls that are not here.
+/// For system calls that this type does not offer.
 ///
 /// # Panics
 /// On a simulated kernel.
 #[cfg(feature = "sim")]
 impl UnixDatagram {
-    /// A socket of a driver that no runtime has, for checks that drive it themselves.
+    /// Returns a socket of a driver without a runtime, for checks that drive it themselves.
     #[doc(hidden)]
     pub fn of_driver(fd: sakia_driver::Fd, driver: sakia_driver::Handle) -> Self {
         Self { inner: Datagrams::new(fd, driver) }

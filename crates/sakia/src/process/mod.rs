@@ -1,12 +1,12 @@
 //! Child processes.
 //!
-//! [`Command`] is `std`'s with async ends: pipes are read and written by the driver, and a child's end
-//! is awaited by polling its pidfd. Where the kernel has none (before 5.3, or kept away by seccomp) a
-//! thread of the pool for blocking code waits instead.
+//! [`Command`] is `std`'s with asynchronous ends: the driver reads and writes the pipes, and polls the
+//! child's pidfd to wait for its end. Without pidfds (before Linux 5.3, or forbidden by seccomp) a thread of
+//! the pool for blocking code waits instead.
 //!
-//! No zombies: a child that is dropped before it was waited for is reaped when it ends, by a thread of
-//! ours that all dropped children share. A program that ignores `SIGCHLD` has its children reaped by the
-//! kernel, and their status with them: waiting then fails with `ECHILD`.
+//! No zombies: a child that is dropped before it was waited for is reaped when it ends, by a thread that all
+//! dropped children share. If a program ignores `SIGCHLD`, the kernel reaps its children and discards their
+//! status: waiting then fails with `ECHILD`.
 
 mod reaper;
 
@@ -98,7 +98,7 @@ impl Command {
         self
     }
 
-    /// Sets the child's standard input. Without this call it is ours, and empty for
+    /// Sets the child's standard input. Without this call it is inherited, and empty for
     /// [`output`](Command::output).
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
         self.inner.stdin(stdin);
@@ -106,14 +106,14 @@ impl Command {
         self
     }
 
-    /// Sets the child's standard output. Without this call it is ours.
+    /// Sets the child's standard output. Without this call it is inherited.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
         self.inner.stdout(stdout);
         self.streams.stdout = true;
         self
     }
 
-    /// Sets the child's standard error. Without this call it is ours.
+    /// Sets the child's standard error. Without this call it is inherited.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
         self.inner.stderr(stderr);
         self.streams.stderr = true;
@@ -132,11 +132,11 @@ impl Command {
         &mut self.inner
     }
 
-    /// Starts the child. The call blocks until the child has begun to run its program, which is short
-    /// unless the program's file is slow to open.
+    /// Starts the child. The call blocks until the child has begun to run its program, which is short unless
+    /// opening the program's file is slow.
     ///
     /// # Errors
-    /// - `ENOENT`, `EACCES`, `ENOEXEC`: there is no such program, or none that can be run.
+    /// - `ENOENT`, `EACCES`, `ENOEXEC`: there is no such program, or it cannot be run.
     /// - `EAGAIN`, `ENOMEM`, `EMFILE`: no processes, memory or descriptors left. Otherwise as
     ///   `execve(2)`.
     ///
@@ -148,15 +148,14 @@ impl Command {
         Ok(Child::new(child, self.kill_on_drop))
     }
 
-    /// Starts the child, and waits for its end and all its output. What was set for its standard output
-    /// or error is kept, and then there is none of it here, unless it is a pipe; what was not set
-    /// becomes one, for later calls too. What was set on `std`'s command before it was made into this
-    /// one counts as not set.
+    /// Starts the child, and waits for its end and all its output. If standard output or error was set, the
+    /// setting is kept, and the result has this output only if it is a pipe; if not, it becomes a pipe, for
+    /// later calls too. Settings made on `std`'s command before its conversion to this one do not count.
     ///
     /// Dropping the future drops the child: see [`kill_on_drop`](Command::kill_on_drop).
     ///
     /// # Errors
-    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. That the child fails is none.
+    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. A child that fails is no error.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -192,7 +191,7 @@ impl Command {
     /// Starts the child and waits for its end.
     ///
     /// # Errors
-    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. That the child fails is none.
+    /// As for [`spawn`](Command::spawn) and [`Child::wait`]. A child that fails is no error.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
@@ -209,28 +208,28 @@ impl From<std_process::Command> for Command {
 
 /// A child process.
 ///
-/// Dropping it before it was waited for lets it go on, or kills it if its command said so; it is reaped
-/// in either case.
+/// Dropping it before it was waited for lets the child go on, or kills it if the command says so; it is
+/// reaped in either case.
 pub struct Child {
-    /// Writes to its standard input, if that was to be piped.
+    /// Writes to its standard input, if that is a pipe.
     pub stdin: Option<PipeWriter>,
-    /// Reads its standard output, if that was to be piped.
+    /// Reads its standard output, if that is a pipe.
     pub stdout: Option<PipeReader>,
-    /// Reads its standard error, if that was to be piped.
+    /// Reads its standard error, if that is a pipe.
     pub stderr: Option<PipeReader>,
     /// `None` only while the child is dropped.
     inner: Option<std_process::Child>,
     watch: Watch,
-    /// The exit status, once it was waited for. Its number may mean another process from then on.
+    /// The exit status, once it was waited for. From then on its number may belong to another process.
     status: Option<ExitStatus>,
     kill_on_drop: bool,
 }
 
-/// How the end of a child is noticed. None of the ways reaps it.
+/// The way in which the end of a child is noticed. Neither way reaps the child.
 enum Watch {
-    /// Its pidfd is readable then.
+    /// The child's pidfd is polled: it is readable after the end.
     Pidfd(Stream),
-    /// A thread waits, from the first time a caller does.
+    /// A thread waits, from the first wait of a caller on.
     Thread(Option<BlockingHandle<()>>),
 }
 
@@ -238,7 +237,7 @@ impl Watch {
     fn new(pid: Pid) -> Self {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Self::Pidfd(Stream::new(pidfd)),
-            // An old kernel, a filter, no descriptors left: whatever it is, a thread needs none.
+            // An old kernel, a filter, no descriptors left: in all these cases a thread can wait.
             Err(_) => Self::Thread(None),
         }
     }
@@ -257,9 +256,9 @@ impl Watch {
     }
 }
 
-/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is nothing to
-/// wait for any more, which a later request for the status finds out. If the child was reaped meanwhile and
-/// its number given to another child of ours, this waits for that one, in vain and harmlessly.
+/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is no child to
+/// wait for any more, which a later request for the status reports. If the child was reaped meanwhile and its
+/// number given to another child of this process, this waits for that one: harmless.
 fn block_on(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
@@ -278,7 +277,7 @@ impl Child {
         self.inner.as_mut().expect("taken by `drop` only")
     }
 
-    /// Its number; `None` once it was waited for, when the number may mean another process.
+    /// Returns its number; `None` once it was waited for, when the number may belong to another process.
     pub fn id(&self) -> Option<u32> {
         let inner = self.inner.as_ref().filter(|_| self.status.is_none());
         inner.map(std_process::Child::id)
@@ -295,15 +294,16 @@ impl Child {
         Ok(self.status)
     }
 
-    /// Closes the child's standard input, if it is still here, and waits for the child's end.
+    /// Closes the child's standard input, if [`stdin`](Child::stdin) still has it, and waits for the child's
+    /// end.
     ///
-    /// Dropping the future gives up the wait; another one may follow, and later ones tell the same.
+    /// Dropping the future ends the wait, and a new call may follow. Later calls return the same status.
     ///
     /// # Errors
     /// - `ECHILD`: other code has reaped it. `ECANCELED`: the runtime has ended.
     ///
     /// # Kernel
-    /// 5.3, else a thread waits. Source: `pidfd_open(2)`.
+    /// 5.3; without pidfds a thread waits. Source: `pidfd_open(2)`.
     #[doc(alias = "waitpid")]
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
@@ -316,8 +316,8 @@ impl Child {
         }
     }
 
-    /// As [`wait`](Child::wait), and reads the bytes that the child writes to those of its outputs that are
-    /// piped and still here, both at once.
+    /// As [`wait`](Child::wait), and reads the bytes of those outputs that are pipes and were not taken, both
+    /// at once.
     ///
     /// # Errors
     /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].
@@ -329,10 +329,10 @@ impl Child {
         Ok(Output { status, stdout: stdout?, stderr: stderr? })
     }
 
-    /// Kills the child (`SIGKILL`). It has yet to be waited for. Nothing happens if it was already.
+    /// Kills the child (`SIGKILL`). It must still be waited for. No effect if it already was.
     ///
     /// # Errors
-    /// - `EPERM`: it changed its user.
+    /// - `EPERM`: the child has changed its user.
     pub fn kill(&mut self) -> io::Result<()> {
         match self.status {
             Some(_) => Ok(()),
@@ -340,10 +340,10 @@ impl Child {
         }
     }
 
-    /// Sends the child a signal. Nothing happens if it was waited for already.
+    /// Sends the child a signal. No effect if it was waited for already.
     ///
     /// # Errors
-    /// - `EINVAL`: there is no such signal. `EPERM`: it changed its user.
+    /// - `EINVAL`: there is no such signal. `EPERM`: the child has changed its user.
     pub fn signal(&mut self, kind: SignalKind) -> io::Result<()> {
         if self.status.is_some() {
             return Ok(());
@@ -358,7 +358,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
         if self.kill_on_drop {
-            // It is gone already, or belongs to another user now, and must be left alone.
+            // The child is gone already, or belongs to another user now, and must be left alone.
             inner.kill().ok();
         }
         if let Ok(None) = inner.try_wait() {

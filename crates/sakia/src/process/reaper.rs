@@ -1,7 +1,7 @@
 //! Reaps children that were dropped before they had ended.
 //!
-//! One thread for all of them, started with the first: it polls their pidfds, and an eventfd by which it
-//! learns of new ones. A child without a pidfd is looked at from time to time.
+//! One thread reaps all of them; the first such child starts it. It polls their pidfds, and an eventfd that
+//! announces new ones. Children without a pidfd are checked from time to time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,30 +15,30 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::pid_of;
 use crate::blocking::spawn_blocking;
 
-/// How often a child without a pidfd is looked at.
+/// The time between checks of children without a pidfd.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// The way to the thread.
+/// The interface to the thread.
 struct Reaper {
-    /// Children that it has not taken.
+    /// Children that the thread has not taken.
     inbox: Mutex<Vec<Child>>,
-    /// Written to when the inbox was.
+    /// An eventfd, written to after a change of the inbox.
     wake: OwnedFd,
 }
 
 /// A child whose handle was dropped.
 struct Orphan {
     child: Child,
-    /// `None` where the kernel gives none.
+    /// `None` if the kernel has no pidfds.
     pidfd: Option<OwnedFd>,
 }
 
-/// Sees to it that `child` is reaped when it ends, without blocking.
+/// Has `child` reaped when it ends, without blocking.
 pub(super) fn reap(mut child: Child) {
     static REAPER: OnceLock<Option<Arc<Reaper>>> = OnceLock::new();
     match REAPER.get_or_init(|| Reaper::start().ok()) {
         Some(reaper) => reaper.send(child),
-        // No descriptor or thread left at the time: one of the pool has to wait.
+        // No descriptor or thread was left for the reaper: a thread of the pool waits.
         None => spawn_blocking(move || drop(child.wait())).detach(),
     }
 }
@@ -55,17 +55,17 @@ impl Reaper {
 
     fn send(&self, child: Child) {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        // It fails only when the counter is full, and then the thread is woken already.
+        // A write fails only when the counter is full, and then the thread is woken already.
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).ok();
     }
 
-    /// The thread. It lasts as long as the process.
+    /// Reaps children: the thread's main function. It runs as long as the process.
     fn run(&self) {
         let mut orphans: Vec<Orphan> = Vec::new();
         loop {
             self.sleep(&orphans);
             let mut count = [0; 8];
-            rustix::io::read(&self.wake, &mut count).ok(); // fails when it is 0 anyway
+            rustix::io::read(&self.wake, &mut count).ok(); // fails when the counter is 0
             let new =
                 std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
             orphans.extend(new.into_iter().map(Orphan::new));
@@ -83,7 +83,7 @@ impl Reaper {
         let must_look = orphans.iter().any(|orphan| orphan.pidfd.is_none());
         let timeout = must_look.then_some(&LOOK_INTERVAL);
         if poll(&mut fds, timeout).is_err() {
-            // More descriptors than the process may have, or no memory: look after a while instead.
+            // The process has too many descriptors, or no memory is left: check after a while instead.
             thread::sleep(std::time::Duration::from_millis(100));
         }
     }

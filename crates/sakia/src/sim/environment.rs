@@ -1,4 +1,4 @@
-//! The simulated kernel's surroundings other than operations.
+//! The simulated kernel's environment: clock, pipes, host names, random numbers.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,7 @@ impl Environment for SimHandle {
         Some(SimHandle::seed(self))
     }
 
-    /// It follows from the seed.
+    /// The number is derived from the seed.
     fn unique_number(&self) -> u64 {
         random::next()
     }
@@ -32,7 +32,7 @@ impl Environment for SimHandle {
         Ok((driver.adopt_simulated(reader), driver.adopt_simulated(writer)))
     }
 
-    /// The names of the machine that runs the test say nothing about the simulated network.
+    /// Host names of the machine that runs the test have no meaning in the simulated network.
     fn addresses(&self, host: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
         Some(match host {

@@ -1,4 +1,4 @@
-//! The failure of a run, and the way to see it again.
+//! The failure of a run, and the command that repeats it.
 
 use std::error::Error;
 use std::fmt;
@@ -11,27 +11,27 @@ use super::waiters::Waiters;
 pub struct Failure {
     /// The seed of the run.
     pub seed: u64,
-    /// Why it failed.
+    /// The cause of the failure.
     pub cause: Cause,
 }
 
-/// Why a run failed.
+/// The cause of a run's failure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The body, or what the test does before or after it, panicked with this message.
+    /// The body, or the test's code before or after it, panicked with this message.
     Panic(String),
     /// The body ended with this error.
     Error(String),
-    /// All waited, and nothing could happen any more.
+    /// All tasks waited, and no event could happen any more.
     Deadlock(Waiters),
     /// The body took more virtual time than it may.
     TimeLimit(Waiters),
     /// The kernel failed for good, by [`FaultKind::EnterFailed`](super::FaultKind::EnterFailed).
     Kernel(std::io::Error),
-    /// The body was done, and left something behind.
+    /// The body was done, and resources were left behind.
     Leaks(Leaks),
-    /// Two runs with the seed differed. This is where, as the kernel saw it.
+    /// Two runs with the seed differed, at this place in the kernel's log.
     Diverged(String),
 }
 
@@ -39,9 +39,9 @@ pub enum Cause {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Tasks that had not ended when the body had, and what they waited for.
+    /// Tasks that had not ended when the body had, and the operations they waited for.
     pub tasks: Waiters,
-    /// How many there were: more than are listed, if some never waited.
+    /// The number of these tasks: more than are listed, if some never waited.
     pub task_count: usize,
     /// Operations whose results were never taken, after the end of the runtime.
     pub operations: u32,
@@ -52,7 +52,7 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// `None` if there is nothing.
+    /// Fails if any resource was left behind.
     pub(super) fn check(self) -> Result<(), Cause> {
         let Self { task_count, operations, in_flight, ref descriptors, .. } = self;
         let is_clean =
@@ -62,11 +62,11 @@ impl Leaks {
 }
 
 impl Failure {
-    /// The command that runs this seed alone.
+    /// Returns the command that runs this seed alone.
     fn command(&self) -> String {
         let package = std::env::var("CARGO_PKG_NAME");
         let package = package.map_or_else(|_| String::new(), |name| format!(" -p {name}"));
-        // The test harness names the thread of a test after it, unless it has one thread only.
+        // The test harness names a test's thread after the test, unless it has one thread only.
         let thread = std::thread::current();
         let test = match thread.name() {
             None | Some("main") => String::from(" --"),

@@ -1,9 +1,9 @@
-//! Tests of programs on a kernel in memory: many runs, each another story, and each the same again. With the
-//! feature `sim`, which is for tests only.
+//! Tests of programs on a kernel in memory: many runs with different schedules, each of which can be repeated
+//! exactly. With the feature `sim`, which is for tests only.
 //!
-//! The simulated kernel has files, pipes and a clock of its own, and makes no system call. Every choice in
-//! it follows from a seed: which operation ends first, how much a read brings, which call fails. So a test
-//! runs a program with many seeds, and a seed that fails shows the same failure as often as one likes.
+//! The simulated kernel has files, pipes and a clock of its own, and makes no system call. Every choice in it
+//! follows from a seed: which operation ends first, how many bytes a read returns, which call fails. So a
+//! test runs a program with many seeds, and a seed that fails shows the same failure each time.
 //!
 //! ```
 //! use sakia::{fs, sim};
@@ -15,8 +15,8 @@
 //! });
 //! ```
 //!
-//! [`Test`] says more: which kernel, which faults, what there is before. When a run fails, it says
-//! with which seed, and the command that runs this seed alone:
+//! [`Test`] has more settings: the kernel, the faults, the files at the beginning. A failed run prints its
+//! seed, and the command that runs this seed alone:
 //!
 //! ```text
 //! seed 17 failed: deadlock: after 1.04ms nothing can happen any more
@@ -29,15 +29,15 @@
 //!
 //! # What is checked
 //!
-//! - The body ends: with no panic, no error, no deadlock, and within a limit of virtual time. A panic of a
-//!   task is what its handle resolves to, here as elsewhere: the body fails if it awaits that and unwraps.
-//! - It leaves nothing behind: no task, no operation, no open descriptor; see [`Test::allow_tasks`] and
+//! - The body ends: with no panic, no error, no deadlock, and within a limit of virtual time. A task's panic
+//!   goes to its handle, here as elsewhere: the body fails if it awaits and unwraps that.
+//! - No resource is left behind: no task, no operation, no open descriptor; see [`Test::allow_tasks`] and
 //!   [`Test::allow_leaks`].
-//! - What it does follows from the seed alone: the first seeds are run twice, see [`Test::twice`].
+//! - The behavior follows from the seed alone: the first seeds are run twice, see [`Test::twice`].
 //!
 //! # Time
 //!
-//! [`time`](crate::time) goes by the kernel's clock, which is virtual. It passes when all tasks wait: up to
+//! [`time`](crate::time) uses the kernel's clock, which is virtual. It advances when all tasks wait: up to
 //! the next timer, or the next operation that ends. A round of busy tasks takes a microsecond.
 //!
 //! # Deadlocks
@@ -47,9 +47,9 @@
 //!
 //! # Limits
 //!
-//! Threads are no part of the simulation. [`spawn_blocking`](crate::spawn_blocking) runs its code as a
-//! task; a task that a thread of one's own is to wake is found to be deadlocked. Child processes, signals,
-//! standard streams and descriptors of the process are not there. The kernel's own limits are in
+//! Threads are no part of the simulation. [`spawn_blocking`](crate::spawn_blocking) runs its code as a task;
+//! a task that waits for a thread of the program counts as deadlocked. Child processes, signals, standard
+//! streams and descriptors of the process are unsupported. The kernel's own limits are in
 //! [`sakia_driver::sim`].
 
 mod environment;

@@ -1,10 +1,10 @@
-//! The types with which the body of a test may end.
+//! The types that the body of a test may return.
 
 use std::fmt::Debug;
 
 /// The result of a test's body: nothing, or a `Result` whose error fails the test.
 pub trait Outcome: sealed::Sealed {
-    /// The error as text.
+    /// Returns the error as text.
     #[doc(hidden)]
     fn into_error(self) -> Option<String>;
 }

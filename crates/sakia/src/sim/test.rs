@@ -14,12 +14,12 @@ use super::outcome::Outcome;
 use crate::mark::Mark;
 use crate::runtime::{Builder, Runtime};
 
-/// The environment variable that says which seeds are run: one, `17`, or several, `0..1000`.
+/// The environment variable with the seeds to run: one, `17`, or several, `0..1000`.
 const SEED_VARIABLE: &str = "SAKIA_SIM_SEED";
 /// Lines of the logs shown before the first in which two runs differ.
 const LINES_BEFORE: usize = 5;
 
-/// The faults that no program has to know of, by [`Test::masked_faults`].
+/// The faults that [`Test::masked_faults`] injects: no program needs to handle them.
 const MASKED: [FaultKind; 14] = [
     FaultKind::PartialSubmit,
     FaultKind::EnterInterrupted,
@@ -37,9 +37,9 @@ const MASKED: [FaultKind; 14] = [
     FaultKind::PlainStall,
 ];
 
-/// Something done to a kernel, or looked at in it.
+/// An action on a kernel, or a check of it.
 type Act<'a> = Box<dyn Fn(&SimHandle) + 'a>;
-/// Something changed in the description of a kernel.
+/// A change of the description of a kernel.
 type Change<'a> = Box<dyn Fn(SimBuilder) -> SimBuilder + 'a>;
 
 /// A test that runs a program with many seeds.
@@ -90,7 +90,7 @@ impl Default for Test<'_> {
 }
 
 impl<'a> Test<'a> {
-    /// A test with 100 seeds.
+    /// Returns a test with 100 seeds.
     pub fn new() -> Self {
         Self {
             seeds: 0..100,
@@ -105,10 +105,10 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// The seeds, a run for each. Default `0..100`.
+    /// Sets the seeds, one run for each. Default `0..100`.
     ///
-    /// The environment variable `SAKIA_SIM_SEED` says otherwise, for all tests: `17` is that seed alone,
-    /// after which everything that the kernel saw is printed; `0..10000` are these.
+    /// The environment variable `SAKIA_SIM_SEED` overrides this for all tests: `17` runs that seed alone, and
+    /// prints the kernel's log afterwards; `0..10000` runs these.
     pub fn seeds(mut self, seeds: Range<u64>) -> Self {
         self.seeds = seeds;
         self
@@ -120,18 +120,18 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// Injects every fault that `sakia::fs` and `sakia::io` mask, with this probability in 65536 wherever
-    /// it could happen: a program does the same with and without, later perhaps. What may bring less than
-    /// was asked for, such as [`File::read`](crate::fs::File::read), does so more often.
+    /// Injects every fault that `sakia::fs` and `sakia::io` mask, with this probability in 65536 wherever it
+    /// could happen: a program behaves the same with and without them, but perhaps later. Operations that may
+    /// bring less than requested, such as [`File::read`](crate::fs::File::read), do so more often.
     ///
-    /// [`SimBuilder::chaos`] is for programs that expect errors: there operations fail, too.
+    /// [`SimBuilder::chaos`] is for programs that handle errors: with it operations fail, too.
     pub fn masked_faults(self, per_65536: u16) -> Self {
         self.kernel(move |kernel| {
             MASKED.iter().fold(kernel, |kernel, &kind| kernel.fault(kind, per_65536))
         })
     }
 
-    /// Sets the options for the runtime of each run, as far as they matter on the simulated kernel: see
+    /// Sets the options for the runtime of each run, as far as they apply to the simulated kernel: see
     /// [`Builder::build_simulated`].
     pub fn runtime(mut self, builder: Builder) -> Self {
         self.runtime = builder;
@@ -150,32 +150,31 @@ impl<'a> Test<'a> {
         self
     }
 
-    /// Sets how many seeds are run twice, the first ones. Default 2.
+    /// Sets how many of the first seeds are run twice. Default 2.
     ///
-    /// Both runs must look the same to the kernel. If they do not, the program depends on something else:
-    /// on real time, on the order of a hash map, on addresses, on threads. The failure shows where they
-    /// part.
+    /// Both runs must look the same to the kernel. If they do not, the program depends on something besides
+    /// the seed: on real time, on the order of a hash map, on addresses, on threads. The failure shows the
+    /// first difference.
     pub fn twice(mut self, count: u64) -> Self {
         self.twice = count;
         self
     }
 
-    /// The most virtual time that a run may take. Default one hour.
+    /// Sets the most virtual time that a run may take. Default one hour.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
     /// Lets tasks go on when the body is done; they end with the runtime. Without this call they fail the
-    /// run. It waits a little for those that are about to end: for one second of virtual time at most.
+    /// run, after a wait of at most one second of virtual time for tasks that are about to end.
     pub fn allow_tasks(mut self) -> Self {
         self.allows_tasks = true;
         self
     }
 
-    /// Lets operations and descriptors be left when the runtime has ended. Without this call they fail
-    /// the run, among them descriptors which the test itself opened and did not
-    /// [close](SimHandle::close).
+    /// Lets operations and descriptors be left when the runtime has ended. Without this call they fail the
+    /// run, even descriptors that the test itself opened and did not [close](SimHandle::close).
     pub fn allow_leaks(mut self) -> Self {
         self.allows_leaks = true;
         self
@@ -184,8 +183,8 @@ impl<'a> Test<'a> {
     /// Runs `body` with each seed. Returns the counts of all runs together.
     ///
     /// # Panics
-    /// When a run fails, with a message that says how to see it again; no further seeds are run. When
-    /// `SAKIA_SIM_SEED` is neither a number nor a range of them.
+    /// When a run fails, with a message that says how to repeat it; no further seeds are run. When
+    /// `SAKIA_SIM_SEED` is neither a number nor a range of numbers.
     #[track_caller]
     pub fn run<F, R>(&self, body: F) -> Summary
     where
@@ -198,13 +197,13 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// As [`run`](Test::run), without the panic.
+    /// As [`run`](Test::run), but returns the failure.
     ///
     /// # Errors
     /// The first run that failed.
     ///
     /// # Panics
-    /// When `SAKIA_SIM_SEED` is neither a number nor a range of them.
+    /// When `SAKIA_SIM_SEED` is neither a number nor a range of numbers.
     pub fn try_run<F, R>(&self, body: F) -> Result<Summary, Failure>
     where
         F: AsyncFn(SimHandle) -> R,
@@ -244,14 +243,14 @@ impl<'a> Test<'a> {
         if keep_log { kernel.keep_log(true).build() } else { kernel.build() }
     }
 
-    /// One run, with everything around it.
+    /// Makes one run, with the actions before and the checks after it.
     fn run_once<F, R>(&self, kernel: Sim, body: &F) -> Result<(), Cause>
     where
         F: AsyncFn(SimHandle) -> R,
         R: Outcome,
     {
         let handle = kernel.handle();
-        // State that a panic left half-changed is seen only by a test that fails because of that panic.
+        // Only a test that fails because of a panic sees the state that the panic left half-changed.
         let run = AssertUnwindSafe(|| {
             self.before.iter().for_each(|act| act(&handle));
             self.run_body(kernel, body)?;
@@ -261,7 +260,7 @@ impl<'a> Test<'a> {
         catch_unwind(run).unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
     }
 
-    /// The body on a runtime of its own, and what both leave behind.
+    /// Runs the body on a runtime of its own, and checks for leaks of both.
     fn run_body<F, R>(&self, kernel: Sim, body: &F) -> Result<(), Cause>
     where
         F: AsyncFn(SimHandle) -> R,
@@ -305,7 +304,7 @@ impl fmt::Debug for Test<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     runs: u64,
-    /// By the number of the kind.
+    /// By fault kind, as a number.
     injected: BTreeMap<usize, u64>,
 }
 
@@ -315,8 +314,7 @@ impl Summary {
         self.runs
     }
 
-    /// Returns how often a fault of this kind took effect. A test that is about a fault asserts that it is
-    /// not 0.
+    /// Returns how often a fault of this kind took effect. A test of a fault asserts that it is not 0.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.injected.get(&(kind as usize)).copied().unwrap_or(0)
     }
@@ -349,7 +347,7 @@ fn parse_seeds(text: &str) -> Asked {
     })
 }
 
-/// Returns an error if two runs looked different to their kernels, which says where they part.
+/// Returns an error with the first difference if two runs looked different to their kernels.
 fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     if first.log_hash() == second.log_hash() {
         return Ok(());
@@ -368,13 +366,13 @@ fn compare(first: &SimHandle, second: &SimHandle) -> Result<(), Cause> {
     Err(Cause::Diverged(place))
 }
 
-/// Operations that hold something of the driver's. A request to cancel does not; it may be left where an
-/// unrequested completion passed for its answer.
+/// Returns the number of operations that hold resources of the driver. Cancel requests do not; one may be
+/// left if an unrequested completion was taken for its answer.
 fn in_flight(kernel: &SimHandle) -> usize {
     kernel.flights().iter().filter(|flight| flight.name != "ASYNC_CANCEL").count()
 }
 
-/// The descriptors that are open, in order.
+/// Returns the open descriptors, in order.
 fn open_descriptors(kernel: &SimHandle) -> Vec<i32> {
     (0..).filter(|&raw| kernel.is_open(raw)).take(kernel.open_descriptors()).collect()
 }

@@ -14,7 +14,8 @@ pub struct Waiters {
     pub now: Duration,
     /// The body first, if it has not ended, then the tasks in the order of their numbers.
     pub waiters: Vec<Waiter>,
-    /// Operations under way without a waiter: their futures were dropped, or are held by none of the above.
+    /// Operations under way without a waiter: their futures were dropped, or none of the waiters above holds
+    /// them.
     pub orphans: Vec<PendingOperation>,
 }
 
@@ -24,7 +25,7 @@ pub struct Waiters {
 pub struct Waiter {
     /// The task; `None` for the future that the runtime was given to run, the body.
     pub task: Option<TaskFacts>,
-    /// The operations and timers that it waits for. Empty if another task or a thread has to wake it.
+    /// The operations and timers that it waits for. Empty if it waits for another task or a thread.
     pub waits: Vec<Wait>,
 }
 
@@ -32,14 +33,14 @@ pub struct Waiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskFacts {
-    /// Its number. No other task has the same until it ends.
+    /// Its number, which is unique until it ends.
     pub number: usize,
-    /// The source location that started it.
+    /// The source location that spawned it.
     pub spawned_at: &'static Location<'static>,
 }
 
-/// Something that a task waits for. It may wait for several at once, the children of its scopes
-/// included.
+/// An operation or a timer that a task waits for. A task may wait for several at once, including those of its
+/// scopes' children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
@@ -55,9 +56,9 @@ pub enum Wait {
 pub struct PendingOperation {
     /// Its name, such as `Read`.
     pub kind: &'static str,
-    /// The descriptor that it acts on, or that its path begins at.
+    /// The descriptor that it acts on, or that its path is relative to.
     pub descriptor: Option<i32>,
-    /// The paths that it names, once the kernel has it.
+    /// The paths in it, once the kernel has the operation.
     pub names: Vec<String>,
     /// The stage that it has reached.
     pub stage: Stage,
@@ -114,7 +115,7 @@ impl fmt::Display for Waiter {
     }
 }
 
-/// A line for each waiter, indented.
+/// Writes a line for each waiter, indented.
 impl fmt::Display for Waiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

@@ -1,12 +1,12 @@
-//! The loop of a runtime on the simulated kernel, which knows which task waits for which operation.
+//! The loop of a runtime on the simulated kernel, which tracks which task waits for which operation.
 //!
 //! After each poll it looks for operations and timers that were not there before: they belong to the task
-//! that was polled, whichever future within it started them and whatever waker that has. So nothing is
-//! recorded on other backends, where no test would look. An operation that is handed to another task stays
-//! with the one that started it.
+//! that was polled, whichever of its futures started them and whatever waker these use. So other backends
+//! record nothing, since no test would read it. An operation that is handed to another task stays with the
+//! task that started it.
 //!
-//! Nothing here decides what happens: the loop does what that of other backends does, but that a round of
-//! busy tasks takes some virtual time.
+//! Nothing here makes a choice: the loop does the same as that of other backends, but that a round of busy
+//! tasks takes some virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use crate::executor::{Entered, Local};
 use crate::mark::Mark;
 use crate::runtime::{Leaving, Main};
 
-/// The virtual time of a round of busy tasks in which the kernel had nothing to do, so that a loop which
-/// yields until some time comes to an end.
+/// The virtual time of a round of busy tasks in which the kernel had nothing to do. It ends loops that yield
+/// until a point in time.
 const ROUND: Duration = Duration::from_micros(1);
-/// How long [`Watch::settle`] goes on, in virtual time.
+/// The time limit of [`Watch::settle`], in virtual time.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The task, or other code, that started an operation or a timer.
@@ -39,7 +39,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 enum Owner {
     /// The future that the runtime was given to run.
     Body,
-    /// The task whose waker has this address for its data; until that ends no other has the same.
+    /// The task whose waker has this data address, which is unique until the task ends.
     Task(usize),
     /// The driver itself, or code outside of the runtime.
     Nobody,
@@ -54,17 +54,17 @@ impl Owner {
 /// Watches a runtime on the simulated kernel.
 pub(crate) struct Watch {
     kernel: SimHandle,
-    /// When a run is given up.
+    /// The virtual time at which a run is given up.
     pub(super) time_limit: Cell<Duration>,
     seen: RefCell<Seen>,
 }
 
-/// The operations and timers that there are, as of the last look.
+/// The operations and timers that existed at the last look.
 #[derive(Default)]
 struct Seen {
     /// The number of operations that the driver had started.
     started: u64,
-    /// By `user_data`: whose it is, and since when.
+    /// By `user_data`: its owner, and the time of its start.
     operations: BTreeMap<u64, (Owner, Duration)>,
     /// By number and deadline.
     timers: BTreeMap<(u32, Duration), Owner>,
@@ -115,7 +115,7 @@ impl Watch {
     }
 
     /// Lets tasks go on that are about to end: those that were aborted, and those that only wait for
-    /// operations. Gives up when nothing happens any more, or after a while.
+    /// operations. Gives up when no event is left, or after a while.
     pub(super) fn settle(&self, local: &Rc<Local>) {
         let _entered = Entered::new(local);
         let deadline = self.kernel.now() + SETTLING;
@@ -163,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Looks for new operations and timers. They are `owner`'s.
+    /// Looks for new operations and timers, and records `owner` as theirs.
     fn look(&self, local: &Local, owner: Owner) {
         let mut seen = self.seen.borrow_mut();
         let started = local.driver.counters().started;
@@ -184,7 +184,7 @@ impl Watch {
         }
     }
 
-    /// Returns the waits of each task now; with the body, if it has not ended.
+    /// Returns the waits of each task now, and those of the body if it has not ended.
     pub(super) fn waiters(&self, local: &Local, with_body: bool) -> Waiters {
         let now = self.kernel.now();
         let mut waits = self.waits(local);
@@ -204,7 +204,7 @@ impl Watch {
         Waiters { now, waiters, orphans: orphans.collect() }
     }
 
-    /// Returns all waits, each with its owner unless that does not wait any more.
+    /// Returns all waits, each with its owner unless that no longer waits.
     fn waits(&self, local: &Local) -> Vec<(Owner, Wait)> {
         let (seen, now) = (self.seen.borrow(), self.kernel.now());
         let flights = self.kernel.flights();
@@ -228,13 +228,14 @@ impl Watch {
     }
 }
 
-/// Returns whether nothing is left that could wake a task, not even an operation that the driver starts next.
+/// Returns whether no event is left that could wake a task, not even an operation that the driver starts
+/// next.
 fn is_at_rest(local: &Local) -> bool {
     let is_queued = |live: LiveOperation| live.stage == Stage::Queued;
     local.is_at_rest() && !local.driver.operations().into_iter().any(is_queued)
 }
 
-/// Takes what `owner` waits for out of `waits`, in order.
+/// Takes the waits of `owner` out of `waits`, in order.
 fn take_of(waits: &mut Vec<(Owner, Wait)>, owner: Owner) -> Vec<Wait> {
     waits.extract_if(.., |(whose, _)| *whose == owner).map(|(_, wait)| wait).collect()
 }

@@ -1,13 +1,14 @@
-//! Shares of a whole program's resources: work waits for them instead of failing.
+//! Shares of a whole program's resources: work waits for its share instead of failing.
 //!
-//! A budget is a weighted semaphore per resource, in one order of arrival: a request waits while any
-//! came before it, even if it is small and would fit. `async-lock` has a semaphore, but its permits are
-//! single and may overtake, so this is our own, behind a lock that is held for a few instructions.
+//! A budget is a weighted semaphore per resource, with one order of arrival: a request waits behind all
+//! earlier ones, even if it is small and would fit. The semaphore of `async-lock` has only permits of one
+//! unit, and they may overtake each other; so this is our own, behind a lock that is held for a few
+//! instructions.
 //!
 //! A request's states: *new*; *waiting*, with its ticket in `waiting`; *granted*, with its ticket in
-//! `granted` and its amount already taken from `free`; *done*, its amount owned by a permit. Who releases
-//! grants. A request that is dropped leaves `waiting`, or gives back its grant; either may let those behind
-//! it in.
+//! `granted` and its amount already taken from `free`; *done*, with its amount owned by a permit. The task
+//! that releases a share grants the next requests. Dropping a request removes it from `waiting`, or returns
+//! its grant; both may admit later requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,7 +24,7 @@ use sakia_driver::wake_all;
 /// A resource that a budget divides into shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
-    /// Open files, sockets, and all else with a descriptor.
+    /// Open files, sockets, and all other descriptors.
     Descriptors,
     /// Memory for buffers, in bytes.
     Bytes,
@@ -35,7 +36,7 @@ impl Resource {
     const ALL: [Self; 3] = [Self::Descriptors, Self::Bytes, Self::Operations];
 }
 
-/// The amount that a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
+/// The amount that a [`Budget`] has of each resource. `u64::MAX` is effectively no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -54,7 +55,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// No limits.
+    /// Returns limits without a limit on any resource.
     pub fn new() -> Self {
         Self::default()
     }
@@ -68,19 +69,19 @@ impl Limits {
         }
     }
 
-    /// With this many descriptors.
+    /// Sets the number of descriptors.
     #[must_use]
     pub fn descriptors(self, descriptors: u64) -> Self {
         Self { descriptors, ..self }
     }
 
-    /// With this many bytes.
+    /// Sets the number of bytes.
     #[must_use]
     pub fn bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
     }
 
-    /// With this many operations.
+    /// Sets the number of operations.
     #[must_use]
     pub fn operations(self, operations: u64) -> Self {
         Self { operations, ..self }
@@ -100,8 +101,8 @@ impl Limits {
 /// Work acquires its share before it begins and holds the [`Permit`] while it uses it. Requests are served in
 /// the order in which they came. Clones are the same budget.
 ///
-/// A task that holds some and asks for more may wait for others that do the same: acquire all that a
-/// piece of work needs of one resource at once, and the resources in one order.
+/// Tasks that each hold a share and wait for more can deadlock: acquire all that a piece of work needs of one
+/// resource at once, and the resources always in the same order.
 ///
 /// # Examples
 /// ```
@@ -121,19 +122,19 @@ pub struct Budget {
 }
 
 struct Pool {
-    /// The whole of it, at least 1.
+    /// The total amount, at least 1.
     total: u64,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
-struct State {
+struct PoolState {
     /// The amount that neither a permit nor a granted request holds.
     free: u64,
     /// The next request's ticket.
     next: u64,
     /// Requests that wait, by ticket: oldest first.
     waiting: BTreeMap<u64, Waiting>,
-    /// Requests that may go on but did not notice yet.
+    /// Requests that are granted but did not notice yet.
     granted: BTreeSet<u64>,
 }
 
@@ -146,10 +147,10 @@ impl Pool {
     fn new(total: u64) -> Self {
         let total = total.max(1);
         let (waiting, granted) = (BTreeMap::new(), BTreeSet::new());
-        Self { total, state: Mutex::new(State { free: total, next: 0, waiting, granted }) }
+        Self { total, state: Mutex::new(PoolState { free: total, next: 0, waiting, granted }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,7 +163,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Takes `amount` if it is free and no earlier request waits.
     fn try_take(&mut self, amount: u64) -> bool {
         let is_first = self.waiting.is_empty();
@@ -173,7 +174,7 @@ impl State {
         is_free
     }
 
-    /// Serves the oldest requests that fit. Their wakers are for after the lock.
+    /// Grants the oldest requests that fit. Returns their wakers, to be called outside the lock.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(oldest) = self.waiting.first_entry()
@@ -189,7 +190,7 @@ impl State {
 }
 
 impl Budget {
-    /// A budget of that much. Each resource has at least 1, so that work goes on one by one.
+    /// Returns a budget with these limits. Each resource has at least 1, so that work can go on one by one.
     pub fn new(limits: Limits) -> Self {
         let pools = Resource::ALL.map(|resource| Pool::new(limits.of(resource)));
         Self { pools: Arc::new(pools) }
@@ -207,7 +208,7 @@ impl Budget {
         Self::new(Limits::of_process())
     }
 
-    /// The whole of a resource, at least 1.
+    /// Returns the total amount of a resource, at least 1.
     pub fn total(&self, resource: Resource) -> u64 {
         self.pool(resource).total
     }
@@ -226,17 +227,17 @@ impl Budget {
         amount.min(self.pool(resource).total)
     }
 
-    /// Waits for `amount` of a resource. Who asks for more than there is waits for all of it, and so
-    /// runs alone.
+    /// Waits for `amount` of a resource. A request for more than the total waits for all of it, and so the
+    /// work runs alone.
     ///
-    /// The place in line is taken by the first poll, and lost when the future is dropped.
+    /// The first poll takes a place in the line; dropping the future gives it up.
     pub fn acquire(&self, resource: Resource, amount: u64) -> Acquire {
         let amount = self.clamp(resource, amount);
         Acquire { budget: self.clone(), resource, amount, ticket: None }
     }
 
-    /// Takes `amount` of a resource if it is free and no request waits; as [`acquire`](Self::acquire)
-    /// otherwise.
+    /// Takes `amount` of a resource, limited as for [`acquire`](Self::acquire), if it is free and no request
+    /// waits.
     pub fn try_acquire(&self, resource: Resource, amount: u64) -> Option<Permit> {
         let amount = self.clamp(resource, amount);
         let is_taken = self.pool(resource).lock().try_take(amount);
@@ -301,7 +302,7 @@ impl Future for Acquire {
             }
         };
         drop(state);
-        drop(replaced); // outside the lock: the last waker of a task frees it
+        drop(replaced); // outside the lock: dropping a task's last waker frees it
         Poll::Pending
     }
 }
@@ -327,7 +328,7 @@ impl fmt::Debug for Acquire {
     }
 }
 
-/// A share of a [`Budget`], given back when dropped. Any thread may do that.
+/// A share of a [`Budget`], returned to it when dropped, on any thread.
 #[must_use = "dropping the permit gives its share back"]
 pub struct Permit {
     budget: Budget,
@@ -336,17 +337,17 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Returns the resource of which it is a share.
+    /// Returns the resource that it is a share of.
     pub fn resource(&self) -> Resource {
         self.resource
     }
 
-    /// Returns the amount: the requested one, or the whole budget.
+    /// Returns the amount: the requested one, or the whole resource.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Gives all but `amount` back, if it is more.
+    /// Returns all but `amount` to the budget, if it holds more.
     ///
     /// ```
     /// use sakia::{Budget, Limits, Resource};
@@ -376,7 +377,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// Descriptors that the process may still open, less a reserve.
+/// Returns the number of descriptors that the process may still open, less a reserve.
 fn free_descriptors() -> u64 {
     let Some(limit) = getrlimit(Rlimit::Nofile).current else { return u64::MAX };
     let open = std::fs::read_dir("/proc/self/fd").map_or(limit / 2, |entries| {
@@ -387,7 +388,7 @@ fn free_descriptors() -> u64 {
     limit.saturating_sub(open).saturating_sub(reserve)
 }
 
-/// Memory that programs may still use without swapping, in bytes.
+/// Returns the memory that programs may still use without swapping, in bytes.
 fn available_memory() -> Option<u64> {
     let mut text = String::new();
     std::fs::File::open("/proc/meminfo").ok()?.read_to_string(&mut text).ok()?;

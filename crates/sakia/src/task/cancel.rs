@@ -1,11 +1,11 @@
-//! Asking work to end.
+//! Cancellation tokens.
 //!
-//! A token is canceled once and stays so. Tokens form a tree: canceling one cancels those below it.
-//! Any thread may use them. Parents know their children weakly, children keep their parents alive, so
-//! that a token whose users are all gone leaves the tree.
+//! A token is canceled once and stays so. Tokens form a tree: canceling one cancels those below it. Any
+//! thread may use them. Parents have weak references to their children, children have strong ones to their
+//! parents, so that a token without users leaves the tree.
 //!
-//! The flag changes under the lock of the token's list of children: a child is either on the list that
-//! the cancellation goes through, or sees the flag and is born canceled.
+//! The flag changes under the lock of the token's list of children: a new child is either on the list that
+//! the cancellation walks, or sees the flag and is canceled from the beginning.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use slab::Slab;
 
 use super::wait_until;
 
-/// Tells any number of tasks, on any threads, to end. Clones are the same token.
+/// Cancels any number of tasks, on any threads. Clones are the same token.
 ///
 /// # Examples
 /// ```
@@ -41,16 +41,16 @@ pub struct CancellationToken {
     node: Arc<Node>,
 }
 
-/// A token in its tree.
+/// A token's node in the tree.
 #[derive(Default)]
 struct Node {
     /// Set once, under the lock of `children`.
     is_canceled: AtomicBool,
     /// Notified after `is_canceled` is set.
     event: Event,
-    /// Tokens below that live; empty for good once canceled.
+    /// Tokens below this one that are in use; empty for good once canceled.
     children: Mutex<Slab<Weak<Node>>>,
-    /// The token above, and this one's key there.
+    /// The token above, and this one's key in its list.
     parent: Option<(Arc<Node>, usize)>,
 }
 
@@ -64,7 +64,7 @@ impl Node {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cancels this token alone; those below are left to the caller.
+    /// Cancels this token alone, and returns those below it for the caller to cancel.
     fn cancel(&self) -> Slab<Weak<Node>> {
         let children = {
             let mut children = self.lock();
@@ -79,7 +79,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A loop, since a chain of tokens may be longer than the stack is deep.
+        // A loop, since recursion over a long chain of tokens could overflow the stack.
         let mut above = self.parent.take();
         while let Some((parent, key)) = above {
             parent.lock().try_remove(key);
@@ -89,12 +89,12 @@ impl Drop for Node {
 }
 
 impl CancellationToken {
-    /// A token that nothing cancels but itself.
+    /// Returns a token without a parent.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A token that is canceled with this one, and may be by itself.
+    /// Returns a token that is canceled with this one, and can also be canceled by itself.
     ///
     /// ```
     /// let token = sakia::CancellationToken::new();
@@ -117,7 +117,7 @@ impl CancellationToken {
         Self { node }
     }
 
-    /// Cancels this token and all below it, and wakes the tasks that wait for that.
+    /// Cancels this token and all below it, and wakes the tasks that wait for their cancellation.
     pub fn cancel(&self) {
         let mut lists = vec![self.node.cancel()];
         while let Some(children) = lists.pop() {
@@ -126,20 +126,20 @@ impl CancellationToken {
         }
     }
 
-    /// Returns whether it was canceled.
+    /// Returns whether the token was canceled.
     #[inline]
     pub fn is_canceled(&self) -> bool {
         self.node.is_canceled.load(Ordering::Acquire)
     }
 
-    /// Waits until it is canceled.
+    /// Waits until the token is canceled.
     pub async fn canceled(&self) {
         wait_until(&self.node.event, || self.is_canceled()).await;
     }
 
-    /// Runs `future` until it ends or the token is canceled; then the future is dropped and there is
-    /// no value. A future that is ready at the time it is told to end still gives its value; with a
-    /// token canceled before, it does not start.
+    /// Runs `future` until it ends or the token is canceled; then the future is dropped and the result is
+    /// `None`. A future that is ready when the token is canceled still gives its value; with a token canceled
+    /// before, the future is not polled.
     ///
     /// ```
     /// use std::future::pending;

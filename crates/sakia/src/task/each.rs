@@ -14,8 +14,8 @@ use crate::round::{self, Child, Siblings};
 
 /// Runs `f` on each item, at most `limit` at a time, and ends when all have ended.
 ///
-/// Items are taken as there is room for them. The futures run within the calling task: they may
-/// borrow, and are dropped with this future. A panic of one is a panic of the whole.
+/// Items are taken when there is room for them. The futures run within the calling task: they may borrow, and
+/// are dropped with this future. A panic in one of them is a panic of this future.
 ///
 /// # Panics
 /// With a `limit` of 0.
@@ -43,7 +43,7 @@ where
     for_each_concurrent_from(limit, async || items.next(), f).await;
 }
 
-/// As [`for_each_concurrent`], with the items that `next` gives until `None`: those of a channel, a
+/// As [`for_each_concurrent`], with the items that `next` returns until `None`: those of a channel, a
 /// listener or any stream.
 ///
 /// # Panics
@@ -84,11 +84,11 @@ where
     }
 }
 
-/// As [`for_each_concurrent`], and ends with the first error: futures that run then are dropped, and no more
+/// As [`for_each_concurrent`], but ends with the first error: the running futures are dropped, and no more
 /// items are taken.
 ///
 /// # Errors
-/// The first that `f` gives.
+/// The first error of `f`.
 ///
 /// # Panics
 /// With a `limit` of 0.
@@ -110,11 +110,11 @@ where
     try_for_each_concurrent_from(limit, async || items.next(), f).await
 }
 
-/// As [`for_each_concurrent_from`], and ends with the first error: futures that run then are dropped, and no
+/// As [`for_each_concurrent_from`], but ends with the first error: the running futures are dropped, and no
 /// more items are taken.
 ///
 /// # Errors
-/// The first that `f` gives.
+/// The first error of `f`.
 ///
 /// # Panics
 /// With a `limit` of 0.
@@ -128,7 +128,7 @@ where
     F: AsyncFn(T) -> Result<(), E>,
 {
     assert!(limit > 0, "nothing would ever run");
-    // The item on its way from where they come from to where they run.
+    // An item between `next` and `f`.
     let taken = RefCell::new(None);
     let mut running = FuturesUnordered::new();
     let siblings = Rc::new(Siblings::default());

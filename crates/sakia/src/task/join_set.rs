@@ -1,4 +1,4 @@
-//! Tasks of which the first to end comes first.
+//! Sets of tasks, whose outcomes come in the order of their ends.
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -12,8 +12,8 @@ use crate::join::{JoinError, JoinHandle};
 
 /// Tasks that belong together. Dropping the set aborts those that have not ended.
 ///
-/// Belongs to one thread, as its tasks do. Only tasks that ended since are looked at when the next
-/// one is asked for, so a set may be large.
+/// Belongs to one thread, as its tasks do. A request for the next outcome looks only at tasks that have ended
+/// since the last one, so a set may be large.
 ///
 /// # Examples
 /// ```
@@ -36,7 +36,7 @@ pub struct JoinSet<T> {
 /// A task of the set.
 enum Member<T> {
     Runs(JoinHandle<T>),
-    /// It was told to end; this resolves when its future is gone.
+    /// It was told to end; resolves when its future is gone.
     Ends(Pin<Box<dyn Future<Output = Result<T, JoinError>>>>),
 }
 
@@ -52,12 +52,12 @@ impl<T> Future for Member<T> {
 }
 
 impl<T> JoinSet<T> {
-    /// An empty set.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self { members: FuturesUnordered::new() }
     }
 
-    /// Tasks whose outcome was not taken yet.
+    /// Returns the number of tasks whose outcome was not taken yet.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -67,7 +67,7 @@ impl<T> JoinSet<T> {
         self.members.is_empty()
     }
 
-    /// Adds a task that was started elsewhere, with [`spawn_on`](crate::spawn_on) for one.
+    /// Adds a task that was started elsewhere, such as with [`spawn_on`](crate::spawn_on).
     pub fn insert(&mut self, handle: JoinHandle<T>) {
         self.members.push(Member::Runs(handle));
     }
@@ -99,7 +99,7 @@ impl<T> JoinSet<T> {
         poll_fn(|cx| self.poll_join_next(cx)).await
     }
 
-    /// [`join_next`](Self::join_next) as a poll.
+    /// Polls for the next task to end, as [`join_next`](Self::join_next) does.
     pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
         self.members.poll_next_unpin(cx)
     }
@@ -118,7 +118,7 @@ impl<T: 'static> JoinSet<T> {
         self.insert(spawn(future));
     }
 
-    /// Ends all tasks. They stay in the set: [`join_next`](Self::join_next) gives each, when its future
+    /// Aborts all tasks. They stay in the set: [`join_next`](Self::join_next) returns each, once its future
     /// is gone, as canceled, or with its value if it had ended before.
     ///
     /// ```
@@ -144,7 +144,7 @@ impl<T: 'static> Member<T> {
         let Self::Runs(handle) = self else { return self };
         let canceled = || Err(JoinError::canceled());
         let mut end = Box::pin(async move { handle.cancel().await.unwrap_or_else(canceled) });
-        // The first poll cancels; who waits for the end is told by the polls after it.
+        // The first poll cancels; later polls register the waker of the task that waits for the end.
         match end.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => Self::Ends(Box::pin(ready(outcome))),
             Poll::Pending => Self::Ends(end),

@@ -1,7 +1,7 @@
-//! Values that follow a future through its polls.
+//! Task-local values: they follow a future through its polls.
 //!
-//! While a [`Scoped`] future is polled or dropped, its value is in the thread-local behind the key;
-//! otherwise the future holds it. What was there before comes back afterwards, by a panic too.
+//! While a [`Scoped`] future is polled or dropped, its value is in the thread-local of the key; otherwise the
+//! future holds it. The previous value of the thread-local is restored afterwards, by a panic too.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -52,7 +52,7 @@ pub struct LocalKey<T: 'static> {
     slot: &'static ThreadKey<RefCell<Option<T>>>,
 }
 
-/// For the macro.
+/// Returns a key, for the macro.
 pub const fn local_key<T>(slot: &'static ThreadKey<RefCell<Option<T>>>) -> LocalKey<T> {
     LocalKey { slot }
 }
@@ -83,7 +83,7 @@ impl<T: 'static> LocalKey<T> {
         self.slot.try_with(call).ok().flatten().ok_or(AccessError(()))
     }
 
-    /// A copy of the value.
+    /// Returns a copy of the value.
     ///
     /// # Panics
     /// Outside of a [`scope`](Self::scope).
@@ -107,7 +107,8 @@ impl<T: 'static> LocalKey<T> {
             let mut slot = slot.try_borrow_mut().expect("a scope is polled within `with`");
             std::mem::swap(&mut *slot, value);
         };
-        // Gone only while the thread ends: then there is no value for what is dropped late.
+        // The thread-local is gone only while the thread ends: then futures that are dropped late have no
+        // value.
         self.slot.try_with(swap).ok();
     }
 }
@@ -135,7 +136,7 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Scoped<T: 'static, F> {
         key: &'static LocalKey<T>,
-        // In the thread-local while the future is polled.
+        // Moved to the thread-local while the future is polled.
         value: Option<T>,
         // `None` once dropped.
         #[pin]
@@ -145,7 +146,7 @@ pin_project! {
     impl<T: 'static, F> PinnedDrop for Scoped<T, F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // The values that the future drops may use the local value, too.
+            // Destructors of the future may use the task-local value, too.
             this.key.enter(this.value, || this.future.set(None));
         }
     }
@@ -167,7 +168,7 @@ impl<T, F> fmt::Debug for Scoped<T, F> {
     }
 }
 
-/// There is no task-local value: the code does not run within its scope.
+/// The error of [`LocalKey::try_with`]: the code does not run within a scope of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessError(());
 

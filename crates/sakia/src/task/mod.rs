@@ -1,8 +1,8 @@
-//! Many tasks as one: sets, scopes, cancellation, budgets, and the macros for a few futures at once.
+//! Many tasks or futures together: sets, scopes, cancellation, budgets, and macros for a few futures at once.
 //!
-//! Nothing here touches the kernel, and all of it is safe code over [`spawn`](crate::spawn) or over
-//! futures polled where they stand. Dropping is always enough: sets abort, scopes end their children,
-//! permits return.
+//! Nothing here makes system calls, and all of it is safe code over [`spawn`](crate::spawn) or over futures
+//! polled in place. Dropping always cleans up: sets abort their tasks, scopes end their children, permits
+//! return to their budget.
 
 mod budget;
 mod cancel;
@@ -32,15 +32,16 @@ pub mod __private {
     pub use super::select::{Join, Select, Selected, TryJoin};
 }
 
-/// Children looked at in one turn of a future that holds several: then others have their turn.
+/// The number of children polled in one poll of a future that holds several; then other tasks have their
+/// turn.
 const TURN: usize = 64;
 
-/// Waits until `is_so` returns true. The code that changes its result notifies the listeners of `event`
+/// Waits until `is_so` returns true. Code that changes its result must notify the listeners of `event`
 /// afterwards.
 pub(crate) async fn wait_until(event: &Event, is_so: impl Fn() -> bool) {
     while !is_so() {
         listener!(event => listener);
-        // It may have become true between the two lines, before this task listened.
+        // The result may have changed after the check above, before this task listened.
         if is_so() {
             break;
         }

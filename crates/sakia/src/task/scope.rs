@@ -1,13 +1,13 @@
 //! Children within their parent's future.
 //!
 //! A scope polls its body and its children itself: they are one task. So children may borrow values that
-//! outlive the scope, dropping the scope drops them on the spot, and no unsafe code is needed: forgetting a
-//! scope's future only leaks it. The kernel never sees the children's memory, only the buffers that the
+//! outlive the scope, dropping the scope drops them at once, and no unsafe code is needed: forgetting a
+//! scope's future only leaks it. The kernel never accesses the children's memory, only buffers that the
 //! driver owns.
 //!
-//! Children that were spawned wait in a queue until the scope's future takes them into its set. They
-//! may hold the scope themselves, to spawn siblings; the cycle that makes while they are queued is
-//! broken when the scope's future is dropped.
+//! Spawned children wait in a queue until the scope's future takes them into its set. They may hold the scope
+//! themselves, to spawn siblings. While they are queued this makes a reference cycle, which is broken when
+//! the scope's future is dropped.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -66,7 +66,7 @@ where
     let scope = Scope { shared: Rc::new(RefCell::new(Shared::default())) };
     let _ending = Ending(&scope);
     let mut children = FuturesUnordered::new();
-    // Declared last: dropped first, as the one that began.
+    // Declared last, so that it is dropped first, as the future that spawned the others.
     let mut body = pin!(Some(body(&scope)));
     let mut output = None;
     poll_fn(|cx| {
@@ -94,9 +94,9 @@ pub struct Scope<'env> {
 struct Shared<'env> {
     /// Children that were not polled yet.
     queue: Vec<Child<'env>>,
-    /// The scope has ended: it takes no more children.
+    /// Set when the scope has ended: it takes no more children.
     has_ended: bool,
-    /// Of the task that polls the scope.
+    /// The waker of the task that polls the scope.
     waker: Waker,
     siblings: Rc<Siblings>,
 }
@@ -129,11 +129,11 @@ impl<'env> Scope<'env> {
         shared.queue.push(child);
         let waker = shared.waker.clone();
         drop(shared);
-        waker.wake(); // outside the borrow, as a waker may do anything
+        waker.wake(); // outside the borrow: a waker may run any code
         handle
     }
 
-    /// Gives the children a turn. Ready when there are none.
+    /// Polls the children. Ready when there are none.
     fn poll_children(
         &self,
         children: &mut FuturesUnordered<Child<'env>>,
@@ -182,14 +182,14 @@ impl Drop for Ending<'_, '_> {
 /// Awaits the value of a child of a [`scope`] or [`spawned_scope`](crate::spawned_scope). Dropping it
 /// lets the child go on.
 ///
-/// It pends for good when the child was dropped before it had a value, which happens only with its
-/// scope: so only to handles kept for longer than the scope, and to siblings about to be dropped.
+/// It pends for ever if the child was dropped before it had a value. That happens only with the child's
+/// scope: so only to handles kept for longer than the scope, and to siblings that are about to be dropped.
 pub struct ScopedHandle<T> {
     cell: Rc<RefCell<Cell<T>>>,
 }
 
 impl<T> ScopedHandle<T> {
-    /// Returns whether the child's value is there.
+    /// Returns whether the child has left its value.
     pub fn is_finished(&self) -> bool {
         self.cell.borrow().value.is_some()
     }
@@ -214,7 +214,7 @@ impl<T> fmt::Debug for ScopedHandle<T> {
     }
 }
 
-/// The place in which a child leaves its value.
+/// The shared place for a child's value.
 struct Cell<T> {
     value: Option<T>,
     /// The waker of the task that awaits the handle.
@@ -227,17 +227,17 @@ pub(super) struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Leaves the value for the handle.
+    /// Stores the value for the handle.
     pub(super) fn fill(self, value: T) {
         let mut cell = self.cell.borrow_mut();
         cell.value = Some(value);
         let waker = std::mem::replace(&mut cell.waker, Waker::noop().clone());
         drop(cell);
-        waker.wake(); // outside the borrow, as a waker may do anything
+        waker.wake(); // outside the borrow: a waker may run any code
     }
 }
 
-/// A child's end, and its parent's.
+/// Returns the child's and the parent's end of a shared place for the value.
 pub(super) fn slot<T>() -> (Slot<T>, ScopedHandle<T>) {
     let cell = Rc::new(RefCell::new(Cell { value: None, waker: Waker::noop().clone() }));
     (Slot { cell: Rc::clone(&cell) }, ScopedHandle { cell })

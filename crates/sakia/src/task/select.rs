@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use crate::random;
 
-/// Waits for all of up to eight futures, side by side, and gives their values as a tuple.
+/// Waits for all of up to eight futures, side by side, and returns their values as a tuple.
 ///
 /// Each future is dropped as soon as it has ended.
 ///
@@ -26,8 +26,7 @@ macro_rules! join {
     };
 }
 
-/// Waits for all of up to eight futures of `Result`s, or for the first error, when the others are
-/// dropped.
+/// Waits for all of up to eight futures of `Result`s, or for the first error; then the others are dropped.
 ///
 /// ```
 /// sakia::block_on(async {
@@ -44,11 +43,11 @@ macro_rules! try_join {
     };
 }
 
-/// Waits for the first of up to eight futures, and goes on with its branch: `pattern = future => body`.
+/// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`.
 ///
-/// The others are dropped before the body runs; give `&mut` of a pinned future to keep it. Patterns
-/// must match any value. When several are ready, chance decides, so that none starves in a loop. In
-/// the body `await`, `?`, `break` and `return` mean what they mean around the macro.
+/// The other futures are dropped before the body runs; pass `&mut` of a pinned future to keep it. Patterns
+/// must match any value. If several futures are ready, one is chosen at random, so that none starves in a
+/// loop. In the body `await`, `?`, `break` and `return` mean what they mean around the macro.
 ///
 /// ```
 /// use std::future::pending;
@@ -66,7 +65,7 @@ macro_rules! try_join {
 #[macro_export]
 macro_rules! select {
     ($($pattern:pat = $future:expr => $body:expr),+ $(,)?) => {{
-        // A statement of its own: nothing borrowed by the futures lasts into the bodies.
+        // A separate statement: nothing borrowed by the futures lasts into the bodies.
         let selected = $crate::__private::Select::select(($($future,)+)).await;
         $crate::__select_arms!(selected, [], [A B C D E F G H], $($pattern => $body,)+)
     }};
@@ -95,8 +94,8 @@ macro_rules! __select_arms {
     };
 }
 
-/// The future of a [`select!`](crate::select) that was first. Variants that it has no future for cannot
-/// occur, so its match needs no arms for them.
+/// The value of the first future of a [`select!`](crate::select). Variants without a future cannot occur, so
+/// the macro's match needs no arms for them.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "for the macro: a variant per place")]
 pub enum Selected<
@@ -119,36 +118,36 @@ pub enum Selected<
     H(H),
 }
 
-/// Tuples of futures of which the first is wanted.
+/// Tuples of futures, to wait for the first.
 pub trait Select {
-    /// Which it was, with its value.
+    /// The value of the first, in the variant of its place.
     type Output;
 
-    /// Waits for it.
+    /// Waits for the first future.
     fn select(self) -> impl Future<Output = Self::Output>;
 }
 
-/// Tuples of futures all of which are wanted.
+/// Tuples of futures, to wait for all.
 pub trait Join {
     /// A tuple of their values.
     type Output;
 
-    /// Waits for them.
+    /// Waits for all futures.
     fn join(self) -> impl Future<Output = Self::Output>;
 }
 
-/// Tuples of futures all of which are wanted, unless one fails.
+/// Tuples of fallible futures, to wait for all or for the first error.
 pub trait TryJoin {
     /// A tuple of their values, or the first error.
     type Output;
 
-    /// Waits for them.
+    /// Waits for all futures, or for the first error.
     fn try_join(self) -> impl Future<Output = Self::Output>;
 }
 
-/// In which order a `select!` polls its `count` futures: one after another, starting anywhere.
+/// Returns the order in which a `select!` polls its `count` futures: one after another, from a random one on.
 ///
-/// Not in turns, as those of several loops that take turns themselves might fall in step.
+/// A fixed rotation might fall in step with other loops that rotate themselves.
 fn places(count: usize) -> impl Iterator<Item = usize> {
     let start = (random::next() >> 33) as usize % count;
     (start..count).chain(0..start)

@@ -1,9 +1,9 @@
-//! Children that are tasks of their own, and end together.
+//! Children that are separate tasks, and end together.
 //!
-//! How a scope ends:
-//! 1. Body and children run until all have ended, or the first fails: an error or a panic.
-//! 2. Upon a failure the body is dropped and all children are told to end. The scope goes on waiting until
-//!    their futures are gone; further errors meanwhile are dropped.
+//! The end of a scope:
+//! 1. Body and children run until all have ended, or one fails by an error or a panic.
+//! 2. On a failure the body is dropped and all children are told to end. The scope still waits until their
+//!    futures are gone; further errors meanwhile are dropped.
 //! 3. If the scope's future is dropped in either state, all children are told to end, and the runtime
 //!    keeps them until their futures are gone.
 //!
@@ -24,9 +24,9 @@ use crate::join::JoinError;
 
 /// Runs `body`, which may start tasks, and ends when all of them have ended too.
 ///
-/// The body runs within the calling task and may borrow; the children are tasks of the calling
-/// thread's runtime. The first failure cancels all others, the body included. Dropping this future
-/// cancels the children, too; the runtime keeps them until their futures are gone.
+/// The body runs within the calling task and may borrow; the children are tasks of the calling thread's
+/// runtime. The first failure cancels all others, the body included. Dropping this future cancels the
+/// children, too; the runtime keeps them until their futures are gone.
 ///
 /// # Errors
 /// The first failure: an error that the body or a child ended with, or a child's panic. A panic of the
@@ -101,9 +101,9 @@ pub struct TaskScope<E> {
 
 struct Shared<E> {
     children: JoinSet<Result<(), E>>,
-    /// Failing, or at its end: children are dropped instead of started.
+    /// Set on a failure or at the end: children are dropped instead of started.
     is_closed: bool,
-    /// Of the task that polls the scope.
+    /// The waker of the task that polls the scope.
     waker: Waker,
 }
 
@@ -120,10 +120,10 @@ impl<E: 'static> TaskScope<E> {
         Self { shared: Rc::new(RefCell::new(shared)) }
     }
 
-    /// Starts a task whose failure is the scope's. The handle awaits its value.
+    /// Starts a task whose failure makes the scope fail. The handle awaits its value.
     ///
-    /// Dropping the handle lets the child go on; the scope waits for it either way. If the scope has
-    /// failed or ended already, `future` is dropped, and the handle pends for good.
+    /// Dropping the handle lets the child go on; the scope waits for it either way. If the scope has failed
+    /// or ended already, `future` is dropped, and the handle pends for ever.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -143,16 +143,16 @@ impl<E: 'static> TaskScope<E> {
         shared.children.spawn(async move { future.await.map(|value| slot.fill(value)) });
         let waker = shared.waker.clone();
         drop(shared);
-        waker.wake(); // outside the borrow, as a waker may do anything
+        waker.wake(); // outside the borrow: a waker may run any code
         handle
     }
 
-    /// Children that have not ended.
+    /// Returns the number of children that have not ended.
     pub fn live_children(&self) -> usize {
         self.shared.borrow().children.len()
     }
 
-    /// The next child's end.
+    /// Waits for the end of the next child.
     fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<(), ScopeError<E>>>> {
         let mut shared = self.shared.borrow_mut();
         shared.children.poll_join_next(cx).map(|outcome| {
@@ -164,7 +164,7 @@ impl<E: 'static> TaskScope<E> {
         })
     }
 
-    /// Tells all children to end upon the first failure; drops later ones, which that may cause.
+    /// Tells all children to end on the first failure; drops later failures, which that may cause.
     fn fail(&self, failure: &mut Option<ScopeError<E>>, error: ScopeError<E>) {
         if failure.is_none() {
             *failure = Some(error);
@@ -191,13 +191,13 @@ impl<E: 'static> Drop for Ending<'_, E> {
         shared.is_closed = true;
         let children = std::mem::take(&mut shared.children);
         drop(shared);
-        drop(children); // outside the borrow: an outcome not taken may hold the scope
+        drop(children); // outside the borrow: an outcome that was not taken may hold the scope
     }
 }
 
-/// Why a [`spawned_scope`] failed: the first error or panic in it.
+/// The reason why a [`spawned_scope`] failed: the first error or panic in it.
 pub struct ScopeError<E> {
-    /// `Err` is a panic; or a cancellation, when the runtime ended.
+    /// `Err` is a panic, or a cancellation when the runtime ended.
     error: Result<E, JoinError>,
 }
 
@@ -211,7 +211,7 @@ impl<E> ScopeError<E> {
         self.error.as_ref().is_err_and(JoinError::is_panic)
     }
 
-    /// The error that the body or a child ended with.
+    /// Returns the error that the body or a child ended with.
     ///
     /// # Errors
     /// A child panicked.

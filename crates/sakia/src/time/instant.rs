@@ -1,21 +1,22 @@
-//! Moments on the runtime's clock.
+//! Instants on the runtime's clock.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::Duration;
 
 use crate::executor::current;
 
-/// A moment on the clock of the runtime, as [`std::time::Instant`] is one on the system's.
+/// An instant on the clock of the runtime, as [`std::time::Instant`] is one on the system's clock.
 ///
-/// Runtimes with a real clock share it, on all their threads. Virtual clocks begin at zero and are
-/// each on their own: to compare their instants with others has no meaning.
+/// Runtimes with a real clock share it, on all their threads. Each virtual clock begins at zero and is
+/// separate: comparing instants of different virtual clocks has no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
-    /// Since the clock's zero.
+    /// The time since the clock's zero.
     pub(super) since: Duration,
 }
 
-/// The present, on the clock of the runtime that the caller runs in. Short for [`Instant::now`].
+/// Returns the current instant, on the clock of the runtime that the caller runs in. Short for
+/// [`Instant::now`].
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -24,7 +25,7 @@ pub fn now() -> Instant {
 }
 
 impl Instant {
-    /// The present, on the clock of the runtime that the caller runs in.
+    /// Returns the current instant, on the clock of the runtime that the caller runs in.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -32,7 +33,7 @@ impl Instant {
         Self { since: current().now() }
     }
 
-    /// The time since this moment; zero if it is to come.
+    /// Returns the time since this instant; zero if it is in the future.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -40,27 +41,27 @@ impl Instant {
         Self::now().duration_since(*self)
     }
 
-    /// The time since `earlier`; zero if that is later.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn duration_since(&self, earlier: Self) -> Duration {
         self.since.saturating_sub(earlier.since)
     }
 
-    /// The time since `earlier`, unless that is later.
+    /// Returns the time since `earlier`, unless that is later.
     pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
         self.since.checked_sub(earlier.since)
     }
 
-    /// The moment `duration` later, if the clock can show it.
+    /// Returns the instant `duration` later, unless that is out of the clock's range.
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
         self.since.checked_add(duration).map(|since| Self { since })
     }
 
-    /// The moment `duration` earlier, if the clock can show it.
+    /// Returns the instant `duration` earlier, unless that is out of the clock's range.
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
         self.since.checked_sub(duration).map(|since| Self { since })
     }
 
-    /// The moment `duration` later, or the last that there is.
+    /// Returns the instant `duration` later, or the last of the clock's range.
     pub(super) fn saturating_add(self, duration: Duration) -> Self {
         Self { since: self.since.saturating_add(duration) }
     }
@@ -70,7 +71,7 @@ impl Add<Duration> for Instant {
     type Output = Self;
 
     /// # Panics
-    /// When the clock cannot show the result; see [`checked_add`](Instant::checked_add).
+    /// When the result is out of the clock's range; see [`checked_add`](Instant::checked_add).
     fn add(self, duration: Duration) -> Self {
         self.checked_add(duration).expect("the sum is within the clock's range")
     }
@@ -86,7 +87,7 @@ impl Sub<Duration> for Instant {
     type Output = Self;
 
     /// # Panics
-    /// When that is before the clock's zero; see [`checked_sub`](Instant::checked_sub).
+    /// When the result is before the clock's zero; see [`checked_sub`](Instant::checked_sub).
     fn sub(self, duration: Duration) -> Self {
         self.checked_sub(duration).expect("the difference is within the clock's range")
     }

@@ -1,4 +1,4 @@
-//! Moments at regular distances.
+//! Ticks at regular intervals.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -43,33 +43,33 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 /// The behavior of an [`Interval`] when a tick is taken so late that the next one is due already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTicks {
-    /// It ticks at once until it has caught up: as many ticks as time asks for.
+    /// The missed ticks come at once, until it has caught up.
     #[default]
     Burst,
-    /// It starts anew: the next tick is a period after the late one was taken.
+    /// The schedule restarts: the next tick is a period after the late one was taken.
     Delay,
-    /// It leaves them out: the next tick is the first of the regular ones that is to come.
+    /// Missed ticks are skipped: the next tick is the next regular one in the future.
     Skip,
 }
 
-/// Ticks at regular distances. From [`interval`] and [`interval_at`].
+/// Ticks at regular intervals. From [`interval`] and [`interval_at`].
 #[derive(Debug)]
 pub struct Interval {
-    /// Until the next tick.
+    /// Waits for the next tick.
     sleep: Sleep,
     period: Duration,
     missed: MissedTicks,
 }
 
 impl Interval {
-    /// Waits for the next tick, and returns when it was due.
+    /// Waits for the next tick, and returns the time at which it was due.
     ///
-    /// Dropping the future loses nothing: the tick is the next call's.
+    /// Dropping the future loses no tick: the next call returns it.
     pub async fn tick(&mut self) -> Instant {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
 
-    /// As [`tick`](Interval::tick), for futures written by hand.
+    /// Polls for the next tick, as [`tick`](Interval::tick) does; for futures written by hand.
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         ready!(Pin::new(&mut self.sleep).poll(cx));
         let due = self.sleep.deadline();
@@ -77,7 +77,7 @@ impl Interval {
         Poll::Ready(due)
     }
 
-    /// When the tick is due after the one that was due at `due` and is taken at `now`.
+    /// Returns the time of the tick after the one that was due at `due` and taken at `now`.
     fn next_after(&self, due: Instant, now: Instant) -> Instant {
         let late = now.duration_since(due);
         let next = due.saturating_add(self.period);
@@ -91,12 +91,12 @@ impl Interval {
         }
     }
 
-    /// The time from one tick to the next.
+    /// Returns the time from one tick to the next.
     pub fn period(&self) -> Duration {
         self.period
     }
 
-    /// Starts anew: the next tick is a period from now.
+    /// Restarts the schedule: the next tick is a period from now.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -115,7 +115,7 @@ impl Interval {
     }
 }
 
-/// Returns the rest of `duration` after as many periods as it holds.
+/// Returns the remainder of `duration` divided by `period`.
 fn remainder(duration: Duration, period: Duration) -> Duration {
     const NANOS: u128 = 1_000_000_000;
     let nanos = duration.as_nanos() % period.as_nanos();

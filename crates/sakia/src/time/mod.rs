@@ -1,7 +1,7 @@
-//! Sleeping, deadlines, intervals, and the clock they go by.
+//! Sleeping, deadlines, intervals, and their clock.
 //!
-//! Timers live in user space, on the thread that waits for them: setting and dropping one costs no
-//! system call, and a thread sleeps once until the next is due. They are exact to 1 ms: never early.
+//! Timers live in user space, on the thread that waits for them: setting and dropping one costs no system
+//! call, and a thread sleeps until the next one is due. Their resolution is 1 ms, and they never fire early.
 //!
 //! # Virtual time
 //!
@@ -23,8 +23,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A runtime on the [simulated kernel](crate::sim) uses that kernel's time, which is virtual too, and passes
-//! for operations as it does for timers: timeouts of idle connections fire there.
+//! A runtime on the [simulated kernel](crate::sim) uses that kernel's time, which is virtual too, and
+//! advances for operations as it does for timers: timeouts of idle connections fire there.
 
 mod instant;
 mod interval;

@@ -1,4 +1,4 @@
-//! Waiting for a moment.
+//! Sleeping until a deadline.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use crate::time::timers::Timers;
 
 /// Waits for `duration`, counted from this call.
 ///
-/// One that is too long for the clock is endless.
+/// A duration beyond the clock's range never ends.
 ///
 /// # Panics
 /// Outside of a runtime.
@@ -42,16 +42,16 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 
 /// Resolves at a deadline. From [`sleep`] and [`sleep_until`].
 ///
-/// It never does so early, and as a rule less than 1 ms late. Timers of one millisecond fire in the
-/// order in which they were first polled. Dropping it cancels the timer.
+/// It never resolves early, and usually less than 1 ms late. Timers of the same millisecond fire in the order
+/// in which they were first polled. Dropping it cancels the timer.
 ///
 /// It belongs to the runtime thread on which it is polled, and panics when polled outside of one.
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
-    /// The deadline was seen to have passed.
+    /// Set when the deadline was seen to have passed.
     is_over: bool,
-    /// There from the first poll that has to wait until the end.
+    /// `Some` from the first poll that has to wait until the end.
     timer: Option<Timer>,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Timer {
 }
 
 impl Sleep {
-    /// When it is to resolve.
+    /// Returns the deadline.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -78,8 +78,8 @@ impl Sleep {
         self.is_over
     }
 
-    /// Moves it to another deadline, also after it has resolved. A task that waits for it already is
-    /// woken at the new deadline, not at the old one.
+    /// Sets another deadline, also after it has resolved. A task that already waits for it is woken at the
+    /// new deadline, not at the old one.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.is_over = false;
@@ -90,7 +90,7 @@ impl Sleep {
         }
     }
 
-    /// The first poll, and the first on another runtime thread.
+    /// Polls for the first time, or for the first time on another runtime thread.
     fn start(&mut self, local: &Local, cx: &Context<'_>) -> Poll<()> {
         self.timer = None;
         if self.deadline.since <= local.now() {

@@ -1,4 +1,4 @@
-//! Futures that may take only so long.
+//! Time limits on futures.
 
 use std::error::Error;
 use std::fmt;
@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 
 use crate::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Gives a future as long as `duration`, counted from this call.
+/// Limits a future to `duration`, counted from this call.
 ///
-/// Resolves to the future's output. When time is up it resolves to [`Elapsed`], and the future is dropped
+/// Resolves to the future's output. When the time is up it resolves to [`Elapsed`], and the future is dropped
 /// with it. The future is polled first, so it wins if both happen at once.
 ///
 /// # Panics
@@ -35,7 +35,8 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
     Timeout { future: future.into_future(), sleep: sleep(duration) }
 }
 
-/// As [`timeout`], until `deadline`. The future panics when it has to wait outside of a runtime.
+/// Limits a future to `deadline`, as [`timeout`] does. The result panics when it has to wait outside of a
+/// runtime.
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
     Timeout { future: future.into_future(), sleep: sleep_until(deadline) }
 }
@@ -52,7 +53,7 @@ pin_project! {
 }
 
 impl<F> Timeout<F> {
-    /// The future, without its deadline.
+    /// Returns the future, without its deadline.
     pub fn into_inner(self) -> F {
         self.future
     }
@@ -70,7 +71,7 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// Time was up before the future was done.
+/// The error of a timeout: the time was up before the future was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed {
     _private: (),
@@ -85,7 +86,7 @@ impl fmt::Display for Elapsed {
 impl Error for Elapsed {}
 
 impl From<Elapsed> for io::Error {
-    /// Of kind [`TimedOut`](io::ErrorKind::TimedOut).
+    /// Converts to an error of kind [`TimedOut`](io::ErrorKind::TimedOut).
     fn from(elapsed: Elapsed) -> Self {
         Self::new(io::ErrorKind::TimedOut, elapsed)
     }

@@ -1,12 +1,12 @@
 //! A runtime thread's timers and clock, and their part in its loop.
 //!
-//! Each [round](crate::round) of the loop fires what is due before it runs tasks, and ends when a timer
-//! becomes due. While tasks run it is the driver's alarm that tells, or the clock, read after each poll:
-//! timers that are due before the next alarm are *unwatched*. Before the thread sleeps, the driver is told
-//! how long at most; there is no second thread.
+//! Each [round](crate::round) of the loop fires due timers before it runs tasks, and ends when a timer
+//! becomes due. While tasks run, the driver's alarm shows that, or the clock, read after each poll: timers
+//! that are due before the next alarm are *unwatched*. Before the thread sleeps, the driver gets the time of
+//! the next timer as a limit; there is no second thread.
 //!
-//! The wheel is never borrowed while users' code runs: wakers are called, and dropped, after it is let
-//! go of, for they may set and drop timers.
+//! The wheel is never borrowed while users' code runs: wakers are called and dropped after its borrow has
+//! ended, since they may set and drop timers.
 
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
@@ -18,25 +18,25 @@ use sakia_driver::{Auto, Backend, Driver};
 use crate::executor::Local;
 use crate::time::wheel::{TICK_MAX, Wheel};
 
-/// Alarms set at a time.
+/// The most alarms set at a time.
 const ALARMS_MAX: usize = 16;
 /// The resolution of timers. They fire at the end of the tick into which their deadline falls.
 const TICK: Duration = Duration::from_millis(1);
-/// Timers looked at, at most, to tell how long the thread may sleep.
+/// The most timers looked at to find out how long the thread may sleep.
 const LOOKS_MAX: usize = 64;
 
 /// The zero of the real clock. All threads share it, so that an instant taken on one means the same on
-/// another; the drivers' own clocks begin when their threads do.
+/// another; the zeros of drivers' own clocks differ from thread to thread.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The source of the time.
 #[derive(Clone, Copy)]
 enum Clock {
-    /// The operating system.
+    /// The operating system's clock.
     Real,
-    /// The driver's backend, whose time is virtual.
+    /// The clock of the driver's backend, whose time is virtual.
     Driver,
-    /// Ourselves: it is now this late, until we say otherwise.
+    /// A clock of our own, which stands at this time until the loop advances it.
     Virtual(Duration),
 }
 
@@ -44,21 +44,21 @@ enum Clock {
 pub(crate) struct Timers {
     wheel: RefCell<Wheel>,
     clock: Cell<Clock>,
-    /// The zero of the driver's clock, if that is real.
+    /// The zero of the driver's clock, if that clock is real.
     driver_origin: Instant,
     /// The ticks for which alarms are set, the next one last.
     alarms: RefCell<Vec<u64>>,
-    /// There may be a timer that is due before the next alarm. It is the clock that tells then.
+    /// Set if a timer may be due before the next alarm. Then the clock must be read.
     is_unwatched: Cell<bool>,
-    /// Set if that matters: time passes while tasks run, and the driver may tell of it.
+    /// Set if that matters: time passes while tasks run, and the driver may have alarms.
     is_watchful: Cell<bool>,
 }
 
 impl Timers {
-    /// Timers that go by the driver's clock, if it `has_clock`, and by the system's otherwise.
+    /// Returns timers on the driver's clock, if it `has_clock`, and on the system's otherwise.
     pub(crate) fn new(driver: &Driver, has_clock: bool) -> Self {
         let clock = if has_clock { Clock::Driver } else { Clock::Real };
-        // Earlier than it is by what a call takes. A clock that is not real is not used so.
+        // Earlier than the driver's zero by the time of a call. Only used if that clock is real.
         let now = Instant::now();
         Self {
             wheel: RefCell::new(Wheel::new()),
@@ -70,7 +70,7 @@ impl Timers {
         }
     }
 
-    /// Stops the clock at zero, from where it jumps. Before anybody looks at it.
+    /// Makes the clock virtual: it stands at zero until it is advanced. Called before the first reading.
     pub(crate) fn make_virtual(&self) {
         self.clock.set(Clock::Virtual(Duration::ZERO));
         self.is_watchful.set(false);
@@ -90,9 +90,10 @@ impl Timers {
         self.wheel.borrow_mut().reset(key, tick);
     }
 
-    /// A timer is about to be set.
+    /// Notes that a timer is about to be set.
     fn notice(&self, tick: u64) {
-        // While there are timers, each round forgets the alarms that are over; otherwise the last may be.
+        // While there are timers, each round forgets alarms that are over; otherwise the last alarm may be
+        // over.
         let is_watched = !self.wheel.borrow().is_idle()
             && self.alarms.borrow().last().is_some_and(|&alarm| alarm <= tick);
         if !is_watched && self.is_watchful.get() {
@@ -100,7 +101,7 @@ impl Timers {
         }
     }
 
-    /// Returns whether the clock is to tell while tasks run.
+    /// Returns whether the clock must be read while tasks run.
     #[inline(always)]
     pub(crate) fn is_unwatched(&self) -> bool {
         self.is_unwatched.get()
@@ -114,13 +115,13 @@ impl Timers {
         alarms.len() < count
     }
 
-    /// Forgets a timer.
+    /// Removes a timer.
     pub(super) fn remove(&self, key: u32) {
         let waker = self.wheel.borrow_mut().remove(key);
         drop(waker);
     }
 
-    /// The timers that have not fired: their numbers, and when they are due.
+    /// Returns the timers that have not fired: their numbers and deadlines.
     #[cfg(feature = "sim")]
     pub(crate) fn armed(&self) -> Vec<(u32, Duration)> {
         let wheel = self.wheel.borrow();
@@ -148,7 +149,7 @@ impl Timers {
 }
 
 impl Local {
-    /// The time, on this thread's clock.
+    /// Returns the time on this thread's clock.
     pub(crate) fn now(&self) -> Duration {
         match self.timers.clock.get() {
             Clock::Real => ORIGIN.elapsed(),
@@ -172,7 +173,7 @@ impl Local {
         self.timers.wheel.borrow_mut().advance(tick);
         let is_alarm_over = self.timers.forget_alarms(tick);
         if is_alarm_over {
-            // Until it is known better, which it never is if a waker panics.
+            // Assumed until the next alarm is known below; this stays if a waker panics.
             self.timers.is_unwatched.set(self.timers.is_watchful.get());
         }
         let mut has_fired = false;
@@ -188,8 +189,8 @@ impl Local {
         }
     }
 
-    /// The driver's time, by which the length of a round is measured: it passes while tasks run, unless the
-    /// simulated kernel says otherwise.
+    /// Returns the driver's time, by which the length of a round is measured: it passes while tasks run,
+    /// except on the simulated kernel.
     #[inline]
     pub(crate) fn work_clock(&self) -> Duration {
         match self.timers.clock.get() {
@@ -198,8 +199,7 @@ impl Local {
         }
     }
 
-    /// Returns whether a timer may be due that no alarm tells of. It may also be a while later, never
-    /// earlier.
+    /// Returns whether a timer may be due that no alarm covers. The answer may come late, but never early.
     pub(crate) fn is_timer_due(&self) -> bool {
         let timers = &self.timers;
         let tick = ticks_until(self.now());
@@ -212,14 +212,14 @@ impl Local {
         is_unwatched && deadline.is_some_and(|deadline| deadline <= tick)
     }
 
-    /// Sets an alarm for the next timer, if there is no earlier one and the driver has such.
+    /// Sets an alarm for the next timer, if there is no earlier one and the driver has alarms.
     pub(crate) fn watch_timers(&self) {
         let timers = &self.timers;
         let deadline = timers.wheel.borrow().next_deadline(LOOKS_MAX);
         let (Some(tick), true) = (deadline, timers.alarms.borrow().len() < ALARMS_MAX) else {
             return;
         };
-        // Later ones stay below it: an alarm cannot be taken back.
+        // Later alarms stay set below it: an alarm cannot be taken back.
         let is_earliest = timers.alarms.borrow().last().is_none_or(|&alarm| tick < alarm);
         if !is_earliest || self.driver.set_alarm(time_of(tick).saturating_sub(self.now())) {
             timers.is_unwatched.set(false);
@@ -239,8 +239,8 @@ impl Local {
         Some(limit.map_or(left, |limit| limit.min(left)))
     }
 
-    /// As [`sleep_limit`](Local::sleep_limit), for the thread that does have nothing to do and is about
-    /// to sleep. Virtual time passes in here, if nothing else can happen; then there is no sleep.
+    /// As [`sleep_limit`](Local::sleep_limit), for a thread that has nothing to do and is about to sleep. If
+    /// no other event can happen, virtual time advances here; then there is no sleep.
     pub(crate) fn pass_time(&self, limit: Option<Duration>) -> Option<Duration> {
         let Clock::Virtual(now) = self.timers.clock.get() else {
             return self.sleep_limit(limit);
@@ -255,14 +255,14 @@ impl Local {
     }
 }
 
-/// The first tick not before `deadline`.
+/// Returns the first tick not before `deadline`.
 fn tick_from(deadline: Duration) -> u64 {
     let up = TICK.as_nanos() - 1;
     let ticks = (deadline.as_nanos() + up) / TICK.as_nanos();
     u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))
 }
 
-/// The last tick not after `now`.
+/// Returns the last tick not after `now`.
 fn ticks_until(now: Duration) -> u64 {
     let ticks = now.as_nanos() / TICK.as_nanos();
     u64::try_from(ticks).map_or(TICK_MAX, |ticks| ticks.min(TICK_MAX))

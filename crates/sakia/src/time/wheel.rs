@@ -1,9 +1,9 @@
-//! A hierarchical timer wheel: which timers are due at a tick, and when the next one is.
+//! A hierarchical timer wheel, which finds the timers that are due at a tick, and the next tick with timers.
 //!
-//! Six levels of 64 slots. A slot of level 0 is one tick, a slot of the next level is as wide as the
-//! whole level below. What is further away than the top level reaches waits on a list of its own.
-//! A timer's level is that of the highest digit, to base 64, in which its tick differs from the
-//! wheel's; when the wheel comes to a slot of a higher level, the slot's timers move down, in order.
+//! Six levels of 64 slots. A slot of level 0 is one tick; a slot of the next level is as wide as the whole
+//! level below. Timers beyond the top level are on a separate list. A timer's level is that of the highest
+//! digit, to base 64, in which its tick differs from the wheel's; when the wheel comes to a slot of a higher
+//! level, the slot's timers move down, in order.
 //!
 //! Invariants:
 //! - The timers of one tick are on one list, in the order in which they were set: a later one is put
@@ -11,9 +11,9 @@
 //! - Every slot in use lies after the wheel's tick, and a lower level's before a higher level's. So the
 //!   first slot of the lowest level in use holds the next timer.
 //!
-//! Setting, moving and removing a timer take constant time and allocate only when there are more
-//! timers than ever before: they are entries of a slab, linked by their numbers. Nothing here runs
-//! users' code, which is why wakers are handed out instead of dropped.
+//! Setting, moving and removing a timer take constant time, and allocate only when there are more timers than
+//! ever before: they are entries of a slab, linked by their numbers. Nothing here runs users' code, so wakers
+//! are returned to the caller instead of dropped.
 //!
 //! Sources: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), scheme 7.
 
@@ -24,9 +24,9 @@ use slab::Slab;
 
 const LEVELS: usize = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Bits of a tick that one level looks at.
+/// Bits of a tick that one level covers.
 const SLOT_BITS: u32 = 6;
-/// Bits of a tick that all levels look at.
+/// Bits of a tick that all levels cover.
 const WHEEL_BITS: u32 = SLOT_BITS * LEVELS as u32;
 
 /// The list of timers beyond the levels; those of the slots come before it.
@@ -34,12 +34,12 @@ const FAR: u16 = (LEVELS * SLOTS) as u16;
 /// The list of timers that are due.
 const DUE: u16 = FAR + 1;
 const LISTS: usize = DUE as usize + 1;
-/// The list in the entry of a fired timer.
+/// The value of `list` in the entry of a fired timer.
 const NONE: u16 = u16::MAX;
 /// The end of a list.
 const END: u32 = u32::MAX;
 
-/// The last tick there is. Sums with a slot's width do not overflow.
+/// The last valid tick. Sums with a slot's width do not overflow.
 pub(super) const TICK_MAX: u64 = u64::MAX >> 1;
 
 /// Timers by the tick at which they are due.
@@ -104,7 +104,7 @@ impl Wheel {
         key
     }
 
-    /// Moves a timer to another tick, behind those that are there. One that has fired is set again.
+    /// Moves a timer to another tick, after the timers already there. A timer that has fired is set again.
     pub(super) fn reset(&mut self, key: u32, at: u64) {
         self.disarm(key);
         self.entry(key).at = at;
@@ -112,14 +112,14 @@ impl Wheel {
         self.armed += 1;
     }
 
-    /// Forgets a timer.
+    /// Removes a timer, and returns its waker unless it has fired.
     #[must_use = "dropping a waker may run users' code, so first let go of the wheel"]
     pub(super) fn remove(&mut self, key: u32) -> Option<Waker> {
         self.disarm(key);
         self.entries.remove(key as usize).waker
     }
 
-    /// The timers that have not fired, by number and tick.
+    /// Returns the timers that have not fired, by number and tick.
     #[cfg(feature = "sim")]
     pub(super) fn armed(&self) -> impl Iterator<Item = (u32, u64)> {
         let armed = self.entries.iter().filter(|(_, entry)| entry.list != NONE);
@@ -135,14 +135,14 @@ impl Wheel {
         self.entries[key as usize].waker.as_ref().is_some_and(|old| old.will_wake(waker))
     }
 
-    /// Changes the waker of a timer.
+    /// Changes the waker of a timer, and returns the previous one.
     #[must_use = "dropping a waker may run users' code, so first let go of the wheel"]
     pub(super) fn set_waker(&mut self, key: u32, waker: Waker) -> Option<Waker> {
         self.entry(key).waker.replace(waker)
     }
 
-    /// Goes on to tick `to`. Timers up to there become due, in the order of their ticks and, within
-    /// one, in the order in which they were set.
+    /// Advances to tick `to`. Timers up to it become due, in the order of their ticks and, within a tick, in
+    /// the order in which they were set.
     pub(super) fn advance(&mut self, to: u64) {
         while let Some((list, start)) = self.next_slot()
             && start <= to
@@ -152,7 +152,7 @@ impl Wheel {
             self.mark_empty(list);
             while key != END {
                 let next = self.entry(key).next;
-                self.link(key); // on a lower level, or due
+                self.link(key); // moves it to a lower level, or to the due ones
                 key = next;
             }
         }
@@ -173,10 +173,10 @@ impl Wheel {
         }
     }
 
-    /// The tick at which the next timer is due.
+    /// Returns the tick at which the next timer is due.
     ///
-    /// Finding it may mean to look at all timers of one slot. At most `looks_max` are looked at; where
-    /// there are more, the answer is the slot's first tick: after the wheel's, and not after the timer.
+    /// This may need a look at all timers of one slot, at most `looks_max`. If there are more, the result is
+    /// the slot's first tick, which is after the wheel's and not after the timer's.
     pub(super) fn next_deadline(&self, looks_max: usize) -> Option<u64> {
         if self.lists[usize::from(DUE)].first != END {
             return Some(self.tick);
@@ -197,7 +197,7 @@ impl Wheel {
         Some(start)
     }
 
-    /// The list to come to next, and its first tick.
+    /// Returns the next list with timers, and its first tick.
     fn next_slot(&self) -> Option<(u16, u64)> {
         for (level, &occupied) in self.occupied.iter().enumerate() {
             if occupied != 0 {
@@ -276,7 +276,7 @@ fn list_for(tick: u64, at: u64) -> u16 {
     (u64::from(level) * SLOTS as u64 + slot) as u16
 }
 
-/// `tick` with its lowest `bits` cleared.
+/// Returns `tick` with its lowest `bits` cleared.
 fn round_down(tick: u64, bits: u32) -> u64 {
     tick >> bits << bits
 }
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The wheel beside what it is to behave like.
+    /// The wheel, and a model of its behavior.
     struct Pair {
         wheel: Wheel,
         /// Armed timers by tick and by when they were set: the wheel's key.

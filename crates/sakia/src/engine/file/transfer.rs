@@ -1,4 +1,4 @@
-//! Transfers to and from a file, and what makes them durable.
+//! Transfers to and from a file, and durability.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -57,7 +57,7 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         };
         let is_short = matches!(result, Ok(count) if 0 < count && count < wanted);
         match ended(result, done, wanted, done + left) {
-            // There is more, which is not there yet.
+            // The file has more bytes, which are not available yet.
             Ok(Ok(total)) if is_short && self.file.inner.has_more(further(self.at, total)) => {
                 self.rest.advance(total - done);
                 Attempt::Waits(self)
@@ -93,7 +93,8 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
             let (result, back) = known.read_explained(rest, offset).await;
             rest = back;
             match result {
-                // There is more, which was not there yet: the thread asks the cache first, too.
+                // The file has more bytes, which were not available: the engine's thread asks the cache
+                // first, too.
                 Ok(count)
                     if count > 0
                         && count < rest.bytes_room()
@@ -120,10 +121,9 @@ pub struct ReadShared<T> {
 }
 
 impl Engine {
-    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) of a file that is not the
-    /// engine's, from byte `offset` on.
-    /// The engine has the file no longer than the request is under way. Where it is awaited nothing is tried:
-    /// this is for who has tried.
+    /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from byte `offset` on, of a file
+    /// that is not the engine's. The engine holds the file only while the request is under way. Nothing is
+    /// tried on the caller's thread: callers have done that before.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -163,14 +163,14 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
     }
 }
 
-/// Returns the position after so many bytes.
+/// Returns the place `done` bytes after this one.
 #[inline]
 fn further(at: At, done: usize) -> At {
     at.map(|offset| offset.saturating_add(done as u64))
 }
 
-/// Returns the result of a transfer of `len` bytes if it is over, given the `result` of its last part, for
-/// which `wanted` bytes were asked. Otherwise returns how far it is.
+/// Returns the result of a transfer of `len` bytes if it is over, given the `result` of its last part, which
+/// asked for `wanted` bytes. Otherwise returns its progress.
 fn ended(
     result: io::Result<usize>,
     done: usize,
@@ -197,7 +197,7 @@ pub struct WriteAt<T> {
     pub(super) file: File,
     pub(super) buf: T,
     pub(super) at: At,
-    /// Bytes that were written.
+    /// The number of bytes written.
     pub(super) done: usize,
 }
 
@@ -213,7 +213,7 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
         let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
         let at = further(self.at, self.done);
         match self.file.inner.write_now(&[IoSlice::new(part)], at) {
-            // The rest takes a wait.
+            // The rest needs a wait.
             Some(Ok(count)) if 0 < count && count < part.len() => {
                 Attempt::Waits(Self { done: self.done + count, ..self })
             }
@@ -280,7 +280,7 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
         let inner = &self.file.inner;
         let at = Some(self.offset);
         match inner.ways.read_into_all(inner.fd().as_fd(), &mut self.bufs, at) {
-            // There is more, which is not there yet.
+            // The file has more bytes, which are not available yet.
             Some(Ok(count))
                 if count < wanted
                     && !(has_capacity && count > 0)
@@ -325,7 +325,7 @@ pub struct WriteVectoredAt<T> {
 }
 
 impl<T: IoBuf + Send> WriteVectoredAt<T> {
-    /// The buffers as the kernel takes them.
+    /// Returns the buffers as the kernel takes them.
     fn parts(bufs: &[T]) -> Vec<IoSlice<'_>> {
         let used = bufs.iter().take(BUFFERS_MAX);
         used.map(|buf| IoSlice::new(buf.as_bytes())).collect()
@@ -376,7 +376,7 @@ pub struct WriteDurableAt<T> {
 }
 
 impl<T: IoBuf + Send> WriteDurableAt<T> {
-    /// All of it by plain calls.
+    /// Writes all bytes by plain calls.
     fn write_all(&self) -> io::Result<()> {
         check(Some(self.offset))?;
         let fd = self.file.inner.fd();
@@ -395,7 +395,7 @@ impl<T: IoBuf + Send> WriteDurableAt<T> {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
-                // A file system that does not know the flag.
+                // The file system does not support the flag.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_durable => is_durable = false,
                 Err(error) => return Err(error.into()),
             }
@@ -457,7 +457,7 @@ impl Call for SyncFile {
     }
 }
 
-/// Makes a call again as long as a signal interrupts it.
+/// Repeats a call as long as a signal interrupts it.
 #[inline]
 fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     rustix::io::retry_on_intr(call).map_err(io::Error::from)
