@@ -4,6 +4,7 @@
 //!    errors of accepting are reported; it tries again when a connection has ended, or after a while.
 //! 2. When it is to stop, it accepts no more and drops the listener. Tasks go on.
 //! 3. At the deadline, tasks that still run are canceled. It ends with the last one.
+//!
 //! Dropping it in any state cancels all tasks.
 
 use std::error;
