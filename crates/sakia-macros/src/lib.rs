@@ -1,7 +1,21 @@
 //! The attributes of the `sakia` crate, which re-exports them: use them from there.
 //!
-//! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it. The expansion
-//! works on `proc_macro2` tokens, so that the tests below can examine it.
+//! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it.
+//!
+//! # Examples
+//! ```ignore (needs the crate `sakia`, whose first page has one that runs)
+//! #[sakia::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let bytes = sakia::fs::read("Cargo.toml").await?;
+//!     assert!(bytes.starts_with(b"[package]"));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Contents
+//! - [`macro@main`] is for programs, [`macro@test`] for tests.
+//!
+//! The expansion works on `proc_macro2` tokens, so that the tests below can examine it.
 
 #![forbid(unsafe_code)]
 
