@@ -45,6 +45,9 @@ pub struct MountTable {
 }
 
 /// A line of the table: one mount.
+///
+/// # Examples
+/// See [`MountTable`](MountTable#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountEntry {
@@ -67,11 +70,27 @@ impl MountTable {
     ///
     /// # Errors
     /// As `open(2)` and `read(2)`: `ENOENT` where there is no `/proc`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use sakia_driver::MountTable;
+    ///
+    /// let table = MountTable::read()?;
+    /// let proc = table.find_by_path(Path::new("/proc/self/stat")).expect("this process is there");
+    /// assert!(proc.file_system == "proc" && !proc.is_remote());
+    /// assert_eq!(table.find_by_id(proc.id).map(|entry| entry.id), Some(proc.id));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&read_text()?))
     }
 
     /// Takes the text of such a table apart. Lines that are not of its form are left out.
+    ///
+    /// # Examples
+    /// See [`MountTable`](MountTable#examples).
     pub fn parse(text: &[u8]) -> Self {
         let lines = text.split(|&byte| byte == b'\n');
         Self { entries: lines.filter_map(MountEntry::parse).collect() }
@@ -83,6 +102,9 @@ impl MountTable {
     }
 
     /// The mount with this number.
+    ///
+    /// # Examples
+    /// See [`MountTable::read`](MountTable::read#examples).
     pub fn find_by_id(&self, id: u64) -> Option<&MountEntry> {
         self.entries.iter().find(|entry| entry.id == id)
     }
@@ -100,6 +122,9 @@ impl MountTable {
     ///
     /// Links are not followed, nor is `..`, and a mount counts also when a later one nearer to the root hides
     /// it. A relative path is on none.
+    ///
+    /// # Examples
+    /// See [`MountTable`](MountTable#examples).
     pub fn find_by_path(&self, path: &Path) -> Option<&MountEntry> {
         let above = self.entries.iter().filter(|entry| path.starts_with(&entry.point));
         // Of equal ones this takes the last.
@@ -163,6 +188,9 @@ impl From<MountTable> for RemoteMounts {
 
 impl MountEntry {
     /// Returns whether another machine or process serves the file system, and may never answer.
+    ///
+    /// # Examples
+    /// See [`MountTable::read`](MountTable::read#examples).
     pub fn is_remote(&self) -> bool {
         is_remote(&self.file_system)
     }

@@ -12,6 +12,9 @@ use crate::driver::Driver;
 ///
 /// Nothing here waits, and the driver's thread does not notice. After the driver's end it shows the last
 /// state.
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch#examples).
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -21,6 +24,9 @@ pub struct Observer {
 impl Observer {
     /// The operations that are under way, oldest first. Each is as it was at one moment, but not all at the
     /// same.
+    ///
+    /// # Examples
+    /// See [`Driver::watch`](crate::Driver::watch#examples).
     pub fn operations(&self) -> Vec<ObservedOperation> {
         self.board.operations().0
     }
@@ -96,6 +102,9 @@ impl Driver {
 
     /// Shows others the driver's numbers, if it is watched, and which entries the kernel was given. To be
     /// called before and after a turn.
+    ///
+    /// # Examples
+    /// See [`Driver::watch`](crate::Driver::watch#examples).
     pub fn publish(&self) {
         self.handle().shared.core.borrow_mut().publish();
     }

@@ -68,6 +68,9 @@ impl Handle {
     /// being closed already, through another clone. `EBUSY`: the driver ended before, and had to give up
     /// operations that may still use it.
     ///
+    /// # Examples
+    /// See [`Handle::open`](Handle::open#examples).
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
     pub fn close(&self, fd: Fd) -> Op<Close> {

@@ -174,6 +174,7 @@ pub struct PacketInfo {
 
 /// Control messages to be sent, see [`Handle::send_message`](crate::Handle::send_message).
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::ControlMessages;
 ///
@@ -198,6 +199,9 @@ impl ControlMessages {
 
     /// Adds a descriptor, of which the receiver gets a copy if the sockets are within the machine; network
     /// sockets ignore it. It stays open until the message was sent. A message carries at most 253.
+    ///
+    /// # Examples
+    /// See [`Handle::send_message`](crate::Handle::send_message#examples).
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
         fd.share_mode();
@@ -206,6 +210,9 @@ impl ControlMessages {
     }
 
     /// Sets the traffic class of IPv4 packets, whose two lowest bits are the ECN field.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     #[doc(alias = "IP_TOS")]
     pub fn ip_tos(self, class: u8) -> Self {
         self.with(SOL_IP, IP_TOS, &[class])
@@ -249,6 +256,9 @@ impl ControlMessages {
 
     /// Makes the kernel split the message into datagrams of this size, the last of which may be shorter.
     /// Since Linux 4.18.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     #[doc(alias = "UDP_SEGMENT")]
     pub fn segment_bytes(self, bytes: u16) -> Self {
         self.with(SOL_UDP, UDP_SEGMENT, &bytes.to_ne_bytes())
@@ -260,6 +270,9 @@ impl ControlMessages {
     /// `EINVAL`: not known as a message of plain values. Known are the levels `SOL_IP`, `SOL_IPV6`,
     /// `SOL_UDP`, `SOL_SCTP` and `SOL_TLS`, and of `SOL_SOCKET` the types `SCM_CREDENTIALS`, `SCM_TXTIME`,
     /// `SO_MARK`, `SO_PRIORITY` and `SO_TIMESTAMPING`.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     pub fn plain(self, level: u32, kind: u32, bytes: &[u8]) -> io::Result<Self> {
         if !(ControlMessage { level, kind, bytes }).is_plain() {
             return Err(Errno::INVAL.into());
@@ -292,6 +305,9 @@ impl ControlMessages {
 /// Control messages that were received, see [`Handle::recv_message`](crate::Handle::recv_message).
 ///
 /// Dropping it closes the descriptors that were not taken out.
+///
+/// # Examples
+/// See [`Handle::send_message`](crate::Handle::send_message#examples).
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ReceivedControl {
