@@ -3,6 +3,9 @@
 use rustix::net::SocketAddrAny;
 
 /// The result of [`Host::receive`](crate::Host::receive).
+///
+/// # Examples
+/// See [`Socket::send_to`](crate::Socket::send_to#examples).
 #[derive(Debug)]
 pub struct Received {
     /// The number of bytes.
@@ -14,6 +17,9 @@ pub struct Received {
 }
 
 /// A control message that was received.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message#examples).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Control<F> {
@@ -33,6 +39,9 @@ pub enum Control<F> {
 }
 
 /// The result of [`Socket::recv_message`](crate::Socket::recv_message).
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message#examples).
 #[derive(Debug)]
 pub struct ReceivedMessage<F> {
     /// Its bytes, flags and sender.
@@ -48,6 +57,9 @@ impl<F> From<Received> for ReceivedMessage<F> {
 }
 
 /// A control message to send.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message#examples).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SendControl<'a, F> {
@@ -82,6 +94,9 @@ pub struct Credentials {
 
 /// Returns the room that a control message of `len` bytes takes (`CMSG_SPACE`): 4 for each descriptor, 12
 /// for credentials.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message#examples).
 pub const fn control_space(len: usize) -> usize {
     let word = size_of::<usize>();
     // The header has a length of a word, and two numbers of 4 bytes.
