@@ -45,6 +45,7 @@ pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
 
 /// Runs an `async fn` as a test, on a runtime of its own. Takes the options of `main`.
 ///
+/// # Examples
 /// ```ignore
 /// #[sakia::test]
 /// async fn yields() -> std::io::Result<()> {

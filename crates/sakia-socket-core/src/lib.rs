@@ -34,7 +34,7 @@
 //! # Contents
 //! - [`ReadAhead`] and its [`ReadPlan`]: reads from memory.
 //! - [`WriteQueue`], [`WritePlan`], [`QueueLimits`]: gathered writes. A [`Fifo`] holds the bytes.
-//! - [`Events`], [`InMemory`], [`Selection`], [`Watch`], [`Trigger`]: the readiness that a program's waits report.
+//! - [`Events`], [`InMemory`], [`Selection`], [`Watch`], [`Trigger`]: readiness, of the host and in memory.
 //!
 //! # The caller
 //! This crate has the rules only. It makes no system call, takes no lock, allocates no memory and has no

@@ -80,11 +80,17 @@ impl Error {
 
     /// Returns the operation that was tried: `open`, `rename`, `connect`, `look up`, and so on. For people to
     /// read; it may be reworded.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
     /// The path it was tried with; of two, the first.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Path(path) | Object::Paths(path, _) => Some(path),
@@ -94,6 +100,20 @@ impl Error {
 
     /// The second path of operations that have one: where something was to be moved, copied or linked
     /// to.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use sakia::fs;
+    ///
+    /// # sakia::block_on(async {
+    /// let error = fs::rename("/nowhere", "/elsewhere").await.unwrap_err();
+    /// assert_eq!(error.path(), Some(Path::new("/nowhere")));
+    /// assert_eq!(error.to_path(), Some(Path::new("/elsewhere")));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn to_path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Paths(_, to) => Some(to),
@@ -103,6 +123,9 @@ impl Error {
 
     /// The addresses it was tried with, in this order. The failure is that of the last one. Empty when it
     /// was about something else, such as a name that was to be looked up.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn addresses(&self) -> &[SocketAddr] {
         match &self.0.object {
             Object::Addresses(addresses) => addresses,
@@ -119,12 +142,18 @@ impl Error {
     }
 
     /// The kind of failure.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn kind(&self) -> io::ErrorKind {
         self.0.source.kind()
     }
 
     /// The kernel's errno. `None` when the failure is not the kernel's: a path with a zero byte, time that
     /// was up, a name without addresses.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn raw_os_error(&self) -> Option<i32> {
         os_error(&self.0.source)
     }
@@ -140,6 +169,18 @@ impl Error {
     }
 
     /// Returns whether it was canceled, or the runtime has ended.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::File;
+    ///
+    /// let runtime = sakia::Runtime::new().unwrap();
+    /// let file = runtime.block_on(File::open("/dev/null")).unwrap();
+    /// drop(runtime);
+    /// // The runtime has ended, and with it all that belongs to it.
+    /// let error = sakia::block_on(file.metadata()).unwrap_err();
+    /// assert_eq!(sakia::os_error(&error), Some(libc::ECANCELED));
+    /// ```
     pub fn is_canceled(&self) -> bool {
         self.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
     }
@@ -152,6 +193,9 @@ impl Error {
 
 /// The kernel's errno, in a plain error or within one that has more to say: an [`Error`], a [`Misaligned`]
 /// transfer, or one of set-up.
+///
+/// # Examples
+/// See [`Error`](Error#examples).
 pub fn os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?;

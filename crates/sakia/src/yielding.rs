@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 /// when these have taken half a millisecond. On epoll, tasks that took some microseconds at most and then
 /// take longer may be 32 all the same.
 ///
+/// # Examples
 /// ```
 /// sakia::block_on(async {
 ///     sakia::yield_now().await;

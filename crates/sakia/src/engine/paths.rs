@@ -119,6 +119,23 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::metadata`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-paths-{}", std::process::id()));
+    /// let engine = Engine::new()?;
+    /// sakia::block_on(async {
+    ///     engine.write(&path, "hello").await?;
+    ///     assert_eq!(engine.metadata(&path).await?.len(), 5);
+    ///     assert_eq!(engine.read_to_string(&path).await?, "hello");
+    ///     assert!(engine.try_exists(&path).await?);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), true)
     }
@@ -140,6 +157,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata), and never `ENOENT`.
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`](Engine::metadata#examples).
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
         let path = path.as_ref();
         self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
@@ -149,6 +169,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::write`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`](Engine::metadata#examples).
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -164,6 +187,24 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::read_dir`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// let mut threads = engine.read_dir("/proc/self/task").wait()?;
+    /// let mut count = 0;
+    /// loop {
+    ///     let entries = sakia::block_on(threads.next_batch())?;
+    ///     if entries.is_empty() {
+    ///         break;
+    ///     }
+    ///     count += entries.len();
+    /// }
+    /// assert!(count > 1, "this thread and the engine's");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Blocking<ReadDir>> {
         let path = path.as_ref().to_owned();
         let is_remote = self.shared.mounts.may_hold(&path);
@@ -179,6 +220,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Engine`](Engine#examples).
     pub fn open(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().read(true))
     }
@@ -187,6 +231,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`File::write_at`](File::write_at#examples).
     pub fn create(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
@@ -195,6 +242,22 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    /// use sakia::fs::OpenOptions;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-open-with-{}", std::process::id()));
+    /// let engine = Engine::new()?;
+    /// let append = OpenOptions::new().append(true).create(true).clone();
+    /// let log = engine.open_with(&path, &append).wait()?;
+    /// log.write_at("one line\n", 0).wait().0?;
+    /// log.write_at("and another\n", 0).wait().0?;
+    /// assert_eq!(std::fs::read(&path)?, b"one line\nand another\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Request<Open> {
         let (path, options) = (path.as_ref().to_owned(), options.clone());
         Request::new(Open { engine: self.clone(), path, options, opened: None })
@@ -204,6 +267,16 @@ impl Engine {
     ///
     /// # Errors
     /// As `fcntl(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let program = std::fs::File::open(std::env::current_exe()?)?;
+    /// let file = Engine::new()?.adopt(program)?;
+    /// assert_eq!(file.read_at(vec![0; 3], 1).wait().1, b"ELF");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn adopt(&self, file: fs::File) -> io::Result<File> {
         File::new(self, file.into())
     }
@@ -212,6 +285,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::read`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Request`](Request#examples).
     pub fn read(&self, path: impl AsRef<Path>) -> Request<ReadFile> {
         self.read_as(path.as_ref(), Ok)
     }
@@ -220,6 +296,9 @@ impl Engine {
     ///
     /// # Errors
     /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`](Engine::metadata#examples).
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
         self.read_as(path.as_ref(), tasks::into_text)
     }
@@ -235,6 +314,9 @@ impl Engine {
 }
 
 /// Reads the entries of a directory, in the order of the file system. See [`Engine::read_dir`].
+///
+/// # Examples
+/// See [`Engine::read_dir`](Engine::read_dir#examples).
 pub struct ReadDir {
     engine: Engine,
     entries: Arc<Mutex<fs::ReadDir>>,
@@ -249,6 +331,9 @@ impl ReadDir {
     ///
     /// # Errors
     /// As `getdents(2)`. Those before the error are lost.
+    ///
+    /// # Examples
+    /// See [`Engine::read_dir`](Engine::read_dir#examples).
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
         let next = move || {

@@ -43,6 +43,9 @@ impl Activation {
     ///
     /// It removes the variables, so that processes that this one starts do not take the sockets for theirs.
     /// So call it before there are other threads, which may be looking at the environment.
+    ///
+    /// # Examples
+    /// See [`Activation`](Activation#examples).
     pub fn from_env() -> Self {
         let sockets = ListenFd::from_env();
         let names = env::var("LISTEN_FDNAMES").ok().filter(|_| sockets.len() > 0);
@@ -70,6 +73,9 @@ impl Activation {
     ///
     /// # Errors
     /// `InvalidInput`: it is no socket of TCP. It can be taken as another kind then.
+    ///
+    /// # Examples
+    /// See [`Activation`](Activation#examples).
     pub fn tcp_listener(&mut self, index: usize) -> io::Result<Option<TcpListener>> {
         self.sockets.take_tcp_listener(index)
     }

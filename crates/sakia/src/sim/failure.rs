@@ -6,6 +6,9 @@ use std::fmt;
 use super::waiters::Waiters;
 
 /// A run that failed. From [`Test::try_run`](super::Test::try_run).
+///
+/// # Examples
+/// See [`Test::try_run`](super::Test::try_run#examples).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failure {
@@ -16,6 +19,9 @@ pub struct Failure {
 }
 
 /// Why a run failed.
+///
+/// # Examples
+/// See [`Test::try_run`](super::Test::try_run#examples).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {

@@ -21,6 +21,9 @@ use rustix::process::{Resource as Rlimit, getrlimit};
 use sakia_driver::wake_all;
 
 /// A resource that a budget divides into shares.
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open files, sockets, and all else with a descriptor.
@@ -36,6 +39,15 @@ impl Resource {
 }
 
 /// The amount that a [`Budget`] has of each resource. `u64::MAX` is as good as no limit.
+///
+/// # Examples
+/// ```
+/// use sakia::{Budget, Limits, Resource};
+///
+/// let limits = Limits::new().descriptors(100).bytes(1 << 30);
+/// assert_eq!(limits.operations, u64::MAX);
+/// assert_eq!(Budget::new(limits).total(Resource::Bytes), 1 << 30);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -55,11 +67,23 @@ impl Default for Limits {
 
 impl Limits {
     /// No limits.
+    ///
+    /// # Examples
+    /// See [`Limits`](Limits#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the amounts that the process may still use, now: see [`Budget::from_limits`].
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{Budget, Limits};
+    ///
+    /// // As much as the process may have, but for the number of operations.
+    /// let budget = Budget::new(Limits::of_process().operations(256));
+    /// assert!(budget.total(sakia::Resource::Descriptors) > 0);
+    /// ```
     pub fn of_process() -> Self {
         Self {
             descriptors: free_descriptors(),
@@ -69,6 +93,9 @@ impl Limits {
     }
 
     /// With this many descriptors.
+    ///
+    /// # Examples
+    /// See [`Limits`](Limits#examples).
     #[must_use]
     pub fn descriptors(self, descriptors: u64) -> Self {
         Self { descriptors, ..self }
@@ -190,6 +217,9 @@ impl State {
 
 impl Budget {
     /// A budget of that much. Each resource has at least 1, so that work goes on one by one.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn new(limits: Limits) -> Self {
         let pools = Resource::ALL.map(|resource| Pool::new(limits.of(resource)));
         Self { pools: Arc::new(pools) }
@@ -203,6 +233,20 @@ impl Budget {
     /// - operations: no limit, since each thread's engine admits its own.
     ///
     /// Without `/proc` it assumes that half of the descriptors are open, and does not limit bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{Budget, Resource};
+    ///
+    /// # sakia::block_on(async {
+    /// let budget = Budget::from_limits();
+    /// let permit = budget.acquire(Resource::Descriptors, 2).await;
+    /// assert_eq!(permit.amount(), 2);
+    /// let file = std::fs::File::open("/dev/null");
+    /// # assert!(file.is_ok());
+    /// drop((file, permit));
+    /// # });
+    /// ```
     pub fn from_limits() -> Self {
         Self::new(Limits::of_process())
     }
@@ -213,6 +257,9 @@ impl Budget {
     }
 
     /// Returns the amount that no permit holds at the moment.
+    ///
+    /// # Examples
+    /// See [`Permit::shrink_to`](Permit::shrink_to#examples).
     pub fn available(&self, resource: Resource) -> u64 {
         self.pool(resource).lock().free
     }
@@ -230,6 +277,9 @@ impl Budget {
     /// runs alone.
     ///
     /// The place in line is taken by the first poll, and lost when the future is dropped.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn acquire(&self, resource: Resource, amount: u64) -> Acquire {
         let amount = self.clamp(resource, amount);
         Acquire { budget: self.clone(), resource, amount, ticket: None }
@@ -237,6 +287,9 @@ impl Budget {
 
     /// Takes `amount` of a resource if it is free and no request waits; as [`acquire`](Self::acquire)
     /// otherwise.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn try_acquire(&self, resource: Resource, amount: u64) -> Option<Permit> {
         let amount = self.clamp(resource, amount);
         let is_taken = self.pool(resource).lock().try_take(amount);
@@ -261,6 +314,9 @@ impl fmt::Debug for Budget {
 }
 
 /// Waits for a share of a [`Budget`]. From [`Budget::acquire`].
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire {
     budget: Budget,
@@ -328,6 +384,9 @@ impl fmt::Debug for Acquire {
 }
 
 /// A share of a [`Budget`], given back when dropped. Any thread may do that.
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[must_use = "dropping the permit gives its share back"]
 pub struct Permit {
     budget: Budget,
@@ -348,6 +407,7 @@ impl Permit {
 
     /// Gives all but `amount` back, if it is more.
     ///
+    /// # Examples
     /// ```
     /// use sakia::{Budget, Limits, Resource};
     ///

@@ -9,6 +9,24 @@ use crate::executor::current;
 ///
 /// Runtimes with a real clock share it, on all their threads. Virtual clocks begin at zero and are
 /// each on their own: to compare their instants with others has no meaning.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{Instant, sleep};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let begin = Instant::now();
+///     let deadline = begin + Duration::from_secs(10);
+///     sleep(Duration::from_secs(4)).await;
+///     assert_eq!(begin.elapsed(), Duration::from_secs(4));
+///     assert_eq!(deadline - Instant::now(), Duration::from_secs(6));
+///     assert_eq!(begin.checked_duration_since(deadline), None);
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     /// Since the clock's zero.
@@ -19,6 +37,9 @@ pub struct Instant {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`Instant`](Instant#examples).
 pub fn now() -> Instant {
     Instant::now()
 }
@@ -36,26 +57,53 @@ impl Instant {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn elapsed(&self) -> Duration {
         Self::now().duration_since(*self)
     }
 
     /// The time since `earlier`; zero if that is later.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn duration_since(&self, earlier: Self) -> Duration {
         self.since.saturating_sub(earlier.since)
     }
 
     /// The time since `earlier`, unless that is later.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
         self.since.checked_sub(earlier.since)
     }
 
     /// The moment `duration` later, if the clock can show it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::time::now;
+    ///
+    /// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+    /// runtime.block_on(async {
+    ///     let second = Duration::from_secs(1);
+    ///     assert!(now().checked_sub(second).is_none(), "a virtual clock begins at zero");
+    ///     assert!((now() + second).checked_add(Duration::MAX).is_none());
+    /// });
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
         self.since.checked_add(duration).map(|since| Self { since })
     }
 
     /// The moment `duration` earlier, if the clock can show it.
+    ///
+    /// # Examples
+    /// See [`Instant::checked_add`](Instant::checked_add#examples).
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
         self.since.checked_sub(duration).map(|since| Self { since })
     }
