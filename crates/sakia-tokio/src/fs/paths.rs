@@ -137,6 +137,23 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Re
 ///
 /// # Errors
 /// As [`std::fs::copy`].
+///
+/// # Examples
+/// ```
+/// use sakia_tokio::fs;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("sakia-tokio-copy-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let (from, to) = (dir.join("from"), dir.join("to"));
+/// fs::write(&from, "contents").await?;
+/// assert_eq!(fs::copy(&from, &to).await?, 8);
+/// assert_eq!(fs::read(&to).await?, b"contents");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok(())
+/// # }
+/// ```
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let paths = [from.as_ref().to_owned(), to.as_ref().to_owned()];
     opening(paths, true, |[from, to]| std::fs::copy(from, to)).await
