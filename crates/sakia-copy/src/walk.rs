@@ -136,7 +136,7 @@ impl Entry<'_> {
     /// Returns whether it is a directory.
     ///
     /// # Examples
-    /// See [`Entry::path`](Entry::path#examples).
+    /// See [`Entry::path`].
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }

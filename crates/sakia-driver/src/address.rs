@@ -24,7 +24,7 @@ const PATH_AT: usize = 2;
 /// The address family of a socket: one of the kernel's `AF_*`.
 ///
 /// # Examples
-/// See [`Handle::accept`](crate::Handle::accept#examples).
+/// See [`Handle::accept`](crate::Handle::accept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u16);
 
@@ -46,7 +46,7 @@ impl Domain {
 /// The kind of a socket: one of the kernel's `SOCK_*`.
 ///
 /// # Examples
-/// See [`Handle::accept`](crate::Handle::accept#examples).
+/// See [`Handle::accept`](crate::Handle::accept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketType(pub u32);
 
@@ -65,7 +65,7 @@ impl SocketType {
 /// The process at the other end of a socket within the machine, as it was when they were connected.
 ///
 /// # Examples
-/// See [`Handle::socket_pair`](crate::Handle::socket_pair#examples).
+/// See [`Handle::socket_pair`](crate::Handle::socket_pair).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Its number; 0 if it has none here, being outside of this process's namespace.
@@ -79,7 +79,7 @@ pub struct Credentials {
 /// The directions of a connection to end: the kernel's `SHUT_*`.
 ///
 /// # Examples
-/// See [`Handle::socket_pair`](crate::Handle::socket_pair#examples).
+/// See [`Handle::socket_pair`](crate::Handle::socket_pair).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
     /// Nothing more is received: receives that wait bring 0.
@@ -188,7 +188,7 @@ impl SocketAddress {
     /// The address family; [`Domain::UNSPECIFIED`] if the kernel told none.
     ///
     /// # Examples
-    /// See [`SocketAddress::abstract_name`](SocketAddress::abstract_name#examples).
+    /// See [`SocketAddress::abstract_name`].
     pub fn domain(&self) -> Domain {
         Domain(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
@@ -228,7 +228,7 @@ impl SocketAddress {
     /// The name of a socket in the abstract name space.
     ///
     /// # Examples
-    /// See [`SocketAddress::abstract_name`](SocketAddress::abstract_name#examples).
+    /// See [`SocketAddress::abstract_name`].
     pub fn name(&self) -> Option<&[u8]> {
         self.unix_part()?.strip_prefix(b"\0")
     }

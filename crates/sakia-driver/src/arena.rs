@@ -15,7 +15,7 @@ use crate::buf::{IoBufMut, Slice};
 /// block are gone; never, if the driver had to give up on an operation that uses a block.
 ///
 /// # Examples
-/// See [`Handle::register_arena`](crate::Handle::register_arena#examples).
+/// See [`Handle::register_arena`](crate::Handle::register_arena).
 #[derive(Clone, Debug)]
 pub struct Arena {
     memory: Rc<Memory>,
@@ -62,7 +62,7 @@ impl Arena {
     /// Returns a free block, or `None` when all are in use. It still holds the bytes of its last user.
     ///
     /// # Examples
-    /// See [`Handle::register_arena`](crate::Handle::register_arena#examples).
+    /// See [`Handle::register_arena`](crate::Handle::register_arena).
     pub fn block(&self) -> Option<FixedBuf> {
         let index = self.memory.free.borrow_mut().pop()?;
         Some(FixedBuf { memory: Rc::clone(&self.memory), index })
@@ -110,7 +110,7 @@ impl Drop for Memory {
 /// One block of an [`Arena`]. Goes back to it when dropped.
 ///
 /// # Examples
-/// See [`Handle::register_arena`](crate::Handle::register_arena#examples).
+/// See [`Handle::register_arena`](crate::Handle::register_arena).
 #[derive(Debug)]
 pub struct FixedBuf {
     memory: Rc<Memory>,

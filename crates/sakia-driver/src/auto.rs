@@ -166,7 +166,7 @@ impl std::error::Error for NoBackend {
 /// One of the backends. Each call costs a branch more than on the backend itself.
 ///
 /// # Examples
-/// See [`Driver`](Driver#examples).
+/// See [`Driver`](crate::Driver#examples).
 #[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
 #[non_exhaustive]

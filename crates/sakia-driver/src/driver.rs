@@ -71,7 +71,7 @@ pub struct Driver {
 /// The outcome of a driver's end.
 ///
 /// # Examples
-/// See [`Driver::shutdown`](Driver::shutdown#examples).
+/// See [`Driver::shutdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Drained {
@@ -286,7 +286,7 @@ impl Driver {
     /// Makes that descriptor unreadable until something comes again. Before the turn, not after.
     ///
     /// # Examples
-    /// See [`Driver::pollable`](Driver::pollable#examples).
+    /// See [`Driver::pollable`].
     pub fn clear_readiness(&self) {
         self.handle.shared.core.borrow_mut().backend.clear_readiness();
     }

@@ -548,7 +548,7 @@ impl Fd {
     /// call of its own.
     ///
     /// # Examples
-    /// See [`Fd::kind`](Fd::kind#examples).
+    /// See [`Fd::kind`].
     pub fn first_size(&self) -> Option<u64> {
         self.kind();
         self.inner.size.get()

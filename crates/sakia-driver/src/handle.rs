@@ -122,7 +122,7 @@ impl Handle {
     /// A handle that makes no plain calls, but puts all that it starts into the queue.
     ///
     /// # Examples
-    /// See [`Handle::set_bypass`](Handle::set_bypass#examples).
+    /// See [`Handle::set_bypass`].
     #[must_use]
     pub fn without_bypass(&self) -> Self {
         Self { queues_all: true, ..self.clone() }
@@ -262,7 +262,7 @@ impl Handle {
     /// Returns whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
     ///
     /// # Examples
-    /// See [`Handle::next_turn`](Handle::next_turn#examples).
+    /// See [`Handle::next_turn`].
     pub fn has_inline_budget(&self) -> bool {
         self.shared.core.borrow_mut().has_inline_budget()
     }
@@ -475,7 +475,7 @@ impl<O: Operation> Op<O> {
     /// loops without wakers. `u64::MAX` stands for no token.
     ///
     /// # Examples
-    /// See [`Driver::next_done`](crate::Driver::next_done#examples).
+    /// See [`Driver::next_done`](crate::Driver::next_done).
     #[inline(always)]
     pub fn set_token(&mut self, token: u64) {
         if let Some((shared, slot)) = self.parts() {

@@ -10,7 +10,7 @@ use crate::slab::{SlotRef, State, flag};
 /// The stage of an operation.
 ///
 /// # Examples
-/// See [`Handle::operations`](crate::Handle::operations#examples).
+/// See [`Handle::operations`](crate::Handle::operations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -29,7 +29,7 @@ pub enum Stage {
 /// An operation that has a slot. From [`Handle::operations`](crate::Handle::operations).
 ///
 /// # Examples
-/// See [`Handle::operations`](crate::Handle::operations#examples).
+/// See [`Handle::operations`](crate::Handle::operations).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveOperation {

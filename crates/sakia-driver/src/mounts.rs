@@ -104,7 +104,7 @@ impl MountTable {
     /// The mount with this number.
     ///
     /// # Examples
-    /// See [`MountTable::read`](MountTable::read#examples).
+    /// See [`MountTable::read`].
     pub fn find_by_id(&self, id: u64) -> Option<&MountEntry> {
         self.entries.iter().find(|entry| entry.id == id)
     }
@@ -190,7 +190,7 @@ impl MountEntry {
     /// Returns whether another machine or process serves the file system, and may never answer.
     ///
     /// # Examples
-    /// See [`MountTable::read`](MountTable::read#examples).
+    /// See [`MountTable::read`].
     pub fn is_remote(&self) -> bool {
         is_remote(&self.file_system)
     }

@@ -14,7 +14,7 @@ use crate::driver::Driver;
 /// state.
 ///
 /// # Examples
-/// See [`Driver::watch`](crate::Driver::watch#examples).
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -26,7 +26,7 @@ impl Observer {
     /// same.
     ///
     /// # Examples
-    /// See [`Driver::watch`](crate::Driver::watch#examples).
+    /// See [`Driver::watch`](crate::Driver::watch).
     pub fn operations(&self) -> Vec<ObservedOperation> {
         self.board.operations().0
     }
@@ -104,7 +104,7 @@ impl Driver {
     /// called before and after a turn.
     ///
     /// # Examples
-    /// See [`Driver::watch`](crate::Driver::watch#examples).
+    /// See [`Driver::watch`](crate::Driver::watch).
     pub fn publish(&self) {
         self.handle().shared.core.borrow_mut().publish();
     }

@@ -3,7 +3,8 @@
 //! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it.
 //!
 //! # Examples
-//! ```ignore (needs the crate `sakia`, whose first page has one that runs)
+//! It needs the crate `sakia`, whose first page has one that runs as a test:
+//! ```ignore
 //! #[sakia::main]
 //! async fn main() -> std::io::Result<()> {
 //!     let bytes = sakia::fs::read("Cargo.toml").await?;

@@ -186,7 +186,7 @@ impl<H: Host> fmt::Debug for DisabledRing<H> {
 /// The position of an entry in the submission queue; for [`Ring::make_nop`].
 ///
 /// # Examples
-/// See [`Ring::make_nop`](Ring::make_nop#examples).
+/// See [`Ring::make_nop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position(u32);
 
@@ -207,7 +207,7 @@ impl Position {
 /// The outcome of one enter.
 ///
 /// # Examples
-/// See [`Ring::enter`](Ring::enter#examples).
+/// See [`Ring::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// The number of entries that the kernel consumed.
@@ -271,7 +271,7 @@ impl<H: Host> Ring<H> {
     /// Returns the number of entries pushed and not yet consumed by the kernel.
     ///
     /// # Examples
-    /// See [`Ring::push`](Ring::push#examples).
+    /// See [`Ring::push`].
     #[inline(always)]
     pub fn sq_pending(&self) -> u32 {
         self.parts.queues.pending()
@@ -280,7 +280,7 @@ impl<H: Host> Ring<H> {
     /// Returns the number of entries that can be pushed before the next submit.
     ///
     /// # Examples
-    /// See [`Ring::push`](Ring::push#examples).
+    /// See [`Ring::push`].
     #[inline(always)]
     pub fn sq_space(&self) -> u32 {
         self.parts.queues.sq_entries() - self.parts.queues.pending()
@@ -353,7 +353,7 @@ impl<H: Host> Ring<H> {
     /// As [`enter`](Ring::enter), and in a forked child.
     ///
     /// # Examples
-    /// See [`Ring::push`](Ring::push#examples).
+    /// See [`Ring::push`].
     pub fn submit(&mut self) -> io::Result<u32> {
         self.parts.check_process()?;
         // SAFETY: `push` got the promise that the entries' memory stays valid; no argument.
@@ -461,7 +461,7 @@ impl<H: Host> Ring<H> {
     /// Returns the number of completions that can be reaped now; 0 in a forked child.
     ///
     /// # Examples
-    /// See [`Ring::enter`](Ring::enter#examples).
+    /// See [`Ring::enter`].
     #[inline(always)]
     pub fn cq_ready(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.ready() } else { 0 }
@@ -471,7 +471,7 @@ impl<H: Host> Ring<H> {
     /// Returns their number; 0 in a forked child.
     ///
     /// # Examples
-    /// See [`Ring::enter`](Ring::enter#examples).
+    /// See [`Ring::enter`].
     #[inline(always)]
     pub fn reap(&mut self, out: &mut [Cqe]) -> usize {
         if self.parts.sentinel.is_intact() { self.parts.queues.copy_out(out) } else { 0 }

@@ -332,7 +332,7 @@ pub(crate) fn queue_sizes(sq_entries: u32, cq_entries: u32) -> (u32, u32) {
 /// `IORING_REGISTER_RESTRICTIONS`.
 ///
 /// # Examples
-/// See [`Builder::restrict`](Builder::restrict#examples).
+/// See [`Builder::restrict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restriction {

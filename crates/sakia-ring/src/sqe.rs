@@ -326,7 +326,7 @@ impl Sqe {
     /// Marks `fd` as the index of a registered file.
     ///
     /// # Examples
-    /// See [`Ring::register_files`](crate::Ring::register_files#examples).
+    /// See [`Ring::register_files`](crate::Ring::register_files).
     #[doc(alias = "IOSQE_FIXED_FILE")]
     #[inline(always)]
     #[must_use]
@@ -351,7 +351,7 @@ impl Sqe {
     /// Does nothing, and completes with 0. Since 5.1.
     ///
     /// # Examples
-    /// See [`Ring::enter`](crate::Ring::enter#examples).
+    /// See [`Ring::enter`](crate::Ring::enter).
     #[doc(alias = "io_uring_prep_nop")]
     #[inline(always)]
     pub const fn nop() -> Self {

@@ -5,7 +5,7 @@ use rustix::net::SocketAddrAny;
 /// The result of [`Host::receive`](crate::Host::receive).
 ///
 /// # Examples
-/// See [`Socket::send_to`](crate::Socket::send_to#examples).
+/// See [`Socket::send_to`](crate::Socket::send_to).
 #[derive(Debug)]
 pub struct Received {
     /// The number of bytes.
@@ -19,7 +19,7 @@ pub struct Received {
 /// A control message that was received.
 ///
 /// # Examples
-/// See [`Socket::send_message`](crate::Socket::send_message#examples).
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Control<F> {
@@ -41,7 +41,7 @@ pub enum Control<F> {
 /// The result of [`Socket::recv_message`](crate::Socket::recv_message).
 ///
 /// # Examples
-/// See [`Socket::send_message`](crate::Socket::send_message#examples).
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Debug)]
 pub struct ReceivedMessage<F> {
     /// Its bytes, flags and sender.
@@ -59,7 +59,7 @@ impl<F> From<Received> for ReceivedMessage<F> {
 /// A control message to send.
 ///
 /// # Examples
-/// See [`Socket::send_message`](crate::Socket::send_message#examples).
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SendControl<'a, F> {
@@ -96,7 +96,7 @@ pub struct Credentials {
 /// for credentials.
 ///
 /// # Examples
-/// See [`Socket::send_message`](crate::Socket::send_message#examples).
+/// See [`Socket::send_message`](crate::Socket::send_message).
 pub const fn control_space(len: usize) -> usize {
     let word = size_of::<usize>();
     // The header has a length of a word, and two numbers of 4 bytes.

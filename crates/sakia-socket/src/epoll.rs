@@ -161,7 +161,7 @@ impl<H: Host> Epoll<H> {
     /// - Otherwise those of the call.
     ///
     /// # Examples
-    /// See [`Epoll::modify`](Epoll::modify#examples).
+    /// See [`Epoll::modify`].
     #[doc(alias = "EPOLL_CTL_DEL")]
     pub fn remove<'a>(&self, file: impl Into<Pollable<'a, H>>) -> Result<(), Errno> {
         let file = file.into();

@@ -140,7 +140,7 @@ impl<H: Host> Layer<H> {
     /// call that this library does not make, and before it exits.
     ///
     /// # Examples
-    /// See [`Socket::flush`](crate::Socket::flush#examples).
+    /// See [`Socket::flush`](crate::Socket::flush).
     pub fn flush(&self) {
         self.shared.wait_began();
         self.shared.pump.send_all(&*self.shared.host, Occasion::Flush);

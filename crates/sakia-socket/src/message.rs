@@ -20,7 +20,7 @@ impl<H: Host> Socket<H> {
     /// Those of the call.
     ///
     /// # Examples
-    /// See [`Socket::send_vectored`](Socket::send_vectored#examples).
+    /// See [`Socket::send_vectored`].
     pub fn recv_vectored(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -67,7 +67,7 @@ impl<H: Host> Socket<H> {
     /// Those of the call.
     ///
     /// # Examples
-    /// See [`Socket::send_message`](Socket::send_message#examples).
+    /// See [`Socket::send_message`].
     pub fn recv_message(
         &self,
         buffers: &mut [IoSliceMut<'_>],

@@ -52,7 +52,7 @@ impl<H: Host> Socket<H> {
     /// Those of the call. `ECONNRESET` if the host's answer has no such form.
     ///
     /// # Examples
-    /// See [`Socket::set_option`](Socket::set_option#examples).
+    /// See [`Socket::set_option`].
     pub fn option<T: OptionValue>(&self, option: SocketOption<T>) -> Result<T, Errno> {
         let mut bytes = [0; 2 * WORD];
         let count = self.option_raw(option.level, option.name, &mut bytes)?;

@@ -154,7 +154,7 @@ impl<H: Host> Socket<H> {
     /// Those of the call.
     ///
     /// # Examples
-    /// See [`Socket::send_to`](Socket::send_to#examples).
+    /// See [`Socket::send_to`].
     pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
         self.open.receive_from(&mut [IoSliceMut::new(buffer)], flags)
     }
@@ -273,7 +273,7 @@ impl<H: Host> Socket<H> {
     /// `fcntl(F_GETFL)`: returns true with `O_NONBLOCK`.
     ///
     /// # Examples
-    /// See [`Socket::set_nonblocking`](Socket::set_nonblocking#examples).
+    /// See [`Socket::set_nonblocking`].
     pub fn is_nonblocking(&self) -> bool {
         self.open.is_nonblocking(false)
     }
@@ -314,7 +314,7 @@ impl<H: Host> Socket<H> {
     /// Returns the number of bytes that are delayed.
     ///
     /// # Examples
-    /// See [`Socket::flush`](Socket::flush#examples).
+    /// See [`Socket::flush`].
     pub fn delayed(&self) -> usize {
         self.open.delayed()
     }

@@ -199,7 +199,7 @@ impl Builder {
     /// [`warnings`](Builder::warnings) switch it on, too.
     ///
     /// # Examples
-    /// See [`Runtime::inspect`](Runtime::inspect#examples).
+    /// See [`Runtime::inspect`].
     #[must_use]
     pub fn inspection(mut self, inspection: bool) -> Self {
         self.watching.inspection = Some(inspection);
@@ -223,7 +223,7 @@ impl Builder {
     /// It costs two readings of the clock per operation, and for each thread 36 KiB per kind of operation.
     ///
     /// # Examples
-    /// See [`Runtime::metrics`](Runtime::metrics#examples).
+    /// See [`Runtime::metrics`].
     #[must_use]
     pub fn latencies(mut self, latencies: bool) -> Self {
         self.watching.latencies = Some(latencies);
@@ -727,7 +727,7 @@ impl Runtime {
     /// Those of them that the kernel, or a thread that stands for it, has or will have.
     ///
     /// # Examples
-    /// See [`Runtime::live_operations`](Runtime::live_operations#examples).
+    /// See [`Runtime::live_operations`].
     pub fn in_flight(&self) -> u32 {
         self.local.driver.in_flight()
     }
@@ -892,7 +892,7 @@ impl Runtime {
     /// [warn](Builder::warnings) of; `None` without timers.
     ///
     /// # Examples
-    /// See [`Runtime::pollable`](Runtime::pollable#examples).
+    /// See [`Runtime::pollable`].
     pub fn next_timer(&self) -> Option<Duration> {
         let observed = self.local.observed();
         let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));

@@ -132,7 +132,7 @@ impl Shutdown {
     /// Returns whether the end was asked for.
     ///
     /// # Examples
-    /// See [`Shutdown::trigger`](Shutdown::trigger#examples).
+    /// See [`Shutdown::trigger`].
     pub fn is_requested(&self) -> bool {
         self.inner.token.is_canceled()
     }

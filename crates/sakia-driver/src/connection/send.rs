@@ -144,7 +144,7 @@ impl Connection {
     /// waits for. Otherwise as [`send`](Connection::send); `EINTR` too.
     ///
     /// # Examples
-    /// See [`Connection::try_recv`](Connection::try_recv#examples).
+    /// See [`Connection::try_recv`].
     pub fn try_send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.is_sending() {
             return Err(Errno::AGAIN.into());

@@ -149,7 +149,7 @@ impl Handle {
     /// Sets the permissions of an open file. See [`chmod`](Handle::chmod).
     ///
     /// # Examples
-    /// See [`Handle::chmod`](Handle::chmod#examples).
+    /// See [`Handle::chmod`].
     #[doc(alias = "fchmod")]
     pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod> {
         self.start(Chmod { at: self.at_fd(fd), mode, flags: 0 })

@@ -69,7 +69,7 @@ impl Handle {
     /// operations that may still use it.
     ///
     /// # Examples
-    /// See [`Handle::open`](Handle::open#examples).
+    /// See [`Handle::open`].
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.

@@ -56,7 +56,7 @@ impl Handle {
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
     ///
     /// # Examples
-    /// See [`Handle::write`](Handle::write#examples).
+    /// See [`Handle::write`].
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.

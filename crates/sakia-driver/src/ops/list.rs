@@ -143,7 +143,7 @@ impl EntryKind {
 /// An entry of a directory.
 ///
 /// # Examples
-/// See [`Handle::read_directory`](Handle::read_directory#examples).
+/// See [`Handle::read_directory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectoryEntry<'a> {
@@ -162,7 +162,7 @@ pub struct DirectoryEntry<'a> {
 /// It ends at the end of the bytes, and before an incomplete record.
 ///
 /// # Examples
-/// See [`Handle::read_directory`](Handle::read_directory#examples).
+/// See [`Handle::read_directory`].
 #[derive(Clone, Debug)]
 pub struct DirectoryEntries<'a> {
     rest: &'a [u8],

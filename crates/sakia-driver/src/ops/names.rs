@@ -115,7 +115,7 @@ impl Handle {
     /// - `ENOENT`: there is no such name. Otherwise as `unlinkat(2)`.
     ///
     /// # Examples
-    /// See [`Handle::mkdir`](Handle::mkdir#examples).
+    /// See [`Handle::mkdir`].
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
@@ -137,7 +137,7 @@ impl Handle {
     /// - `ENOENT`: there is no such name. Otherwise as `renameat2(2)`.
     ///
     /// # Examples
-    /// See [`Handle::mkdir`](Handle::mkdir#examples).
+    /// See [`Handle::mkdir`].
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_renameat(3)`.
@@ -254,7 +254,7 @@ impl Handle {
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `readlinkat(2)`.
     ///
     /// # Examples
-    /// See [`Handle::symlink`](Handle::symlink#examples).
+    /// See [`Handle::symlink`].
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.

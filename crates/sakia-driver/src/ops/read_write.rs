@@ -124,7 +124,7 @@ impl Handle {
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
     ///
     /// # Examples
-    /// See [`Handle::register_arena`](Handle::register_arena#examples).
+    /// See [`Handle::register_arena`].
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
@@ -234,7 +234,7 @@ impl Handle {
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
     ///
     /// # Examples
-    /// See [`Handle::register_arena`](Handle::register_arena#examples).
+    /// See [`Handle::register_arena`].
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.

@@ -38,7 +38,7 @@ use crate::sys::{abi, register};
 /// Flags of [`Handle::splice`].
 ///
 /// # Examples
-/// See [`Handle::splice`](Handle::splice#examples).
+/// See [`Handle::splice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpliceFlags(pub u32);
 

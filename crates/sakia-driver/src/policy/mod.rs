@@ -34,7 +34,7 @@ use crate::counters::OpKind;
 /// The choice between plain calls and the queue.
 ///
 /// # Examples
-/// See [`Handle::set_bypass`](crate::Handle::set_bypass#examples).
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
@@ -48,7 +48,7 @@ pub enum Bypass {
 /// The first attempt at operations of one kind.
 ///
 /// # Examples
-/// See [`Handle::set_bypass`](crate::Handle::set_bypass#examples).
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// A plain call is tried before the queue.
@@ -74,7 +74,7 @@ impl Rule {
 /// A rule for each kind of operation.
 ///
 /// # Examples
-/// See [`Handle::set_bypass`](crate::Handle::set_bypass#examples).
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rules {
     by_kind: [Rule; OpKind::COUNT],
@@ -124,7 +124,7 @@ impl Rules {
     /// Returns the rule for one kind.
     ///
     /// # Examples
-    /// See [`Rules::with`](Rules::with#examples).
+    /// See [`Rules::with`].
     #[inline(always)]
     pub fn of(&self, kind: OpKind) -> Rule {
         self.by_kind[kind as usize]

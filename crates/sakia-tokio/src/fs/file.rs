@@ -229,7 +229,7 @@ impl File {
     /// As [`sync_all`](File::sync_all).
     ///
     /// # Examples
-    /// See [`File::sync_all`](File::sync_all#examples).
+    /// See [`File::sync_all`].
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         self.after_write(|std| std.sync_data()).await
@@ -271,7 +271,7 @@ impl File {
     /// As `fstat(2)`.
     ///
     /// # Examples
-    /// See [`File::set_len`](File::set_len#examples).
+    /// See [`File::set_len`].
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
         if self.handle.lane() == Lane::Narrow {
@@ -317,7 +317,7 @@ impl File {
     /// Returns the file, after the write in flight, at its position.
     ///
     /// # Examples
-    /// See [`File::from_std`](File::from_std#examples).
+    /// See [`File::from_std`].
     pub async fn into_std(mut self) -> std::fs::File {
         // An unread rest without a position to restore is lost without an error.
         self.inner.get_mut().settle(&self.handle.std).await.ok();
@@ -428,7 +428,7 @@ impl File {
     /// As [`set_times`](File::set_times).
     ///
     /// # Examples
-    /// See [`File::set_times`](File::set_times#examples).
+    /// See [`File::set_times`].
     pub async fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
@@ -463,7 +463,7 @@ impl File {
     /// Returns the limit of bytes that one operation reads or writes.
     ///
     /// # Examples
-    /// See [`File::set_max_buf_size`](File::set_max_buf_size#examples).
+    /// See [`File::set_max_buf_size`].
     pub fn max_buf_size(&self) -> usize {
         self.max_buf_size
     }

@@ -222,7 +222,7 @@ impl File {
     /// As [`try_read_at`](File::try_read_at), at the file's position, which moves.
     ///
     /// # Examples
-    /// See [`File::try_read_at`](File::try_read_at#examples).
+    /// See [`File::try_read_at`].
     pub fn try_read(&self, buf: &mut [u8]) -> Option<io::Result<usize>> {
         self.try_read_from(buf, None)
     }
@@ -268,7 +268,7 @@ impl File {
     /// As [`try_write_at`](File::try_write_at), at the file's position, which moves.
     ///
     /// # Examples
-    /// See [`File::try_write_at`](File::try_write_at#examples).
+    /// See [`File::try_write_at`].
     pub fn try_write(&self, buf: &[u8]) -> Option<io::Result<usize>> {
         self.try_write_to(buf, None)
     }
@@ -403,7 +403,7 @@ impl File {
     /// As [`write_at`](File::write_at).
     ///
     /// # Examples
-    /// See [`File::read_vectored_at`](File::read_vectored_at#examples).
+    /// See [`File::read_vectored_at`].
     #[doc(alias = "pwritev")]
     pub fn write_vectored_at<T: IoBuf + Send>(
         &self,
@@ -451,7 +451,7 @@ impl File {
     /// as `fsync(2)`.
     ///
     /// # Examples
-    /// See [`File::write_at`](File::write_at#examples).
+    /// See [`File::write_at`].
     #[doc(alias = "fsync")]
     pub fn sync_all(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: false })
@@ -463,7 +463,7 @@ impl File {
     /// As [`sync_all`](File::sync_all).
     ///
     /// # Examples
-    /// See [`File::write_at`](File::write_at#examples).
+    /// See [`File::write_at`].
     #[doc(alias = "fdatasync")]
     pub fn sync_data(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: true })
@@ -475,7 +475,7 @@ impl File {
     /// `EMFILE`: no descriptor left to ask with. Otherwise as `statx(2)`.
     ///
     /// # Examples
-    /// See [`File::write_at`](File::write_at#examples).
+    /// See [`File::write_at`].
     pub fn metadata(&self) -> Request<Blocking<std::fs::Metadata>> {
         self.on_file(|file| file.metadata(), true)
     }

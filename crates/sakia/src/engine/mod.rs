@@ -230,7 +230,7 @@ impl Engine {
     /// Returns the backend that its threads use, and the reason.
     ///
     /// # Examples
-    /// See [`Runtime::choice`](crate::Runtime::choice#examples).
+    /// See [`Runtime::choice`](crate::Runtime::choice).
     pub fn choice(&self) -> &Choice {
         &self.shared.choice
     }
@@ -256,7 +256,7 @@ impl Engine {
     /// `ECANCELED`: the engine was stopped.
     ///
     /// # Examples
-    /// See [`Builder::build_engine`](Builder::build_engine#examples).
+    /// See [`Builder::build_engine`].
     pub fn counters(&self) -> Request<Work<Vec<Counters>>> {
         let remotes = Arc::clone(&self.shared.remotes);
         self.run(move || async move {
@@ -363,7 +363,7 @@ impl Engine {
     /// have ended. Files stay open, and can be read and written by [`wait`](Request::wait).
     ///
     /// # Examples
-    /// See [`Engine::stop_and_wait`](Engine::stop_and_wait#examples).
+    /// See [`Engine::stop_and_wait`].
     pub async fn stop(&self) {
         self.shared.gate.stop().await;
     }

@@ -159,7 +159,7 @@ impl Engine {
     /// As [`metadata`](Engine::metadata), and never `ENOENT`.
     ///
     /// # Examples
-    /// See [`Engine::metadata`](Engine::metadata#examples).
+    /// See [`Engine::metadata`].
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
         let path = path.as_ref();
         self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
@@ -171,7 +171,7 @@ impl Engine {
     /// As [`std::fs::write`]; it names the path. `ECANCELED`: the engine was stopped.
     ///
     /// # Examples
-    /// See [`Engine::metadata`](Engine::metadata#examples).
+    /// See [`Engine::metadata`].
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -233,7 +233,7 @@ impl Engine {
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
     ///
     /// # Examples
-    /// See [`File::write_at`](File::write_at#examples).
+    /// See [`File::write_at`].
     pub fn create(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
@@ -298,7 +298,7 @@ impl Engine {
     /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
     ///
     /// # Examples
-    /// See [`Engine::metadata`](Engine::metadata#examples).
+    /// See [`Engine::metadata`].
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
         self.read_as(path.as_ref(), tasks::into_text)
     }
@@ -316,7 +316,7 @@ impl Engine {
 /// Reads the entries of a directory, in the order of the file system. See [`Engine::read_dir`].
 ///
 /// # Examples
-/// See [`Engine::read_dir`](Engine::read_dir#examples).
+/// See [`Engine::read_dir`].
 pub struct ReadDir {
     engine: Engine,
     entries: Arc<Mutex<fs::ReadDir>>,
@@ -333,7 +333,7 @@ impl ReadDir {
     /// As `getdents(2)`. Those before the error are lost.
     ///
     /// # Examples
-    /// See [`Engine::read_dir`](Engine::read_dir#examples).
+    /// See [`Engine::read_dir`].
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
         let next = move || {

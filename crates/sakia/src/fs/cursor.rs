@@ -101,7 +101,7 @@ impl File {
     /// As for [`read_to_end_at`](File::read_to_end_at).
     ///
     /// # Examples
-    /// See [`File::read`](File::read#examples).
+    /// See [`File::read`].
     pub async fn read_to_end(&mut self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
         if self.is_stream() {
             return read_to_end(self, buf, CURRENT_POSITION, None).await;
@@ -121,7 +121,7 @@ impl File {
     /// As for [`write_at`](File::write_at), but for the first.
     ///
     /// # Examples
-    /// See [`File::write_at`](File::write_at#examples).
+    /// See [`File::write_at`].
     pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         self.write_next(buf).await
     }
@@ -154,7 +154,7 @@ impl File {
     /// As for [`write_all_at`](File::write_all_at), but for the first.
     ///
     /// # Examples
-    /// See [`File::read`](File::read#examples).
+    /// See [`File::read`].
     pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
         if self.direct.is_some() && !self.is_stream() && !self.appends {
             let (at, len) = (self.position.get(), buf.bytes_len() as u64);
@@ -174,7 +174,7 @@ impl File {
     /// - `ESPIPE`: a file without positions. As `fstat(2)` when it counts from the end.
     ///
     /// # Examples
-    /// See [`File::read`](File::read#examples).
+    /// See [`File::read`].
     #[doc(alias = "lseek")]
     pub async fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
         self.seek_next(position).await
@@ -202,7 +202,7 @@ impl File {
     /// `ESPIPE`: a file without positions.
     ///
     /// # Examples
-    /// See [`File::read`](File::read#examples).
+    /// See [`File::read`].
     pub async fn rewind(&mut self) -> io::Result<()> {
         self.seek(SeekFrom::Start(0)).await.map(|_| ())
     }
@@ -213,7 +213,7 @@ impl File {
     /// `ESPIPE`: a file without positions.
     ///
     /// # Examples
-    /// See [`File::read`](File::read#examples).
+    /// See [`File::read`].
     pub async fn stream_position(&mut self) -> io::Result<u64> {
         self.seek(SeekFrom::Current(0)).await
     }

@@ -108,7 +108,7 @@ impl Dir {
     /// As for [`open_with`](Dir::open_with). `ENOTDIR`: something else.
     ///
     /// # Examples
-    /// See [`Dir::rename`](Dir::rename#examples).
+    /// See [`Dir::rename`].
     pub async fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).await;
@@ -147,7 +147,7 @@ impl Dir {
     ///   path. Otherwise as for [`OpenOptions::open`].
     ///
     /// # Examples
-    /// See [`Dir::open_with_metadata`](Dir::open_with_metadata#examples).
+    /// See [`Dir::open_with_metadata`].
     pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         options.open_at(Some(self), path).await.at("open", &self.path.join(path))
@@ -210,7 +210,7 @@ impl Dir {
     /// [`remove_file`](super::remove_file).
     ///
     /// # Examples
-    /// See [`Dir::read_dir`](Dir::read_dir#examples).
+    /// See [`Dir::read_dir`].
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.unlink("remove", path.as_ref(), AtFlags::empty()).await
     }
@@ -311,7 +311,7 @@ impl Dir {
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`read_link`](super::read_link).
     ///
     /// # Examples
-    /// See [`Dir::symlink`](Dir::symlink#examples).
+    /// See [`Dir::symlink`].
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let read = async {
@@ -339,7 +339,7 @@ impl Dir {
     /// As for [`metadata`](Dir::metadata).
     ///
     /// # Examples
-    /// See [`Dir::symlink`](Dir::symlink#examples).
+    /// See [`Dir::symlink`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.stat(path.as_ref(), OFlags::PATH | OFlags::NOFOLLOW).await
     }

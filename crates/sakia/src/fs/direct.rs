@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The alignment that direct I/O on a file requires. Powers of two.
 ///
 /// # Examples
-/// See [`File::direct_alignment`](File::direct_alignment#examples).
+/// See [`File::direct_alignment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
     /// Of the address of a buffer, in bytes.

@@ -206,7 +206,7 @@ impl File {
     /// On a simulated kernel.
     ///
     /// # Examples
-    /// See [`File::from_std`](File::from_std#examples).
+    /// See [`File::from_std`].
     pub async fn into_std(self) -> io::Result<std::fs::File> {
         let position = (!self.is_stream()).then(|| self.position.get());
         let is_bounded = self.fd.kind() == FileKind::Bounded;
@@ -793,7 +793,7 @@ impl File {
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
     ///
     /// # Examples
-    /// See [`File::write_vectored_at`](File::write_vectored_at#examples).
+    /// See [`File::write_vectored_at`].
     pub async fn write_all_vectored_at<T: IoBuf>(
         &self,
         bufs: Vec<T>,
@@ -870,7 +870,7 @@ impl File {
     /// As `fstat(2)`.
     ///
     /// # Examples
-    /// See [`File::metadata`](File::metadata#examples).
+    /// See [`File::metadata`].
     #[allow(clippy::len_without_is_empty, reason = "it asks the kernel, and may fail")]
     pub async fn len(&self) -> io::Result<u64> {
         Ok(self.metadata().await?.len())

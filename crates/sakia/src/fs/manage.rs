@@ -266,7 +266,7 @@ impl File {
     /// See [`lock`](File::lock).
     ///
     /// # Examples
-    /// See [`File::lock`](File::lock#examples).
+    /// See [`File::lock`].
     pub async fn lock_shared(&self) -> io::Result<()> {
         self.flock(FlockOperation::LockShared).await
     }
@@ -277,7 +277,7 @@ impl File {
     /// `WouldBlock`: another open file has a lock. Otherwise see [`lock`](File::lock).
     ///
     /// # Examples
-    /// See [`File::lock`](File::lock#examples).
+    /// See [`File::lock`].
     pub async fn try_lock(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockExclusive).await
     }
@@ -288,7 +288,7 @@ impl File {
     /// `WouldBlock`: another open file has an exclusive lock. Otherwise see [`lock`](File::lock).
     ///
     /// # Examples
-    /// See [`File::lock`](File::lock#examples).
+    /// See [`File::lock`].
     pub async fn try_lock_shared(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockShared).await
     }
@@ -299,7 +299,7 @@ impl File {
     /// As `flock(2)`.
     ///
     /// # Examples
-    /// See [`File::lock`](File::lock#examples).
+    /// See [`File::lock`].
     pub async fn unlock(&self) -> io::Result<()> {
         self.flock(FlockOperation::Unlock).await
     }

@@ -73,7 +73,7 @@ pub use self::warnings::{Warning, Warnings};
 /// and operation.
 ///
 /// # Examples
-/// See [`Runtime::inspect`](crate::Runtime::inspect#examples).
+/// See [`Runtime::inspect`](crate::Runtime::inspect).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {

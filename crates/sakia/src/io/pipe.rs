@@ -100,7 +100,7 @@ impl PipeWriter {
     /// Outside of a runtime, and on a simulated kernel.
     ///
     /// # Examples
-    /// See [`PipeReader::from_fd`](PipeReader::from_fd#examples).
+    /// See [`PipeReader::from_fd`].
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { stream: Stream::new(fd) }
     }

@@ -237,7 +237,7 @@ impl Reader<Offloaded> {
     /// As for [`offload`](Reader::offload).
     ///
     /// # Examples
-    /// See [`Reader::offload`](Reader::offload#examples).
+    /// See [`Reader::offload`].
     pub fn offload_with(
         file: std::fs::File,
         offset: u64,
@@ -264,7 +264,7 @@ impl<S: Source> Reader<S> {
     /// waiting.
     ///
     /// # Examples
-    /// See [`Reader::into_inner`](Reader::into_inner#examples).
+    /// See [`Reader::into_inner`].
     pub fn buffered(&self) -> &[u8] {
         if self.carry_at < self.carry.len() {
             &self.carry[self.carry_at..]
@@ -289,7 +289,7 @@ impl<S: Source> Reader<S> {
     /// Returns the number of bytes consumed so far, by any method.
     ///
     /// # Examples
-    /// See [`Reader::fill`](Reader::fill#examples).
+    /// See [`Reader::fill`].
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -354,7 +354,7 @@ impl<S: Source> Reader<S> {
     /// When fewer are.
     ///
     /// # Examples
-    /// See [`Reader::fill`](Reader::fill#examples).
+    /// See [`Reader::fill`].
     pub fn consume(&mut self, count: usize) {
         let buffered = self.buffered().len();
         assert!(count <= buffered, "{count} bytes consumed of {buffered}");
@@ -763,7 +763,7 @@ impl<S: Source + fmt::Debug> fmt::Debug for Reader<S> {
 /// See [`Reader::lines`].
 ///
 /// # Examples
-/// See [`Reader::lines`](Reader::lines#examples).
+/// See [`Reader::lines`].
 #[derive(Debug)]
 pub struct Lines<'a, S: Source> {
     reader: &'a mut Reader<S>,
@@ -777,7 +777,7 @@ impl<S: Source> Lines<'_, S> {
     /// As for [`Reader::line`].
     ///
     /// # Examples
-    /// See [`Reader::lines`](Reader::lines#examples).
+    /// See [`Reader::lines`].
     pub async fn next(&mut self) -> io::Result<Option<&str>> {
         self.reader.line(self.limit).await
     }
@@ -786,7 +786,7 @@ impl<S: Source> Lines<'_, S> {
 /// See [`Reader::chunks`].
 ///
 /// # Examples
-/// See [`Reader::chunks`](Reader::chunks#examples).
+/// See [`Reader::chunks`].
 #[derive(Debug)]
 pub struct Chunks<'a, S: Source> {
     reader: &'a mut Reader<S>,
@@ -800,7 +800,7 @@ impl<S: Source> Chunks<'_, S> {
     /// As for [`Reader::fill`]. The bytes before it stay.
     ///
     /// # Examples
-    /// See [`Reader::chunks`](Reader::chunks#examples).
+    /// See [`Reader::chunks`].
     pub async fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let reader = &mut *self.reader;
         let count = poll_fn(|cx| reader.poll_peek(cx, self.count)).await?;

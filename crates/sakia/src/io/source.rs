@@ -284,7 +284,7 @@ pub(crate) async fn write_first<T: IoBuf>(
 /// The point that written bytes have reached.
 ///
 /// # Examples
-/// See [`Writer::at`](super::Writer::at#examples).
+/// See [`Writer::at`](super::Writer::at).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The kernel has taken them: they survive the end of the process.
@@ -510,7 +510,7 @@ impl<R> fmt::Debug for Streamed<R> {
 /// reads would have given it.
 ///
 /// # Examples
-/// See [`Reader::with_depth`](super::Reader::with_depth#examples).
+/// See [`Reader::with_depth`](super::Reader::with_depth).
 pub struct Positional<F: AsyncReadAt> {
     pub(super) file: F,
     block_bytes: usize,

@@ -437,7 +437,7 @@ impl<W> Writer<W> {
     /// Sets how many bytes a block has, at least 1. Without this call 64 KiB.
     ///
     /// # Examples
-    /// See [`Writer::bound_bytes`](Writer::bound_bytes#examples).
+    /// See [`Writer::bound_bytes`].
     #[must_use]
     pub fn block_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().block_bytes = bytes.max(1);
@@ -475,7 +475,7 @@ impl<W> Writer<W> {
     /// Bytes put in so far.
     ///
     /// # Examples
-    /// See [`Writer::bound_bytes`](Writer::bound_bytes#examples).
+    /// See [`Writer::bound_bytes`].
     pub fn accepted(&self) -> u64 {
         self.shared.borrow().accepted
     }

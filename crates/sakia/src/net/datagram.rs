@@ -106,7 +106,7 @@ macro_rules! receivers {
         /// `EBUSY`: there was a [`recv_datagram`](Self::recv_datagram) before.
         ///
         /// # Examples
-        /// See [`UdpSocket::set_gro`](crate::net::UdpSocket::set_gro#examples).
+        /// See [`UdpSocket::set_gro`](crate::net::UdpSocket::set_gro).
         pub fn set_datagram_room(
             &self,
             datagram_bytes: usize,

@@ -9,7 +9,7 @@ use super::Address;
 /// A datagram that was received into a buffer.
 ///
 /// # Examples
-/// See [`UdpSocket::recv_message`](super::UdpSocket::recv_message#examples).
+/// See [`UdpSocket::recv_message`](super::UdpSocket::recv_message).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {

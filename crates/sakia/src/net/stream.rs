@@ -134,7 +134,7 @@ impl TcpStream {
     /// As `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`TcpStream::set_nodelay`](TcpStream::set_nodelay#examples).
+    /// See [`TcpStream::set_nodelay`].
     pub fn nodelay(&self) -> io::Result<bool> {
         option(self.socket.fd(), sockopt::tcp_nodelay)
     }
@@ -162,7 +162,7 @@ impl TcpStream {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl).
     #[doc(alias = "IP_TTL")]
     #[doc(alias = "IPV6_UNICAST_HOPS")]
     pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
@@ -221,7 +221,7 @@ impl TcpStream {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`TcpStream::set_nodelay`](TcpStream::set_nodelay#examples).
+    /// See [`TcpStream::set_nodelay`].
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         options::set_keepalive(self.socket.fd(), keepalive)
@@ -233,7 +233,7 @@ impl TcpStream {
     /// As `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`TcpStream::set_nodelay`](TcpStream::set_nodelay#examples).
+    /// See [`TcpStream::set_nodelay`].
     pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
         options::keepalive(self.socket.fd())
     }
@@ -245,7 +245,7 @@ impl TcpStream {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`TcpStream::set_nodelay`](TcpStream::set_nodelay#examples).
+    /// See [`TcpStream::set_nodelay`].
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         options::set_user_timeout(self.socket.fd(), timeout)
@@ -257,7 +257,7 @@ impl TcpStream {
     /// As `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`TcpStream::set_nodelay`](TcpStream::set_nodelay#examples).
+    /// See [`TcpStream::set_nodelay`].
     pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
         options::user_timeout(self.socket.fd())
     }
@@ -287,7 +287,7 @@ impl TcpStream {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl).
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         tune(self.socket.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))

@@ -142,7 +142,7 @@ impl UdpSocket {
     /// - Otherwise as [`send`](UdpSocket::send).
     ///
     /// # Examples
-    /// See [`UdpSocket::recv_message`](UdpSocket::recv_message#examples).
+    /// See [`UdpSocket::recv_message`].
     ///
     /// # Kernel
     /// 5.10. Source: `io_uring_prep_sendmsg(3)`, `cmsg(3)`, `ip(7)`, `udp(7)`.
@@ -279,7 +279,7 @@ impl UdpSocket {
     ///   the first datagram goes to the next receive.
     ///
     /// # Examples
-    /// See [`UdpSocket::send_batch`](UdpSocket::send_batch#examples).
+    /// See [`UdpSocket::send_batch`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
@@ -334,7 +334,7 @@ impl UdpSocket {
     /// On a simulated kernel.
     ///
     /// # Examples
-    /// See [`UdpSocket::from_std`](UdpSocket::from_std#examples).
+    /// See [`UdpSocket::from_std`].
     pub async fn into_std(self) -> io::Result<std::net::UdpSocket> {
         Ok(self.inner.release().await?.into())
     }
@@ -360,7 +360,7 @@ impl UdpSocket {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_socket_broadcast(fd, broadcast))
@@ -513,7 +513,7 @@ impl UdpSocket {
     /// As `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`].
     pub fn ttl(&self) -> io::Result<u8> {
         options::ttl(self.inner.fd())
     }
@@ -525,7 +525,7 @@ impl UdpSocket {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "IP_TOS")]
     #[doc(alias = "IPV6_TCLASS")]
     pub fn set_tos(&self, class: u8) -> io::Result<()> {
@@ -547,7 +547,7 @@ impl UdpSocket {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::recv_message`](UdpSocket::recv_message#examples).
+    /// See [`UdpSocket::recv_message`].
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_tos(&self, on: bool) -> io::Result<()> {
@@ -642,7 +642,7 @@ impl UdpSocket {
     /// As `setsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         tune(self.inner.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
@@ -654,7 +654,7 @@ impl UdpSocket {
     /// As `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`UdpSocket::set_ttl`](UdpSocket::set_ttl#examples).
+    /// See [`UdpSocket::set_ttl`].
     pub fn recv_buffer_size(&self) -> io::Result<usize> {
         option(self.inner.fd(), sockopt::socket_recv_buffer_size)
     }

@@ -24,7 +24,7 @@ const CONTROL_BYTES: usize = 512;
 /// An error that the network, or this machine, has reported for a datagram.
 ///
 /// # Examples
-/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error#examples).
+/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpError {
@@ -50,7 +50,7 @@ pub struct UdpError {
 /// The source of a datagram's error.
 ///
 /// # Examples
-/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error#examples).
+/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UdpErrorOrigin {
@@ -87,7 +87,7 @@ impl UdpSocket {
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
     ///
     /// # Examples
-    /// See [`UdpSocket::recv_error`](UdpSocket::recv_error#examples).
+    /// See [`UdpSocket::recv_error`].
     #[doc(alias = "IP_RECVERR")]
     #[doc(alias = "IPV6_RECVERR")]
     pub fn set_recv_errors(&self, on: bool) -> io::Result<()> {

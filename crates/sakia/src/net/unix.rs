@@ -367,7 +367,7 @@ impl UnixListener {
     /// Outside of a runtime.
     ///
     /// # Examples
-    /// See [`UnixStream::connect_addr`](UnixStream::connect_addr#examples).
+    /// See [`UnixStream::connect_addr`].
     ///
     /// # Kernel
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.

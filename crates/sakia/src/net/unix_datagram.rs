@@ -119,7 +119,7 @@ impl UnixDatagram {
     /// Outside of a runtime.
     ///
     /// # Examples
-    /// See [`UnixDatagram::bind`](UnixDatagram::bind#examples).
+    /// See [`UnixDatagram::bind`].
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.
@@ -232,7 +232,7 @@ impl UnixDatagram {
     /// - `EISCONN`: the socket has a peer, on some kernels. Otherwise as [`send`](UnixDatagram::send).
     ///
     /// # Examples
-    /// See [`UnixDatagram::bind`](UnixDatagram::bind#examples).
+    /// See [`UnixDatagram::bind`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -249,7 +249,7 @@ impl UnixDatagram {
     /// `EINVAL`: no address. Otherwise as [`send_to`](UnixDatagram::send_to).
     ///
     /// # Examples
-    /// See [`UnixDatagram::connect`](UnixDatagram::connect#examples).
+    /// See [`UnixDatagram::connect`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -353,7 +353,7 @@ impl UnixDatagram {
     /// [`is_truncated`](ReceivedControl::is_truncated) tells.
     ///
     /// # Examples
-    /// See [`UnixDatagram::send_message`](UnixDatagram::send_message#examples).
+    /// See [`UnixDatagram::send_message`].
     ///
     /// # Kernel
     /// 5.12 with control messages on the ring; before, it answers `EINVAL`. Source:
@@ -422,7 +422,7 @@ impl UnixDatagram {
     /// Outside of a runtime, and on a simulated kernel.
     ///
     /// # Examples
-    /// See [`UdpSocket::from_std`](super::UdpSocket::from_std#examples).
+    /// See [`UdpSocket::from_std`](super::UdpSocket::from_std).
     pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<Self> {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
     }

@@ -113,7 +113,7 @@ impl Command {
     /// Sets the child's working directory.
     ///
     /// # Examples
-    /// See [`Command::env`](Command::env#examples).
+    /// See [`Command::env`].
     pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Self {
         self.inner.current_dir(dir);
         self

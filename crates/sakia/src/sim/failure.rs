@@ -8,7 +8,7 @@ use super::waiters::Waiters;
 /// A run that failed. From [`Test::try_run`](super::Test::try_run).
 ///
 /// # Examples
-/// See [`Test::try_run`](super::Test::try_run#examples).
+/// See [`Test::try_run`](super::Test::try_run).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failure {
@@ -21,7 +21,7 @@ pub struct Failure {
 /// Why a run failed.
 ///
 /// # Examples
-/// See [`Test::try_run`](super::Test::try_run#examples).
+/// See [`Test::try_run`](super::Test::try_run).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {

@@ -259,7 +259,7 @@ impl Budget {
     /// Returns the amount that no permit holds at the moment.
     ///
     /// # Examples
-    /// See [`Permit::shrink_to`](Permit::shrink_to#examples).
+    /// See [`Permit::shrink_to`].
     pub fn available(&self, resource: Resource) -> u64 {
         self.pool(resource).lock().free
     }

@@ -136,7 +136,7 @@ impl CancellationToken {
     /// Returns whether it was canceled.
     ///
     /// # Examples
-    /// See [`CancellationToken::child`](CancellationToken::child#examples).
+    /// See [`CancellationToken::child`].
     #[inline]
     pub fn is_canceled(&self) -> bool {
         self.node.is_canceled.load(Ordering::Acquire)
@@ -207,7 +207,7 @@ impl fmt::Debug for CancellationToken {
 /// Cancels a token when dropped. From [`CancellationToken::drop_guard`].
 ///
 /// # Examples
-/// See [`CancellationToken::drop_guard`](CancellationToken::drop_guard#examples).
+/// See [`CancellationToken::drop_guard`].
 #[derive(Debug)]
 pub struct DropGuard {
     /// `None` once disarmed.

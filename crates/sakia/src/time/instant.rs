@@ -103,7 +103,7 @@ impl Instant {
     /// The moment `duration` earlier, if the clock can show it.
     ///
     /// # Examples
-    /// See [`Instant::checked_add`](Instant::checked_add#examples).
+    /// See [`Instant::checked_add`].
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
         self.since.checked_sub(duration).map(|since| Self { since })
     }

@@ -35,7 +35,7 @@ impl Handle {
     /// - `EACCES`: the port is not permitted. Otherwise as `bind(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
@@ -51,7 +51,7 @@ impl Handle {
     /// - `EDESTADDRREQ`, `EINVAL`: it has no address, or is connected. Otherwise as `listen(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.

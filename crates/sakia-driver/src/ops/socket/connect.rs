@@ -27,7 +27,7 @@ impl Handle {
     /// - `ECANCELED`: canceled before it was connected. Otherwise as `connect(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.

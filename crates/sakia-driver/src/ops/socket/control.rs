@@ -201,7 +201,7 @@ impl ControlMessages {
     /// sockets ignore it. It stays open until the message was sent. A message carries at most 253.
     ///
     /// # Examples
-    /// See [`Handle::send_message`](crate::Handle::send_message#examples).
+    /// See [`Handle::send_message`](crate::Handle::send_message).
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
         fd.share_mode();
@@ -307,7 +307,7 @@ impl ControlMessages {
 /// Dropping it closes the descriptors that were not taken out.
 ///
 /// # Examples
-/// See [`Handle::send_message`](crate::Handle::send_message#examples).
+/// See [`Handle::send_message`](crate::Handle::send_message).
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ReceivedControl {

@@ -36,7 +36,7 @@ impl Handle {
     /// - `EAFNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL`: no such sockets here. Otherwise as `socket(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.

@@ -158,7 +158,7 @@ impl Handle {
     /// As [`recv`](Handle::recv).
     ///
     /// # Examples
-    /// See [`Handle::send_to`](Handle::send_to#examples).
+    /// See [`Handle::send_to`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
@@ -246,7 +246,7 @@ impl Handle {
     /// [`is_truncated`](ReceivedControl::is_truncated).
     ///
     /// # Examples
-    /// See [`Handle::send_message`](Handle::send_message#examples).
+    /// See [`Handle::send_message`].
     ///
     /// # Kernel
     /// 5.3. A ring takes room for control messages since 5.10 on sockets of the internet and since 5.12 on

@@ -15,7 +15,7 @@ impl Handle {
     /// `ENOTSOCK`: not a socket. Otherwise as `getsockname(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     #[doc(alias = "getsockname")]
     pub fn local_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
@@ -29,7 +29,7 @@ impl Handle {
     /// `ENOTCONN`: it is not connected. `ENOTSOCK`: not a socket. Otherwise as `getpeername(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     #[doc(alias = "getpeername")]
     pub fn peer_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
@@ -85,7 +85,7 @@ impl Handle {
     /// `getsockopt(2)`.
     ///
     /// # Examples
-    /// See [`Handle::socket_pair`](Handle::socket_pair#examples).
+    /// See [`Handle::socket_pair`].
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_credentials(&self, fd: &Fd) -> io::Result<Credentials> {
         /// The user in the kernel's result if there is no peer.

@@ -24,7 +24,7 @@ impl Handle {
     /// - `ENOTCONN`: the socket is not connected. `ENOTSOCK`: not a socket. Otherwise as `shutdown(2)`.
     ///
     /// # Examples
-    /// See [`Handle::socket_pair`](Handle::socket_pair#examples).
+    /// See [`Handle::socket_pair`].
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.

@@ -53,7 +53,7 @@ impl Handle {
     /// - `ECANCELED`: canceled before any byte arrived. Otherwise as `recv(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
@@ -78,7 +78,7 @@ impl Handle {
     /// - `ECANCELED`: canceled before anything was sent. Otherwise as `send(2)`.
     ///
     /// # Examples
-    /// See [`Handle::accept`](Handle::accept#examples).
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.

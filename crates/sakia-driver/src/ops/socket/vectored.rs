@@ -94,7 +94,7 @@ impl Handle {
     /// - `EINVAL`: none of these buffers has room. Otherwise as [`recv`](Handle::recv).
     ///
     /// # Examples
-    /// See [`Handle::send_vectored`](Handle::send_vectored#examples).
+    /// See [`Handle::send_vectored`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
