@@ -123,7 +123,7 @@ struct Shared {
 /// engine.write(&path, "text").wait()?;
 /// sakia::block_on(engine.read(&path))?;
 /// let statistics = engine.statistics();
-/// assert_eq!((statistics.waited, statistics.live), (1, 0));
+/// assert_eq!((statistics.waited, statistics.refused), (1, 0));
 /// # std::fs::remove_file(&path)?;
 /// # std::io::Result::Ok(())
 /// ```

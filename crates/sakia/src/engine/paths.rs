@@ -51,14 +51,39 @@ by_path! { at, "path";
     /// Makes a directory.
     create_dir(path) -> () = std::fs::create_dir;
     /// Makes a directory, and those above it that are missing.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-dirs-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// sakia::block_on(async {
+    ///     engine.create_dir_all(dir.join("a/b")).await?;
+    ///     engine.rename(dir.join("a"), dir.join("z")).await?;
+    ///     assert!(engine.metadata(dir.join("z/b")).await?.is_dir());
+    ///     engine.remove_dir_all(dir.join("z")).await?;
+    ///     assert!(!engine.try_exists(dir.join("z")).await?);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     create_dir_all(path) -> () = std::fs::create_dir_all;
     /// Removes a name that is not a directory's.
     remove_file(path) -> () = std::fs::remove_file;
     /// Removes an empty directory.
     remove_dir(path) -> () = std::fs::remove_dir;
     /// Removes a directory with all that is in it.
+    ///
+    /// # Examples
+    /// See [`Engine::create_dir_all`].
     remove_dir_all(path) -> () = std::fs::remove_dir_all;
     /// Reads the target of a symbolic link.
+    ///
+    /// # Examples
+    /// See [`Engine::symlink`].
     read_link(path) -> PathBuf = std::fs::read_link;
     /// The path without links and detours.
     canonicalize(path) -> PathBuf = std::fs::canonicalize;
@@ -68,12 +93,43 @@ by_path! { at, "path";
 
 by_path! { between, "paths";
     /// Gives something another name.
+    ///
+    /// # Examples
+    /// See [`Engine::create_dir_all`].
     rename(from, to) -> () = std::fs::rename;
     /// Gives a file one more name.
     hard_link(original, link) -> () = std::fs::hard_link;
     /// Makes a symbolic link.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-links-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// engine.symlink("target", dir.join("link")).wait()?;
+    /// assert_eq!(engine.read_link(dir.join("link")).wait()?.to_str(), Some("target"));
+    /// assert!(engine.symlink_metadata(dir.join("link")).wait()?.is_symlink());
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     symlink(original, link) -> () = std::os::unix::fs::symlink;
     /// Copies contents and permissions.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-copy-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// engine.write(dir.join("from"), "contents").wait()?;
+    /// assert_eq!(engine.copy(dir.join("from"), dir.join("to")).wait()?, 8);
+    /// assert_eq!(sakia::block_on(engine.read(dir.join("to")))?, b"contents");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     copy(from, to) -> u64 = std::fs::copy;
 }
 
@@ -144,6 +200,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata).
+    ///
+    /// # Examples
+    /// See [`Engine::symlink`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), false)
     }
