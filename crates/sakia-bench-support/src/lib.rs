@@ -1,6 +1,20 @@
 //! Shared tools of experiments and tests: file systems that behave badly, Linux AIO, a timed host.
 //!
-//! File systems, which need root and are skipped loudly without:
+//! The file systems need root, and are skipped loudly without. Everything here may be used from any thread.
+//!
+//! # Examples
+//! The ratio of two programs, measured in turn, with its confidence interval:
+//! ```
+//! use sakia_bench_support::stats::Ratio;
+//!
+//! let rounds = [(2.0, 4.0), (2.1, 4.0), (1.9, 4.0), (2.0, 4.1), (2.2, 4.0), (2.0, 3.9)];
+//! let ratio = Ratio::of(rounds).expect("there are rounds");
+//! let [low, high] = ratio.ci95.expect("there are enough of them");
+//! assert!(0.4 < low && low < ratio.median && ratio.median < high && high < 0.6);
+//! ```
+//!
+//! # Modules
+//! File systems:
 //! - [`fuse`]: a file system whose every answer is scripted: late, short, an error, never.
 //! - [`throttled`]: an ext4 on a disk that stalls on command.
 //! - [`small_fs`]: file systems that are soon full, or whose disk loses its end.
@@ -18,8 +32,6 @@
 //!
 //! [`blocked`] detects that a thread is blocked in the kernel; [`place`] has the shared parts of the file
 //! systems: skips, scratch directories, leftovers.
-//!
-//! Everything here may be used from any thread.
 
 pub mod aio;
 pub mod blocked;

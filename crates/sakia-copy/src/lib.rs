@@ -1,11 +1,32 @@
 //! Walking, copying and removing trees of files.
 //!
 //! [`copy_tree`] copies a tree, as `cp -r` or, with [`Options::archive`], as `cp -a` does, on the threads of
-//! the calling [runtime](sakia::Runtime). A [`Copier`] copies several, and can be stopped. A [`Progress`]
-//! gets reports during the work, and a [`Report`] has the result.
+//! the calling [runtime](sakia::Runtime). All calls are relative to open directories, so paths may be longer
+//! than the kernel accepts, and no other user can redirect them with a link. If descriptors run short,
+//! directories are closed and opened again.
 //!
-//! All calls are relative to open directories, so paths may be longer than the kernel accepts, and no other
-//! user can redirect them with a link. If descriptors run short, directories are closed and opened again.
+//! # Examples
+//! ```
+//! use sakia_copy::{Options, Progress, copy_tree};
+//!
+//! #[sakia::main(threads = 2)]
+//! async fn main() -> std::io::Result<()> {
+//! #   let to = std::env::temp_dir().join(format!("sakia-copy-first-{}", std::process::id()));
+//!     let report = copy_tree("src", &to, &Options::archive(), &Progress::new().into()).await?;
+//!     for failure in &report.failures {
+//!         eprintln!("{failure}");
+//!     }
+//!     assert!(report.is_complete() && report.counts.files > 10);
+//!     assert!(to.join("lib.rs").exists());
+//! #   std::fs::remove_dir_all(&to)?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Contents
+//! - [`copy_tree`] copies one tree. A [`Copier`] copies several, and can be stopped. [`Options`] say how.
+//! - [`remove_tree`] removes one, [`walk`] visits its entries.
+//! - A [`Progress`] gets reports during the work, and a [`Report`] has the result.
 
 #![forbid(unsafe_code)]
 

@@ -13,6 +13,9 @@ const BUFFER_CRAMPED: usize = 64 << 10;
 const SPARE: u64 = 64 << 10;
 
 /// The treatment of an existing entry at the destination.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// Files are overwritten, as `cp` does: the file stays the same one, and gets new contents. At the root,
@@ -74,6 +77,15 @@ pub enum Reflink {
 
 /// The attributes to copy besides contents. Without `mode` a new file has the source's permissions without
 /// the bits of the process's umask.
+///
+/// # Examples
+/// ```
+/// use sakia_copy::{Options, Preserve};
+///
+/// let mut options = Options::new();
+/// options.preserve.timestamps = true;
+/// assert!(!options.preserve.ownership && options.preserve != Preserve::ALL);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preserve {
@@ -104,6 +116,27 @@ impl Preserve {
 }
 
 /// Options of a copy. Created by [`Options::new`], changed by assigning to its fields.
+///
+/// # Examples
+/// ```
+/// use sakia_copy::{Existing, Options, Progress, copy_tree};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-options-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let mut options = Options::archive();
+/// options.existing = Existing::Keep;
+/// options.preserve.xattrs = false;
+/// options.limit = 16;
+/// let to = dir.join("to");
+/// std::fs::create_dir(&to)?;
+/// std::fs::write(to.join("lib.rs"), "mine")?;
+/// let progress = Progress::new().into();
+/// let report = sakia::block_on(copy_tree("src", &to, &options, &progress))?;
+/// assert!(report.is_complete() && report.counts.skipped == 1);
+/// assert_eq!(std::fs::read(to.join("lib.rs"))?, b"mine");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -145,6 +178,14 @@ impl Options {
     pub const LIMIT: usize = 64;
 
     /// Returns the options of `cp -r`: contents, and permissions without the umask.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_copy::{Options, Preserve};
+    ///
+    /// assert_eq!(Options::new().limit, Options::LIMIT);
+    /// assert!(Options::archive().preserve.xattrs && !Options::new().preserve.xattrs);
+    /// ```
     pub fn new() -> Self {
         Self {
             existing: Existing::default(),
@@ -184,6 +225,9 @@ impl Options {
     }
 
     /// Returns the options of `cp -a`: an exact copy.
+    ///
+    /// # Examples
+    /// See [`copy_tree`](crate::copy_tree#examples).
     pub fn archive() -> Self {
         Self { preserve: Preserve::ALL, ..Self::new() }
     }

@@ -17,6 +17,31 @@ type OnEntry = Box<dyn Fn(&Path, &Path) + Send + Sync>;
 ///
 /// Workers add to it after about 64 entries, and after each part of a large file. The parts of a file that
 /// could not be completed are subtracted again.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use sakia_copy::{Options, Progress, copy_tree};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-progress-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let finished = Arc::new(AtomicU64::new(0));
+/// let count = Arc::clone(&finished);
+/// let progress = Progress::new()
+///     .on_entry(move |_from, _to| drop(count.fetch_add(1, Ordering::Relaxed)))
+///     .on_failure(|failure| eprintln!("{failure}"));
+/// let progress = Arc::new(progress);
+/// let (to, options) = (dir.join("to"), Options::new());
+/// let report = sakia::block_on(copy_tree("src", to, &options, &progress))?;
+/// // Another thread may look at the counts, and at what is under way, at any time.
+/// assert_eq!(progress.counts().bytes, report.counts.bytes);
+/// assert_eq!(finished.load(Ordering::Relaxed), report.counts.entries());
+/// assert!(progress.under_way().is_empty());
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Default)]
 pub struct Progress {
     counts: [AtomicU64; 8],
@@ -29,11 +54,17 @@ pub struct Progress {
 
 impl Progress {
     /// Returns a progress without callbacks.
+    ///
+    /// # Examples
+    /// See [`Progress`](Progress#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Calls `tell` at each failure, on the thread of the failure.
+    ///
+    /// # Examples
+    /// See [`Progress`](Progress#examples).
     #[must_use]
     pub fn on_failure(mut self, tell: impl Fn(&Failure) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Box::new(tell));
@@ -41,6 +72,9 @@ impl Progress {
     }
 
     /// Calls `tell` with source and destination of each finished entry, on the thread that finished it.
+    ///
+    /// # Examples
+    /// See [`Progress`](Progress#examples).
     #[must_use]
     pub fn on_entry(mut self, tell: impl Fn(&Path, &Path) + Send + Sync + 'static) -> Self {
         self.on_entry = Some(Box::new(tell));
@@ -48,6 +82,9 @@ impl Progress {
     }
 
     /// Returns the counts so far.
+    ///
+    /// # Examples
+    /// See [`Progress`](Progress#examples).
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for (slot, count) in counts.fields_mut().into_iter().zip(&self.counts) {
@@ -58,6 +95,9 @@ impl Progress {
 
     /// Returns the paths of entries in progress, and of directories being read: if the counts stand still,
     /// the work waits for these.
+    ///
+    /// # Examples
+    /// See [`Progress`](Progress#examples).
     pub fn under_way(&self) -> Vec<PathBuf> {
         let holds = lock(&self.holds).clone();
         holds.iter().filter_map(|hold| hold.upgrade()?.path()).collect()

@@ -29,6 +29,24 @@ use crate::{kernel, sys, walk};
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::CancellationToken;
+/// use sakia_copy::{Progress, remove_tree};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-remove-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let tree = dir.join("tree");
+/// std::fs::create_dir_all(tree.join("with/branches"))?;
+/// std::fs::write(tree.join("leaf"), "")?;
+/// let (progress, token) = (Progress::new().into(), CancellationToken::new());
+/// let report = sakia::block_on(remove_tree(&tree, &progress, &token))?;
+/// assert!(report.is_complete() && !tree.exists());
+/// assert_eq!((report.counts.directories, report.counts.files), (3, 1));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 pub async fn remove_tree(
     path: impl AsRef<Path>,
     progress: &Arc<Progress>,

@@ -9,6 +9,9 @@ use std::time::Duration;
 use rustix::fs::FileType;
 
 /// The number of entries handled, by kind.
+///
+/// # Examples
+/// See [`Report`](Report#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -32,6 +35,9 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the number of entries handled: all counts but bytes and failures.
+    ///
+    /// # Examples
+    /// See [`Progress`](crate::Progress#examples).
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.hard_links + self.others + self.skipped
     }
@@ -117,6 +123,23 @@ impl Counters {
 }
 
 /// The result of the work.
+///
+/// # Examples
+/// ```
+/// use sakia_copy::{Options, Progress, copy_tree};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-report-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let from = dir.join("missing");
+/// let (options, progress) = (Options::new(), Progress::new().into());
+/// let report = sakia::block_on(copy_tree(&from, dir.join("to"), &options, &progress))?;
+/// assert!(!report.is_complete());
+/// let failure = &report.failures[0];
+/// assert_eq!((failure.path(), failure.raw_os_error()), (&*from, Some(2)));
+/// println!("{failure}");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
@@ -135,12 +158,18 @@ impl Report {
     pub const FAILURES_MAX: usize = 1000;
 
     /// Returns whether everything was done.
+    ///
+    /// # Examples
+    /// See [`Report`](Report#examples).
     pub fn is_complete(&self) -> bool {
         self.counts.failures == 0 && !self.is_stopped
     }
 }
 
 /// An operation that failed, wholly or in part.
+///
+/// # Examples
+/// See [`Report`](Report#examples).
 #[derive(Debug)]
 pub struct Failure {
     operation: &'static str,
@@ -161,6 +190,9 @@ impl Failure {
     }
 
     /// Returns the path.
+    ///
+    /// # Examples
+    /// See [`Report`](Report#examples).
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -171,6 +203,9 @@ impl Failure {
     }
 
     /// Returns the errno.
+    ///
+    /// # Examples
+    /// See [`Report`](Report#examples).
     pub fn raw_os_error(&self) -> Option<i32> {
         sakia::os_error(&self.error)
     }

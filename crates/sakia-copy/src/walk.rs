@@ -77,6 +77,9 @@ pub(crate) async fn run<J: Job>(
 }
 
 /// An entry of a tree.
+///
+/// # Examples
+/// See [`walk()`](walk()#examples).
 pub struct Entry<'a> {
     dir: &'a OpenDir,
     place: &'a Arc<Place>,
@@ -92,6 +95,27 @@ impl Entry<'_> {
 
     /// Returns its path: the path given to [`walk`] and the names below. It may be longer than the kernel
     /// accepts.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use sakia_copy::{Entry, Progress, walk};
+    ///
+    /// let found = Arc::new(Mutex::new(vec![]));
+    /// let paths = Arc::clone(&found);
+    /// let visit = move |entry: Entry<'_>| {
+    ///     if entry.is_dir() {
+    ///         paths.lock().unwrap().push(entry.path());
+    ///     }
+    /// };
+    /// let token = sakia::CancellationToken::new();
+    /// sakia::block_on(walk("src", visit, &Progress::new().into(), &token))?;
+    /// let found = found.lock().unwrap();
+    /// assert_eq!(found[0].to_str(), Some("src"), "a directory comes before its contents");
+    /// assert!(found.iter().any(|path| path.ends_with("src/copy")));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn path(&self) -> PathBuf {
         self.place.path_of(self.name)
     }
@@ -102,11 +126,17 @@ impl Entry<'_> {
     }
 
     /// Returns whether it is a regular file.
+    ///
+    /// # Examples
+    /// See [`walk()`](walk()#examples).
     pub fn is_file(&self) -> bool {
         self.kind == FileType::RegularFile
     }
 
     /// Returns whether it is a directory.
+    ///
+    /// # Examples
+    /// See [`Entry::path`].
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
@@ -120,6 +150,9 @@ impl Entry<'_> {
     ///
     /// # Errors
     /// As `fstatat(2)`.
+    ///
+    /// # Examples
+    /// See [`walk()`](walk()#examples).
     pub fn size(&self) -> io::Result<u64> {
         Ok(u64::try_from(self.stat()?.st_size).unwrap_or(0))
     }

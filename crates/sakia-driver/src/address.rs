@@ -22,6 +22,9 @@ const BYTES_MAX: usize = 110;
 const PATH_AT: usize = 2;
 
 /// The address family of a socket: one of the kernel's `AF_*`.
+///
+/// # Examples
+/// See [`Handle::accept`](crate::Handle::accept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u16);
 
@@ -41,6 +44,9 @@ impl Domain {
 }
 
 /// The kind of a socket: one of the kernel's `SOCK_*`.
+///
+/// # Examples
+/// See [`Handle::accept`](crate::Handle::accept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketType(pub u32);
 
@@ -57,6 +63,9 @@ impl SocketType {
 }
 
 /// The process at the other end of a socket within the machine, as it was when they were connected.
+///
+/// # Examples
+/// See [`Handle::socket_pair`](crate::Handle::socket_pair).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Its number; 0 if it has none in this process's namespace.
@@ -68,6 +77,9 @@ pub struct Credentials {
 }
 
 /// The directions of a connection to end: the kernel's `SHUT_*`.
+///
+/// # Examples
+/// See [`Handle::socket_pair`](crate::Handle::socket_pair).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownHow {
     /// Nothing more is received: pending receives return 0.
@@ -87,6 +99,7 @@ pub enum ShutdownHow {
 /// the *abstract* name space, which is in no file system, or nothing at all: an *unnamed* socket is
 /// one of a pair, or one that connected without a name of its own.
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::SocketAddress;
 ///
@@ -111,6 +124,9 @@ impl SocketAddress {
     ///
     /// # Errors
     /// `EINVAL`: the path is empty or has a NUL in it. `ENAMETOOLONG`: it has more than 107 bytes.
+    ///
+    /// # Examples
+    /// See [`SocketAddress`](SocketAddress#examples).
     #[doc(alias = "sockaddr_un")]
     pub fn unix(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().as_os_str().as_bytes();
@@ -127,6 +143,16 @@ impl SocketAddress {
     ///
     /// # Errors
     /// `ENAMETOOLONG`: more than 107 bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Domain, SocketAddress};
+    ///
+    /// let address = SocketAddress::abstract_name("app/control")?;
+    /// assert_eq!(address.name(), Some(&b"app/control"[..]));
+    /// assert_eq!((address.domain(), address.path()), (Domain::UNIX, None));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn abstract_name(name: impl AsRef<[u8]>) -> io::Result<Self> {
         let mut address = Self::of(Domain::UNIX);
         address.add(b"\0")?;
@@ -160,11 +186,17 @@ impl SocketAddress {
     }
 
     /// Returns the address family; [`Domain::UNSPECIFIED`] if the kernel reported none.
+    ///
+    /// # Examples
+    /// See [`SocketAddress::abstract_name`].
     pub fn domain(&self) -> Domain {
         Domain(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
 
     /// Returns the internet address, of either version.
+    ///
+    /// # Examples
+    /// See [`SocketAddress`](SocketAddress#examples).
     pub fn inet(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.field(2)?);
         match self.domain() {
@@ -183,6 +215,9 @@ impl SocketAddress {
     }
 
     /// Returns the path of a socket in a file system.
+    ///
+    /// # Examples
+    /// See [`SocketAddress`](SocketAddress#examples).
     pub fn path(&self) -> Option<&Path> {
         let path = self.unix_part()?;
         // The kernel counts the terminating NUL.
@@ -191,6 +226,9 @@ impl SocketAddress {
     }
 
     /// Returns the name of a socket in the abstract name space.
+    ///
+    /// # Examples
+    /// See [`SocketAddress::abstract_name`].
     pub fn name(&self) -> Option<&[u8]> {
         self.unix_part()?.strip_prefix(b"\0")
     }

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 /// alignment, which is a power of two and most often 512 or 4096; [`slice`](crate::IoBuf::slice) lends a
 /// part.
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::AlignedBuf;
 ///
@@ -35,6 +36,9 @@ impl AlignedBuf {
     /// # Panics
     /// When `len` exceeds `isize::MAX` less a page. Ends the process when there is no memory, as `Vec`
     /// does.
+    ///
+    /// # Examples
+    /// See [`AlignedBuf`](AlignedBuf#examples).
     pub fn zeroed(len: usize) -> Self {
         let layout = Self::layout(len);
         if len == 0 {

@@ -13,6 +13,9 @@ use crate::buf::{IoBufMut, Slice};
 ///
 /// It counts against the limit on locked memory. It is freed when the driver, the arena and every block are
 /// gone; never, if the driver had to give up an operation that uses a block.
+///
+/// # Examples
+/// See [`Handle::register_arena`](crate::Handle::register_arena).
 #[derive(Clone, Debug)]
 pub struct Arena {
     memory: Rc<Memory>,
@@ -57,6 +60,9 @@ impl Arena {
     }
 
     /// Returns a free block, or `None` if all are in use. It still holds the bytes of its last user.
+    ///
+    /// # Examples
+    /// See [`Handle::register_arena`](crate::Handle::register_arena).
     pub fn block(&self) -> Option<FixedBuf> {
         let index = self.memory.free.borrow_mut().pop()?;
         Some(FixedBuf { memory: Rc::clone(&self.memory), index })
@@ -102,6 +108,9 @@ impl Drop for Memory {
 }
 
 /// One block of an [`Arena`]. Goes back to it when dropped.
+///
+/// # Examples
+/// See [`Handle::register_arena`](crate::Handle::register_arena).
 #[derive(Debug)]
 pub struct FixedBuf {
     memory: Rc<Memory>,

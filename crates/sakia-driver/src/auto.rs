@@ -22,6 +22,16 @@ use crate::sim::Sim;
 use crate::uring::Uring;
 
 /// The backend to use.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::Policy;
+///
+/// assert_eq!(Policy::from_environment(None)?, Policy::Auto);
+/// assert_eq!(Policy::from_environment(Some("poll".as_ref()))?, Policy::Poll);
+/// assert!(Policy::from_environment(Some("fast".as_ref())).is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
@@ -40,6 +50,9 @@ impl Policy {
     ///
     /// # Errors
     /// `InvalidInput` for a value that is none of the known ones, with their list.
+    ///
+    /// # Examples
+    /// See [`Policy`](Policy#examples).
     pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
         let Some(value) = value else { return Ok(Self::Auto) };
         match value.to_str() {
@@ -55,6 +68,17 @@ impl Policy {
 }
 
 /// The chosen backend, and the reason.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::{Auto, Policy};
+///
+/// let (_, choice) = Auto::new(Policy::Poll, sakia_ring::Ring::builder())?;
+/// assert_eq!(choice.name(), "poll");
+/// assert!(choice.refusal().is_none(), "no ring was asked for");
+/// println!("{choice}");
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Debug)]
 pub struct Choice {
     name: &'static str,
@@ -140,6 +164,9 @@ impl std::error::Error for NoBackend {
 }
 
 /// One of the backends. Each call costs one branch more than on the backend itself.
+///
+/// # Examples
+/// See [`Driver`](crate::Driver#examples).
 #[allow(clippy::large_enum_variant, reason = "there is one per driver, which never moves")]
 #[derive(Debug)]
 #[non_exhaustive]
@@ -172,6 +199,9 @@ impl Auto {
     /// - With [`Policy::Uring`]: the reason why there is no ring, as a [`SetupError`].
     /// - With the other policies: the reason why there is no epoll either, as a [`NoBackend`]. Any failure to
     ///   set up a ring makes [`Policy::Auto`] fall back to epoll, with that reason.
+    ///
+    /// # Examples
+    /// See [`Choice`](Choice#examples).
     pub fn new(policy: Policy, ring: Builder) -> io::Result<(Self, Choice)> {
         // Set-up makes system calls, too.
         sakia_trace::record_as_environment_says();

@@ -384,6 +384,7 @@ impl FileFacts {
 /// A number says nothing about its owner, so the calls that take one are unsafe: otherwise any code that has
 /// this object from [`Backend::descriptors`] could close, change or inspect the file of another owner.
 ///
+/// # Examples
 /// ```compile_fail,E0133
 /// use sakia_driver::{Backend, Uring};
 ///

@@ -69,10 +69,14 @@ use crate::aligned::AlignedBuf;
 use crate::arena::FixedBuf;
 
 /// A result together with the operation's buffer, which comes back on error too.
+///
+/// # Examples
+/// See [`BufResultExt`](BufResultExt#examples).
 pub type BufResult<T, B> = (io::Result<T>, B);
 
 /// Ways to use a [`BufResult`] with `?`.
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::{BufResult, BufResultExt};
 ///
@@ -150,6 +154,9 @@ pub unsafe trait IoBuf: 'static {
     ///
     /// # Panics
     /// When the range ends after the buffer, or before it begins.
+    ///
+    /// # Examples
+    /// See [`Slice`](Slice#examples).
     fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -367,6 +374,36 @@ shared_bytes! {
 }
 
 /// A part of a buffer. [`into_inner`](Slice::into_inner) returns the whole buffer.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use sakia_driver::IoBuf;
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// # let path = std::env::temp_dir().join(format!("sakia-driver-slice-{}", std::process::id()));
+/// let file = driver.adopt(std::fs::File::create(&path)?.into());
+/// let text = String::from("only this word");
+/// let (result, part) = run(&driver, driver.write(&file, text.slice(5..9), 0))?;
+/// assert_eq!(result?, 4);
+/// assert_eq!(part.into_inner(), "only this word");
+/// assert_eq!(std::fs::read(&path)?, b"this");
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Slice<T> {
     buf: T,
@@ -376,6 +413,9 @@ pub struct Slice<T> {
 
 impl<T> Slice<T> {
     /// Returns the whole buffer.
+    ///
+    /// # Examples
+    /// See [`Slice`](Slice#examples).
     pub fn into_inner(self) -> T {
         self.buf
     }
@@ -389,6 +429,17 @@ impl<T> Slice<T> {
     ///
     /// # Panics
     /// When the slice has fewer.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::IoBuf;
+    ///
+    /// // The rest, after a write that took three bytes.
+    /// let mut part = vec![1, 2, 3, 4, 5].slice(..);
+    /// part.advance(3);
+    /// assert_eq!(part.as_bytes(), [4, 5]);
+    /// assert_eq!(part.buffer().len(), 5);
+    /// ```
     pub fn advance(&mut self, count: usize) {
         let len = self.end - self.begin;
         assert!(count <= len, "{count} bytes taken off a slice of {len}");

@@ -33,6 +33,36 @@ macro_rules! counters {
 
 counters! {
     /// Totals since the driver was made. Each costs one addition where it is counted.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::OpKind;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// run(&driver, driver.read(&file, vec![0; 9], 0))?.0?;
+    /// let counters = driver.counters();
+    /// assert_eq!((counters.started, counters.finished, counters.orphaned), (1, 1, 0));
+    /// assert_eq!(counters.of(OpKind::Read).submitted, 1);
+    /// for (name, count) in counters.iter().filter(|&(_, count)| count > 0) {
+    ///     println!("{name}: {count}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     Counters with
         /// By kind of operation; see [`Counters::of`].
         kinds: [KindCounters; OpKind::COUNT];
@@ -86,6 +116,9 @@ counters! {
 
 impl Counters {
     /// Returns the counters of one kind of operation.
+    ///
+    /// # Examples
+    /// See [`Counters`](Counters#examples).
     pub fn of(&self, kind: OpKind) -> KindCounters {
         self.kinds[kind as usize]
     }

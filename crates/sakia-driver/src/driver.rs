@@ -31,6 +31,36 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// Dropping the driver ends everything in an orderly way: see [`shutdown`](Driver::shutdown).
 /// Forgetting it is safe, and leaks it.
+///
+/// # Examples
+/// ```
+/// use std::future::Future;
+/// use std::io;
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+///
+/// use sakia_driver::{Auto, Driver, Wait};
+///
+/// /// A loop around one future, such as an operation.
+/// fn run<F: Future>(driver: &Driver, future: F) -> io::Result<F::Output> {
+///     let mut future = pin!(future);
+///     loop {
+///         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+///             Poll::Ready(output) => return Ok(output),
+///             Poll::Pending => driver.turn(Wait::Forever)?,
+///         };
+///     }
+/// }
+///
+/// # fn main() -> io::Result<()> {
+/// let driver = Driver::new(Auto::detect()?.0);
+/// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+/// let (result, buf) = run(&driver, driver.read(&file, vec![0; 9], 0))?;
+/// assert_eq!((result?, &buf[..]), (9, &b"[package]"[..]));
+/// run(&driver, driver.close(file))??;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Driver {
     handle: Handle,
@@ -39,6 +69,9 @@ pub struct Driver {
 }
 
 /// The outcome of a driver's end.
+///
+/// # Examples
+/// See [`Driver::shutdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Drained {
@@ -57,6 +90,9 @@ impl Driver {
     }
 
     /// Makes a driver on this backend, which has nothing in flight.
+    ///
+    /// # Examples
+    /// See [`Driver`](Driver#examples).
     pub fn new(backend: impl Backend) -> Self {
         Self::on(Auto::from_backend(backend))
     }
@@ -71,6 +107,9 @@ impl Driver {
     }
 
     /// Returns the handle through which operations are started.
+    ///
+    /// # Examples
+    /// See [`Handle`](Handle#examples).
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -86,6 +125,9 @@ impl Driver {
     /// # Errors
     /// A permanent failure of the backend, after which the driver is of no more use; always an error in a
     /// forked child.
+    ///
+    /// # Examples
+    /// See [`Driver`](Driver#examples).
     #[inline]
     pub fn turn(&self, wait: Wait) -> io::Result<u32> {
         let mut core = self.handle.shared.core.borrow_mut();
@@ -155,6 +197,29 @@ impl Driver {
 
     /// Returns the token of an operation that is done, oldest first; see
     /// [`Op::set_token`](crate::Op::set_token).
+    ///
+    /// # Examples
+    /// A loop without wakers tells its operations apart by tokens:
+    /// ```
+    /// use sakia_driver::{Auto, Driver, Wait};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let mut reads: Vec<_> = (0..4).map(|n| driver.read(&file, vec![0; 8], n * 8)).collect();
+    /// for (read, token) in reads.iter_mut().zip(0..) {
+    ///     read.set_token(token);
+    /// }
+    /// let mut done = 0;
+    /// while done < 4 {
+    ///     driver.turn(Wait::Forever)?;
+    ///     while let Some(token) = driver.next_done() {
+    ///         let (result, _) = reads[token as usize].try_take().expect("it is done");
+    ///         assert_eq!(result?, 8);
+    ///         done += 1;
+    ///     }
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
     #[inline]
     pub fn next_done(&self) -> Option<u64> {
         self.handle.shared.core.borrow_mut().outbox.tokens.pop_front()
@@ -165,6 +230,19 @@ impl Driver {
     ///
     /// # Errors
     /// See [`Backend::remote_wake`]; `ECANCELED` once the driver has stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver, Wait};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let wake = driver.remote_wake()?;
+    /// let other = std::thread::spawn(move || wake.wake());
+    /// // Sleeps, with nothing in flight, until the other thread wakes it.
+    /// driver.turn(Wait::Forever)?;
+    /// other.join().expect("it does not panic");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn remote_wake(&self) -> io::Result<Arc<dyn RemoteWake>> {
         let mut core = self.handle.shared.core.borrow_mut();
         let wake = core.backend.remote_wake()?;
@@ -177,12 +255,40 @@ impl Driver {
     ///
     /// # Errors
     /// As [`Backend::pollable`]; `ECANCELED` once the driver has stopped.
+    ///
+    /// # Examples
+    /// A foreign loop waits for the driver:
+    /// ```
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// use sakia_driver::{Auto, Driver, Wait};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let pollable = driver.pollable()?;
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let mut read = driver.read(&file, vec![0; 9], 0);
+    /// driver.turn(Wait::Poll)?;
+    /// let (result, _) = loop {
+    ///     if let Some(output) = read.try_take() {
+    ///         break output;
+    ///     }
+    ///     poll(&mut [PollFd::new(&pollable, PollFlags::IN)], None)?;
+    ///     driver.clear_readiness();
+    ///     driver.turn(Wait::Poll)?;
+    /// };
+    /// assert_eq!(result?, 9);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pollable(&self) -> io::Result<OwnedFd> {
         self.handle.shared.core.borrow_mut().backend.pollable()
     }
 
     /// Makes the descriptor of [`pollable`](Driver::pollable) unreadable until something new comes. Call it
     /// before the turn, not after.
+    ///
+    /// # Examples
+    /// See [`Driver::pollable`].
     pub fn clear_readiness(&self) {
         self.handle.shared.core.borrow_mut().backend.clear_readiness();
     }
@@ -202,6 +308,24 @@ impl Driver {
     ///
     /// Operations that end by then keep their results for their handles. New ones end with `ECANCELED`. In a
     /// forked child the call only leaks.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia_driver::{Auto, CURRENT_POSITION, Driver, Wait};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// let reader = driver.adopt(reader.into());
+    /// // It would wait for ever, and has its memory until it is canceled.
+    /// let mut read = driver.read(&reader, vec![0; 16], CURRENT_POSITION);
+    /// driver.turn(Wait::Poll)?;
+    /// assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
+    /// let (result, buf) = read.try_take().expect("it is over");
+    /// assert_eq!((result.unwrap_err().raw_os_error(), buf.len()), (Some(libc::ECANCELED), 16));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn shutdown(self, limit: Duration) -> Drained {
         self.end(limit) // `drop` has nothing left to do
     }
@@ -278,6 +402,35 @@ impl Driver {
     ///
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let shared = Arc::new(std::fs::File::open("Cargo.toml")?);
+    /// let lent = driver.lend(Arc::clone(&shared));
+    /// let (result, buf) = run(&driver, driver.read(&lent, vec![0; 9], 0))?;
+    /// assert_eq!((result?, &buf[..]), (9, &b"[package]"[..]));
+    /// drop(driver);
+    /// // The driver does not close it.
+    /// assert!(shared.metadata()?.is_file());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
         self.assert_is_of_this_process(&owner);
         let raw = owner.as_fd().as_raw_fd();
@@ -296,6 +449,9 @@ impl Driver {
     ///
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
+    ///
+    /// # Examples
+    /// See [`Driver`](Driver#examples).
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         self.assert_is_of_this_process(&fd);
         // SAFETY: the descriptor is open, and its owner gives it up.

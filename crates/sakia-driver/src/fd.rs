@@ -41,6 +41,34 @@ pub(crate) enum CloseWay {
 /// given to another file, while the kernel may still resolve it. When the last clone is dropped
 /// the driver closes the descriptor with its next turn; a failure is counted. `Handle::close` does
 /// the same and tells.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let fd = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+/// let read = driver.read(&fd, vec![0; 9], 0);
+/// let number = fd.raw();
+/// // The read has a clone, so the number stays that of this file.
+/// let fd = fd.into_owned().unwrap_err();
+/// assert_eq!(run(&driver, read)?.0?, 9);
+/// let file = std::fs::File::from(fd.into_owned().expect("there is no other clone"));
+/// assert!(file.metadata()?.is_file() && number >= 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Fd {
     inner: Rc<Inner>,
@@ -285,6 +313,9 @@ impl Fd {
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
     /// under the driver.
+    ///
+    /// # Examples
+    /// See [`Fd`](Fd#examples).
     #[inline(always)]
     pub fn raw(&self) -> i32 {
         self.inner.raw
@@ -298,6 +329,17 @@ impl Fd {
 
     /// Returns the kind of file that the descriptor refers to. The first call on a descriptor asks the
     /// kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver, FileKind};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let fd = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// assert_eq!(fd.kind(), FileKind::Bounded);
+    /// assert_eq!(fd.first_size(), Some(std::fs::metadata("Cargo.toml")?.len()));
+    /// # std::io::Result::Ok(())
+    /// ```
     #[inline(always)]
     pub fn kind(&self) -> FileKind {
         self.inner.kind()
@@ -519,6 +561,9 @@ impl Fd {
 
     /// The size in bytes that a regular file had when its [`kind`](Fd::kind) was found out. Costs no
     /// call of its own.
+    ///
+    /// # Examples
+    /// See [`Fd::kind`].
     pub fn first_size(&self) -> Option<u64> {
         self.kind();
         self.inner.size.get()
@@ -532,6 +577,9 @@ impl Fd {
     ///
     /// # Panics
     /// On the simulated kernel, whose descriptors mean nothing to the process.
+    ///
+    /// # Examples
+    /// See [`Fd`](Fd#examples).
     pub fn into_owned(self) -> Result<OwnedFd, Self> {
         self.assert_is_of_this_process();
         if self.is_closing() || self.inner.lender.is_some() {

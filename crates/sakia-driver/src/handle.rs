@@ -44,6 +44,36 @@ pub(crate) struct Shared {
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
 /// operations then end with `ECANCELED`.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+/// // Without a borrow of the driver, a future can start operations wherever it is.
+/// let handle = driver.handle().clone();
+/// let sizes = async move {
+///     let size = handle.statx_fd(&file).await?.size;
+///     let (result, _) = handle.read(&file, vec![0; size as usize], 0).await;
+///     std::io::Result::Ok((size, result?))
+/// };
+/// let (size, read) = run(&driver, sizes)??;
+/// assert_eq!(size, read as u64);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Handle {
     pub(crate) shared: Rc<Shared>,
     /// Operations started by this handle always go into the queue, regardless of the rules.
@@ -90,6 +120,9 @@ impl Handle {
     }
 
     /// Returns a handle that makes no plain calls: all its operations go into the queue.
+    ///
+    /// # Examples
+    /// See [`Handle::set_bypass`].
     #[must_use]
     pub fn without_bypass(&self) -> Self {
         Self { queues_all: true, ..self.clone() }
@@ -100,6 +133,25 @@ impl Handle {
     ///
     /// Under a limit on the size of files (`RLIMIT_FSIZE`) there are no plain writes, because they could
     /// raise `SIGXFSZ`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Bypass, Driver, OpKind, Rule, Rules};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// driver.set_bypass(Bypass::Rules(Rules::default().with(OpKind::Read, Rule::NOW)));
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// # std::fs::read("Cargo.toml")?;
+    /// let mut read = driver.read(&file, vec![0; 9], 0);
+    /// // In the page cache, as a rule, and then done without a turn.
+    /// if let Some((result, _)) = read.try_take() {
+    ///     assert_eq!((result?, driver.counters().of(OpKind::Read).inline), (9, 1));
+    /// }
+    /// // All by the queue, whatever the rules say.
+    /// let mut read = driver.without_bypass().read(&file, vec![0; 9], 0);
+    /// assert!(read.try_take().is_none());
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn set_bypass(&self, bypass: Bypass) {
         let mut rules = match bypass {
             Bypass::Never => Rules::NONE,
@@ -114,11 +166,40 @@ impl Handle {
 
     /// Returns the facts learned about the file systems of this driver's descriptors, in the order of their
     /// devices.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("/proc/self/stat")?.into());
+    /// # driver.set_bypass(sakia_driver::Bypass::Rules(sakia_driver::Rules::default()));
+    /// run(&driver, driver.read(&file, vec![0; 100], 0))?.0?;
+    /// for mount in driver.mounts() {
+    ///     println!("{}: reads go by {:?}", mount.file_system, mount.read_route());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mounts(&self) -> Vec<MountFacts> {
         self.shared.mounts.facts()
     }
 
     /// Returns the counters of the driver's activity so far.
+    ///
+    /// # Examples
+    /// See [`Counters`](crate::Counters#examples).
     pub fn counters(&self) -> Counters {
         self.shared.core.borrow().counters()
     }
@@ -128,6 +209,9 @@ impl Handle {
     /// nothing.
     ///
     /// In a program compiled with `--cfg sakia_no_trace` nothing is measured.
+    ///
+    /// # Examples
+    /// See [`Metrics`](crate::Metrics#examples).
     pub fn measure_latencies(&self) {
         let latencies = &mut self.shared.core.borrow_mut().slab.latencies;
         latencies.get_or_insert_with(|| Box::new(Latencies::new()));
@@ -135,6 +219,9 @@ impl Handle {
 
     /// Returns the driver's metrics so far: its counters and, once [measured](Handle::measure_latencies), the
     /// latencies of its operations by kind.
+    ///
+    /// # Examples
+    /// See [`Metrics`](crate::Metrics#examples).
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
         Metrics::new(core.counters(), core.slab.latencies.as_deref())
@@ -147,6 +234,22 @@ impl Handle {
     }
 
     /// Returns every operation that has a slot, for display. Slow: it looks at all slots.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, CURRENT_POSITION, Driver, OpKind, Stage, Wait};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// let reader = driver.adopt(reader.into());
+    /// let read = driver.read(&reader, vec![0; 16], CURRENT_POSITION);
+    /// driver.turn(Wait::Poll)?;
+    /// let operations = driver.operations();
+    /// assert_eq!((operations.len(), operations[0].stage), (1, Stage::InFlight));
+    /// assert_eq!(operations[0].op_kind, OpKind::Read);
+    /// # drop(read);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn operations(&self) -> Vec<LiveOperation> {
         self.shared.core.borrow_mut().live_operations()
     }
@@ -158,6 +261,9 @@ impl Handle {
     }
 
     /// Returns whether this turn has plain calls left; see [`next_turn`](Handle::next_turn).
+    ///
+    /// # Examples
+    /// See [`Handle::next_turn`].
     pub fn has_inline_budget(&self) -> bool {
         self.shared.core.borrow_mut().has_inline_budget()
     }
@@ -214,6 +320,39 @@ impl Handle {
     /// - `ENOMEM`: no memory, or the limit on locked memory is reached.
     /// - `EBUSY`: there is an arena already. `EINVAL`: no blocks, or more than 1 GiB in all.
     /// - `ECANCELED`: the driver has stopped.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::IoBuf;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-register-arena-{}", std::process::id()));
+    /// let file = std::fs::File::options().read(true).write(true).create(true).open(&path)?;
+    /// let file = driver.adopt(file.into());
+    /// let arena = driver.register_arena(2, 4096)?;
+    /// let mut block = arena.block().expect("both are free");
+    /// block[..5].copy_from_slice(b"hello");
+    /// let (result, part) = run(&driver, driver.write_fixed(&file, block.slice(..5), 0))?;
+    /// assert_eq!(result?, 5);
+    /// let (result, block) = run(&driver, driver.read_fixed(&file, part.into_inner(), 0))?;
+    /// assert_eq!(&block[..result?], b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register_arena(&self, blocks: u32, block_bytes: usize) -> io::Result<Arena> {
         let arena = Arena::new(blocks, block_bytes)?;
         let (addr, len) = arena.area();
@@ -266,6 +405,27 @@ impl Handle {
 /// Dropping it does not wait: the driver keeps the operation's memory and descriptor until the kernel is done
 /// with them, cancels an operation that might wait for ever, and disposes of a late result. Forgetting it is
 /// safe, and occupies the slot for the driver's life.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::{Auto, CURRENT_POSITION, Driver, Wait};
+///
+/// let driver = Driver::new(Auto::detect()?.0);
+/// let (reader, _writer) = std::io::pipe()?;
+/// let reader = driver.adopt(reader.into());
+/// let mut read = driver.read(&reader, vec![0; 16], CURRENT_POSITION);
+/// driver.turn(Wait::Poll)?;
+/// read.cancel();
+/// let (result, buf) = loop {
+///     driver.turn(Wait::Forever)?;
+///     if let Some(output) = read.try_take() {
+///         break output;
+///     }
+/// };
+/// assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+/// assert_eq!(buf.len(), 16, "the buffer is back");
+/// # std::io::Result::Ok(())
+/// ```
 #[must_use = "a dropped operation is canceled, or its result thrown away"]
 pub struct Op<O: Operation> {
     /// The driver's memory. Valid while this handle has the slot: the driver keeps it as long as the driver
@@ -292,6 +452,9 @@ impl<O: Operation> Op<O> {
     }
 
     /// Takes the result, if the operation is done. `None` before that, and after the result was taken.
+    ///
+    /// # Examples
+    /// See [`Op`](Op#examples).
     #[inline(always)]
     pub fn try_take(&mut self) -> Option<O::Output> {
         let (shared, slot) = self.parts()?;
@@ -311,6 +474,9 @@ impl<O: Operation> Op<O> {
 
     /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
     /// loops without wakers. `u64::MAX` stands for no token.
+    ///
+    /// # Examples
+    /// See [`Driver::next_done`](crate::Driver::next_done).
     #[inline(always)]
     pub fn set_token(&mut self, token: u64) {
         if let Some((shared, slot)) = self.parts() {
@@ -321,6 +487,9 @@ impl<O: Operation> Op<O> {
     /// Requests the cancellation of the operation, which then ends with `ECANCELED`, or successfully if it
     /// was quicker. Await it in either case. An operation that the kernel has not seen yet ends at once, and
     /// this call wakes its task.
+    ///
+    /// # Examples
+    /// See [`Op`](Op#examples).
     pub fn cancel(&mut self) {
         if let Some((shared, slot)) = self.parts() {
             shared.cancel(slot);

@@ -4,13 +4,48 @@
 //! [`Handle`] and awaited as an [`Op`]. It needs no executor: an [`Op`] is a future, and a loop without an
 //! executor can ask it directly.
 //!
-//! Guarantees to safe code, whenever a value is dropped, forgotten or closed:
+//! # Examples
+//! Reads a file, on a ring or, where the machine offers none, on epoll and threads:
+//! ```
+//! use sakia_driver::{Auto, Driver, Wait};
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let (backend, choice) = Auto::detect()?;
+//!     println!("{choice}");
+//!     let driver = Driver::new(backend);
+//!     let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+//!     let mut read = driver.read(&file, vec![0; 9], 0);
+//!     let (result, buf) = loop {
+//!         driver.turn(Wait::Forever)?;
+//!         if let Some(output) = read.try_take() {
+//!             break output;
+//!         }
+//!     };
+//!     assert_eq!((result?, &buf[..]), (9, &b"[package]"[..]));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Contents
+//! - [`Driver`], [`Handle`], [`Op`], [`Wait`]: operations, and the turns in which they are done.
+//! - [`Fd`]: descriptors that stay open as long as an operation needs them.
+//! - [`IoBuf`], [`IoBufMut`], [`BufResult`], [`Slice`], [`Room`], [`Converted`]: buffers. [`AlignedBuf`] is
+//!   for direct I/O, an [`Arena`] for registered memory.
+//! - [`Connection`], [`Incoming`], [`DatagramReceiver`]: streams, listeners and datagrams of which nothing is
+//!   lost. [`SocketAddress`] and [`ControlMessages`] go with them.
+//! - [`Auto`], [`Uring`], [`Epoll`]: backends. [`Backend`] and [`call`] are for others.
+//! - [`Bypass`], [`Rules`], [`MountTable`]: plain calls in place of the queue.
+//! - [`Counters`], [`Metrics`], [`Observer`]: what a driver does and did.
+//!
+//! # Guarantees
+//! To safe code, whenever a value is dropped, forgotten or closed:
 //! - Memory that the kernel may access is released only after the operation's last completion. If that
 //!   does not come before the driver ends, the memory is leaked.
 //! - A descriptor stays open, and its number its own, as long as an operation in flight uses it.
 //! - An unwanted result is disposed of: if the caller is gone, a newly opened descriptor is closed.
 //! - A completion that the driver does not know changes nothing.
 //!
+//! # Backends
 //! The core of it ([`Driver`], slots, admission, cancellation) makes no system call. It runs on a
 //! [`Backend`]: [`Uring`] is the kernel's ring, [`Epoll`] is epoll and threads, and [`Auto`] picks the one
 //! that the machine offers. The feature `sim` adds a kernel in memory for tests.
@@ -32,25 +67,6 @@
 //! [`mounts`](Handle::mounts) has facts about the file systems in use, a [`MountTable`] all mounts of the
 //! process. An operation performed as a plain call is done when its start returns: call
 //! [`try_take`](Op::try_take) before a turn that may sleep.
-//!
-//! ```
-//! use sakia_driver::{CURRENT_POSITION, Driver, Wait};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let driver = Driver::uring()?;
-//! let file = driver.adopt(std::fs::File::open("/proc/self/comm")?.into());
-//! let mut read = driver.read(&file, vec![0; 64], 0);
-//! let (result, buf) = loop {
-//!     driver.turn(Wait::Forever)?;
-//!     if let Some(output) = read.try_take() {
-//!         break output;
-//!     }
-//! };
-//! assert!(buf[..result?].ends_with(b"\n"));
-//! # let _ = CURRENT_POSITION;
-//! # Ok(())
-//! # }
-//! ```
 
 mod address;
 mod aligned;

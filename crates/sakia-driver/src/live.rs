@@ -8,6 +8,9 @@ use crate::operation::{Class, InPlace};
 use crate::slab::{SlotRef, SlotState, flag};
 
 /// The stage of an operation.
+///
+/// # Examples
+/// See [`Handle::operations`](crate::Handle::operations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -24,6 +27,9 @@ pub enum Stage {
 }
 
 /// An operation that has a slot. From [`Handle::operations`](crate::Handle::operations).
+///
+/// # Examples
+/// See [`Handle::operations`](crate::Handle::operations).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveOperation {

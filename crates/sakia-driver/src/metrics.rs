@@ -19,6 +19,37 @@ const DIGITS: u8 = 2;
 const UNKNOWN: Duration = Duration::MAX;
 
 /// The counters and durations of a driver's activity so far.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use sakia_driver::OpKind;
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// driver.measure_latencies();
+/// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+/// for _ in 0..10 {
+///     run(&driver, driver.read(&file, vec![0; 9], 0))?.0?;
+/// }
+/// let metrics = driver.metrics();
+/// let reads = metrics.latency(OpKind::Read).expect("they were measured");
+/// assert_eq!(reads.count(), 10);
+/// assert!(reads.min() <= reads.percentile(50.0) && reads.percentile(99.9) <= reads.max());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -37,6 +68,9 @@ impl Metrics {
     /// they are not measured, or if no operation of the kind has ended since measuring began.
     ///
     /// Canceled operations do not count, nor do multishot operations.
+    ///
+    /// # Examples
+    /// See [`Metrics`](Metrics#examples).
     pub fn latency(&self, kind: OpKind) -> Option<&Histogram> {
         self.latencies[kind as usize].as_deref()
     }
@@ -60,6 +94,9 @@ impl Metrics {
 }
 
 /// A distribution of latencies, each rounded to within 1 %. Latencies over an hour count as an hour.
+///
+/// # Examples
+/// See [`Metrics`](Metrics#examples).
 #[derive(Clone)]
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 

@@ -45,6 +45,9 @@ pub struct MountTable {
 }
 
 /// A line of the table: one mount.
+///
+/// # Examples
+/// See [`MountTable`](MountTable#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountEntry {
@@ -67,11 +70,27 @@ impl MountTable {
     ///
     /// # Errors
     /// As `open(2)` and `read(2)`: `ENOENT` if there is no `/proc`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use sakia_driver::MountTable;
+    ///
+    /// let table = MountTable::read()?;
+    /// let proc = table.find_by_path(Path::new("/proc/self/stat")).expect("this process is there");
+    /// assert!(proc.file_system == "proc" && !proc.is_remote());
+    /// assert_eq!(table.find_by_id(proc.id).map(|entry| entry.id), Some(proc.id));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&read_text()?))
     }
 
     /// Parses the text of such a table. Malformed lines are skipped.
+    ///
+    /// # Examples
+    /// See [`MountTable`](MountTable#examples).
     pub fn parse(text: &[u8]) -> Self {
         let lines = text.split(|&byte| byte == b'\n');
         Self { entries: lines.filter_map(MountEntry::parse).collect() }
@@ -83,6 +102,9 @@ impl MountTable {
     }
 
     /// Returns the mount with this number.
+    ///
+    /// # Examples
+    /// See [`MountTable::read`].
     pub fn find_by_id(&self, id: u64) -> Option<&MountEntry> {
         self.entries.iter().find(|entry| entry.id == id)
     }
@@ -101,6 +123,9 @@ impl MountTable {
     ///
     /// Symbolic links and `..` are not followed. A mount counts even if a later mount nearer to the root
     /// hides it. A relative path is on none.
+    ///
+    /// # Examples
+    /// See [`MountTable`](MountTable#examples).
     pub fn find_by_path(&self, path: &Path) -> Option<&MountEntry> {
         let above = self.entries.iter().filter(|entry| path.starts_with(&entry.point));
         // Of several with the same length this takes the last.
@@ -165,6 +190,9 @@ impl From<MountTable> for RemoteMounts {
 
 impl MountEntry {
     /// Returns whether another machine or process serves the file system, so that it may never answer.
+    ///
+    /// # Examples
+    /// See [`MountTable::read`].
     pub fn is_remote(&self) -> bool {
         is_remote(&self.file_system)
     }

@@ -11,6 +11,9 @@ use crate::driver::Driver;
 /// or in a system call. From [`Driver::watch`].
 ///
 /// No method waits, or disturbs the driver's thread. After the driver's end they return the last state.
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Debug)]
 pub struct Observer {
     board: Arc<Board>,
@@ -20,6 +23,9 @@ pub struct Observer {
 impl Observer {
     /// Returns the operations that are under way, oldest first. Each is as of one moment, but different ones
     /// may be as of different moments.
+    ///
+    /// # Examples
+    /// See [`Driver::watch`](crate::Driver::watch).
     pub fn operations(&self) -> Vec<ObservedOperation> {
         self.board.operations().0
     }
@@ -96,6 +102,9 @@ impl Driver {
 
     /// Publishes the driver's numbers and the progress of its queue, if it is watched. To be called before
     /// and after a turn.
+    ///
+    /// # Examples
+    /// See [`Driver::watch`](crate::Driver::watch).
     pub fn publish(&self) {
         self.handle().shared.core.borrow_mut().publish();
     }

@@ -220,6 +220,15 @@ pub struct ControlMessage<'a> {
 impl<'a> ControlMessage<'a> {
     /// Returns the bytes of room that a control message with `len` bytes of content takes. A descriptor is 4
     /// bytes, and all that come together are one message.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::ControlMessage;
+    ///
+    /// // Room for three descriptors, and for credentials.
+    /// let room = ControlMessage::space(3 * 4) + ControlMessage::space(12);
+    /// assert!(room >= 24);
+    /// ```
     #[doc(alias = "CMSG_SPACE")]
     pub const fn space(len: usize) -> usize {
         control_aligned(CONTROL_HEADER.saturating_add(len))

@@ -29,6 +29,18 @@ use crate::readable;
 use crate::sys::{self, abi::POLLIN};
 
 /// A ring of the kernel, or of a [`Host`] that stands for it.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::{Driver, Uring};
+/// use sakia_ring::Ring;
+///
+/// match Uring::from_builder(Ring::builder().sq_entries(64)) {
+///     Ok(ring) => drop(Driver::new(ring)),
+///     // Says what to change: a limit, a sysctl, the container's filter.
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Uring<H: Host = Kernel> {
     ring: Ring<H>,
@@ -77,6 +89,9 @@ impl<H: Host> Uring<H> {
     ///
     /// # Errors
     /// See [`sakia_ring::SetupError`].
+    ///
+    /// # Examples
+    /// See [`Uring`](Uring#examples).
     pub fn from_builder(builder: Builder<H>) -> Result<Self, sakia_ring::SetupError> {
         Ok(Self::from_ring(builder.build()?))
     }

@@ -1,7 +1,22 @@
 //! The attributes of the `sakia` crate, which re-exports them: use them from there.
 //!
-//! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it. The expansion
-//! works on `proc_macro2` tokens, so that the tests below can examine it.
+//! Both turn an `async fn` into an ordinary one that builds a runtime and runs the body on it.
+//!
+//! # Examples
+//! It needs the crate `sakia`, whose first page has one that runs as a test:
+//! ```ignore
+//! #[sakia::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let bytes = sakia::fs::read("Cargo.toml").await?;
+//!     assert!(bytes.starts_with(b"[package]"));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Contents
+//! - [`macro@main`] is for programs, [`macro@test`] for tests.
+//!
+//! The expansion works on `proc_macro2` tokens, so that the tests below can examine it.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +46,7 @@ pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
 
 /// Runs an `async fn` as a test, on a runtime of its own. Takes the options of `main`.
 ///
+/// # Examples
 /// ```ignore
 /// #[sakia::test]
 /// async fn yields() -> std::io::Result<()> {

@@ -29,6 +29,38 @@ use crate::sys::{self, io_uring_register_op as op, io_uring_register_pbuf_ring_f
 ///
 /// Dropping it leaks its memory (16 bytes per entry) for the life of the process; end it with
 /// [`Ring::unregister_buf_ring`].
+///
+/// # Examples
+/// ```
+/// use std::io::Write;
+/// use std::os::fd::AsRawFd;
+/// use std::os::unix::net::UnixStream;
+///
+/// use sakia_ring::{Cqe, Ring, Sqe};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut ring = Ring::builder().build()?;
+/// let mut buffers = ring.register_buf_ring(7, 2, false)?;
+/// let memory = Box::leak(Box::new([0; 100]));
+/// // SAFETY: the memory is never freed, and looked at after the completion only; number 0 is new.
+/// unsafe { buffers.provide(memory.as_mut_ptr(), 100, 0) };
+/// buffers.publish();
+///
+/// let (near, mut far) = UnixStream::pair()?;
+/// far.write_all(b"hello")?;
+/// let receive = Sqe::recv(near.as_raw_fd(), std::ptr::null_mut(), 0, 0).buffer_group(7);
+/// // SAFETY: it names no memory; the socket is open until the ring is closed.
+/// unsafe { ring.push(receive) }.ok_or("the queue is full")?;
+/// ring.enter(1, None)?;
+/// let mut completions = [Cqe::default(); 1];
+/// ring.reap(&mut completions);
+/// assert_eq!((completions[0].result()?, completions[0].flags.buffer_id()), (5, Some(0)));
+/// assert_eq!(&memory[..5], b"hello");
+/// ring.unregister_buf_ring(buffers)?;
+/// # drop(ring);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping a registered queue leaks its memory"]
 pub struct BufRing {
     queue: BufQueue,
@@ -78,6 +110,9 @@ impl BufRing {
     ///   ever if neither happens. Dropping the queue or the ring does not end that.
     /// - No buffer with this `id` is in the queue: it was never provided, or a last completion has
     ///   named it.
+    ///
+    /// # Examples
+    /// See [`BufRing`](BufRing#examples).
     #[doc(alias = "io_uring_buf_ring_add")]
     #[inline(always)]
     pub unsafe fn provide(&mut self, addr: *mut u8, len: u32, id: u16) {
@@ -90,6 +125,9 @@ impl BufRing {
     }
 
     /// Shows the kernel every buffer added so far. Does nothing in a forked child.
+    ///
+    /// # Examples
+    /// See [`BufRing`](BufRing#examples).
     #[doc(alias = "io_uring_buf_ring_advance")]
     #[inline(always)]
     pub fn publish(&mut self) {
@@ -126,6 +164,9 @@ impl<H: Host> Ring<H> {
     /// - `ENOMEM`: no memory, or no locked memory left. `EACCES`: the ring is restricted.
     ///
     /// In a forked child always an error.
+    ///
+    /// # Examples
+    /// See [`BufRing`](BufRing#examples).
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_register_buf_ring(3)`.
@@ -167,6 +208,9 @@ impl<H: Host> Ring<H> {
     /// - `EACCES`: the ring is restricted.
     ///
     /// After an error the memory is leaked. In a forked child always an error.
+    ///
+    /// # Examples
+    /// See [`BufRing`](BufRing#examples).
     ///
     /// # Kernel
     /// 5.19. Source: `io_uring_unregister_buf_ring(3)`.

@@ -9,6 +9,16 @@ use rustix::io::Errno;
 use crate::sys;
 
 /// One completion. Field by field the kernel's `struct io_uring_cqe`.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::{Cqe, CqeFlags};
+///
+/// let done = Cqe { user_data: 7, res: 512, flags: CqeFlags(0) };
+/// assert_eq!(done.result().unwrap(), 512);
+/// let failed = Cqe { res: -9, ..done };
+/// assert_eq!(failed.result().unwrap_err().raw_os_error(), Some(9));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Cqe {
@@ -28,6 +38,9 @@ impl Cqe {
     ///
     /// # Errors
     /// The operation's errno; `EINTR` also for the kernel's internal restart codes.
+    ///
+    /// # Examples
+    /// See [`Cqe`](Cqe#examples).
     #[inline]
     pub fn result(&self) -> io::Result<u32> {
         if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::error_of(self.res)) }
@@ -54,12 +67,24 @@ impl Cqe {
 }
 
 /// Flags of a completion: the kernel's `IORING_CQE_F_*`.
+///
+/// # Examples
+/// Of a multishot receive, into the provided buffer number 3:
+/// ```
+/// use sakia_ring::CqeFlags;
+///
+/// let flags = CqeFlags(3 << 16 | 0b11);
+/// assert_eq!((flags.buffer_id(), flags.has_more()), (Some(3), true));
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CqeFlags(pub u32);
 
 impl CqeFlags {
     /// Returns whether more completions of the same entry will follow.
+    ///
+    /// # Examples
+    /// See [`CqeFlags`](CqeFlags#examples).
     #[doc(alias = "IORING_CQE_F_MORE")]
     #[inline]
     pub const fn has_more(self) -> bool {
@@ -79,6 +104,9 @@ impl CqeFlags {
     }
 
     /// Returns the id of the provided buffer that was used, if one was.
+    ///
+    /// # Examples
+    /// See [`CqeFlags`](CqeFlags#examples).
     #[doc(alias = "IORING_CQE_F_BUFFER")]
     pub const fn buffer_id(self) -> Option<u16> {
         if self.0 & sys::IORING_CQE_F_BUFFER != 0 {

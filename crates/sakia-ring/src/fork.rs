@@ -26,6 +26,15 @@ static NEWEST: AtomicU64 = AtomicU64::new(0);
 const CLOSED: u64 = u64::MAX;
 
 /// Detects, with one load, that it is used in another process than the one that made it.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::ProcessSentinel;
+///
+/// let sentinel = ProcessSentinel::new()?;
+/// assert!(sentinel.is_intact(), "in a forked child it is not");
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Sentinel {
     /// The wiped page; always mapped.
@@ -45,6 +54,9 @@ impl Sentinel {
     /// # Errors
     /// `ENOMEM` from the first call in a process; `EINVAL` on a kernel without
     /// `MADV_WIPEONFORK` (before 4.14).
+    ///
+    /// # Examples
+    /// See [`Sentinel`](Sentinel#examples).
     pub fn new() -> io::Result<Self> {
         let page = page()?;
         // SAFETY: the page is mapped for the life of the process, and zeroed or ours.
@@ -68,6 +80,9 @@ impl Sentinel {
     }
 
     /// Returns true in the process that made the sentinel, false in every child.
+    ///
+    /// # Examples
+    /// See [`Sentinel`](Sentinel#examples).
     #[inline(always)]
     pub fn is_intact(&self) -> bool {
         // SAFETY: the page is mapped for the life of the process; children have it zeroed.

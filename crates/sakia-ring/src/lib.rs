@@ -5,29 +5,38 @@
 //! know operations: the caller has to keep the memory that an entry names, which is why [`Ring::push`] is
 //! unsafe. The crate `sakia-driver` takes that over.
 //!
+//! # Examples
+//! Reads a file:
+//! ```
+//! use std::os::fd::AsRawFd;
+//!
+//! use sakia_ring::{Cqe, Ring, Sqe};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let file = std::fs::File::open("Cargo.toml")?;
+//!     let mut ring = Ring::builder().build()?;
+//!     let buf = Box::leak(Box::new([0; 9]));
+//!     let read = Sqe::read(file.as_raw_fd(), buf.as_mut_ptr(), 9, 0).user_data(7);
+//!     // SAFETY: the memory is never freed, and looked at after the completion only. The file is closed
+//!     // after the ring, which has given the entry to the kernel by then or never will.
+//!     unsafe { ring.push(read) }.ok_or("the queue is full")?;
+//!     ring.enter(1, None)?;
+//!
+//!     let mut completions = [Cqe::default(); 4];
+//!     assert_eq!(ring.reap(&mut completions), 1);
+//!     assert_eq!((completions[0].user_data, completions[0].result()?), (7, 9));
+//!     assert_eq!(buf, b"[package]");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Contents
 //! - [`Builder`] finds the best ring that the kernel grants, by trying, and records each refused feature
 //!   ([`SetupReport`]).
 //! - [`Ring`] belongs to one thread; a [`DisabledRing`] can be sent to it.
 //! - [`BufRing`] is a queue of buffers that the kernel picks from.
 //! - [`Host`] makes the system calls, so that an embedder can replace them.
-//!
-//! ```
-//! use sakia_ring::{Cqe, Ring, Sqe};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut ring = Ring::builder().build()?;
-//! // SAFETY: a no-op names no memory and no descriptor.
-//! let pushed = unsafe { ring.push(Sqe::nop().user_data(7)) };
-//! assert!(pushed.is_some());
-//! ring.enter(1, None)?;
-//!
-//! let mut completions = [Cqe::default(); 4];
-//! assert_eq!(ring.reap(&mut completions), 1);
-//! assert_eq!(completions[0].user_data, 7);
-//! assert_eq!(completions[0].result()?, 0);
-//! # Ok(())
-//! # }
-//! ```
+//! - [`CancelTarget`], [`Probe`], [`IowqMaxWorkers`] and others are for methods of [`Ring`] that register.
 
 mod buf_ring;
 mod cqe;

@@ -23,6 +23,19 @@ const CANCEL_PAUSE_MIN: Duration = Duration::from_micros(50);
 const CANCEL_PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// The operations that a kernel supports.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::{Opcode, Ring};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let probe = Ring::builder().build()?.probe()?;
+/// assert!(probe.is_supported(Opcode::NOP));
+/// let names: Vec<_> = probe.iter().filter_map(Opcode::name).collect();
+/// assert!(names.contains(&"READ"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// One bit per opcode.
@@ -31,12 +44,18 @@ pub struct Probe {
 
 impl Probe {
     /// Returns whether the kernel accepts entries with this opcode.
+    ///
+    /// # Examples
+    /// See [`Probe`](Probe#examples).
     pub const fn is_supported(&self, opcode: Opcode) -> bool {
         self.supported[opcode.0 as usize / 64] >> (opcode.0 % 64) & 1 != 0
     }
 
     /// Returns the supported opcodes, in ascending order. One without a [name](Opcode::name) is newer than
     /// this crate.
+    ///
+    /// # Examples
+    /// See [`Probe`](Probe#examples).
     pub fn iter(&self) -> impl Iterator<Item = Opcode> + '_ {
         (0..=u8::MAX).map(Opcode).filter(|&opcode| self.is_supported(opcode))
     }
@@ -80,6 +99,21 @@ pub struct IowqMaxWorkers {
 }
 
 /// The operations that [`Ring::sync_cancel`] cancels.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::{CancelTarget, Ring, Sqe, Timespec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut ring = Ring::builder().build()?;
+/// let hour = Box::leak(Box::new(Timespec::new(std::time::Duration::from_secs(3600))));
+/// // SAFETY: the duration is never freed.
+/// unsafe { ring.push(Sqe::timeout(hour).user_data(7)) }.ok_or("the queue is full")?;
+/// ring.submit()?;
+/// assert_eq!(ring.sync_cancel(CancelTarget::Any, None)?, 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelTarget {
@@ -96,6 +130,9 @@ impl<H: Host> Ring<H> {
     ///
     /// # Errors
     /// `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Examples
+    /// See [`Probe`](Probe#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_register(2)`, `IORING_REGISTER_PROBE`.
@@ -151,6 +188,9 @@ impl<H: Host> Ring<H> {
     /// - `ETIME`: the operation still runs after `timeout`. It was told to stop.
     /// - `EINTR`: a signal came while waiting.
     /// - `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Examples
+    /// See [`CancelTarget`](CancelTarget#examples).
     ///
     /// # Kernel
     /// 6.0. Source: `io_uring_register(2)`, `IORING_REGISTER_SYNC_CANCEL`.
@@ -269,6 +309,28 @@ impl<H: Host> Ring<H> {
     /// - `EBADF`: one of them is a ring, which cannot be registered.
     /// - `EMFILE`: more than `RLIMIT_NOFILE`.
     /// - `EINVAL`: none. `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use sakia_ring::{Cqe, Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let file = std::fs::File::open("Cargo.toml")?;
+    /// let mut ring = Ring::builder().build()?;
+    /// ring.register_files(&[file.as_fd()])?;
+    /// let buf = Box::leak(Box::new([0; 9]));
+    /// let read = Sqe::read(0, buf.as_mut_ptr(), 9, 0).fixed_file();
+    /// // SAFETY: the memory is never freed, and read after the completion; the ring keeps the file.
+    /// unsafe { ring.push(read) }.ok_or("the queue is full")?;
+    /// ring.enter(1, None)?;
+    /// let mut completions = [Cqe::default(); 1];
+    /// ring.reap(&mut completions);
+    /// assert_eq!((completions[0].result()?, &buf[..]), (9, &b"[package]"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_register(2)`, `IORING_REGISTER_FILES`.
@@ -466,6 +528,27 @@ impl<H: Host> Ring<H> {
     /// # Errors
     /// - `EBUSY`: one is registered already.
     /// - `EINVAL`: not an eventfd. `ENOMEM`: no memory. `EACCES`: the ring is restricted.
+    ///
+    /// # Examples
+    /// A foreign loop waits for completions:
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    /// use sakia_ring::{Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let event = eventfd(0, EventfdFlags::CLOEXEC)?;
+    /// let mut ring = Ring::builder().build()?;
+    /// ring.register_eventfd(event.as_fd())?;
+    /// // SAFETY: a no-op names no memory and no descriptor.
+    /// unsafe { ring.push(Sqe::nop()) }.ok_or("the queue is full")?;
+    /// ring.enter(0, None)?;
+    /// assert_eq!(poll(&mut [PollFd::new(&event, PollFlags::IN)], None)?, 1);
+    /// assert_eq!(ring.cq_ready(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 5.2. Source: `io_uring_register(2)`, `IORING_REGISTER_EVENTFD`.

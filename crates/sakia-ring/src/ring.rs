@@ -104,6 +104,25 @@ impl<H: Host> Drop for Parts<H> {
 
 /// A ring that is set up but not owned by a thread yet. It may be sent to its future owner, and enabled
 /// there.
+///
+/// # Examples
+/// Made by one thread, and used by another:
+/// ```
+/// use sakia_ring::{Ring, Sqe};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ring = Ring::builder().build_disabled()?;
+/// let thread = std::thread::spawn(move || {
+///     let mut ring = ring.enable()?;
+///     // SAFETY: a no-op names no memory and no descriptor.
+///     assert!(unsafe { ring.push(Sqe::nop()) }.is_some());
+///     ring.enter(1, None)?;
+///     std::io::Result::Ok(ring.cq_ready())
+/// });
+/// assert_eq!(thread.join().expect("it does not panic")?, 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct DisabledRing<H: Host = Kernel> {
     pub(crate) parts: Parts<H>,
     pub(crate) registered_fd: bool,
@@ -117,6 +136,9 @@ impl<H: Host> DisabledRing<H> {
     ///
     /// # Errors
     /// [`SetupError`] with the errno of the call; in a forked child always.
+    ///
+    /// # Examples
+    /// See [`DisabledRing`](DisabledRing#examples).
     pub fn enable(self) -> Result<Ring<H>, SetupError> {
         let Self { parts, registered_fd, mut report, mut patience } = self;
         let enable = register_op::IORING_REGISTER_ENABLE_RINGS;
@@ -162,6 +184,9 @@ impl<H: Host> fmt::Debug for DisabledRing<H> {
 }
 
 /// The position of an entry in the submission queue; for [`Ring::make_nop`].
+///
+/// # Examples
+/// See [`Ring::make_nop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position(u32);
 
@@ -180,6 +205,9 @@ impl Position {
 }
 
 /// The outcome of one enter.
+///
+/// # Examples
+/// See [`Ring::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// The number of entries that the kernel consumed.
@@ -193,6 +221,9 @@ pub struct Entered {
 ///
 /// Dropping it closes the descriptor but does not wait: operations in flight go on for a while in the
 /// kernel. Their owner keeps their memory until their last completion, or for ever.
+///
+/// # Examples
+/// See [`sakia_ring`](crate#examples).
 pub struct Ring<H: Host = Kernel> {
     /// The descriptor, or with `REGISTERED_RING` its place among the thread's registered rings.
     enter_ring: u32,
@@ -208,6 +239,9 @@ pub struct Ring<H: Host = Kernel> {
 
 impl Ring {
     /// Returns a builder for a ring on this machine's kernel.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -215,6 +249,9 @@ impl Ring {
 
 impl<H: Host> Ring<H> {
     /// Returns the configuration that the kernel granted.
+    ///
+    /// # Examples
+    /// See [`SetupReport`](crate::SetupReport#examples).
     pub fn report(&self) -> &SetupReport {
         &self.report
     }
@@ -232,12 +269,18 @@ impl<H: Host> Ring<H> {
     }
 
     /// Returns the number of entries pushed and not yet consumed by the kernel.
+    ///
+    /// # Examples
+    /// See [`Ring::push`].
     #[inline(always)]
     pub fn sq_pending(&self) -> u32 {
         self.parts.queues.pending()
     }
 
     /// Returns the number of entries that can be pushed before the next submit.
+    ///
+    /// # Examples
+    /// See [`Ring::push`].
     #[inline(always)]
     pub fn sq_space(&self) -> u32 {
         self.parts.queues.sq_entries() - self.parts.queues.pending()
@@ -252,6 +295,25 @@ impl<H: Host> Ring<H> {
     ///   otherwise accessed where the kernel writes, until the operation's last completion was
     ///   reaped; for ever if it never is. Dropping the ring does not end that.
     /// - The descriptor that `sqe` names stays the intended one until then.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_ring::{Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().sq_entries(2).build()?;
+    /// let mut pushed = 0;
+    /// // SAFETY: a no-op names no memory and no descriptor.
+    /// while unsafe { ring.push(Sqe::nop().user_data(pushed)) }.is_some() {
+    ///     pushed += 1;
+    /// }
+    /// assert_eq!((pushed, ring.sq_pending(), ring.sq_space()), (2, 2, 0));
+    /// // There is room again once the kernel has taken them.
+    /// assert_eq!(ring.submit()?, 2);
+    /// assert_eq!(ring.sq_space(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline(always)]
     pub unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         if !self.parts.sentinel.is_intact() {
@@ -262,6 +324,24 @@ impl<H: Host> Ring<H> {
 
     /// Turns the entry pushed at `position` with `user_data` into a no-op if the kernel has not consumed it.
     /// It still completes, with 0. Returns false when it is too late.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_ring::{Cqe, Ring, Sqe, Timespec};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().build()?;
+    /// let hour = Box::leak(Box::new(Timespec::new(std::time::Duration::from_secs(3600))));
+    /// // SAFETY: the duration is never freed.
+    /// let position = unsafe { ring.push(Sqe::timeout(hour).user_data(7)) }.ok_or("the queue is full")?;
+    /// assert!(ring.make_nop(position, 7), "the kernel has not seen it");
+    /// ring.enter(1, None)?;
+    /// let mut completions = [Cqe::default(); 1];
+    /// ring.reap(&mut completions);
+    /// assert_eq!(completions[0].result()?, 0, "at once");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         self.parts.sentinel.is_intact() && self.parts.queues.make_nop(position.0, user_data)
     }
@@ -271,6 +351,9 @@ impl<H: Host> Ring<H> {
     ///
     /// # Errors
     /// As [`enter`](Ring::enter), and in a forked child.
+    ///
+    /// # Examples
+    /// See [`Ring::push`].
     pub fn submit(&mut self) -> io::Result<u32> {
         self.parts.check_process()?;
         // SAFETY: `push` got the promise that the entries' memory stays valid; no argument.
@@ -291,6 +374,27 @@ impl<H: Host> Ring<H> {
     ///
     /// Entries that the kernel consumed are no longer pending, on error too. In a forked child always an
     /// error.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia_ring::{Cqe, Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().build()?;
+    /// let entered = ring.enter(1, Some(Duration::from_millis(1)))?;
+    /// assert!(entered.timed_out, "there is nothing to complete");
+    ///
+    /// // SAFETY: a no-op names no memory and no descriptor.
+    /// assert!(unsafe { ring.push(Sqe::nop().user_data(7)) }.is_some());
+    /// assert_eq!(ring.enter(1, None)?.consumed, 1);
+    /// let mut completions = [Cqe::default(); 4];
+    /// assert_eq!(ring.reap(&mut completions), 1);
+    /// assert_eq!((completions[0].user_data, completions[0].result()?), (7, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 6.1. Source: `io_uring_enter(2)`.
@@ -355,6 +459,9 @@ impl<H: Host> Ring<H> {
     }
 
     /// Returns the number of completions that can be reaped now; 0 in a forked child.
+    ///
+    /// # Examples
+    /// See [`Ring::enter`].
     #[inline(always)]
     pub fn cq_ready(&self) -> u32 {
         if self.parts.sentinel.is_intact() { self.parts.queues.ready() } else { 0 }
@@ -362,6 +469,9 @@ impl<H: Host> Ring<H> {
 
     /// Copies completions to the front of `out`, oldest first, and gives their places back to the kernel.
     /// Returns their number; 0 in a forked child.
+    ///
+    /// # Examples
+    /// See [`Ring::enter`].
     #[inline(always)]
     pub fn reap(&mut self, out: &mut [Cqe]) -> usize {
         if self.parts.sentinel.is_intact() { self.parts.queues.copy_out(out) } else { 0 }

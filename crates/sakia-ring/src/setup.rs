@@ -45,6 +45,17 @@ const REQUIRED_FEATURES: u32 = sys::IORING_FEAT_SINGLE_MMAP
 const SQ_ENTRIES_MIN: u32 = 32;
 
 /// Requested configuration of a ring. Sizes are requests: see [`SetupReport`] for the granted ones.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::Ring;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ring = Ring::builder().sq_entries(10).cq_entries(100).build()?;
+/// assert_eq!((ring.sq_entries(), ring.cq_entries()), (16, 128), "powers of two");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder<H: Host = Kernel> {
     sq_entries: u32,
@@ -84,6 +95,9 @@ impl<H: Host> Builder<H> {
     }
 
     /// Requests this number of submission entries. Rounded up to a power of two; 1 to 32,768.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     #[must_use]
     pub fn sq_entries(mut self, entries: u32) -> Self {
         self.sq_entries = entries;
@@ -92,6 +106,9 @@ impl<H: Host> Builder<H> {
 
     /// Requests this number of completion entries. Rounded up to a power of two; at least the number of
     /// submission entries, at most 65,536.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     #[must_use]
     pub fn cq_entries(mut self, entries: u32) -> Self {
         self.cq_entries = entries;
@@ -128,6 +145,23 @@ impl<H: Host> Builder<H> {
     }
 
     /// Restricts the ring to these requests, permanently. With none, all are allowed.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_ring::{Cqe, Opcode, Restriction, Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().restrict([Restriction::Opcode(Opcode::NOP)]).build()?;
+    /// // SAFETY: neither names memory or a descriptor.
+    /// let pushed = unsafe { (ring.push(Sqe::nop()), ring.push(Sqe::cancel_all())) };
+    /// assert!(pushed.0.is_some() && pushed.1.is_some());
+    /// ring.enter(2, None)?;
+    /// let mut completions = [Cqe::default(); 2];
+    /// assert_eq!(ring.reap(&mut completions), 2);
+    /// assert!(completions[0].result().is_ok() && completions[1].result().is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn restrict(mut self, allowed: impl IntoIterator<Item = Restriction>) -> Self {
         self.restrictions.extend(allowed);
@@ -138,6 +172,9 @@ impl<H: Host> Builder<H> {
     ///
     /// # Errors
     /// [`SetupError`], which tells a refusal from another failure.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     pub fn build(self) -> Result<Ring<H>, SetupError> {
         self.build_disabled()?.enable()
     }
@@ -146,6 +183,9 @@ impl<H: Host> Builder<H> {
     ///
     /// # Errors
     /// [`SetupError`], which tells a refusal from another failure.
+    ///
+    /// # Examples
+    /// See [`DisabledRing`](DisabledRing#examples).
     pub fn build_disabled(self) -> Result<DisabledRing<H>, SetupError> {
         let mut report = SetupReport::default();
         let mut patience = Patience::new();
@@ -290,6 +330,9 @@ pub(crate) fn queue_sizes(sq_entries: u32, cq_entries: u32) -> (u32, u32) {
 
 /// A request that a restricted ring still allows. Source: `io_uring_register(2)`,
 /// `IORING_REGISTER_RESTRICTIONS`.
+///
+/// # Examples
+/// See [`Builder::restrict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restriction {
@@ -327,6 +370,22 @@ fn register_restrictions<H: Host>(parts: &Parts<H>, allowed: &[Restriction]) -> 
 }
 
 /// The granted configuration and every refused request.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::Ring;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ring = Ring::builder().build()?;
+/// let report = ring.report();
+/// assert!(report.sq_entries >= 256);
+/// println!("{}", report.setup_flag_names().join(", "));
+/// for step in &report.steps {
+///     println!("refused: {step}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SetupReport {
@@ -367,6 +426,9 @@ impl SetupReport {
     }
 
     /// Returns the names of the granted setup flags, without their prefix.
+    ///
+    /// # Examples
+    /// See [`SetupReport`](SetupReport#examples).
     pub fn setup_flag_names(&self) -> Vec<&'static str> {
         names(self.setup_flags, SETUP_FLAGS)
     }
@@ -423,6 +485,17 @@ const FEATURES: &[(u32, &str)] = &[
 /// The reason why there is no ring.
 ///
 /// Its `Display` is one line: the failed call, the errno, the likely cause and what to change.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::Ring;
+///
+/// match Ring::builder().build() {
+///     Ok(ring) => assert!(ring.sq_entries() > 0),
+///     Err(error) if error.is_refusal() => println!("no ring here: {error}"),
+///     Err(error) => println!("{error}; try again later"),
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SetupError {
     /// The call that failed.
@@ -450,6 +523,9 @@ impl SetupError {
 
     /// Returns whether this machine offers no usable ring: forbidden, absent, too old, or no locked memory
     /// left. False for failures that are not about rings, such as `EMFILE`.
+    ///
+    /// # Examples
+    /// See [`SetupError`](SetupError#examples).
     pub fn is_refusal(&self) -> bool {
         matches!(
             self.errno(),

@@ -12,6 +12,14 @@ use std::mem::{offset_of, size_of};
 use crate::sys;
 
 /// The operation of an entry: the kernel's `IORING_OP_*`.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::Opcode;
+///
+/// assert_eq!(Opcode::READ_FIXED.name(), Some("READ_FIXED"));
+/// assert_eq!(Opcode(250).name(), None, "newer than this crate");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Opcode(pub u8);
@@ -190,6 +198,18 @@ pub mod sqe_flags {
 }
 
 /// One submission entry. Field by field the kernel's `struct io_uring_sqe`.
+///
+/// # Examples
+/// An entry is plain data. [`Ring::push`](crate::Ring::push) gives it to the kernel:
+/// ```
+/// use sakia_ring::{Opcode, Sqe, sqe_flags};
+///
+/// let sync = Sqe::fsync(3, true).user_data(7).flags(sqe_flags::LINK);
+/// assert_eq!((sync.opcode, sync.fd, sync.user_data), (Opcode::FSYNC, 3, 7));
+/// // What has no constructor is made of its fields.
+/// let advice = Sqe::new(Opcode::FADVISE, 3, 0, 4096, 0).op_flags(libc::POSIX_FADV_WILLNEED as u32);
+/// assert_eq!(advice.len, 4096);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sqe {
@@ -247,6 +267,9 @@ pub const AT_FDCWD: i32 = linux_raw_sys::general::AT_FDCWD;
 
 impl Sqe {
     /// Returns an entry with all other fields zero.
+    ///
+    /// # Examples
+    /// See [`Sqe`](Sqe#examples).
     #[inline(always)]
     pub const fn new(opcode: Opcode, fd: i32, addr: u64, len: u32, off: u64) -> Self {
         Self {
@@ -268,6 +291,9 @@ impl Sqe {
     }
 
     /// Sets the `user_data`.
+    ///
+    /// # Examples
+    /// See [`Sqe`](Sqe#examples).
     #[inline(always)]
     #[must_use]
     pub const fn user_data(mut self, user_data: u64) -> Self {
@@ -276,6 +302,9 @@ impl Sqe {
     }
 
     /// Sets the [`sqe_flags`].
+    ///
+    /// # Examples
+    /// See [`Sqe`](Sqe#examples).
     #[inline(always)]
     #[must_use]
     pub const fn flags(mut self, flags: u8) -> Self {
@@ -284,6 +313,9 @@ impl Sqe {
     }
 
     /// Sets the flags of the operation.
+    ///
+    /// # Examples
+    /// See [`Sqe`](Sqe#examples).
     #[inline(always)]
     #[must_use]
     pub const fn op_flags(mut self, op_flags: u32) -> Self {
@@ -292,6 +324,9 @@ impl Sqe {
     }
 
     /// Marks `fd` as the index of a registered file.
+    ///
+    /// # Examples
+    /// See [`Ring::register_files`](crate::Ring::register_files).
     #[doc(alias = "IOSQE_FIXED_FILE")]
     #[inline(always)]
     #[must_use]
@@ -301,6 +336,9 @@ impl Sqe {
     }
 
     /// Lets the kernel pick the buffer from this group. Since 5.7.
+    ///
+    /// # Examples
+    /// See [`BufRing`](crate::BufRing#examples).
     #[doc(alias = "IOSQE_BUFFER_SELECT")]
     #[inline(always)]
     #[must_use]
@@ -311,6 +349,9 @@ impl Sqe {
     }
 
     /// Does nothing, and completes with 0. Since 5.1.
+    ///
+    /// # Examples
+    /// See [`Ring::enter`](crate::Ring::enter).
     #[doc(alias = "io_uring_prep_nop")]
     #[inline(always)]
     pub const fn nop() -> Self {
@@ -324,6 +365,9 @@ impl Sqe {
     }
 
     /// Reads up to `len` bytes into `buf` from `off` in the file. Since 5.6.
+    ///
+    /// # Examples
+    /// See [`sakia_ring`](crate#examples).
     #[doc(alias = "io_uring_prep_read")]
     #[inline(always)]
     pub fn read(fd: i32, buf: *mut u8, len: u32, off: u64) -> Self {
@@ -343,6 +387,30 @@ impl Sqe {
     }
 
     /// Writes `len` bytes at `buf` to `off` in the file. Since 5.6.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// use sakia_ring::{CURRENT_POSITION, Cqe, Ring, Sqe};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// let mut ring = Ring::builder().build()?;
+    /// let text = b"hello";
+    /// let write = Sqe::write(writer.as_raw_fd(), text.as_ptr(), 5, CURRENT_POSITION);
+    /// // SAFETY: the text is part of the program; the pipe is closed after the ring.
+    /// unsafe { ring.push(write) }.ok_or("the queue is full")?;
+    /// ring.enter(1, None)?;
+    /// let mut completions = [Cqe::default(); 1];
+    /// ring.reap(&mut completions);
+    /// assert_eq!(completions[0].result()?, 5);
+    /// let mut bytes = [0; 5];
+    /// std::io::Read::read_exact(&mut reader, &mut bytes)?;
+    /// assert_eq!(&bytes, text);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "io_uring_prep_write")]
     #[inline(always)]
     pub fn write(fd: i32, buf: *const u8, len: u32, off: u64) -> Self {
@@ -362,6 +430,9 @@ impl Sqe {
     }
 
     /// Makes the file durable; with `data_only` only the data and the metadata needed to read it. Since 5.1.
+    ///
+    /// # Examples
+    /// See [`Sqe`](Sqe#examples).
     #[doc(alias = "io_uring_prep_fsync")]
     pub const fn fsync(fd: i32, data_only: bool) -> Self {
         let flags = if data_only { sys::IORING_FSYNC_DATASYNC } else { 0 };
@@ -594,6 +665,25 @@ impl Sqe {
 
     /// Completes with `ETIME` after the duration in the kernel's `struct __kernel_timespec` at `duration`,
     /// which the kernel reads when it consumes the entry. Since 5.4.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia_ring::{Cqe, Ring, Sqe, Timespec};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().build()?;
+    /// let time = Box::leak(Box::new(Timespec::new(Duration::from_millis(1))));
+    /// // SAFETY: the duration is never freed.
+    /// unsafe { ring.push(Sqe::timeout(time)) }.ok_or("the queue is full")?;
+    /// ring.enter(1, None)?;
+    /// let mut completions = [Cqe::default(); 1];
+    /// assert_eq!(ring.reap(&mut completions), 1);
+    /// assert_eq!(completions[0].res, -libc::ETIME);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "io_uring_prep_timeout")]
     pub fn timeout<T>(duration: *const T) -> Self {
         Self::new(Opcode::TIMEOUT, -1, address(duration), 1, 0)
@@ -601,6 +691,25 @@ impl Sqe {
 
     /// Requests the cancellation of the operation with this `user_data`. Completes with 0, `ENOENT` (it has
     /// ended or never existed) or `EALREADY` (it runs and cannot be stopped). Since 5.5.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_ring::{Cqe, Ring, Sqe, Timespec};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().build()?;
+    /// let hour = Box::leak(Box::new(Timespec::new(std::time::Duration::from_secs(3600))));
+    /// // SAFETY: the duration is never freed, and a cancel names no memory.
+    /// let pushed = unsafe { (ring.push(Sqe::timeout(hour).user_data(1)), ring.push(Sqe::cancel(1))) };
+    /// assert!(pushed.0.is_some() && pushed.1.is_some());
+    /// ring.enter(2, None)?;
+    /// let mut completions = [Cqe::default(); 2];
+    /// assert_eq!(ring.reap(&mut completions), 2);
+    /// let timeout = completions.iter().find(|done| done.user_data == 1).expect("it has ended");
+    /// assert_eq!(timeout.res, -libc::ECANCELED);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "io_uring_prep_cancel64")]
     pub const fn cancel(user_data: u64) -> Self {
         Self::new(Opcode::ASYNC_CANCEL, -1, user_data, 0, 0)

@@ -71,6 +71,9 @@ impl Drop for WaitRegion {
 }
 
 /// A duration as the kernel takes it, for [`Sqe::timeout`](crate::Sqe::timeout).
+///
+/// # Examples
+/// See [`Sqe::timeout`](crate::Sqe::timeout).
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Timespec(sys::__kernel_timespec);

@@ -7,16 +7,6 @@
 //! answers to `poll`, `select` and `epoll_wait` have to be corrected ([`InMemory`], [`Selection`],
 //! [`Watch`]).
 //!
-//! This crate has the rules only. It makes no system call, takes no lock, allocates no memory and has no
-//! dependency, so that a library operating system and a signal handler can use it alike. The caller
-//! - keeps each value under a lock of its own, one for each direction,
-//! - gives memory when a rule asks for it, and gets it back,
-//! - makes the calls that a plan names, without the lock if they may block, and reports their results,
-//! - passes the time, as a [`Duration`](core::time::Duration) since any moment that stays the same.
-//!
-//! The results are not trusted: a count that cannot be true is [`Impossible`], and the connection is to be
-//! treated as reset.
-//!
 //! # Examples
 //! A read of a socket that has proved to have a backlog:
 //! ```
@@ -40,6 +30,22 @@
 //! assert_eq!(&buffer, b"seco");
 //! assert_eq!(ahead.len(), 2);
 //! ```
+//!
+//! # Contents
+//! - [`ReadAhead`] and its [`ReadPlan`]: reads from memory.
+//! - [`WriteQueue`], [`WritePlan`], [`QueueLimits`]: gathered writes. A [`Fifo`] holds the bytes.
+//! - [`Events`], [`InMemory`], [`Selection`], [`Watch`], [`Trigger`]: readiness, of the host and in memory.
+//!
+//! # The caller
+//! This crate has the rules only. It makes no system call, takes no lock, allocates no memory and has no
+//! dependency, so that a library operating system and a signal handler can use it alike. The caller
+//! - keeps each value under a lock of its own, one for each direction,
+//! - gives memory when a rule asks for it, and gets it back,
+//! - makes the calls that a plan names, without the lock if they may block, and reports their results,
+//! - passes the time, as a [`Duration`](core::time::Duration) since any moment that stays the same.
+//!
+//! The results are not trusted: a count that cannot be true is [`Impossible`], and the connection is to be
+//! treated as reset.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -3,6 +3,9 @@
 use rustix::net::SocketAddrAny;
 
 /// The result of [`Host::receive`](crate::Host::receive).
+///
+/// # Examples
+/// See [`Socket::send_to`](crate::Socket::send_to).
 #[derive(Debug)]
 pub struct Received {
     /// The number of bytes.
@@ -15,6 +18,9 @@ pub struct Received {
 }
 
 /// A control message that was received.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Control<F> {
@@ -34,6 +40,9 @@ pub enum Control<F> {
 }
 
 /// The result of [`Socket::recv_message`](crate::Socket::recv_message).
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Debug)]
 pub struct ReceivedMessage<F> {
     /// Its bytes, flags and sender.
@@ -49,6 +58,9 @@ impl<F> From<Received> for ReceivedMessage<F> {
 }
 
 /// A control message to send.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SendControl<'a, F> {
@@ -83,6 +95,9 @@ pub struct Credentials {
 
 /// Returns the room for a control message with `len` bytes of data (`CMSG_SPACE`): 4 bytes for each
 /// descriptor, 12 for credentials.
+///
+/// # Examples
+/// See [`Socket::send_message`](crate::Socket::send_message).
 pub const fn control_space(len: usize) -> usize {
     let word = size_of::<usize>();
     // The header has a length of one word, and two numbers of 4 bytes.

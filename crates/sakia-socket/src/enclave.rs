@@ -124,28 +124,59 @@ impl HostCall {
 }
 
 /// Numbers of calls, in all or between two [counts](ToyEnclave::counts) of an enclave.
+///
+/// # Examples
+/// See [`ToyEnclave`](ToyEnclave#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCounts([u64; HostCall::ALL.len()]);
 
 impl HostCounts {
     /// Returns the number of calls of `call`.
+    ///
+    /// # Examples
+    /// See [`ToyEnclave`](ToyEnclave#examples).
     pub fn of(&self, call: HostCall) -> u64 {
         self.0[call as usize]
     }
 
     /// Returns the number of calls that left the enclave.
+    ///
+    /// # Examples
+    /// See [`ToyEnclave`](ToyEnclave#examples).
     pub fn exits(&self) -> u64 {
         let leaving = HostCall::ALL.into_iter().filter(|call| call.leaves());
         leaving.map(|call| self.of(call)).sum()
     }
 
     /// Returns the counts since `earlier`, an earlier state of the same enclave.
+    ///
+    /// # Examples
+    /// See [`ToyEnclave`](ToyEnclave#examples).
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(array::from_fn(|call| self.0[call].wrapping_sub(earlier.0[call])))
     }
 
     /// Returns the calls that were made, with their numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rustix::net::{AddressFamily, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options, ToyEnclave};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), Options::default());
+    /// drop(layer.socket(AddressFamily::INET, SocketType::STREAM, None)?);
+    /// let counts = layer.host().counts();
+    /// for (call, count) in counts.iter() {
+    ///     println!("{}: {count}", call.name());
+    /// }
+    /// assert!(counts.iter().any(|(call, count)| call.name() == "socket" && count == 1));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (HostCall, u64)> + '_ {
         HostCall::ALL.into_iter().map(|call| (call, self.of(call))).filter(|&(_, count)| count > 0)
     }
@@ -228,6 +259,9 @@ impl<F> Drop for EnclaveFd<F> {
 
 impl<H: Host> ToyEnclave<H> {
     /// Makes an enclave around `host`. Each exit takes the time `exit`.
+    ///
+    /// # Examples
+    /// See [`ToyEnclave`](ToyEnclave#examples).
     pub fn new(host: H, exit: Duration) -> Self {
         let rounds = if exit.is_zero() { 0 } else { rounds(|| host.now(), exit) };
         let gate = Gate { rounds, counts: [const { AtomicU64::new(0) }; HostCall::ALL.len()] };
@@ -235,6 +269,9 @@ impl<H: Host> ToyEnclave<H> {
     }
 
     /// Returns the numbers of calls so far, of all threads.
+    ///
+    /// # Examples
+    /// See [`ToyEnclave`](ToyEnclave#examples).
     pub fn counts(&self) -> HostCounts {
         HostCounts(array::from_fn(|call| self.gate.counts[call].load(Ordering::Relaxed)))
     }

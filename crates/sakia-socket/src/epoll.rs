@@ -72,6 +72,9 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of `epoll_create1(2)` and `eventfd(2)`.
+    ///
+    /// # Examples
+    /// See [`Epoll`](Epoll#examples).
     #[doc(alias = "epoll_create1")]
     pub fn epoll(&self) -> Result<Epoll<H>, Errno> {
         let set = Set::new(self.shared())?;
@@ -90,6 +93,9 @@ impl<H: Host> Epoll<H> {
     /// - `ELOOP` if `file` is a set that leads to this one, or sets would be nested deeper than the kernel
     ///   allows.
     /// - Otherwise those of the call.
+    ///
+    /// # Examples
+    /// See [`Epoll`](Epoll#examples).
     #[doc(alias = "epoll_ctl")]
     #[doc(alias = "EPOLL_CTL_ADD")]
     pub fn add<'a>(
@@ -111,6 +117,29 @@ impl<H: Host> Epoll<H> {
     /// - `ENOENT` if `file` is no entry.
     /// - `EINVAL` if `EPOLLEXCLUSIVE` was or is among the events.
     /// - Otherwise those of the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rustix::io::Errno;
+    /// use rustix::net::{AddressFamily, SocketType};
+    /// use sakia_socket::{EpollEvent, Events, Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, _b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// let set = layer.epoll()?;
+    /// let mut events = [EpollEvent::default(); 8];
+    /// set.add(&a, EpollEvent { events: Events::IN, data: 7 })?;
+    /// assert_eq!(set.wait(&mut events, Some(Duration::ZERO))?, 0);
+    /// set.modify(&a, EpollEvent { events: Events::OUT, data: 8 })?;
+    /// assert_eq!((set.wait(&mut events, None)?, events[0].data), (1, 8));
+    /// set.remove(&a)?;
+    /// assert_eq!(set.remove(&a), Err(Errno::NOENT));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EPOLL_CTL_MOD")]
     pub fn modify<'a>(
         &self,
@@ -130,6 +159,9 @@ impl<H: Host> Epoll<H> {
     /// - `ENOENT` if `file` is no entry.
     /// - `EINVAL` if `file` is the set itself.
     /// - Otherwise those of the call.
+    ///
+    /// # Examples
+    /// See [`Epoll::modify`].
     #[doc(alias = "EPOLL_CTL_DEL")]
     pub fn remove<'a>(&self, file: impl Into<Pollable<'a, H>>) -> Result<(), Errno> {
         let file = file.into();
@@ -147,6 +179,9 @@ impl<H: Host> Epoll<H> {
     /// - `EINVAL` if `events` is empty.
     /// - `EIO` if the host reports more events than were requested.
     /// - Otherwise those of the call, such as `EINTR`.
+    ///
+    /// # Examples
+    /// See [`Epoll`](Epoll#examples).
     #[doc(alias = "epoll_wait")]
     pub fn wait(
         &self,
@@ -158,6 +193,26 @@ impl<H: Host> Epoll<H> {
 }
 
 /// A file that can be waited for.
+///
+/// # Examples
+/// A set of sets:
+/// ```
+/// use rustix::net::{AddressFamily, SendFlags, SocketType};
+/// use sakia_socket::{EpollEvent, Events, Kernel, Layer, Options};
+///
+/// # fn main() -> rustix::io::Result<()> {
+/// let layer = Layer::new(Kernel, Options::default());
+/// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+/// let (inner, outer) = (layer.epoll()?, layer.epoll()?);
+/// inner.add(&b, EpollEvent { events: Events::IN, data: 1 })?;
+/// outer.add(&inner, EpollEvent { events: Events::IN, data: 2 })?;
+/// a.send(b"x", SendFlags::empty())?;
+/// let mut events = [EpollEvent::default(); 8];
+/// assert_eq!((outer.wait(&mut events, None)?, events[0].data), (1, 2));
+/// assert_eq!((inner.wait(&mut events, None)?, events[0].data), (1, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Pollable<'a, H: Host = Kernel> {
     /// A socket.

@@ -249,6 +249,9 @@ pub struct Entry<'a, F> {
 }
 
 /// An event of an `epoll` set, `struct epoll_event`.
+///
+/// # Examples
+/// See [`Epoll`](crate::Epoll#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
     /// The events to wait for, with bits such as [`Events::EDGE`], or those that occurred.

@@ -30,6 +30,9 @@ const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(0x400_0000);
 /// The kernel that this process runs on: each call is a system call, without a symbol of libc.
 ///
 /// `MSG_ZEROCOPY` is dropped from sends, as by a kernel that does not have it.
+///
+/// # Examples
+/// See [`Socket`](crate::Socket#examples).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel;
 

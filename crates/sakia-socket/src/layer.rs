@@ -11,6 +11,23 @@ use crate::pump::{Occasion, Pump};
 use crate::{Host, Options, Socket};
 
 /// Makes sockets on a host, and sends their delayed bytes. Clones are the same layer.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use rustix::net::{AddressFamily, SocketType};
+/// use sakia_socket::{HostCall, Kernel, Layer, Options, ToyEnclave};
+///
+/// # fn main() -> rustix::io::Result<()> {
+/// let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), Options::default());
+/// let same = layer.clone();
+/// let (a, b) = same.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+/// assert_eq!(layer.host().counts().of(HostCall::Pair), 1);
+/// # drop((a, b));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Layer<H: Host> {
     shared: Arc<Shared<H>>,
@@ -24,6 +41,9 @@ impl<H: Host> Clone for Layer<H> {
 
 impl<H: Host> Layer<H> {
     /// Makes a layer on `host`. It starts a thread with the first delayed write, and none before.
+    ///
+    /// # Examples
+    /// See [`Layer`](Layer#examples).
     pub fn new(host: H, options: Options) -> Self {
         let (host, pump) = (Arc::new(host), Arc::new(Pump::new(options.limits.delay)));
         let (beds, nesting, spare) = Default::default();
@@ -35,6 +55,9 @@ impl<H: Host> Layer<H> {
     }
 
     /// Returns the host.
+    ///
+    /// # Examples
+    /// See [`Layer`](Layer#examples).
     pub fn host(&self) -> &H {
         &self.shared.host
     }
@@ -43,6 +66,9 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of `socket(2)`.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn socket(
         &self,
         family: AddressFamily,
@@ -57,6 +83,9 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of `socketpair(2)`.
+    ///
+    /// # Examples
+    /// See [`Layer`](Layer#examples).
     pub fn pair(
         &self,
         family: AddressFamily,
@@ -78,6 +107,24 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of `getsockname(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use rustix::net::{RecvFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let (near, mut far) = UnixStream::pair().expect("two sockets");
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let near = layer.adopt(near.into(), SocketType::STREAM)?;
+    /// std::io::Write::write_all(&mut far, b"hello").expect("there is room");
+    /// let mut buffer = [0; 5];
+    /// assert_eq!(near.recv(&mut buffer, RecvFlags::empty())?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn adopt(&self, fd: H::Fd, kind: SocketType) -> Result<Socket<H>, Errno> {
         let family = self.host().local_address(&fd)?.address_family();
         let socket = self.with(fd, Kind::of(family, kind, None));
@@ -91,6 +138,9 @@ impl<H: Host> Layer<H> {
 
     /// Sends all delayed bytes of all sockets, as far as the host has room: before the program waits by a
     /// call that this library does not make, and before it exits.
+    ///
+    /// # Examples
+    /// See [`Socket::flush`](crate::Socket::flush).
     pub fn flush(&self) {
         self.shared.wait_began();
         self.shared.pump.send_all(&*self.shared.host, Occasion::Flush);

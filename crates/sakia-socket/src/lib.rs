@@ -8,6 +8,49 @@
 //! - it *gathers* small writes, if [`Options::gather`] says so: after 8 of them without a wait in between,
 //!   more are sent by one call, before the program waits and at most 100 microseconds later.
 //!
+//! # Examples
+//! A server and its client, on sockets of a toy enclave that counts their calls. The server reads 4 bytes at
+//! a time: from the 33rd read on most of them are served from memory.
+//! ```
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//!
+//! use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
+//! use sakia_socket::{HostCall, Kernel, Layer, Options, ToyEnclave};
+//!
+//! # fn main() -> rustix::io::Result<()> {
+//! let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), Options::default());
+//! let listener = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+//! listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+//! listener.listen(16)?;
+//!
+//! let client = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+//! client.connect(&listener.local_address()?)?;
+//! let (server, _) = listener.accept()?;
+//!
+//! client.send(&[7; 4000], SendFlags::empty())?;
+//! client.shutdown(Shutdown::Write)?;
+//! let mut number = [0; 4];
+//! let mut numbers = 0;
+//! while server.recv(&mut number, RecvFlags::WAITALL)? == 4 {
+//!     numbers += 1;
+//! }
+//! assert_eq!(numbers, 1000);
+//! let calls = layer.host().counts().of(HostCall::Receive);
+//! assert!(calls < 50, "{calls} instead of 1001");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Contents
+//! - [`Layer`] makes sockets on a host, as its [`Options`] say. A [`Socket`] is one, and [`sockopt`] has its
+//!   options; [`Control`] and [`SendControl`] are control messages.
+//! - [`Epoll`], [`PollEntry`], [`SelectEntry`]: waiting for several of them.
+//! - [`Host`] makes the calls: [`Kernel`] at once, [`ToyEnclave`] at a cost.
+//!
+//! The chapter `docs/guide/library-os.md` of the guide has a table of descriptors, and a host of one's own.
+//!
+//! # Reading ahead and gathering
 //! Both stop when they do not pay. Bytes are never reordered, lost or read twice. A program can tell the
 //! difference by two things only: bytes that were gathered are lost when the process is killed before they
 //! are due, and an error of sending them is reported by the next call.
@@ -46,41 +89,6 @@
 //! A set of this library has one of the host with the same entries. Each wait asks it, also when an entry
 //! is ready in memory, so that neither kind of entry waits for the other. Compared with the kernel alone,
 //! an entry with edge trigger may be reported more often, never less; see [`Epoll`].
-//!
-//! # Examples
-//! A server and its client, on sockets of a toy enclave that counts their calls. The server reads 4 bytes at
-//! a time: from the 33rd read on most of them are served from memory.
-//! ```
-//! use std::net::SocketAddr;
-//! use std::time::Duration;
-//!
-//! use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
-//! use sakia_socket::{HostCall, Kernel, Layer, Options, ToyEnclave};
-//!
-//! # fn main() -> rustix::io::Result<()> {
-//! let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), Options::default());
-//! let listener = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
-//! listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
-//! listener.listen(16)?;
-//!
-//! let client = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
-//! client.connect(&listener.local_address()?)?;
-//! let (server, _) = listener.accept()?;
-//!
-//! client.send(&[7; 4000], SendFlags::empty())?;
-//! client.shutdown(Shutdown::Write)?;
-//! let mut number = [0; 4];
-//! let mut numbers = 0;
-//! while server.recv(&mut number, RecvFlags::WAITALL)? == 4 {
-//!     numbers += 1;
-//! }
-//! assert_eq!(numbers, 1000);
-//! let calls = layer.host().counts().of(HostCall::Receive);
-//! assert!(calls < 50, "{calls} instead of 1001");
-//! # Ok(())
-//! # }
-//! ```
-//! The chapter `docs/guide/library-os.md` of the guide has a table of descriptors, and a host of one's own.
 
 #![forbid(unsafe_code)]
 

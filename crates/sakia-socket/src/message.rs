@@ -18,6 +18,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket::send_vectored`].
     pub fn recv_vectored(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -30,6 +33,26 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of [`send`](Socket::send).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{IoSlice, IoSliceMut};
+    ///
+    /// use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// let parts = [IoSlice::new(b"head, "), IoSlice::new(b"body")];
+    /// assert_eq!(a.send_vectored(&parts, SendFlags::empty())?, 10);
+    /// let (mut head, mut body) = ([0; 4], [0; 6]);
+    /// let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut body)];
+    /// assert_eq!(b.recv_vectored(&mut parts, RecvFlags::empty())?, 10);
+    /// assert_eq!((&head, &body), (b"head", b", body"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_vectored(&self, buffers: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
         self.open().send(buffers, flags)
     }
@@ -42,6 +65,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket::send_message`].
     pub fn recv_message(
         &self,
         buffers: &mut [IoSliceMut<'_>],
@@ -57,6 +83,35 @@ impl<H: Host> Socket<H> {
     /// Those of [`send`](Socket::send), and `EAGAIN` if delayed bytes are left and the call must not wait.
     /// `EOPNOTSUPP` if the host does not support a control message: [`Kernel`](crate::Kernel) supports no
     /// `Other`.
+    ///
+    /// # Examples
+    /// Passes a descriptor:
+    /// ```
+    /// use std::io::{IoSlice, IoSliceMut, Read};
+    ///
+    /// use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+    /// use sakia_socket::{Control, Kernel, Layer, Options, SendControl, control_space};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// let file = std::fs::File::open("Cargo.toml").expect("a file").into();
+    /// let control = [SendControl::Rights(&[&file])];
+    /// a.send_message(&[IoSlice::new(b"a file")], &control, SendFlags::empty(), None)?;
+    ///
+    /// let (mut buffer, room) = ([0; 16], control_space(4));
+    /// let parts = &mut [IoSliceMut::new(&mut buffer)];
+    /// let message = b.recv_message(parts, room, RecvFlags::empty())?;
+    /// assert_eq!(message.received.bytes, 6);
+    /// let Some(Control::Rights(files)) = message.control.into_iter().next() else { panic!("none came") };
+    /// let mut text = String::new();
+    /// for file in files {
+    ///     std::fs::File::from(file).read_to_string(&mut text).expect("text");
+    /// }
+    /// assert!(text.starts_with("[package]"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_message(
         &self,
         buffers: &[IoSlice<'_>],

@@ -19,6 +19,25 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call. `EDOM` for a time that is too long.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rustix::io::Errno;
+    /// use rustix::net::{AddressFamily, RecvFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options, sockopt};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, _b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// let wait = Some(Duration::from_millis(10));
+    /// a.set_option(sockopt::SO_RCVTIMEO, wait)?;
+    /// assert!(a.option(sockopt::SO_RCVTIMEO)?.is_some());
+    /// assert_eq!(a.recv(&mut [0; 16], RecvFlags::empty()), Err(Errno::AGAIN));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_option<T: OptionValue>(
         &self,
         option: SocketOption<T>,
@@ -31,6 +50,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call. `ECONNRESET` if the host's answer does not have the form of a `T`.
+    ///
+    /// # Examples
+    /// See [`Socket::set_option`].
     pub fn option<T: OptionValue>(&self, option: SocketOption<T>) -> Result<T, Errno> {
         let mut bytes = [0; 2 * WORD];
         let count = self.option_raw(option.level, option.name, &mut bytes)?;

@@ -3,6 +3,9 @@
 use crate::QueueLimits;
 
 /// The condition for buffering in memory, in place of plain calls.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
     /// Never: each call of the program is a call of the host.
@@ -15,6 +18,9 @@ pub enum When {
 }
 
 /// The condition for raising `SIGPIPE`, besides `EPIPE`, for a send on a broken connection.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BrokenPipe {
     /// Never, as if every call had `MSG_NOSIGNAL`: the signal would go to the process of the library, not to
@@ -28,6 +34,19 @@ pub enum BrokenPipe {
 }
 
 /// The behavior of a [`Layer`](crate::Layer)'s sockets.
+///
+/// # Examples
+/// ```
+/// use sakia_socket::{BrokenPipe, Kernel, Layer, Options, When};
+///
+/// // As the kernel alone, but for the signal, which a runtime of its own raises.
+/// let mut options = Options::default();
+/// options.read_ahead = When::Never;
+/// options.gather = When::Never;
+/// options.broken_pipe = BrokenPipe::Raise;
+/// let layer = Layer::new(Kernel, options);
+/// # drop(layer);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {

@@ -12,6 +12,25 @@ use crate::{Entry, Events, Host, Layer, Pollable};
 const LEFT_OUT: Duration = Duration::from_millis(10);
 
 /// A file of [`Layer::poll`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use rustix::net::{AddressFamily, SendFlags, SocketType};
+/// use sakia_socket::{Events, Kernel, Layer, Options, PollEntry};
+///
+/// # fn main() -> rustix::io::Result<()> {
+/// let layer = Layer::new(Kernel, Options::default());
+/// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+/// let mut entries = [PollEntry::new(&a, Events::IN), PollEntry::new(&b, Events::IN)];
+/// assert_eq!(layer.poll(&mut entries, Some(Duration::ZERO))?, 0);
+/// a.send(b"x", SendFlags::empty())?;
+/// assert_eq!(layer.poll(&mut entries, None)?, 1);
+/// assert_eq!((entries[0].ready(), entries[1].ready()), (Events::NONE, Events::IN));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PollEntry<'a, H: Host> {
     item: Item<'a, H>,
@@ -19,6 +38,9 @@ pub struct PollEntry<'a, H: Host> {
 
 impl<'a, H: Host> PollEntry<'a, H> {
     /// Makes an entry that waits for `wanted`, errors and hang-ups.
+    ///
+    /// # Examples
+    /// See [`PollEntry`](PollEntry#examples).
     pub fn new(file: impl Into<Pollable<'a, H>>, wanted: Events) -> Self {
         let source = file.into().source();
         let ending = wanted | Events::ERR | Events::HUP;
@@ -26,6 +48,9 @@ impl<'a, H: Host> PollEntry<'a, H> {
     }
 
     /// Returns the events that the last wait found.
+    ///
+    /// # Examples
+    /// See [`PollEntry`](PollEntry#examples).
     pub fn ready(&self) -> Events {
         self.item.ready
     }
@@ -37,6 +62,9 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of the call, such as `EINTR`.
+    ///
+    /// # Examples
+    /// See [`PollEntry`](PollEntry#examples).
     pub fn poll(
         &self,
         entries: &mut [PollEntry<'_, H>],

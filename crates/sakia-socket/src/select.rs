@@ -10,6 +10,24 @@ use crate::{Events, Host, Layer, Pollable};
 
 /// A file of [`Layer::select`], with the sets that it is in. The caller looks descriptor numbers up before,
 /// so `EBADF` does not occur here.
+///
+/// # Examples
+/// ```
+/// use rustix::net::{AddressFamily, SendFlags, SocketType};
+/// use sakia_socket::{Kernel, Layer, Options, SelectEntry, Selection};
+///
+/// # fn main() -> rustix::io::Result<()> {
+/// let layer = Layer::new(Kernel, Options::default());
+/// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+/// a.send(b"x", SendFlags::empty())?;
+/// let mut sets = Selection::default();
+/// sets.readable = true;
+/// let mut entries = [SelectEntry::new(&a, sets), SelectEntry::new(&b, sets)];
+/// assert_eq!(layer.select(&mut entries, None)?, 1);
+/// assert_eq!((entries[0].ready().readable, entries[1].ready().readable), (false, true));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SelectEntry<'a, H: Host> {
     item: Item<'a, H>,
@@ -18,6 +36,9 @@ pub struct SelectEntry<'a, H: Host> {
 
 impl<'a, H: Host> SelectEntry<'a, H> {
     /// Makes an entry that is in `sets`.
+    ///
+    /// # Examples
+    /// See [`SelectEntry`](SelectEntry#examples).
     pub fn new(file: impl Into<Pollable<'a, H>>, sets: Selection) -> Self {
         let source = file.into().source();
         let (wanted, ending) = (sets.wanted(), sets.ending());
@@ -26,6 +47,9 @@ impl<'a, H: Host> SelectEntry<'a, H> {
     }
 
     /// Returns the sets in which the last wait left the file.
+    ///
+    /// # Examples
+    /// See [`SelectEntry`](SelectEntry#examples).
     pub fn ready(&self) -> Selection {
         self.sets.ready(self.item.ready)
     }
@@ -38,6 +62,9 @@ impl<H: Host> Layer<H> {
     ///
     /// # Errors
     /// Those of the call, such as `EINTR`.
+    ///
+    /// # Examples
+    /// See [`SelectEntry`](SelectEntry#examples).
     pub fn select(
         &self,
         entries: &mut [SelectEntry<'_, H>],

@@ -17,6 +17,28 @@ use crate::{Host, Kernel, Received};
 /// Delayed bytes are sent before, in the background if the host has no room for them; with `SO_LINGER` the
 /// close waits for room for that time. If received bytes were not read, the connection is reset and delayed
 /// bytes are dropped, as the kernel does.
+///
+/// # Examples
+/// ```
+/// use rustix::io::Errno;
+/// use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
+/// use sakia_socket::{Kernel, Layer, Options};
+///
+/// # fn main() -> rustix::io::Result<()> {
+/// let layer = Layer::new(Kernel, Options::default());
+/// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+/// a.send(b"hello", SendFlags::empty())?;
+/// let mut buffer = [0; 16];
+/// assert_eq!(b.recv(&mut buffer, RecvFlags::PEEK)?, 5);
+/// assert_eq!(b.recv(&mut buffer, RecvFlags::empty())?, 5);
+///
+/// b.set_nonblocking(true)?;
+/// assert_eq!(b.recv(&mut buffer, RecvFlags::empty()), Err(Errno::AGAIN));
+/// a.shutdown(Shutdown::Write)?;
+/// assert_eq!(b.recv(&mut buffer, RecvFlags::empty())?, 0, "the end");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Socket<H: Host = Kernel> {
     open: Arc<Open<H>>,
@@ -51,6 +73,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn bind(&self, address: &SocketAddrAny) -> Result<(), Errno> {
         self.open.host().bind(&self.open.fd, address)
     }
@@ -59,6 +84,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
         self.open.host().listen(&self.open.fd, backlog)
     }
@@ -68,6 +96,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call, which leave the listener as it is.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn accept(&self) -> Result<(Self, Option<SocketAddrAny>), Errno> {
         self.before_wait();
         let (fd, address) = self.open.host().accept(&self.open.fd, SocketFlags::CLOEXEC)?;
@@ -86,6 +117,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn connect(&self, address: &SocketAddrAny) -> Result<(), Errno> {
         self.before_wait();
         self.open.host().connect(&self.open.fd, address)?;
@@ -107,6 +141,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket`](Socket#examples).
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
         self.open.receive(&mut [IoSliceMut::new(buffer)], flags)
     }
@@ -115,6 +152,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket::send_to`].
     pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
         self.open.receive_from(&mut [IoSliceMut::new(buffer)], flags)
     }
@@ -123,6 +163,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call, and the error of earlier delayed bytes, once; `EPIPE` after it.
+    ///
+    /// # Examples
+    /// See [`Socket`](Socket#examples).
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
         self.open.send(&[IoSlice::new(bytes)], flags)
     }
@@ -131,6 +174,29 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::net::SocketAddr;
+    ///
+    /// use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let one = layer.socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    /// let other = layer.socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    /// for socket in [&one, &other] {
+    ///     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    /// }
+    /// one.send_to(b"hello", SendFlags::empty(), &other.local_address()?)?;
+    /// let mut buffer = [0; 1500];
+    /// let received = other.recv_from(&mut buffer, RecvFlags::empty())?;
+    /// assert_eq!(&buffer[..received.bytes], b"hello");
+    /// assert_eq!(received.from, Some(one.local_address()?));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_to(
         &self,
         bytes: &[u8],
@@ -145,6 +211,36 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of sending them, once; the bytes are dropped then.
+    ///
+    /// # Examples
+    /// Writes that are always gathered leave when the program waits, or here:
+    /// ```
+    /// use std::net::SocketAddr;
+    ///
+    /// use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options, When};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let mut options = Options::default();
+    /// options.gather = When::Always;
+    /// let layer = Layer::new(Kernel, options);
+    /// let listener = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    /// listener.listen(16)?;
+    /// let client = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// client.connect(&listener.local_address()?)?;
+    /// let (server, _) = listener.accept()?;
+    ///
+    /// client.send(b"hel", SendFlags::empty())?;
+    /// client.send(b"lo", SendFlags::empty())?;
+    /// assert_eq!(client.flush()?, 0);
+    /// assert_eq!(client.delayed(), 0);
+    /// let mut buffer = [0; 5];
+    /// assert_eq!(server.recv(&mut buffer, RecvFlags::WAITALL)?, 5);
+    /// assert_eq!(&buffer, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flush(&self) -> Result<usize, Errno> {
         self.open.flush()
     }
@@ -154,6 +250,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket`](Socket#examples).
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Errno> {
         self.open.shut_down(how)
     }
@@ -162,6 +261,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`Socket`](Socket#examples).
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> Result<(), Errno> {
         self.open.host().set_nonblocking(&self.open.fd, is_nonblocking)?;
         self.open.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
@@ -169,6 +271,9 @@ impl<H: Host> Socket<H> {
     }
 
     /// `fcntl(F_GETFL)`: returns true with `O_NONBLOCK`.
+    ///
+    /// # Examples
+    /// See [`Socket::set_nonblocking`].
     pub fn is_nonblocking(&self) -> bool {
         self.open.is_nonblocking(false)
     }
@@ -177,6 +282,20 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::net::{AddressFamily, SendFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// a.send(b"hello", SendFlags::empty())?;
+    /// assert_eq!((a.unread()?, b.unread()?), (0, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn unread(&self) -> Result<u64, Errno> {
         let unread = self.open.host().unread(&self.open.fd)?;
         Ok(unread.saturating_add(self.open.unread() as u64))
@@ -193,6 +312,9 @@ impl<H: Host> Socket<H> {
     }
 
     /// Returns the number of bytes that are delayed.
+    ///
+    /// # Examples
+    /// See [`Socket::flush`].
     pub fn delayed(&self) -> usize {
         self.open.delayed()
     }
@@ -210,6 +332,31 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::net::SocketAddr;
+    ///
+    /// use rustix::io::Errno;
+    /// use rustix::net::{AddressFamily, SocketType};
+    /// use sakia_socket::{Events, Kernel, Layer, Options, PollEntry};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let gone = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// gone.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    /// let nowhere = gone.local_address()?;
+    ///
+    /// let client = layer.socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    /// client.set_nonblocking(true)?;
+    /// if client.connect(&nowhere) == Err(Errno::INPROGRESS) {
+    ///     layer.poll(&mut [PollEntry::new(&client, Events::OUT)], None)?;
+    ///     assert_eq!(client.take_error()?, Some(Errno::CONNREFUSED));
+    /// }
+    /// assert_eq!(client.take_error()?, None, "it was taken");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn take_error(&self) -> Result<Option<Errno>, Errno> {
         self.open
             .take_error()
@@ -220,6 +367,9 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// See [`sakia_socket`](crate#examples).
     pub fn local_address(&self) -> Result<SocketAddrAny, Errno> {
         self.open.host().local_address(&self.open.fd)
     }
@@ -228,6 +378,19 @@ impl<H: Host> Socket<H> {
     ///
     /// # Errors
     /// Those of the call.
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::net::{AddressFamily, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// assert!(a.peer_address()?.is_some() || b.peer_address()?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn peer_address(&self) -> Result<Option<SocketAddrAny>, Errno> {
         self.open.host().peer_address(&self.open.fd)
     }
@@ -245,6 +408,28 @@ impl<H: Host> Socket<H> {
     /// - `EAGAIN` if delayed bytes are left for which the host has no room; a later call may succeed.
     /// - The error of sending delayed bytes.
     /// - `EBUSY` if bytes wait in memory: read them first, then the next call succeeds.
+    ///
+    /// # Examples
+    /// The kernel sends a file, behind all bytes that were sent before:
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+    /// use sakia_socket::{Kernel, Layer, Options};
+    ///
+    /// # fn main() -> rustix::io::Result<()> {
+    /// let layer = Layer::new(Kernel, Options::default());
+    /// let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM)?;
+    /// let file = std::fs::File::open("Cargo.toml").expect("a file");
+    /// a.send(b"size 9: ", SendFlags::empty())?;
+    /// let fd = a.hand_back()?;
+    /// assert_eq!(rustix::fs::sendfile(fd.as_fd(), &file, None, 9)?, 9);
+    /// let mut buffer = [0; 17];
+    /// b.recv(&mut buffer, RecvFlags::WAITALL)?;
+    /// assert_eq!(&buffer, b"size 9: [package]");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hand_back(&self) -> Result<&H::Fd, Errno> {
         self.open.be_plain();
         if self.flush()? > 0 {

@@ -28,6 +28,9 @@ pub const IPPROTO_TCP: i32 = 6;
 pub const IPPROTO_IPV6: i32 = 41;
 
 /// An option with values of type `T`.
+///
+/// # Examples
+/// See [`Socket::set_option`](crate::Socket::set_option).
 #[derive(Debug)]
 pub struct SocketOption<T> {
     pub(crate) level: i32,

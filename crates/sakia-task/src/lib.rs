@@ -1,17 +1,7 @@
 //! Tasks that need no atomic operation on their own thread, with wakers that any thread may use.
 //!
 //! A task is a future and a place for its value, in one allocation. An executor gets a [`Runnable`]
-//! whenever the task is to be polled, and puts it into a queue; [`Task`] awaits it. The task belongs to the
-//! thread that it is started on, or [for](spawn_to): there it is polled and dropped, and there starting,
-//! waking, polling and awaiting it costs no atomic read-modify-write, but for one when it ends and its
-//! handle is still there. Wakers are `Send`, and so is the handle if the value is: other threads send
-//! [`Mail`], which the task's own opens.
-//!
-//! A panic of the future is an [`Outcome`] of the task. One of its destructor is kept.
-//!
-//! Its own thread may be gone: wakers that are left do no harm, and the last of them frees the memory. The
-//! future is dropped by the thread that has it in its queue. An executor that ends has to wake all its
-//! tasks for that, and drop its queue.
+//! whenever the task is to be polled, and puts it into a queue; [`Task`] awaits it.
 //!
 //! # Examples
 //! ```
@@ -46,6 +36,25 @@
 //! }
 //! assert!(second.is_finished());
 //! ```
+//!
+//! # Contents
+//! - [`spawn`] starts a task on this thread, [`spawn_to`] one for another; [`work`] is code that any thread
+//!   may run.
+//! - [`Schedule`] is the executor's part: it gets a [`Runnable`], or from other threads [`Mail`].
+//! - [`Task`] is the handle, whose [`Outcome`] is the value or a panic.
+//! - [`Share`] and [`Root`] share a value as a reference count does, without atomic operations.
+//!
+//! # Threads
+//! The task belongs to the thread that it is started on, or [for](spawn_to): there it is polled and dropped,
+//! and there starting, waking, polling and awaiting it costs no atomic read-modify-write, but for one when it
+//! ends and its handle is still there. Wakers are `Send`, and so is the handle if the value is: other threads
+//! send [`Mail`], which the task's own opens.
+//!
+//! A panic of the future is an [`Outcome`] of the task. One of its destructor is kept.
+//!
+//! Its own thread may be gone: wakers that are left do no harm, and the last of them frees the memory. The
+//! future is dropped by the thread that has it in its queue. An executor that ends has to wake all its
+//! tasks for that, and drop its queue.
 
 mod cell;
 mod count;

@@ -1,5 +1,21 @@
 //! Tools for Sakia's own tests; a dev-dependency.
 //!
+//! Memory, values, hosts and file systems that are counted, guarded or hostile, so that a test sees what a
+//! program must not do. Everything here may be used from any thread.
+//!
+//! # Examples
+//! A value that must be dropped once:
+//! ```
+//! use sakia_testkit::drop_probe::DropCounter;
+//!
+//! let counter = DropCounter::new();
+//! let buffer = (vec![0; 512], counter.probe());
+//! assert_eq!(counter.live(), 1);
+//! drop(buffer);
+//! counter.assert_each_dropped_once();
+//! ```
+//!
+//! # Modules
 //! Memory and values:
 //! - [`alloc_count`]: an allocator that counts, to show that a path does not allocate.
 //! - [`page_guard`]: memory that becomes inaccessible when freed, so that a late write by the
@@ -11,8 +27,6 @@
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.
-//!
-//! Everything here may be used from any thread.
 
 pub mod alloc_count;
 pub mod drop_probe;

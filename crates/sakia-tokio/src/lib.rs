@@ -4,10 +4,8 @@
 //! supports non-blocking ones. Everything else goes to threads of Sakia, and its shared
 //! [engine](sakia::engine). No setup is needed: the first use builds the engine of the process.
 //!
-//! # Porting
-//!
-//! Change an import in a program on tokio:
-//!
+//! # Examples
+//! A program on tokio, with another import:
 //! ```
 //! // use tokio::fs::{self, File};
 //! use sakia_tokio::fs::{self, File};
@@ -24,8 +22,12 @@
 //! }
 //! ```
 //!
-//! Both kinds of runtime work, with one thread or several. Futures are `Send`, and [`File`](fs::File) is
-//! `Send` and `Sync`. APIs that take a file by tokio's traits accept this one.
+//! All of it is in [`fs`]: operations by path, [`File`](fs::File), [`OpenOptions`](fs::OpenOptions),
+//! [`DirBuilder`](fs::DirBuilder) and [`ReadDir`](fs::ReadDir).
+//!
+//! # Porting
+//! Change the import. Both kinds of runtime work, with one thread or several. Futures are `Send`, and
+//! [`File`](fs::File) is `Send` and `Sync`. APIs that take a file by tokio's traits accept this one.
 //!
 //! | the same as `tokio::fs` | |
 //! |---|---|

@@ -1,6 +1,9 @@
 //! One event, as a thread's buffer holds it: four words.
 
 /// The type of an event, and the meaning of its words.
+///
+/// # Examples
+/// See [`record`](crate::record#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum EventType {
@@ -76,6 +79,9 @@ impl EventType {
 }
 
 /// The word `a` of [`EventType::Queued`].
+///
+/// # Examples
+/// See [`record`](crate::record#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// The operation's kind: a [name](crate::Name), 12 bits.

@@ -15,12 +15,18 @@ pub struct EventKind(Name);
 
 impl EventKind {
     /// Registers a kind. A second registration of the same name replaces the names of its values.
+    ///
+    /// # Examples
+    /// See [`EventKind`](EventKind#examples).
     pub fn register(name: &str, values: [&str; 2]) -> Self {
         let values = values.map(|value| Some(Name::register(value)));
         Self(Name::insert(name, values))
     }
 
     /// Records an event of this kind on the calling thread.
+    ///
+    /// # Examples
+    /// See [`EventKind`](EventKind#examples).
     #[inline]
     pub fn record(self, first: u64, second: u64) {
         if is_on() {

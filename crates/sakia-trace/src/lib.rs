@@ -3,11 +3,8 @@
 //!
 //! The driver, the runtime and the copy of trees have event points, which cost three instructions each at
 //! most while no recording is on. A recording is begun by a call ([`Recording::to_file`]) or by the
-//! environment ([`record_as_environment_says`]), at any time, without a rebuild. Each thread then puts its
-//! events into a buffer of its own, of fixed size, without a lock; events that find it full are lost, and
-//! counted. A thread named `sakia-trace` writes them to the file.
-//!
-//! A program adds its own: [`span`] for a stretch of time, [`EventKind`] for moments with two values.
+//! environment ([`record_as_environment_says`]), at any time, without a rebuild. A program adds its own
+//! events: [`span`] for a stretch of time, [`EventKind`] for moments with two values.
 //!
 //! # Examples
 //! ```
@@ -23,6 +20,17 @@
 //! # std::fs::remove_dir_all(&folder)?;
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! # Contents
+//! - [`Recording`], [`TraceOptions`], [`RecordingSummary`]: a recording, from its begin to its file.
+//! - [`span`], [`in_span`], [`EventKind`], [`Name`], [`StaticName`]: events of the program.
+//! - [`Trace`], [`Summary`], [`plot`]: a file that is read back, in words or as a picture.
+//! - [`record`], [`task_spawned`], [`task_runs`], [`system_call`], [`is_on`] and others: event points of a
+//!   driver and an executor.
+//!
+//! # Buffers and the file
+//! Each thread puts its events into a buffer of its own, of fixed size, without a lock; events that find it
+//! full are lost, and counted. A thread named `sakia-trace` writes them to the file.
 //!
 //! The file has Perfetto's track events: a track for each thread with its turns, tasks, system calls and
 //! spans, and tracks for the operations that it has in flight. Its clock is `CLOCK_MONOTONIC`.

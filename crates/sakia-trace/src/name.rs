@@ -8,6 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const NAMES_MAX: usize = 1 << 16;
 
 /// A registered name.
+///
+/// # Examples
+/// ```
+/// use sakia_trace::Name;
+///
+/// let name = Name::register("parse");
+/// assert_eq!(name, Name::register("parse"));
+/// assert_ne!(name, Name::register("print"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(u32);
 
@@ -34,6 +43,9 @@ impl Name {
     /// Returns the name for `text`, which is registered if it is new. Takes a lock: for the hot path keep the
     /// result, or use a [`StaticName`]. A program may register 65,536 names; further ones become
     /// "too many names".
+    ///
+    /// # Examples
+    /// See [`Name`](Name#examples).
     pub fn register(text: &str) -> Self {
         Self::insert(text, [None; 2])
     }
@@ -94,11 +106,17 @@ pub struct StaticName {
 
 impl StaticName {
     /// Returns a name with the text `text`.
+    ///
+    /// # Examples
+    /// See [`StaticName`](StaticName#examples).
     pub const fn new(text: &'static str) -> Self {
         Self { text, number: AtomicU32::new(0) }
     }
 
     /// Returns the registered name.
+    ///
+    /// # Examples
+    /// See [`StaticName`](StaticName#examples).
     pub fn get(&self) -> Name {
         if let Some(number) = self.number.load(Ordering::Relaxed).checked_sub(1) {
             return Name(number);

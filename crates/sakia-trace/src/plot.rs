@@ -34,6 +34,9 @@ const COLORS: &[(&str, &str)] = &[
 const OTHER_COLORS: &[&str] = &["#6fb7b7", "#d6b656", "#a3a36b", "#c98b8b", "#8ba0c9", "#8fc98b"];
 
 /// The section to draw, in nanoseconds since the first event.
+///
+/// # Examples
+/// See [`plot()`](plot()#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// Its begin.
@@ -43,6 +46,24 @@ pub struct Stretch {
 }
 
 /// Draws threads and operations of a trace as an SVG picture.
+///
+/// # Examples
+/// The first millisecond, as a picture:
+/// ```
+/// use sakia_trace::{Recording, StaticName, Stretch, Trace, TraceOptions, plot, span};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-plot-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// static WORK: StaticName = StaticName::new("work");
+/// drop(span(&WORK));
+/// let path = recording.stop()?.path;
+/// let trace = Trace::read(&std::fs::read(path)?).expect("it is complete");
+/// let picture = plot(&trace, Stretch { from: 0, to: Some(1_000_000) });
+/// assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 pub fn plot(trace: &Trace, stretch: Stretch) -> String {
     let all = || trace.tracks.iter().flat_map(|track| &track.slices);
     let first = all().map(|slice| slice.begin).min().unwrap_or(0);

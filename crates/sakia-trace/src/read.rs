@@ -13,6 +13,25 @@ use crate::schema::{event, interned, packet, trace, track};
 const TEXT_MAX: usize = 4096;
 
 /// A trace.
+///
+/// # Examples
+/// ```
+/// use sakia_trace::{EventKind, Recording, Trace, TraceOptions};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-read-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// EventKind::register("found", ["key", "bytes"]).record(17, 4096);
+/// let path = recording.stop()?.path;
+///
+/// let trace = Trace::read(&std::fs::read(path)?).expect("it is complete");
+/// assert_eq!((trace.pid, trace.is_truncated), (std::process::id().into(), false));
+/// let found = trace.tracks.iter().flat_map(|track| &track.instants).find(|i| i.name == "found");
+/// let found = found.expect("it was recorded");
+/// assert_eq!((found.number("key"), found.number("bytes")), (Some(17), Some(4096)));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Trace {
@@ -27,6 +46,9 @@ pub struct Trace {
 }
 
 /// A row of the trace.
+///
+/// # Examples
+/// See [`Trace`](Trace#examples).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Track {
@@ -45,6 +67,9 @@ pub struct Track {
 }
 
 /// A stretch of time, or a moment.
+///
+/// # Examples
+/// See [`Trace`](Trace#examples).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Slice {
@@ -63,6 +88,9 @@ pub struct Slice {
 }
 
 /// The value of an argument.
+///
+/// # Examples
+/// See [`Trace`](Trace#examples).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A number.
@@ -72,6 +100,12 @@ pub enum Value {
 }
 
 /// The error of bytes that are no trace of this crate.
+///
+/// # Examples
+/// ```
+/// let error = sakia_trace::Trace::read(b"something else").unwrap_err();
+/// assert!(error.to_string().starts_with("this is no trace of Sakia: "));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
     /// The byte of the file at which reading stopped.
@@ -89,6 +123,9 @@ impl std::error::Error for ReadError {}
 
 impl Slice {
     /// Returns the value of an argument that is a number.
+    ///
+    /// # Examples
+    /// See [`Trace`](Trace#examples).
     pub fn number(&self, name: &str) -> Option<i64> {
         self.arguments.iter().find(|(known, _)| known == name).and_then(|(_, value)| match value {
             Value::Number(number) => Some(*number),
@@ -136,6 +173,9 @@ impl Trace {
     /// # Errors
     /// The bytes are no trace, or are altered. A file that only ends too early is read as far as it goes, see
     /// [`is_truncated`](Trace::is_truncated).
+    ///
+    /// # Examples
+    /// See [`Trace`](Trace#examples).
     pub fn read(bytes: &[u8]) -> Result<Self, ReadError> {
         let mut reader = Reader::default();
         let mut fields = Fields(bytes);

@@ -100,6 +100,26 @@ impl Drop for Local {
 }
 
 /// Sizes of a recording.
+///
+/// # Examples
+/// A small buffer is full soon. What does not fit is counted:
+/// ```
+/// use sakia_trace::{EventKind, Recording, TraceOptions};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-options-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let mut options = TraceOptions::default();
+/// options.buffer_events = 16;
+/// let recording = Recording::to_file(dir.join("trace"), options)?;
+/// let moment = EventKind::register("moment", ["number", "nothing"]);
+/// for number in 0..10_000 {
+///     moment.record(number, 0);
+/// }
+/// let summary = recording.stop()?;
+/// assert_eq!(summary.events + summary.lost, 10_000);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TraceOptions {
@@ -115,6 +135,9 @@ impl Default for TraceOptions {
 }
 
 /// A recording, which ends when it is stopped or dropped. A process has one at a time.
+///
+/// # Examples
+/// See [`sakia_trace`](crate#examples).
 #[derive(Debug)]
 #[must_use = "a recording ends when this is dropped"]
 pub struct Recording {
@@ -123,6 +146,9 @@ pub struct Recording {
 }
 
 /// The numbers of a finished recording.
+///
+/// # Examples
+/// See [`sakia_trace`](crate#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordingSummary {
@@ -137,6 +163,21 @@ pub struct RecordingSummary {
 /// Returns true while a recording is on. A test of one byte: three instructions with the jump.
 ///
 /// Programs compiled with `--cfg sakia_no_trace` have no event points. That is for measuring what these cost.
+///
+/// # Examples
+/// ```
+/// use sakia_trace::{Recording, TraceOptions, is_on};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-is-on-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// assert!(!is_on());
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// assert!(is_on());
+/// recording.stop()?;
+/// assert!(!is_on());
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[inline(always)]
 pub fn is_on() -> bool {
     !cfg!(sakia_no_trace) && PURPOSES.load(Ordering::Relaxed) & RECORDING != 0
@@ -172,6 +213,25 @@ impl Drop for Measuring {
 
 /// Records an event of the calling thread, at this time. Call it only if [`is_on`], to keep the path without
 /// a recording short.
+///
+/// # Examples
+/// An operation of a driver, from its start to the moment at which its result is taken:
+/// ```
+/// use sakia_trace::{EventType, Name, Queued, Recording, TraceOptions, is_on, record};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-record-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// let kind = Name::register("write").number() as u16;
+/// if is_on() {
+///     record(EventType::Queued, 1, Queued { kind, fd: 3, bytes: 10 }.pack(), 0);
+///     record(EventType::Completed, 1, 10, 0);
+///     record(EventType::Resumed, 1, 0, 0);
+/// }
+/// assert!(recording.stop()?.events >= 3);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[cold]
 #[inline(never)]
 pub fn record(kind: EventType, id: u64, a: u64, b: u64) {
@@ -269,6 +329,23 @@ fn nanoseconds(clock: ClockId) -> u64 {
 }
 
 /// Writes all events recorded so far to the file. No effect without a recording.
+///
+/// # Examples
+/// ```
+/// use sakia_trace::{EventKind, Recording, Trace, TraceOptions, flush};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-flush-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// EventKind::register("found", ["key", "bytes"]).record(17, 4096);
+/// flush();
+/// // A look at the file while the recording goes on.
+/// let trace = Trace::read(&std::fs::read(recording.path())?).expect("a trace");
+/// assert!(trace.tracks.iter().flat_map(|track| &track.instants).any(|i| i.name == "found"));
+/// recording.stop()?;
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 pub fn flush() {
     if cfg!(sakia_no_trace) {
         return;
@@ -288,6 +365,9 @@ impl Recording {
     /// - `EEXIST`: there is a file at `path`.
     /// - `EALREADY`: a recording is on.
     /// - Those of `openat(2)`, `write(2)`, and of starting a thread.
+    ///
+    /// # Examples
+    /// See [`sakia_trace`](crate#examples).
     pub fn to_file(path: impl AsRef<Path>, options: TraceOptions) -> io::Result<Self> {
         Self::begin(path.as_ref(), options)
     }
@@ -341,6 +421,9 @@ impl Recording {
     ///
     /// # Errors
     /// The first error of writing to the file, which lacks all later events.
+    ///
+    /// # Examples
+    /// See [`sakia_trace`](crate#examples).
     pub fn stop(mut self) -> io::Result<RecordingSummary> {
         self.is_stopped = true;
         let Some(output) = stop() else {

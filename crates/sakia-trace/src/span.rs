@@ -8,6 +8,9 @@ use crate::{EventType, Name, StaticName, is_on, record};
 
 /// A span of the calling thread's time, until it is dropped. It stays on its thread, and must not be held
 /// across an `.await`, at which other tasks run: use [`in_span`] there.
+///
+/// # Examples
+/// See [`span()`](span()#examples).
 #[derive(Debug)]
 #[must_use = "a span ends when this is dropped"]
 pub struct Span {
@@ -51,6 +54,19 @@ impl Drop for Span {
 }
 
 /// Runs `future` in spans of this name: one for each time that it is polled.
+///
+/// # Examples
+/// ```
+/// use std::future::Future;
+/// use std::task::{Context, Poll, Waker};
+///
+/// use sakia_trace::{StaticName, in_span};
+///
+/// static ADD: StaticName = StaticName::new("add");
+/// let sum = std::pin::pin!(in_span(&ADD, async { 1 + 2 }));
+/// // A runtime polls it.
+/// assert_eq!(sum.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(3));
+/// ```
 pub async fn in_span<F: Future>(name: &'static StaticName, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

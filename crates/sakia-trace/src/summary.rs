@@ -13,6 +13,24 @@ use crate::read::{Slice, Trace, Track};
 const LONGEST: usize = 10;
 
 /// The findings of a trace, to be printed.
+///
+/// # Examples
+/// ```
+/// use sakia_trace::{Recording, StaticName, Summary, Trace, TraceOptions, span};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-trace-summary-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// let recording = Recording::to_file(dir.join("trace"), TraceOptions::default())?;
+/// static WORK: StaticName = StaticName::new("work");
+/// drop(span(&WORK));
+/// let path = recording.stop()?.path;
+/// let trace = Trace::read(&std::fs::read(path)?).expect("it is complete");
+/// let summary = Summary::of(&trace);
+/// println!("{summary}");
+/// assert!(!summary.to_string().is_empty());
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Summary {

@@ -62,6 +62,13 @@ where
 }
 
 /// Returns the state and the counters of the process's shared pool.
+///
+/// # Examples
+/// ```
+/// let before = sakia::blocking::statistics().completed;
+/// sakia::block_on(sakia::spawn_blocking(|| ())).unwrap();
+/// assert!(sakia::blocking::statistics().completed > before);
+/// ```
 pub fn statistics() -> Statistics {
     shared_pool().statistics()
 }
@@ -72,6 +79,9 @@ pub(crate) fn shared_pool() -> &'static Pool {
 }
 
 /// Options of a [`Pool`].
+///
+/// # Examples
+/// See [`Pool`](Pool#examples).
 #[derive(Clone, Debug)]
 pub struct Builder {
     threads: usize,
@@ -81,6 +91,9 @@ pub struct Builder {
 
 impl Builder {
     /// Sets the maximum number of threads, at least 1. Without this call 64.
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -88,6 +101,9 @@ impl Builder {
     }
 
     /// Sets the maximum length of the queue, at least 1. Without this call 1024.
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     #[must_use]
     pub fn queue(mut self, count: usize) -> Self {
         self.queue = count.max(1);
@@ -102,6 +118,9 @@ impl Builder {
     }
 
     /// Builds the pool. It starts no thread before there is work.
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     pub fn build(self) -> Pool {
         let threads_max = u32::try_from(self.threads).unwrap_or(u32::MAX);
         let room = Arc::new(Semaphore::new(self.queue));
@@ -129,6 +148,9 @@ pub struct Pool {
 }
 
 /// The state of a pool, and counters of its work so far.
+///
+/// # Examples
+/// See [`Pool`](Pool#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -176,11 +198,17 @@ struct Job {
 
 impl Pool {
     /// Returns a builder of a pool.
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     pub fn builder() -> Builder {
         Builder { threads: 64, queue: 1024, idle: Duration::from_secs(10) }
     }
 
     /// Runs `f` on this pool; otherwise as [`spawn_blocking`].
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     pub fn spawn<F, T>(&self, f: F) -> BlockingHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -224,6 +252,9 @@ impl Pool {
     }
 
     /// Returns the state and the counters of the pool.
+    ///
+    /// # Examples
+    /// See [`Pool`](Pool#examples).
     pub fn statistics(&self) -> Statistics {
         let Worker { completed, panicked } = self.threads.worker();
         self.threads.update(|state| {
@@ -315,6 +346,14 @@ impl lanes::Worker for Worker {
 }
 
 /// Awaits work on a [`Pool`]. Dropping it lets the work go on by itself.
+///
+/// # Examples
+/// ```
+/// let work = sakia::spawn_blocking(|| std::fs::read("/proc/self/comm"));
+/// let bytes = sakia::block_on(work).expect("it does not panic")?;
+/// assert!(bytes.ends_with(b"\n"));
+/// # std::io::Result::Ok(())
+/// ```
 pub struct BlockingHandle<T> {
     /// `Some` while the queue has no room for the work. The lock makes it possible to abort through a shared
     /// reference.
@@ -349,6 +388,23 @@ impl<T> BlockingHandle<T> {
 
     /// Ends the work if it has not begun: it never runs, and the handle resolves to
     /// [`JoinError::is_canceled`]. If it has begun, it goes on and its result is dropped.
+    ///
+    /// # Examples
+    /// The only thread is busy, so the second piece of work has not begun:
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// use sakia::blocking::Pool;
+    ///
+    /// let pool = Pool::builder().threads(1).build();
+    /// let (sender, receiver) = mpsc::channel::<()>();
+    /// let first = pool.spawn(move || receiver.recv().is_err());
+    /// let second = pool.spawn(|| unreachable!());
+    /// second.abort();
+    /// drop(sender);
+    /// assert!(sakia::block_on(first).unwrap());
+    /// assert!(sakia::block_on(second).unwrap_err().is_canceled());
+    /// ```
     pub fn abort(&self) {
         self.join.abort();
         let held = self.lock().take();

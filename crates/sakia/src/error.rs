@@ -80,11 +80,17 @@ impl Error {
 
     /// Returns the operation that failed: `open`, `rename`, `connect`, `look up`, and so on. The text is for
     /// people, and may be reworded.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
     /// Returns the path of the operation; of two, the first.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Path(path) | Object::Paths(path, _) => Some(path),
@@ -93,6 +99,20 @@ impl Error {
     }
 
     /// Returns the second path of an operation that has one: the target of a move, copy or link.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use sakia::fs;
+    ///
+    /// # sakia::block_on(async {
+    /// let error = fs::rename("/nowhere", "/elsewhere").await.unwrap_err();
+    /// assert_eq!(error.path(), Some(Path::new("/nowhere")));
+    /// assert_eq!(error.to_path(), Some(Path::new("/elsewhere")));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn to_path(&self) -> Option<&Path> {
         match &self.0.object {
             Object::Paths(_, to) => Some(to),
@@ -102,6 +122,9 @@ impl Error {
 
     /// Returns the addresses that were tried, in this order. The error is that of the last one. Empty when
     /// the operation has another object, such as a name to be looked up.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn addresses(&self) -> &[SocketAddr] {
         match &self.0.object {
             Object::Addresses(addresses) => addresses,
@@ -118,12 +141,18 @@ impl Error {
     }
 
     /// Returns the kind of the error.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn kind(&self) -> io::ErrorKind {
         self.0.source.kind()
     }
 
     /// Returns the kernel's errno. `None` when the error is not the kernel's: a path with a zero byte, a
     /// timeout, a name without addresses.
+    ///
+    /// # Examples
+    /// See [`Error`](Error#examples).
     pub fn raw_os_error(&self) -> Option<i32> {
         os_error(&self.0.source)
     }
@@ -139,6 +168,18 @@ impl Error {
     }
 
     /// Returns whether the operation was canceled, or the runtime has ended.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::File;
+    ///
+    /// let runtime = sakia::Runtime::new().unwrap();
+    /// let file = runtime.block_on(File::open("/dev/null")).unwrap();
+    /// drop(runtime);
+    /// // The runtime has ended, and with it all that belongs to it.
+    /// let error = sakia::block_on(file.metadata()).unwrap_err();
+    /// assert_eq!(sakia::os_error(&error), Some(libc::ECANCELED));
+    /// ```
     pub fn is_canceled(&self) -> bool {
         self.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
     }
@@ -151,6 +192,9 @@ impl Error {
 
 /// Returns the kernel's errno of a plain error, or of one that has more to say: an [`Error`], a
 /// [`Misaligned`] transfer, or a setup error.
+///
+/// # Examples
+/// See [`Error`](Error#examples).
 pub fn os_error(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| {
         let inner = error.get_ref()?;

@@ -180,6 +180,14 @@ fn is_current(remote: &Arc<Remote>) -> bool {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// # sakia::block_on(async {
+/// let task = sakia::spawn(async { 6 * 7 });
+/// assert_eq!(task.await.unwrap(), 42);
+/// # });
+/// ```
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -198,6 +206,16 @@ where
 ///
 /// # Panics
 /// Outside of a runtime, and when it has no such thread.
+///
+/// # Examples
+/// ```
+/// let runtime = sakia::Runtime::builder().threads(2).build()?;
+/// runtime.block_on(async {
+///     let task = sakia::spawn_on(1, || async { std::thread::current().name().map(str::to_owned) });
+///     assert_eq!(task.await.unwrap().as_deref(), Some("sakia-1"));
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 #[track_caller]
 pub fn spawn_on<S, F>(thread: usize, start: S) -> JoinHandle<F::Output>
 where
@@ -215,6 +233,23 @@ where
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// A task on each thread:
+/// ```
+/// let runtime = sakia::Runtime::builder().threads(3).build()?;
+/// let sum: usize = runtime.block_on(async {
+///     let threads = 0..sakia::thread_count();
+///     let tasks: Vec<_> = threads.map(|n| sakia::spawn_on(n, move || async move { n })).collect();
+///     let mut sum = 0;
+///     for task in tasks {
+///         sum += task.await.unwrap();
+///     }
+///     sum
+/// });
+/// assert_eq!(sum, 3);
+/// # std::io::Result::Ok(())
+/// ```
 #[track_caller]
 pub fn thread_count() -> usize {
     current().threads.len()

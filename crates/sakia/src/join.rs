@@ -14,6 +14,18 @@ use sakia_task::Task;
 pub(crate) use sakia_task::Outcome;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
+///
+/// # Examples
+/// ```
+/// # sakia::block_on(async {
+/// let task = sakia::spawn(async { "done" });
+/// assert_eq!(task.await.unwrap(), "done");
+///
+/// let endless = sakia::spawn(std::future::pending::<()>());
+/// endless.abort();
+/// assert!(endless.await.unwrap_err().is_canceled());
+/// # });
+/// ```
 pub struct JoinHandle<T> {
     task: Task<T>,
 }
@@ -25,24 +37,62 @@ impl<T> JoinHandle<T> {
     }
 
     /// Lets the task go on by itself, as dropping the handle does.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let (sender, receiver) = async_channel::bounded(1);
+    /// sakia::spawn(async move { sender.send("from a task without a handle").await }).detach();
+    /// assert_eq!(receiver.recv().await, Ok("from a task without a handle"));
+    /// # });
+    /// ```
     pub fn detach(self) {}
 
     /// Ends the task: its future is dropped in its current state, at the latest when its thread gets to it.
     /// The handle resolves to [`JoinError::is_canceled`] from now on, and counts as
     /// [finished](Self::is_finished), though the future may exist for a while. To wait for its end, call
     /// [`cancel`](Self::cancel) instead.
+    ///
+    /// # Examples
+    /// See [`JoinHandle`](JoinHandle#examples).
     pub fn abort(&self) {
         self.task.abort();
     }
 
     /// Ends the task and waits until its future is dropped. `Some` if it was done already. After
     /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::rc::Rc;
+    ///
+    /// # sakia::block_on(async {
+    /// let shared = Rc::new(());
+    /// let held = Rc::clone(&shared);
+    /// let task = sakia::spawn(async move {
+    ///     std::future::pending::<()>().await;
+    ///     drop(held);
+    /// });
+    /// assert!(task.cancel().await.is_none());
+    /// assert_eq!(Rc::strong_count(&shared), 1, "its future is gone");
+    /// # });
+    /// ```
     pub async fn cancel(self) -> Option<Result<T, JoinError>> {
         self.task.close();
         self.task.await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
     /// Returns whether the task has ended or was [aborted](Self::abort).
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let task = sakia::spawn(async {});
+    /// assert!(!task.is_finished());
+    /// sakia::yield_now().await;
+    /// assert!(task.is_finished());
+    /// # });
+    /// ```
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
@@ -68,6 +118,15 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 /// The reason why a task has no value: it was canceled, or it panicked.
+///
+/// # Examples
+/// ```
+/// # sakia::block_on(async {
+/// let numbers = Vec::<u8>::new();
+/// let error = sakia::spawn(async move { numbers[0] }).await.unwrap_err();
+/// assert!(error.is_panic() && !error.is_canceled());
+/// # });
+/// ```
 pub struct JoinError {
     /// The payload of the task's panic; `None` when it was canceled. The lock only makes the error `Sync`, as
     /// errors are expected to be; no thread ever waits for it.
@@ -84,16 +143,33 @@ impl JoinError {
     }
 
     /// Returns whether the task was aborted, or its runtime ended first.
+    ///
+    /// # Examples
+    /// See [`JoinError`](JoinError#examples).
     pub fn is_canceled(&self) -> bool {
         self.panic.is_none()
     }
 
     /// Returns whether the task panicked.
+    ///
+    /// # Examples
+    /// See [`JoinError`](JoinError#examples).
     pub fn is_panic(&self) -> bool {
         self.panic.is_some()
     }
 
     /// Resumes the task's panic; returns the error if the task was canceled.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let endless = sakia::spawn(std::future::pending::<()>());
+    /// endless.abort();
+    /// // A panic of the task would be one of this thread; being canceled is none.
+    /// let error = endless.await.unwrap_err().resume_panic();
+    /// assert!(error.is_canceled());
+    /// # });
+    /// ```
     pub fn resume_panic(self) -> Self {
         match self.panic {
             Some(payload) => {

@@ -2,8 +2,37 @@
 //!
 //! A [`Runtime`] runs tasks on the thread that built it, or on several ([`Builder::threads`]). Each thread
 //! has a driver of its own, and its tasks stay there; wakers may be used by any thread. Where the kernel
-//! offers no ring, the driver works on epoll and threads; [`Runtime::choice`] says which it is, and why.
+//! offers no ring, the driver works on epoll and threads; [`Runtime::choice`] says which it is, and why. A
+//! program with a loop of its own runs a runtime by [`Runtime::run_once`].
 //!
+//! # Examples
+//! A server that sends a file, and its client:
+//! ```
+//! use sakia::fs::File;
+//! use sakia::io::BufResultExt;
+//! use sakia::net::{TcpListener, TcpStream};
+//!
+//! #[sakia::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let listener = TcpListener::bind("127.0.0.1:0").await?;
+//!     let address = listener.local_addr()?;
+//!     let server = sakia::spawn(async move {
+//!         let (mut stream, _) = listener.accept().await?;
+//!         let file = File::open("Cargo.toml").await?;
+//!         // Buffers go in by value, and come back with the result.
+//!         let bytes = file.read_to_end_at(Vec::new(), 0).await.buffer()?;
+//!         stream.write_all(bytes).await.value()?;
+//!         stream.close().await
+//!     });
+//!
+//!     let mut client = TcpStream::connect(address).await?;
+//!     let bytes = client.read_to_end(Vec::new()).await.buffer()?;
+//!     assert!(bytes.starts_with(b"[package]"));
+//!     server.await.expect("the task does not panic")
+//! }
+//! ```
+//!
+//! # Modules
 //! - Tasks: [`spawn`], [`spawn_on`], [`JoinHandle`], [`JoinSet`], [`scope`], [`spawned_scope`],
 //!   [`for_each_concurrent`], [`CancellationToken`], [`Budget`], [`join!`], [`select!`],
 //!   [`task_local!`], [`spawn_blocking`].
@@ -14,11 +43,10 @@
 //! - [`signal`], [`process`], [`shutdown`].
 //! - [`inspect`]: the present activity of a runtime, for any thread to see, and warnings of turns and
 //!   operations that take too long.
+//! - [`trace`]: recordings of a program's activity.
 //! - [`engine`]: files for other runtimes and for plain threads, by threads that run this one.
 //! - [`sim`]: tests of one's own programs on a kernel in memory, with many seeds; with the feature `sim`.
 //! - `compat`: the traits of other ecosystems, with the features `futures-io`, `tokio` and `hyper`.
-//!
-//! A program with a loop of its own runs a runtime by [`Runtime::run_once`].
 
 #![forbid(unsafe_code)]
 // Links to `sim` lead nowhere without it.

@@ -28,6 +28,17 @@ use crate::sim::Watch;
 use crate::trace::PollRun;
 
 /// Options of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::Runtime;
+///
+/// let runtime = Runtime::builder().threads(2).spin(Duration::from_micros(10)).build()?;
+/// assert_eq!(runtime.block_on(async { sakia::thread_count() }), 2);
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     policy: Option<Policy>,
@@ -76,6 +87,16 @@ impl Builder {
 
     /// Chooses the backend. Without this call the environment variable `SAKIA_DRIVER` decides, and without
     /// that [`Policy::Auto`].
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia_driver::Policy;
+    ///
+    /// let runtime = Runtime::builder().backend(Policy::Poll).build()?;
+    /// assert_eq!(runtime.choice().name(), "poll");
+    /// # std::io::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn backend(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
@@ -85,6 +106,9 @@ impl Builder {
     /// Sets the number of the runtime's threads, the one that builds it included; at least 1. Each has a
     /// driver of its own. Tasks stay on the thread on which they were started; see
     /// [`spawn_on`](crate::spawn_on).
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -92,6 +116,19 @@ impl Builder {
     }
 
     /// Sets the options of each thread's ring, sizes for one.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia_ring::Ring;
+    ///
+    /// let ring = Ring::builder().sq_entries(512).cq_entries(8192);
+    /// let runtime = Runtime::builder().ring(ring).build()?;
+    /// if let Some(report) = runtime.choice().report() {
+    ///     assert_eq!((report.sq_entries, report.cq_entries), (512, 8192));
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn ring(mut self, ring: sakia_ring::Builder) -> Self {
         self.ring = ring;
@@ -100,6 +137,26 @@ impl Builder {
 
     /// Sets whether operations are done as plain system calls if that is cheaper, and by which rules. Without
     /// this call the default ones hold.
+    ///
+    /// # Examples
+    /// Every read goes by the ring:
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    /// use sakia_driver::{Bypass, OpKind};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-bypass-{}", std::process::id()));
+    /// std::fs::write(&path, "some bytes")?;
+    /// let runtime = Runtime::builder().bypass(Bypass::Never).build()?;
+    /// let len = runtime.block_on(async {
+    ///     File::open(&path).await?.read_at(vec![0; 100], 0).await.value()
+    /// })?;
+    /// assert_eq!(len, 10);
+    /// assert_eq!(runtime.counters().of(OpKind::Read).inline, 0);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn bypass(mut self, bypass: Bypass) -> Self {
         self.bypass = bypass;
@@ -113,6 +170,9 @@ impl Builder {
     /// latency where an answer is likely to come soon. It costs processor time: a waiting thread keeps a
     /// processor busy, for up to `spin` per wait. Without a processor for each spinning thread it makes all
     /// of them slower.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
@@ -125,6 +185,9 @@ impl Builder {
     /// are not waited for.
     ///
     /// The simulated kernel has a virtual time of its own, which this does not change.
+    ///
+    /// # Examples
+    /// See [`interval()`](crate::time::interval()#examples).
     #[must_use]
     pub fn virtual_time(mut self, virtual_time: bool) -> Self {
         self.virtual_time = virtual_time;
@@ -134,6 +197,9 @@ impl Builder {
     /// Has the runtime's threads record their operations and activity for [`inspect`](Runtime::inspect).
     /// Without this call the environment variable `SAKIA_INSPECT` decides: `1` or `0`.
     /// [`warnings`](Builder::warnings) switch it on, too.
+    ///
+    /// # Examples
+    /// See [`Runtime::inspect`].
     #[must_use]
     pub fn inspection(mut self, inspection: bool) -> Self {
         self.watching.inspection = Some(inspection);
@@ -142,6 +208,9 @@ impl Builder {
 
     /// Sets the limits of the runtime and the receiver of its warnings; see [`Warnings`]. Without this call
     /// the environment variable `SAKIA_WARNINGS` decides.
+    ///
+    /// # Examples
+    /// See [`inspect`](crate::inspect#examples).
     #[must_use]
     pub fn warnings(mut self, warnings: Warnings) -> Self {
         self.watching.warnings = Some(warnings);
@@ -152,6 +221,9 @@ impl Builder {
     /// environment variable `SAKIA_LATENCIES` decides: `1` or `0`.
     ///
     /// It costs two readings of the clock per operation, and for each thread 36 KiB per kind of operation.
+    ///
+    /// # Examples
+    /// See [`Runtime::metrics`].
     #[must_use]
     pub fn latencies(mut self, latencies: bool) -> Self {
         self.watching.latencies = Some(latencies);
@@ -284,6 +356,9 @@ impl Builder {
     ///   the known values; or time is to be virtual on more than one thread.
     /// - No available backend satisfies the policy: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     pub fn build(self) -> io::Result<Runtime> {
         if self.virtual_time && self.threads > 1 {
             let message = "virtual time is for runtimes with one thread";
@@ -316,6 +391,9 @@ impl Builder {
     /// # Errors
     /// The simulated kernel has no memory or descriptors left. `InvalidInput`: `SAKIA_WARNINGS`,
     /// `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of the known values.
+    ///
+    /// # Examples
+    /// See [`Test`](crate::sim::Test#examples).
     #[cfg(feature = "sim")]
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
         let this = self.with_environment()?;
@@ -428,6 +506,20 @@ impl Drop for Thread {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// let runtime = sakia::Runtime::builder().threads(2).build()?;
+/// runtime.block_on(async {
+///     let task = sakia::spawn_on(1, || async {
+///         sakia::fs::read("/proc/self/comm").await.map(|_| sakia::metrics().counters)
+///     });
+///     let counters = task.await.expect("it does not panic")?;
+///     assert!(counters.started > 0);
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
 pub fn metrics() -> Metrics {
     current().driver.metrics()
 }
@@ -458,6 +550,19 @@ impl Drop for EndTasks<'_> {
 ///
 /// Dropping it ends its tasks, cancels their operations, and waits for the kernel to give their memory
 /// back, at most for a second.
+///
+/// # Examples
+/// ```
+/// use sakia::{Runtime, fs};
+///
+/// let runtime = Runtime::new()?;
+/// let name = runtime.block_on(fs::read_to_string("/proc/self/comm"))?;
+/// assert!(name.ends_with('\n'));
+/// // A task may outlive the call that started it: later calls go on with it.
+/// let task = runtime.spawn(async { 7 });
+/// assert_eq!(runtime.block_on(task).unwrap(), 7);
+/// # std::io::Result::Ok(())
+/// ```
 pub struct Runtime {
     /// Declared first: its tasks end before the other threads do.
     pub(crate) local: Rc<Local>,
@@ -472,6 +577,13 @@ pub struct Runtime {
 ///
 /// # Panics
 /// When no runtime can be built: see [`Builder::build`].
+///
+/// # Examples
+/// ```
+/// let name = sakia::block_on(sakia::fs::read_to_string("/proc/self/comm"))?;
+/// assert!(name.ends_with('\n'));
+/// # std::io::Result::Ok(())
+/// ```
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = Runtime::new().unwrap_or_else(|error| panic!("no runtime: {error}"));
@@ -483,21 +595,46 @@ impl Runtime {
     ///
     /// # Errors
     /// See [`Builder::build`].
+    ///
+    /// # Examples
+    /// See [`Runtime`](Runtime#examples).
     pub fn new() -> io::Result<Self> {
         Builder::new().build()
     }
 
     /// Returns a builder of a runtime.
+    ///
+    /// # Examples
+    /// See [`Builder`](Builder#examples).
     pub fn builder() -> Builder {
         Builder::new()
     }
 
     /// Returns the backend that the runtime uses, and the reason.
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sakia::Runtime::new()?;
+    /// let choice = runtime.choice();
+    /// assert!(["uring", "poll"].contains(&choice.name()));
+    /// // Says why, such as a container that forbids rings.
+    /// println!("{choice}");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
     /// Returns the counters of the driver's work so far.
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sakia::Runtime::new()?;
+    /// runtime.block_on(sakia::fs::metadata("/"))?;
+    /// let counters = runtime.counters();
+    /// assert_eq!((counters.started, counters.finished), (1, 1));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn counters(&self) -> Counters {
         self.local.driver.counters()
     }
@@ -527,6 +664,9 @@ impl Runtime {
     }
 
     /// Returns a handle that takes such snapshots on any thread, also while the runtime's are stuck.
+    ///
+    /// # Examples
+    /// See [`inspect`](crate::inspect#examples).
     pub fn inspector(&self) -> Inspector {
         Inspector { shared: Arc::clone(&self.local.shown) }
     }
@@ -552,22 +692,51 @@ impl Runtime {
     }
 
     /// Returns the number of tasks that have not ended.
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sakia::Runtime::new()?;
+    /// let endless = runtime.spawn(std::future::pending::<()>());
+    /// assert_eq!(runtime.live_tasks(), 1);
+    /// runtime.block_on(endless.cancel());
+    /// assert_eq!(runtime.live_tasks(), 0);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn live_tasks(&self) -> usize {
         self.local.live_tasks()
     }
 
     /// Returns the number of operations of this thread's driver whose result was not taken, or whose future
     /// is gone.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = sakia::Runtime::new()?;
+    /// let (mut reader, _writer) = runtime.block_on(async { sakia::io::pipe() })?;
+    /// let read = runtime.spawn(async move { reader.read(vec![0; 16]).await });
+    /// runtime.run_once(Duration::ZERO)?;
+    /// assert_eq!((runtime.live_operations(), runtime.in_flight()), (1, 1));
+    /// # drop(read);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn live_operations(&self) -> u32 {
         self.local.driver.live_operations()
     }
 
     /// Returns the number of these operations that the kernel, or a thread in its place, has or will get.
+    ///
+    /// # Examples
+    /// See [`Runtime::live_operations`].
     pub fn in_flight(&self) -> u32 {
         self.local.driver.in_flight()
     }
 
     /// Starts a task. It runs while the runtime runs something.
+    ///
+    /// # Examples
+    /// See [`Runtime`](Runtime#examples).
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -582,6 +751,9 @@ impl Runtime {
     /// # Panics
     /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
     /// runs the tasks.
+    ///
+    /// # Examples
+    /// See [`Runtime`](Runtime#examples).
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mark = Mark::new(Location::caller());
@@ -649,6 +821,20 @@ impl Runtime {
     /// # Errors
     /// A permanent failure of the driver; in a forked child always, and then no task runs: its parent
     /// runs them.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = sakia::Runtime::new()?;
+    /// let task = runtime.spawn(async { sakia::time::sleep(Duration::from_millis(1)).await });
+    /// while !task.is_finished() {
+    ///     runtime.run_once(Duration::from_secs(1))?;
+    ///     // The program's own work.
+    /// }
+    /// assert!(runtime.block_on(task).is_ok());
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn run_once(&self, max_wait: Duration) -> io::Result<bool> {
         self.local.driver.check()?;
         let _entered = Entered::new(&self.local);
@@ -676,12 +862,39 @@ impl Runtime {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.
+    ///
+    /// # Examples
+    /// A loop of the program's own, which would wait for other descriptors as well:
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = sakia::Runtime::new()?;
+    /// let pollable = runtime.pollable()?;
+    /// let task = runtime.spawn(sakia::spawn_blocking(|| "from another thread"));
+    /// loop {
+    ///     while runtime.run_once(Duration::ZERO)? {}
+    ///     if task.is_finished() {
+    ///         break;
+    ///     }
+    ///     let wait = runtime.next_timer().map(|left| left.try_into()).transpose()?;
+    ///     poll(&mut [PollFd::new(&pollable, PollFlags::IN)], wait.as_ref())?;
+    /// }
+    /// assert_eq!(runtime.block_on(task)??, "from another thread");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pollable(&self) -> io::Result<OwnedFd> {
         self.local.driver.pollable()
     }
 
     /// Returns the time until the next timer is due, or until there may be something to
     /// [warn](Builder::warnings) of; `None` without timers.
+    ///
+    /// # Examples
+    /// See [`Runtime::pollable`].
     pub fn next_timer(&self) -> Option<Duration> {
         let observed = self.local.observed();
         let limit = observed.and_then(|observed| observed.sleep_limit(&self.local.driver));

@@ -107,26 +107,48 @@ pub fn on_signals(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Shu
 
 impl Shutdown {
     /// Returns a shutdown that is not triggered.
+    ///
+    /// # Examples
+    /// See [`Shutdown`](Shutdown#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Requests the shutdown. Further calls change nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::shutdown::Shutdown;
+    ///
+    /// let shutdown = Shutdown::new();
+    /// let same = shutdown.clone();
+    /// shutdown.trigger();
+    /// assert!(same.is_requested());
+    /// ```
     pub fn trigger(&self) {
         self.inner.token.cancel();
     }
 
     /// Returns whether the shutdown was requested.
+    ///
+    /// # Examples
+    /// See [`Shutdown::trigger`].
     pub fn is_requested(&self) -> bool {
         self.inner.token.is_canceled()
     }
 
     /// Waits until the shutdown is requested.
+    ///
+    /// # Examples
+    /// See [`Shutdown`](Shutdown#examples).
     pub async fn requested(&self) {
         self.inner.token.canceled().await;
     }
 
     /// Returns the counter of the work that [`drain`](Shutdown::drain) waits for.
+    ///
+    /// # Examples
+    /// See [`Shutdown`](Shutdown#examples).
     pub fn tracker(&self) -> Tracker {
         self.tracker.clone()
     }
@@ -136,6 +158,9 @@ impl Shutdown {
     ///
     /// # Errors
     /// The amount of work that still ran at the deadline. It goes on; call `drain` again, or exit.
+    ///
+    /// # Examples
+    /// See [`Shutdown`](Shutdown#examples).
     pub async fn drain(&self, deadline: impl Future<Output = ()>) -> Result<(), StillRunning> {
         self.trigger();
         let mut ended = pin!(self.tracker.ended());
@@ -175,12 +200,26 @@ struct Running {
 
 impl Tracker {
     /// Counts a piece of work until the guard is dropped.
+    ///
+    /// # Examples
+    /// See [`Tracker`](Tracker#examples).
     pub fn begin(&self) -> Guard {
         self.running.count.fetch_add(1, Ordering::Relaxed);
         Guard { running: Arc::clone(&self.running) }
     }
 
     /// Counts `future` as a piece of work, from now until it is done or dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let tracker = sakia::shutdown::Tracker::default();
+    /// let work = tracker.track(async { 7 });
+    /// assert_eq!(tracker.running(), 1);
+    /// assert_eq!(work.await, 7);
+    /// assert_eq!(tracker.running(), 0);
+    /// # });
+    /// ```
     pub fn track<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         let guard = self.begin();
         async move {
@@ -191,6 +230,9 @@ impl Tracker {
     }
 
     /// Returns the number of pieces of work under way.
+    ///
+    /// # Examples
+    /// See [`Tracker`](Tracker#examples).
     pub fn running(&self) -> usize {
         self.running.count.load(Ordering::Acquire)
     }
@@ -202,6 +244,9 @@ impl Tracker {
 }
 
 /// A piece of work under way. See [`Tracker::begin`].
+///
+/// # Examples
+/// See [`Tracker`](Tracker#examples).
 #[derive(Debug)]
 #[must_use = "the work is counted as long as the guard lives"]
 pub struct Guard {
@@ -219,6 +264,20 @@ impl Drop for Guard {
 }
 
 /// The error of [`Shutdown::drain`]: work went on after the deadline.
+///
+/// # Examples
+/// ```
+/// use std::future::ready;
+///
+/// use sakia::shutdown::Shutdown;
+///
+/// # sakia::block_on(async {
+/// let shutdown = Shutdown::new();
+/// let _guard = shutdown.tracker().begin();
+/// let at_once = ready(());
+/// assert_eq!(shutdown.drain(at_once).await.unwrap_err().count, 1);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRunning {
     /// The number of pieces of work.

@@ -21,6 +21,14 @@ use signal_hook::low_level;
 use crate::io::Async;
 
 /// A signal.
+///
+/// # Examples
+/// ```
+/// use sakia::signal::SignalKind;
+///
+/// assert_eq!(SignalKind::from_raw(15), SignalKind::TERMINATE);
+/// assert_eq!(SignalKind::INTERRUPT.as_raw(), 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalKind(i32);
 
@@ -70,6 +78,9 @@ impl SignalKind {
 /// Listens for signals. See [`signal`].
 ///
 /// It receives all signals from its creation on, whether or not a task waits at that time.
+///
+/// # Examples
+/// See [`signal()`](signal()#examples).
 #[derive(Debug)]
 pub struct Signal {
     receiver: Async<UnixStream>,
@@ -146,6 +157,18 @@ impl Signal {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::signal::{Signal, SignalKind};
+    ///
+    /// # sakia::block_on(async {
+    /// let mut signals = Signal::of_any(&[SignalKind::USER_1, SignalKind::USER_2])?;
+    /// signal_hook::low_level::raise(SignalKind::USER_2.as_raw())?;
+    /// signals.recv().await?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn of_any(kinds: &[SignalKind]) -> io::Result<Self> {
         if let Some(kind) = kinds.iter().find(|kind| consts::FORBIDDEN.contains(&kind.0)) {
             let message = format!("a process cannot listen for signal {}", kind.0);
@@ -168,6 +191,9 @@ impl Signal {
     ///
     /// # Errors
     /// - `ECANCELED`: the runtime has ended.
+    ///
+    /// # Examples
+    /// See [`signal()`](signal()#examples).
     pub async fn recv(&mut self) -> io::Result<()> {
         debug_assert!(!self.registered.0.is_empty(), "the sender is registered as long as we live");
         let mut bytes = [0; 64];

@@ -85,6 +85,33 @@ pub async fn copy_tree(
 }
 
 /// Copies several trees, keeping hard links between them, and can be stopped.
+///
+/// # Examples
+/// Two trees, of which a file has a name in each:
+/// ```
+/// use sakia_copy::{Copier, Options, Progress};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-copy-copier-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// std::fs::create_dir(dir.join("a"))?;
+/// std::fs::create_dir(dir.join("b"))?;
+/// std::fs::write(dir.join("a/file"), "shared")?;
+/// std::fs::hard_link(dir.join("a/file"), dir.join("b/file"))?;
+/// std::fs::create_dir(dir.join("to"))?;
+/// let copier = Copier::new(Options::archive());
+/// let progress = Progress::new().into();
+/// sakia::block_on(async {
+///     for tree in ["a", "b"] {
+///         let to = dir.join("to").join(tree);
+///         let report = copier.copy(dir.join(tree), to, &progress).await?;
+///         assert!(report.is_complete());
+///     }
+///     std::io::Result::Ok(())
+/// })?;
+/// assert_eq!(progress.counts().hard_links, 1);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone)]
 pub struct Copier {
     options: Options,
@@ -98,6 +125,9 @@ pub struct Copier {
 
 impl Copier {
     /// Returns a copier that has copied nothing.
+    ///
+    /// # Examples
+    /// See [`Copier`](Copier#examples).
     pub fn new(mut options: Options) -> Self {
         options.fit_memory();
         let budget = options.budget.clone().unwrap_or_else(Budget::from_limits);
@@ -116,6 +146,23 @@ impl Copier {
     }
 
     /// Sets a token whose cancellation stops the copies: entries in progress are completed or removed.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::CancellationToken;
+    /// use sakia_copy::{Copier, Options, Progress};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-copy-token-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let token = CancellationToken::new();
+    /// let copier = Copier::new(Options::new()).with_token(token.clone());
+    /// token.cancel(); // by a signal, say
+    /// let progress = Progress::new().into();
+    /// let report = sakia::block_on(copier.copy("src", dir.join("to"), &progress))?;
+    /// assert!(report.is_stopped && !report.is_complete());
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn with_token(mut self, token: CancellationToken) -> Self {
         self.token = token;
@@ -129,6 +176,9 @@ impl Copier {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`Copier`](Copier#examples).
     pub async fn copy(
         &self,
         from: impl AsRef<Path>,

@@ -66,6 +66,9 @@ impl TaskOrigin {
 }
 
 /// The progress of a watched operation.
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperationState {
@@ -86,6 +89,9 @@ pub enum OperationState {
 }
 
 /// An operation of a driver that is [watched](crate::Driver::watch).
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObservedOperation {

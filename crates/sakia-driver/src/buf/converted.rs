@@ -14,6 +14,7 @@ use super::{IoBuf, IoBufMut};
 /// twice. Properties that a conversion loses, such as the capacity of an empty value, are not available to
 /// reads.
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::{Converted, IoBuf, IoBufMut};
 ///
@@ -49,6 +50,9 @@ pub struct Converted<T, V = Vec<u8>> {
 
 impl<T: Into<Vec<u8>> + From<Vec<u8>>> Converted<T> {
     /// Wraps a value as the `Vec<u8>` that it converts to.
+    ///
+    /// # Examples
+    /// See [`Converted`](Converted#examples).
     pub fn new(value: T) -> Self {
         Self { memory: value.into(), from: PhantomData }
     }
@@ -63,6 +67,9 @@ impl<T: Into<Box<[u8]>> + From<Box<[u8]>>> Converted<T, Box<[u8]>> {
 
 impl<T: From<V>, V> Converted<T, V> {
     /// Returns the value, with the bytes read.
+    ///
+    /// # Examples
+    /// See [`Converted`](Converted#examples).
     pub fn into_inner(self) -> T {
         self.memory.into()
     }

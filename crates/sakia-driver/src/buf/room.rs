@@ -9,6 +9,7 @@ use super::{IoBuf, IoBufMut};
 /// initialized before or its capacity is filled: an initially empty `Vec` has the length of the bytes read
 /// so far.
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::{IoBuf, IoBufMut};
 ///
@@ -36,6 +37,9 @@ impl<T: IoBufMut> Room<T> {
     }
 
     /// Returns the number of bytes filled, as counted by [`advance`](Room::advance).
+    ///
+    /// # Examples
+    /// See [`Room`](Room#examples).
     pub fn filled(&self) -> usize {
         self.begin
     }
@@ -44,6 +48,9 @@ impl<T: IoBufMut> Room<T> {
     ///
     /// # Panics
     /// If fewer are initialized.
+    ///
+    /// # Examples
+    /// See [`Room`](Room#examples).
     pub fn advance(&mut self, count: usize) {
         let len = self.bytes_len();
         assert!(count <= len, "{count} bytes taken off a room of which {len} are filled");
@@ -51,6 +58,9 @@ impl<T: IoBufMut> Room<T> {
     }
 
     /// Returns the whole buffer.
+    ///
+    /// # Examples
+    /// See [`Room`](Room#examples).
     pub fn into_inner(self) -> T {
         self.buf
     }

@@ -12,6 +12,9 @@ use crate::pool::{Pool, Size};
 ///
 /// Most lie in memory that the driver lends to all of its connections; dropping them gives it back. Copy the
 /// bytes to keep many of them.
+///
+/// # Examples
+/// See [`Connection`](crate::Connection#examples).
 pub struct RecvBuf {
     memory: Memory,
     /// The offset of the first byte that was not taken out yet.

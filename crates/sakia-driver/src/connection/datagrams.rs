@@ -48,6 +48,9 @@ use crate::sys::{Message, array};
 const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 
 /// A datagram that was received.
+///
+/// # Examples
+/// See [`DatagramReceiver`](DatagramReceiver#examples).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram {
@@ -83,6 +86,9 @@ impl Datagram {
 }
 
 /// The space that a [`DatagramReceiver`] provides for each datagram.
+///
+/// # Examples
+/// See [`DatagramReceiver`](DatagramReceiver#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
     /// The length up to which a datagram is not truncated; a longer one may be truncated or not. The
@@ -102,6 +108,36 @@ impl Default for DatagramOptions {
 /// The datagrams that come to a socket. Dropping it loses those that were received but not taken.
 ///
 /// Only one task may receive at a time: of two that wait, the first may never be woken.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use std::net::UdpSocket;
+///
+/// use sakia_driver::DatagramOptions;
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// one.send_to(b"hello", other.local_addr()?)?;
+/// let datagrams = driver.datagrams(driver.adopt(other.into()), DatagramOptions::default());
+/// let datagram = run(&driver, datagrams.recv())??;
+/// assert_eq!(&*datagram.bytes, b"hello");
+/// assert_eq!(datagram.from.inet(), Some(one.local_addr()?));
+/// # Ok(())
+/// # }
+/// ```
 pub struct DatagramReceiver {
     fd: Fd,
     driver: Handle,
@@ -148,6 +184,9 @@ impl Handle {
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
+    ///
+    /// # Examples
+    /// See [`DatagramReceiver`](crate::DatagramReceiver#examples).
     #[doc(alias = "io_uring_prep_recvmsg_multishot")]
     pub fn datagrams(&self, fd: Fd, options: DatagramOptions) -> DatagramReceiver {
         self.check(&fd);
@@ -177,6 +216,9 @@ impl DatagramReceiver {
     /// As [`Handle::recv_message`]. Once receives are shut down, an empty datagram from an unnamed sender,
     /// see [`receive_singly`](DatagramReceiver::receive_singly). `ECONNREFUSED`: on a connected socket, the
     /// peer's port did not take an earlier datagram. After an error the next call continues.
+    /// # Examples
+    /// See [`DatagramReceiver`](DatagramReceiver#examples).
+    ///
     /// # Kernel
     /// 6.0 to receive several with one entry; before that as [`Handle::recv_message`]. Source:
     /// `io_uring_prep_recvmsg_multishot(3)`.

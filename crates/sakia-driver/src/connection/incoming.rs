@@ -25,6 +25,37 @@ use crate::ops::{Accept, acts_on};
 const ARRIVALS_MAX: usize = 64;
 
 /// The connections of a listening socket. Dropping it closes those that were accepted but not taken.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use std::net::{SocketAddr, TcpListener, TcpStream};
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+/// let address = listener.local_addr()?;
+/// let incoming = driver.incoming(driver.adopt(listener.into()));
+/// for _ in 0..2 {
+///     let client = TcpStream::connect(address)?;
+///     let connection = run(&driver, incoming.accept())??;
+///     let peer = driver.peer_address(&connection)?;
+///     assert_eq!(peer.inet(), Some(client.local_addr()?));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Incoming {
     fd: Fd,
     driver: Handle,
@@ -59,6 +90,9 @@ impl Handle {
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
+    ///
+    /// # Examples
+    /// See [`Incoming`](crate::Incoming#examples).
     pub fn incoming(&self, fd: Fd) -> Incoming {
         self.check(&fd);
         Incoming { fd, driver: self.clone(), arrivals: Rc::default() }
@@ -78,6 +112,9 @@ impl Incoming {
     ///
     /// # Errors
     /// As [`Handle::accept`]. The next call tries again.
+    ///
+    /// # Examples
+    /// See [`Incoming`](Incoming#examples).
     ///
     /// # Kernel
     /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.

@@ -32,6 +32,41 @@ use crate::handle::Handle;
 ///
 /// Only one task may receive and one may send at a time: of two that wait for the same, the first may never
 /// be woken.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use sakia_driver::{ShutdownHow, SocketType};
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+/// let (near, far) = (driver.connection(near), driver.connection(far));
+/// let talk = async {
+///     near.send("a question").await.0?;
+///     assert_eq!(&*far.recv().await?, b"a question");
+///     far.send("an answer").await.0?;
+///     far.shutdown(ShutdownHow::Sends).await?;
+///     let (result, buf) = near.read(vec![0; 100]).await;
+///     assert_eq!(&buf[..result?], b"an answer");
+///     assert!(near.recv().await?.is_empty(), "the end");
+///     near.close().await
+/// };
+/// run(&driver, talk)??;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Connection {
     shared: Rc<Owned>,
@@ -69,6 +104,9 @@ impl Handle {
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
+    ///
+    /// # Examples
+    /// See [`Connection`](crate::Connection#examples).
     pub fn connection(&self, fd: Fd) -> Connection {
         self.check(&fd);
         let shared = Owned { fd, driver: self.clone(), inner: Rc::default() };
@@ -111,6 +149,9 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Handle::shutdown_socket`].
+    ///
+    /// # Examples
+    /// See [`Connection`](Connection#examples).
     pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
         if how != ShutdownHow::Receives {
             // A dropped future's send may still be in flight, and would fail half-way.
@@ -124,6 +165,9 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Handle::close`].
+    ///
+    /// # Examples
+    /// See [`Connection`](Connection#examples).
     pub async fn close(self) -> io::Result<()> {
         let (fd, driver) = (self.fd().clone(), self.driver().clone());
         drop(self);

@@ -39,6 +39,9 @@ impl Connection {
     /// # Errors
     /// As [`Handle::recv`](crate::Handle::recv); in particular, a buffer without room is `EINVAL`.
     ///
+    /// # Examples
+    /// See [`Connection`](Connection#examples).
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
     pub async fn read<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
@@ -49,6 +52,37 @@ impl Connection {
     ///
     /// # Errors
     /// As [`read`](Connection::read).
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::SocketType;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+    /// let (near, far) = (driver.connection(near), driver.connection(far));
+    /// let talk = async {
+    ///     near.send("hello").await.0?;
+    ///     assert_eq!(far.peek(vec![0; 2]).await.1, b"he");
+    ///     assert_eq!(far.read(vec![0; 5]).await.1, b"hello");
+    ///     std::io::Result::Ok(())
+    /// };
+    /// run(&driver, talk)??;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
         self.receive(buf, PEEK).await
     }
@@ -200,6 +234,9 @@ impl Connection {
     /// # Errors
     /// As [`read`](Connection::read).
     ///
+    /// # Examples
+    /// See [`Connection`](Connection#examples).
+    ///
     /// # Kernel
     /// 6.0; before that as [`read`](Connection::read). Source: `io_uring_prep_recv_multishot(3)`.
     pub async fn recv(&self) -> io::Result<RecvBuf> {
@@ -236,6 +273,36 @@ impl Connection {
     /// # Errors
     /// `EAGAIN`: nothing has come, or another receive is in flight; wait for that with
     /// [`receives_settled`](Self::receives_settled). Otherwise as [`read`](Connection::read), and `EINTR`.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::io::{ErrorKind, IoSlice};
+    ///
+    /// use sakia_driver::SocketType;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+    /// let (near, far) = (driver.connection(near), driver.connection(far));
+    /// let mut buf = [0; 100];
+    /// assert_eq!(far.try_recv(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
+    /// near.try_send(&[IoSlice::new(b"hel"), IoSlice::new(b"lo")])?;
+    /// assert_eq!((far.try_recv(&mut buf)?, &buf[..5]), (5, &b"hello"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         let inbox = &self.inner().inbox;
         if self.inner().receives.is_busy() {

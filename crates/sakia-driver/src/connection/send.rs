@@ -24,6 +24,9 @@ impl Connection {
     /// # Errors
     /// As [`Handle::send`](crate::Handle::send).
     ///
+    /// # Examples
+    /// See [`Connection`](Connection#examples).
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
@@ -87,6 +90,40 @@ impl Connection {
     /// # Panics
     /// When the file belongs to another driver.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::SocketType;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+    /// let (near, far) = (driver.connection(near), driver.connection(far));
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let talk = async {
+    ///     match near.send_file(&file, 0, 9).await {
+    ///         Ok(count) => assert_eq!(&*far.recv().await?, &b"[package]"[..count]),
+    ///         // The socket is in blocking mode: read and send then.
+    ///         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Unsupported),
+    ///     }
+    ///     std::io::Result::Ok(())
+    /// };
+    /// run(&driver, talk)??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 2.6.33. Not given to the ring, which has no such entry. Since 6.5 the driver queries the page cache
     /// (`cachestat(2)`), if the process owns the file or may write to it; otherwise the calls are timed.
@@ -105,6 +142,9 @@ impl Connection {
     /// # Errors
     /// `EAGAIN`: there is no room, or another send is in flight; wait for that with
     /// [`sends_settled`](Self::sends_settled). Otherwise as [`send`](Connection::send), and `EINTR`.
+    ///
+    /// # Examples
+    /// See [`Connection::try_recv`].
     pub fn try_send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.is_sending() {
             return Err(Errno::AGAIN.into());

@@ -18,6 +18,22 @@ const SENDS_DOUBTED: u8 = 16;
 const NAP: Duration = Duration::from_micros(50);
 
 /// The time that a turn may sleep if nothing is ready.
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use sakia_driver::{Auto, CURRENT_POSITION, Driver, Wait};
+///
+/// let driver = Driver::new(Auto::detect()?.0);
+/// let (reader, _writer) = std::io::pipe()?;
+/// let reader = driver.adopt(reader.into());
+/// let mut read = driver.read(&reader, vec![0; 16], CURRENT_POSITION);
+/// driver.turn(Wait::Poll)?;
+/// driver.turn(Wait::For(Duration::from_millis(2)))?;
+/// assert!(read.try_take().is_none(), "nothing was written");
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.

@@ -157,6 +157,7 @@ impl fmt::Debug for EpollOptions {
 
 /// Performs operations with epoll and threads. See [`EpollOptions`] for its settings.
 ///
+/// # Examples
 /// ```
 /// use std::time::Duration;
 ///

@@ -34,6 +34,37 @@ pub struct Utimens {
 }
 
 /// A change of one of a file's times.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use sakia_driver::{SetTime, StatxTime};
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// # let path = std::env::temp_dir().join(format!("sakia-driver-utimens-{}", std::process::id()));
+/// let file = driver.adopt(std::fs::File::create(&path)?.into());
+/// let then = SetTime::To(StatxTime::new(1_000_000_000, 5));
+/// run(&driver, driver.utimens_fd(&file, SetTime::Keep, then))??;
+/// let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 5);
+/// assert_eq!(std::fs::metadata(&path)?.modified()?, then);
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// Unchanged.
@@ -81,6 +112,33 @@ impl Handle {
     /// - `EOPNOTSUPP`: flags, before Linux 6.6; the permissions of a symbolic link; or the backend does not
     ///   perform it. Otherwise as `fchmodat(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::os::unix::fs::PermissionsExt;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-chmod-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// run(&driver, driver.chmod_fd(&file, 0o640))??;
+    /// assert_eq!(std::fs::metadata(&path)?.permissions().mode() & 0o777, 0o640);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `fchmodat(2)`.
     #[doc(alias = "fchmodat")]
@@ -89,6 +147,9 @@ impl Handle {
     }
 
     /// Sets the permissions of an open file. See [`chmod`](Handle::chmod).
+    ///
+    /// # Examples
+    /// See [`Handle::chmod`].
     #[doc(alias = "fchmod")]
     pub fn chmod_fd(&self, fd: &Fd, mode: u32) -> Op<Chmod> {
         self.start(Chmod { at: self.at_fd(fd), mode, flags: 0 })
@@ -149,6 +210,9 @@ impl Handle {
     }
 
     /// Sets the times of an open file. See [`utimens`](Handle::utimens).
+    ///
+    /// # Examples
+    /// See [`SetTime`](SetTime#examples).
     #[doc(alias = "futimens")]
     pub fn utimens_fd(&self, fd: &Fd, accessed: SetTime, modified: SetTime) -> Op<Utimens> {
         self.start_utimens(self.at_fd(fd), [accessed, modified], 0)

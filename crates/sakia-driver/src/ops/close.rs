@@ -68,6 +68,9 @@ impl Handle {
     /// clone is closing it already. `EBUSY`: the driver ended before, and had to give up operations that may
     /// still use it.
     ///
+    /// # Examples
+    /// See [`Handle::open`].
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
     pub fn close(&self, fd: Fd) -> Op<Close> {

@@ -36,6 +36,35 @@ impl Handle {
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `copy_file_range(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-copy-range-{}", std::process::id()));
+    /// let from = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let to = driver.adopt(std::fs::File::create(&path)?.into());
+    /// let copied = run(&driver, driver.copy_file_range(&from, 0, &to, 0, 9))?;
+    /// match copied {
+    ///     Ok(count) => assert_eq!(&std::fs::read(&path)?[..], &b"[package]"[..count]),
+    ///     Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EXDEV), "read and write then"),
+    /// }
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Up to 64 KiB on a file system in memory are
     /// copied on the calling thread. Source: `copy_file_range(2)`.

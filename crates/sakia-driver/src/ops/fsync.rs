@@ -55,6 +55,9 @@ impl Handle {
     /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a repeated call
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::write`].
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
     #[doc(alias = "fdatasync")]

@@ -29,6 +29,41 @@ impl Handle {
     /// - `ENOTDIR`: not a directory. `ENOENT`: it was removed.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `getdents64(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::{DirectoryEntries, EntryKind};
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let directory = driver.adopt(std::fs::File::open("src")?.into());
+    /// let mut files = 0;
+    /// loop {
+    ///     let buf = Vec::with_capacity(4096);
+    ///     let (result, buf) = run(&driver, driver.read_directory(&directory, buf))?;
+    ///     if result? == 0 {
+    ///         break;
+    ///     }
+    ///     files += DirectoryEntries::new(&buf).filter(|entry| entry.kind == EntryKind::File).count();
+    /// }
+    /// # let kinds = std::fs::read_dir("src")?.filter(|entry| entry.as_ref().unwrap().path().is_file());
+    /// # assert_eq!(files, kinds.count());
+    /// assert!(files > 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `getdents(2)`.
     #[doc(alias = "getdents64")]
@@ -106,6 +141,9 @@ impl EntryKind {
 }
 
 /// An entry of a directory.
+///
+/// # Examples
+/// See [`Handle::read_directory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectoryEntry<'a> {
@@ -122,6 +160,9 @@ pub struct DirectoryEntry<'a> {
 /// Iterates over the entries in the bytes of [`Handle::read_directory`]. `.` and `..` are among them.
 ///
 /// It ends at the end of the bytes, and before an incomplete record.
+///
+/// # Examples
+/// See [`Handle::read_directory`].
 #[derive(Clone, Debug)]
 pub struct DirectoryEntries<'a> {
     rest: &'a [u8],

@@ -70,6 +70,35 @@ impl Handle {
     /// - `EEXIST`: the name exists, possibly as a dangling link.
     /// - `ENOENT`: a directory on the way is missing. Otherwise as `mkdirat(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let dir = std::env::temp_dir().join(format!("sakia-driver-names-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let base = driver.adopt(std::fs::File::open(&dir)?.into());
+    /// run(&driver, driver.mkdir(Some(&base), c"new".into(), 0o700))??;
+    /// run(&driver, driver.rename(Some(&base), c"new".into(), Some(&base), c"old".into(), 0))??;
+    /// assert!(dir.join("old").is_dir() && !dir.join("new").exists());
+    /// run(&driver, driver.unlink(Some(&base), c"old".into(), libc::AT_REMOVEDIR as u32))??;
+    /// assert!(!dir.join("old").exists());
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
     #[doc(alias = "mkdirat")]
@@ -84,6 +113,9 @@ impl Handle {
     /// - `EISDIR`: a directory, without the flag. `ENOTDIR`: no directory, with it.
     /// - `ENOTEMPTY`: the directory is not empty.
     /// - `ENOENT`: there is no such name. Otherwise as `unlinkat(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle::mkdir`].
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
@@ -103,6 +135,9 @@ impl Handle {
     /// - `EISDIR`, `ENOTDIR`: one is a directory, the other is not.
     /// - `EINVAL`: a directory would be moved into itself, or the file system does not support a flag.
     /// - `ENOENT`: there is no such name. Otherwise as `renameat2(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle::mkdir`].
     ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_renameat(3)`.
@@ -126,6 +161,34 @@ impl Handle {
     /// - `EEXIST`: the name exists. `EXDEV`: another file system.
     /// - `EPERM`: a directory, or a file system without links. Otherwise as `linkat(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let dir = std::env::temp_dir().join(format!("sakia-driver-link-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// std::fs::write(dir.join("one"), "shared")?;
+    /// let base = driver.adopt(std::fs::File::open(&dir)?.into());
+    /// let link = driver.link(Some(&base), c"one".into(), Some(&base), c"two".into(), 0);
+    /// run(&driver, link)??;
+    /// assert_eq!(std::fs::read(dir.join("two"))?, b"shared");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_linkat(3)`.
     #[doc(alias = "linkat")]
@@ -147,6 +210,34 @@ impl Handle {
     /// - `EEXIST`: the name exists. `ENOENT`: the target is empty, or a directory on the way is missing.
     ///   Otherwise as `symlinkat(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let dir = std::env::temp_dir().join(format!("sakia-driver-symlink-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let base = driver.adopt(std::fs::File::open(&dir)?.into());
+    /// run(&driver, driver.symlink(c"target".into(), Some(&base), c"link".into()))??;
+    /// let buf = Vec::with_capacity(100);
+    /// let (result, target) = run(&driver, driver.readlink(Some(&base), c"link".into(), buf))?;
+    /// assert_eq!((result?, &target[..]), (6, &b"target"[..]));
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
     #[doc(alias = "symlinkat")]
@@ -161,6 +252,9 @@ impl Handle {
     /// # Errors
     /// - `EINVAL`: not a symbolic link, or a buffer without room.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `readlinkat(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle::symlink`].
     ///
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.

@@ -15,6 +15,28 @@ pub struct Nop(());
 impl Handle {
     /// Does nothing, through the kernel.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// run(&driver, driver.nop())??;
+    /// assert_eq!(driver.counters().finished, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_nop(3)`.
     #[inline(always)]
@@ -52,6 +74,30 @@ pub struct NextTurn;
 impl Handle {
     /// Waits until plain calls may be made: not at all if this turn has budget left, otherwise until a later
     /// turn, behind earlier waiters.
+    ///
+    /// # Examples
+    /// Before plain calls of one's own, so that other work has its turn:
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// for part in std::fs::read("Cargo.toml")?.chunks(100) {
+    ///     run(&driver, driver.next_turn())??;
+    ///     assert!(driver.has_inline_budget() && !part.is_empty());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn next_turn(&self) -> Op<NextTurn> {
         self.start(NextTurn)
     }

@@ -33,6 +33,34 @@ pub struct Open {
 }
 
 /// Options to open a path: `struct open_how`.
+///
+/// # Examples
+/// A path that may not lead out of its directory:
+/// ```
+/// use sakia_driver::OpenHow;
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let directory = driver.adopt(std::fs::File::open("src")?.into());
+/// let how = OpenHow { resolve: OpenHow::BENEATH, ..OpenHow::default() };
+/// run(&driver, driver.openat2(Some(&directory), c"lib.rs".into(), how))??;
+/// let outside = driver.openat2(Some(&directory), c"../Cargo.toml".into(), how);
+/// let error = run(&driver, outside)?.unwrap_err();
+/// assert_eq!(error.raw_os_error(), Some(libc::EXDEV));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OpenHow {
@@ -90,6 +118,37 @@ impl Handle {
     /// - `EMFILE`, `ENFILE`: no descriptor left.
     /// - `ECANCELED`: canceled before it began. Otherwise as `openat(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::ffi::CString;
+    /// use std::os::unix::ffi::OsStrExt;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-open-{}", std::process::id()));
+    /// let name = CString::new(path.as_os_str().as_bytes())?;
+    /// let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) as u32;
+    /// let file = run(&driver, driver.open(None, name, flags, 0o600))??;
+    /// run(&driver, driver.write(&file, "new", 0))?.0?;
+    /// run(&driver, driver.close(file))??;
+    /// assert_eq!(std::fs::read(&path)?, b"new");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat(3)`.
     #[doc(alias = "openat")]
@@ -126,6 +185,9 @@ impl Handle {
     /// - `EAGAIN`: a concurrent rename may have moved the path out of its bounds; or with
     ///   [`CACHED`](OpenHow::CACHED) the kernel would have to ask the file system.
     /// - `ECANCELED`: canceled before it began. Otherwise as `openat2(2)`.
+    ///
+    /// # Examples
+    /// See [`OpenHow`](crate::OpenHow#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.

@@ -8,6 +8,35 @@ use crate::handle::{Handle, Op};
 use crate::sys::abi;
 
 /// Events to wait for, or that are ready: the kernel's `POLL*` bits.
+///
+/// # Examples
+/// With `run` of [`Driver`](crate::Driver#examples):
+/// ```
+/// use std::io::Write;
+///
+/// use sakia_driver::PollEvents;
+///
+/// # use std::future::Future;
+/// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return Ok(output);
+/// #         }
+/// #         driver.turn(sakia_driver::Wait::Forever)?;
+/// #     }
+/// # }
+/// # fn main() -> std::io::Result<()> {
+/// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+/// let (reader, mut writer) = std::io::pipe()?;
+/// let reader = driver.adopt(reader.into());
+/// let poll = driver.poll(&reader, PollEvents::READABLE);
+/// writer.write_all(b"x")?;
+/// assert!(run(&driver, poll)??.contains(PollEvents::READABLE));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollEvents(pub u32);
 
@@ -53,6 +82,9 @@ impl Handle {
     ///
     /// # Errors
     /// - `ECANCELED`: canceled. `EBADF`: the descriptor cannot be polled. Otherwise as `poll(2)`.
+    ///
+    /// # Examples
+    /// See [`PollEvents`](PollEvents#examples).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_poll_add(3)`.

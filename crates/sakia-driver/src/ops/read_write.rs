@@ -66,6 +66,32 @@ impl Handle {
     /// - `EISDIR`: `fd` is a directory.
     /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let (result, buf) = run(&driver, driver.read(&file, vec![0; 7], 1))?;
+    /// assert_eq!(&buf[..result?], b"package");
+    /// // An empty `Vec` gets as many bytes as were read, up to its capacity.
+    /// let (result, buf) = run(&driver, driver.read(&file, Vec::with_capacity(4), 1))?;
+    /// assert_eq!((result?, &buf[..]), (4, &b"pack"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_read(3)`.
     #[doc(alias = "pread")]
@@ -97,6 +123,9 @@ impl Handle {
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`read`](Handle::read).
     ///
+    /// # Examples
+    /// See [`Handle::register_arena`].
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub fn read_fixed<T: RegisteredBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<ReadFixed<T>> {
@@ -121,6 +150,33 @@ impl Handle {
     ///   `write(2)`; Rust programs ignore it unless they change that.
     /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-write-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// let (result, text) = run(&driver, driver.write(&file, "some text", 0))?;
+    /// assert_eq!((result?, text), (9, "some text"));
+    /// run(&driver, driver.fsync(&file, true))??;
+    /// assert_eq!(std::fs::read(&path)?, b"some text");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`.
     #[doc(alias = "pwrite")]
@@ -139,6 +195,32 @@ impl Handle {
     ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may return `EAGAIN` instead,
     ///   every time: repeat the write without the flag. Otherwise as [`write`](Handle::write).
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-write-with-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// // Durable when it is done.
+    /// let write = driver.write_with(&file, "some text", 0, libc::RWF_DSYNC as u32);
+    /// assert_eq!(run(&driver, write)?.0?, 9);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`, `pwritev2(2)`.
     #[doc(alias = "pwritev2")]
@@ -150,6 +232,9 @@ impl Handle {
     ///
     /// # Errors
     /// `EFAULT`: a block of another driver's arena. Otherwise as [`write`](Handle::write).
+    ///
+    /// # Examples
+    /// See [`Handle::register_arena`].
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.

@@ -55,6 +55,31 @@ impl Handle {
     /// - `EFBIG`: more than the file system or the limit of the process allows. Otherwise as
     ///   `ftruncate(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-truncate-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// run(&driver, driver.truncate(&file, 100))??;
+    /// assert_eq!(std::fs::metadata(&path)?.len(), 100);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 6.9. Source: `io_uring_prep_ftruncate(3)`.
     #[doc(alias = "ftruncate")]

@@ -36,6 +36,9 @@ use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::sys::{abi, register};
 
 /// Flags of [`Handle::splice`].
+///
+/// # Examples
+/// See [`Handle::splice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpliceFlags(pub u32);
 
@@ -138,6 +141,39 @@ impl Handle {
     /// - `EPIPE`: the target has no reader any more. No signal is raised.
     /// - `ECANCELED`: canceled, and nothing was moved.
     /// - `EOPNOTSUPP`: the backend does not perform it. Otherwise as `splice(2)`.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::io::Read;
+    ///
+    /// use sakia_driver::{CURRENT_POSITION, SpliceFlags};
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// let writer = driver.adopt(writer.into());
+    /// let flags = SpliceFlags::default();
+    /// let moved = run(&driver, driver.splice(&file, 0, &writer, CURRENT_POSITION, 9, flags))??;
+    /// assert_eq!(moved, 9);
+    /// let mut bytes = [0; 9];
+    /// reader.read_exact(&mut bytes)?;
+    /// assert_eq!(&bytes, b"[package]");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 2.6.17. Not given to the ring, which would occupy a worker for each. Source: `splice(2)`.

@@ -86,6 +86,30 @@ impl Handle {
     /// - `EINVAL`: a flag newer than the first `statx(2)`, or both of `AT_STATX_FORCE_SYNC` and
     ///   `AT_STATX_DONT_SYNC`. Otherwise as `statx(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let status = run(&driver, driver.statx(None, c"Cargo.toml".into(), 0))??;
+    /// assert_eq!(status.size, std::fs::metadata("Cargo.toml")?.len());
+    /// let error = run(&driver, driver.statx(None, c"missing".into(), 0))?.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     pub fn statx(&self, directory: Option<&Fd>, path: CString, flags: u32) -> Op<Statx> {
@@ -96,6 +120,9 @@ impl Handle {
     ///
     /// # Errors
     /// As `fstat(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle`](Handle#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)` with `AT_EMPTY_PATH`.

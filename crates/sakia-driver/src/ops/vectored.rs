@@ -115,6 +115,30 @@ impl Handle {
     /// # Errors
     /// - `EINVAL`: none of these buffers has room. Otherwise as [`read`](Handle::read).
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let bufs = vec![vec![0; 1], vec![0; 7]];
+    /// let (result, bufs) = run(&driver, driver.read_vectored(&file, bufs, 0))?;
+    /// assert_eq!((result?, &bufs[0][..], &bufs[1][..]), (8, &b"["[..], &b"package"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_readv(3)`.
     #[doc(alias = "preadv")]
@@ -145,6 +169,32 @@ impl Handle {
 
     /// Writes as [`write`](Handle::write), taking one buffer after the other. At most the first 1024 are
     /// used.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-write-vectored-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// let parts = vec!["head, ", "and a body"];
+    /// let (result, parts) = run(&driver, driver.write_vectored(&file, parts, 0))?;
+    /// assert_eq!((result?, parts.concat().as_bytes()), (16, &std::fs::read(&path)?[..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_writev(3)`.

@@ -32,6 +32,9 @@ pub use self::mount::{MountFacts, Support};
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.
+///
+/// # Examples
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
@@ -43,6 +46,9 @@ pub enum Bypass {
 }
 
 /// The first attempt at operations of one kind.
+///
+/// # Examples
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// A plain call is tried before the queue.
@@ -66,6 +72,9 @@ impl Rule {
 }
 
 /// A rule for each kind of operation.
+///
+/// # Examples
+/// See [`Handle::set_bypass`](crate::Handle::set_bypass).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rules {
     by_kind: [Rule; OpKind::COUNT],
@@ -114,12 +123,24 @@ impl Default for Rules {
 
 impl Rules {
     /// Returns the rule for one kind.
+    ///
+    /// # Examples
+    /// See [`Rules::with`].
     #[inline(always)]
     pub fn of(&self, kind: OpKind) -> Rule {
         self.by_kind[kind as usize]
     }
 
     /// Replaces the rule of one kind.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{OpKind, Rule, Rules};
+    ///
+    /// let rules = Rules::default().with(OpKind::Write, Rule::QUEUE).with(OpKind::Read, Rule::SMALL);
+    /// assert!(!rules.of(OpKind::Write).tries_now);
+    /// assert_eq!(rules.of(OpKind::Read).bytes_max, 64 << 10);
+    /// ```
     #[must_use]
     pub fn with(mut self, kind: OpKind, rule: Rule) -> Self {
         self.by_kind[kind as usize] = rule;

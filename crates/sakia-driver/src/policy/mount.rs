@@ -26,6 +26,9 @@ pub enum Support {
 }
 
 /// The facts that a driver has learned about one mounted file system.
+///
+/// # Examples
+/// See [`Handle::mounts`](crate::Handle::mounts).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountFacts {

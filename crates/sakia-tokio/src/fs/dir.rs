@@ -40,18 +40,27 @@ pub struct DirBuilder {
 
 impl DirBuilder {
     /// Returns options to create one directory, which must not exist yet.
+    ///
+    /// # Examples
+    /// See [`DirBuilder`](DirBuilder#examples).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets whether missing parents are created, and an existing directory is accepted.
+    ///
+    /// # Examples
+    /// See [`DirBuilder`](DirBuilder#examples).
     pub fn recursive(&mut self, recursive: bool) -> &mut Self {
         self.recursive = recursive;
         self
     }
 
     /// Sets the mode, from which the umask is removed. The default is `0o777`.
+    ///
+    /// # Examples
+    /// See [`DirBuilder`](DirBuilder#examples).
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
@@ -61,6 +70,9 @@ impl DirBuilder {
     ///
     /// # Errors
     /// As [`std::fs::DirBuilder::create`].
+    ///
+    /// # Examples
+    /// See [`DirBuilder`](DirBuilder#examples).
     #[doc(alias = "mkdir")]
     pub async fn create(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref().to_owned();
@@ -102,6 +114,9 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
 }
 
 /// A stream of a directory's entries.
+///
+/// # Examples
+/// See [`read_dir()`](read_dir()#examples).
 #[derive(Debug)]
 #[must_use = "nothing is read before it is asked for"]
 pub struct ReadDir {
@@ -147,6 +162,9 @@ impl ReadDir {
     ///
     /// # Errors
     /// As the iterator of [`std::fs::read_dir`].
+    ///
+    /// # Examples
+    /// See [`read_dir()`](read_dir()#examples).
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         poll_fn(|cx| self.poll_next_entry(cx)).await
     }
@@ -155,6 +173,25 @@ impl ReadDir {
     ///
     /// # Errors
     /// As [`next_entry`](ReadDir::next_entry).
+    ///
+    /// # Examples
+    /// As a stream, such as `ReadDirStream` of `tokio_stream` is:
+    /// ```
+    /// use std::future::poll_fn;
+    ///
+    /// use sakia_tokio::fs;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let mut entries = fs::read_dir("src").await?;
+    /// let mut names = vec![];
+    /// while let Some(entry) = poll_fn(|cx| entries.poll_next_entry(cx)).await? {
+    ///     names.push(entry.file_name());
+    /// }
+    /// assert!(names.iter().any(|name| name == "lib.rs"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn poll_next_entry(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<DirEntry>>> {
         loop {
             if let Some(job) = &mut self.reading {
@@ -173,6 +210,23 @@ impl ReadDir {
 }
 
 /// An entry of a directory.
+///
+/// # Examples
+/// ```
+/// use sakia_tokio::fs;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let mut entries = fs::read_dir("src").await?;
+/// while let Some(entry) = entries.next_entry().await? {
+///     assert_eq!(entry.path().file_name(), Some(&*entry.file_name()));
+///     if entry.file_type().await?.is_file() {
+///         assert!(entry.metadata().await?.len() > 0);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct DirEntry {
     inner: Arc<std::fs::DirEntry>,
@@ -182,11 +236,17 @@ pub struct DirEntry {
 
 impl DirEntry {
     /// Returns its path: that of the directory, with its name.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub fn path(&self) -> PathBuf {
         self.inner.path()
     }
 
     /// Returns its name.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub fn file_name(&self) -> OsString {
         self.inner.file_name()
     }
@@ -200,6 +260,9 @@ impl DirEntry {
     ///
     /// # Errors
     /// As [`std::fs::DirEntry::metadata`].
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub async fn metadata(&self) -> io::Result<Metadata> {
         let entry = Arc::clone(&self.inner);
         Lane::Wide.begin(move || entry.metadata()).await?
@@ -209,6 +272,9 @@ impl DirEntry {
     ///
     /// # Errors
     /// As [`std::fs::DirEntry::file_type`].
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub async fn file_type(&self) -> io::Result<FileType> {
         if let Some(file_type) = self.file_type {
             return Ok(file_type);

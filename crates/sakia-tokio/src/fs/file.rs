@@ -125,6 +125,9 @@ impl File {
     ///
     /// # Errors
     /// As [`std::fs::File::open`].
+    ///
+    /// # Examples
+    /// See [`sakia_tokio`](crate#examples).
     pub async fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::options().read(true).open(path).await
     }
@@ -133,6 +136,9 @@ impl File {
     ///
     /// # Errors
     /// As [`std::fs::File::create`].
+    ///
+    /// # Examples
+    /// See [`sakia_tokio`](crate#examples).
     pub async fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::options().write(true).create(true).truncate(true).open(path).await
     }
@@ -141,17 +147,46 @@ impl File {
     ///
     /// # Errors
     /// As [`std::fs::File::create_new`].
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     pub async fn create_new<P: AsRef<Path>>(path: P) -> io::Result<Self> {
         Self::options().read(true).write(true).create_new(true).open(path).await
     }
 
     /// Returns options to open a file.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](super::OpenOptions#examples).
     #[must_use]
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
 
     /// Takes a file that `std` opened, at its position.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Seek, SeekFrom};
+    ///
+    /// use sakia_tokio::fs::File;
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let mut program = std::fs::File::open(std::env::current_exe()?)?;
+    /// program.seek(SeekFrom::Start(1))?;
+    /// let mut file = File::from_std(program);
+    /// let mut letters = [0; 2];
+    /// file.read_exact(&mut letters).await?;
+    /// assert_eq!(&letters, b"EL");
+    ///
+    /// let mut program = file.into_std().await;
+    /// program.read_exact(&mut letters[..1])?;
+    /// assert_eq!(letters[0], b'F');
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_std(std: std::fs::File) -> Self {
         Self::new(Handle::shared(std), Ways::default())
     }
@@ -165,6 +200,24 @@ impl File {
     ///
     /// # Errors
     /// As `fsync(2)`. The error of the write in flight, which the next write or flush reports, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::File;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-sync-all-{}", std::process::id()));
+    /// let mut file = File::create(&path).await?;
+    /// file.write_all(b"hello").await?;
+    /// // The write, too, is done and durable afterwards.
+    /// file.sync_all().await?;
+    /// assert_eq!(std::fs::read(&path)?, b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "fsync")]
     pub async fn sync_all(&self) -> io::Result<()> {
         self.after_write(|std| std.sync_all()).await
@@ -174,6 +227,9 @@ impl File {
     ///
     /// # Errors
     /// As [`sync_all`](File::sync_all).
+    ///
+    /// # Examples
+    /// See [`File::sync_all`].
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         self.after_write(|std| std.sync_data()).await
@@ -183,6 +239,21 @@ impl File {
     ///
     /// # Errors
     /// As `ftruncate(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::File;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-set-len-{}", std::process::id()));
+    /// let file = File::create(&path).await?;
+    /// file.set_len(100).await?;
+    /// assert_eq!(file.metadata().await?.len(), 100);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, size: u64) -> io::Result<()> {
         let mut inner = self.inner.lock().await;
@@ -198,6 +269,9 @@ impl File {
     ///
     /// # Errors
     /// As `fstat(2)`.
+    ///
+    /// # Examples
+    /// See [`File::set_len`].
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
         if self.handle.lane() == Lane::Narrow {
@@ -212,6 +286,26 @@ impl File {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: too many are open.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::File;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-clone-{}", std::process::id()));
+    /// let mut file = File::create(&path).await?;
+    /// let mut clone = file.try_clone().await?;
+    /// file.write_all(b"one ").await?;
+    /// file.flush().await?;
+    /// clone.write_all(b"two").await?;
+    /// clone.flush().await?;
+    /// assert_eq!(std::fs::read(&path)?, b"one two");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "dup")]
     pub async fn try_clone(&self) -> io::Result<Self> {
         self.inner.lock().await.settle(&self.handle.std).await?;
@@ -221,6 +315,9 @@ impl File {
     }
 
     /// Returns the file, after the write in flight, at its position.
+    ///
+    /// # Examples
+    /// See [`File::from_std`].
     pub async fn into_std(mut self) -> std::fs::File {
         // An unread rest without a position to restore is lost without an error.
         self.inner.get_mut().settle(&self.handle.std).await.ok();
@@ -238,6 +335,24 @@ impl File {
     ///
     /// # Errors
     /// The file unchanged, if an operation is in flight.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::File;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-try-into-{}", std::process::id()));
+    /// let mut file = File::create(&path).await?;
+    /// file.write_all(b"hello").await?;
+    /// file.flush().await?;
+    /// let file = file.try_into_std().expect("nothing is in flight");
+    /// assert_eq!(file.metadata()?.len(), 5);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[expect(clippy::result_large_err, reason = "it is the file itself")]
     pub fn try_into_std(mut self) -> Result<std::fs::File, Self> {
         let inner = self.inner.get_mut();
@@ -257,6 +372,24 @@ impl File {
     ///
     /// # Errors
     /// As `fchmod(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::fs::Permissions;
+    /// use std::os::unix::fs::PermissionsExt;
+    ///
+    /// use sakia_tokio::fs::File;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-permissions-{}", std::process::id()));
+    /// let file = File::create(&path).await?;
+    /// file.set_permissions(Permissions::from_mode(0o600)).await?;
+    /// assert_eq!(file.metadata().await?.permissions().mode() & 0o777, 0o600);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "fchmod")]
     pub async fn set_permissions(&self, perm: Permissions) -> io::Result<()> {
         let std = Arc::clone(&self.handle.std);
@@ -293,6 +426,9 @@ impl File {
     ///
     /// # Errors
     /// As [`set_times`](File::set_times).
+    ///
+    /// # Examples
+    /// See [`File::set_times`].
     pub async fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
@@ -301,6 +437,23 @@ impl File {
     ///
     /// # Panics
     /// If it is 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::File;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("sakia-tokio-buf-size-{}", std::process::id()));
+    /// let mut file = File::create(&path).await?;
+    /// file.set_max_buf_size(1 << 16);
+    /// assert_eq!(file.write(&vec![0; 1 << 20]).await?, 1 << 16);
+    /// file.flush().await?;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn set_max_buf_size(&mut self, max_buf_size: usize) {
         assert!(max_buf_size > 0, "an operation has at least one byte");
@@ -308,6 +461,9 @@ impl File {
     }
 
     /// Returns the limit of bytes that one operation reads or writes.
+    ///
+    /// # Examples
+    /// See [`File::set_max_buf_size`].
     pub fn max_buf_size(&self) -> usize {
         self.max_buf_size
     }

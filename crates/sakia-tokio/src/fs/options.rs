@@ -60,6 +60,9 @@ macro_rules! flags {
 
 impl OpenOptions {
     /// Returns options without any access or creation.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     #[must_use]
     pub fn new() -> Self {
         Self { std: std::fs::OpenOptions::new(), reads: false, other: false, changes: false }
@@ -86,12 +89,28 @@ impl OpenOptions {
     }
 
     /// Sets the mode of a created file, from which the umask is removed. The default is `0o666`.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.std.mode(mode);
         self
     }
 
     /// Adds flags of `open(2)` to those of the other options. Their access mode is ignored.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_tokio::fs::OpenOptions;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).clone();
+    /// let error = options.open("/proc/self/exe").await.unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.std.custom_flags(flags);
         self.other |= flags != 0;
@@ -102,6 +121,9 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As [`std::fs::OpenOptions::open`].
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     #[doc(alias = "openat")]
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         if self.reads && !self.other {

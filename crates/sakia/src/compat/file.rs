@@ -98,6 +98,9 @@ impl AsyncWrite for Next {
 
 impl BufferedFile {
     /// Takes a file, at its position.
+    ///
+    /// # Examples
+    /// See [`BufferedFile`](BufferedFile#examples).
     pub fn new(file: File) -> Self {
         let file = Rc::new(file);
         Self {

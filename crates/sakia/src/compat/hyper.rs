@@ -78,6 +78,9 @@ impl_write!(rt::Write, poll_shutdown, is_write_vectored);
 /// Starts hyper's tasks on the calling thread's runtime, as [`sakia::spawn`](crate::spawn) does.
 ///
 /// Connections of HTTP/2 need one. It panics where it is used outside of a runtime.
+///
+/// # Examples
+/// See [`hyper`](self#examples).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SakiaExecutor;
@@ -104,6 +107,9 @@ where
 /// Timeouts of connections need one. It panics when used outside of a runtime. Its timers belong to the
 /// runtime thread on which they were made, though hyper requires `Send`: on another thread they panic when
 /// polled or dropped. Connections on [`Compat`] stay on one thread anyway.
+///
+/// # Examples
+/// See [`hyper`](self#examples).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SakiaTimer;

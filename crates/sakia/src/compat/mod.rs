@@ -94,6 +94,9 @@ impl<T> Unpin for Compat<T> {}
 
 impl<T> Compat<T> {
     /// Adapts `inner`; the table above says which types have which traits then.
+    ///
+    /// # Examples
+    /// See [`Compat`](Compat#examples).
     pub fn new(inner: T) -> Self {
         Self { inner }
     }
@@ -152,6 +155,9 @@ impl<S: Stream> Compat<Unbuffered<S>> {
 
 impl Compat<BufferedFile> {
     /// Adapts a file that is read, written and sought at its position. See [`BufferedFile`].
+    ///
+    /// # Examples
+    /// See [`BufferedFile`](BufferedFile#examples).
     pub fn file(file: File) -> Self {
         Self::new(BufferedFile::new(file))
     }
@@ -160,6 +166,9 @@ impl Compat<BufferedFile> {
     ///
     /// # Errors
     /// As for writing. The file is closed then.
+    ///
+    /// # Examples
+    /// See [`BufferedFile`](BufferedFile#examples).
     pub async fn into_file(self) -> io::Result<File> {
         self.inner.into_file().await
     }

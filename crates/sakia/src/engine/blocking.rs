@@ -44,6 +44,16 @@ impl Engine {
     ///
     /// # Errors
     /// Those of `f`. `ECANCELED`: the engine was stopped. `EAGAIN`: the machine has no thread for it.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// let count = engine.spawn_blocking(|| Ok(std::fs::read_dir("/proc/self/task")?.count()));
+    /// assert!(sakia::block_on(count)? >= 1);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn spawn_blocking<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> io::Result<T> + Send + 'static,

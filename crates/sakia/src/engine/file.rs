@@ -34,6 +34,9 @@ use crate::io::{IoBuf, IoBufMut};
 ///
 /// It is closed when the last clone is dropped and no request uses it any more. If the engine's threads have
 /// used it, they close it, some time later.
+///
+/// # Examples
+/// See [`Engine`](super::Engine#examples).
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -189,12 +192,37 @@ impl File {
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at); so an empty buffer is `EINVAL`.
+    ///
+    /// # Examples
+    /// First without a wait, and with one only if need be:
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-try-read-at-{}", std::process::id()));
+    /// std::fs::write(&path, "hello")?;
+    /// let file = Engine::new()?.open(&path).wait()?;
+    /// let mut buf = [0; 5];
+    /// let count = match file.try_read_at(&mut buf, 0) {
+    ///     Some(result) => result?,
+    ///     None => {
+    ///         let (result, bytes) = sakia::block_on(file.read_at(vec![0; 5], 0));
+    ///         buf.copy_from_slice(&bytes);
+    ///         result?
+    ///     }
+    /// };
+    /// assert_eq!(&buf[..count], b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(alias = "RWF_NOWAIT")]
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
         self.try_read_from(buf, Some(offset))
     }
 
     /// As [`try_read_at`](File::try_read_at), at the file's position, which moves.
+    ///
+    /// # Examples
+    /// See [`File::try_read_at`].
     pub fn try_read(&self, buf: &mut [u8]) -> Option<io::Result<usize>> {
         self.try_read_from(buf, None)
     }
@@ -217,12 +245,30 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](File::write_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-try-write-at-{}", std::process::id()));
+    /// let file = Engine::new()?.create(&path).wait()?;
+    /// let count = match file.try_write_at(b"hello", 0) {
+    ///     Some(result) => result?,
+    ///     None => sakia::block_on(file.write_at("hello", 0)).0?,
+    /// };
+    /// assert_eq!(std::fs::read(&path)?, &b"hello"[..count]);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(alias = "RWF_NOWAIT")]
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Option<io::Result<usize>> {
         self.try_write_to(buf, Some(offset))
     }
 
     /// As [`try_write_at`](File::try_write_at), at the file's position, which moves.
+    ///
+    /// # Examples
+    /// See [`File::try_write_at`].
     pub fn try_write(&self, buf: &[u8]) -> Option<io::Result<usize>> {
         self.try_write_to(buf, None)
     }
@@ -243,6 +289,9 @@ impl File {
     /// - `EINVAL`: a buffer without room, direct I/O off the block size.
     /// - `EISDIR`: it is a directory. `ESPIPE`: it has no offsets.
     /// - `ECANCELED`: the engine was stopped. Otherwise as `pread(2)`; never `EINTR`.
+    ///
+    /// # Examples
+    /// See [`Engine`](super::Engine#examples).
     #[doc(alias = "pread")]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
         Request::new(ReadAt::new(self, buf, Some(offset)))
@@ -254,6 +303,20 @@ impl File {
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as [`read_at`](File::read_at) and `pwrite(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-write-at-{}", std::process::id()));
+    /// let file = Engine::new()?.create(&path).wait()?;
+    /// let (result, text) = file.write_at("some text", 0).wait();
+    /// assert_eq!((result?, text), (9, "some text"));
+    /// file.sync_data().wait()?;
+    /// assert_eq!(file.metadata().wait()?.len(), 9);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(alias = "pwrite")]
     pub fn write_at<T: IoBuf + Send>(&self, buf: T, offset: u64) -> Request<WriteAt<T>> {
         Request::new(WriteAt { file: self.clone(), buf, at: Some(offset), done: 0 })
@@ -266,6 +329,20 @@ impl File {
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// At the position, which all descriptors of the open file share:
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-read-{}", std::process::id()));
+    /// std::fs::write(&path, "hello, world")?;
+    /// let file = Engine::new()?.open(&path).wait()?;
+    /// assert_eq!(file.read(vec![0; 7]).wait().1, b"hello, ");
+    /// assert_eq!(sakia::block_on(file.read(vec![0; 5])).1, b"world");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read<T: IoBufMut + Send>(&self, buf: T) -> Request<ReadAt<T>> {
         Request::new(ReadAt::new(self, buf, None))
     }
@@ -275,6 +352,19 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](File::write_at). `EPIPE`: the FIFO or socket has no reader.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-write-{}", std::process::id()));
+    /// let file = Engine::new()?.create(&path).wait()?;
+    /// file.write("one ").wait().0?;
+    /// sakia::block_on(file.write("two")).0?;
+    /// assert_eq!(std::fs::read(&path)?, b"one two");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn write<T: IoBuf + Send>(&self, buf: T) -> Request<WriteAt<T>> {
         Request::new(WriteAt { file: self.clone(), buf, at: None, done: 0 })
     }
@@ -284,6 +374,21 @@ impl File {
     ///
     /// # Errors
     /// As [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-vectored-{}", std::process::id()));
+    /// let engine = Engine::new()?;
+    /// let file = engine.create(&path).wait()?;
+    /// file.write_vectored_at(vec!["head, ", "body"], 0).wait().0?;
+    /// let file = engine.open(&path).wait()?;
+    /// let (result, bufs) = file.read_vectored_at(vec![vec![0; 4], vec![0; 6]], 0).wait();
+    /// assert_eq!((result?, &bufs[0][..], &bufs[1][..]), (10, &b"head"[..], &b", body"[..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(alias = "preadv")]
     pub fn read_vectored_at<T: IoBufMut + Send>(
         &self,
@@ -297,6 +402,9 @@ impl File {
     ///
     /// # Errors
     /// As [`write_at`](File::write_at).
+    ///
+    /// # Examples
+    /// See [`File::read_vectored_at`].
     #[doc(alias = "pwritev")]
     pub fn write_vectored_at<T: IoBuf + Send>(
         &self,
@@ -314,6 +422,18 @@ impl File {
     /// `EIO`: it could not be made durable; a second attempt that succeeds proves nothing. `WriteZero`: the
     /// kernel takes no bytes. Otherwise as [`write_at`](File::write_at).
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-durable-{}", std::process::id()));
+    /// let journal = Engine::new()?.create(&path).wait()?;
+    /// sakia::block_on(journal.write_durable_at("begin\n", 0)).0?;
+    /// assert_eq!(std::fs::read(&path)?, b"begin\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
     /// # Kernel
     /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
@@ -330,6 +450,9 @@ impl File {
     /// # Errors
     /// `EIO`, `ENOSPC`, `EDQUOT`: some of it is not durable. `ECANCELED`: the engine was stopped. Otherwise
     /// as `fsync(2)`.
+    ///
+    /// # Examples
+    /// See [`File::write_at`].
     #[doc(alias = "fsync")]
     pub fn sync_all(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: false })
@@ -339,6 +462,9 @@ impl File {
     ///
     /// # Errors
     /// As [`sync_all`](File::sync_all).
+    ///
+    /// # Examples
+    /// See [`File::write_at`].
     #[doc(alias = "fdatasync")]
     pub fn sync_data(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: true })
@@ -348,6 +474,9 @@ impl File {
     ///
     /// # Errors
     /// `EMFILE`: no descriptor left to ask with. Otherwise as `statx(2)`.
+    ///
+    /// # Examples
+    /// See [`File::write_at`].
     pub fn metadata(&self) -> Request<Blocking<std::fs::Metadata>> {
         self.on_file(|file| file.metadata(), true)
     }
@@ -356,6 +485,18 @@ impl File {
     ///
     /// # Errors
     /// As `ftruncate(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-set-len-{}", std::process::id()));
+    /// let file = Engine::new()?.create(&path).wait()?;
+    /// file.set_len(100).wait()?;
+    /// assert_eq!(file.metadata().wait()?.len(), 100);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(alias = "ftruncate")]
     pub fn set_len(&self, len: u64) -> Request<Blocking<()>> {
         self.on_file(move |file| file.set_len(len), false)

@@ -114,6 +114,20 @@ struct Shared {
 }
 
 /// The state of an engine, and counters of its work so far.
+///
+/// # Examples
+/// ```
+/// use sakia::engine::Engine;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-statistics-{}", std::process::id()));
+/// let engine = Engine::new()?;
+/// engine.write(&path, "text").wait()?;
+/// sakia::block_on(engine.read(&path))?;
+/// let statistics = engine.statistics();
+/// assert_eq!((statistics.waited, statistics.refused), (1, 0));
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -139,6 +153,14 @@ impl Builder {
     ///
     /// # Errors
     /// As [`build`](Builder::build). `InvalidInput`: time is to be virtual.
+    ///
+    /// # Examples
+    /// ```
+    /// let engine = sakia::Runtime::builder().threads(2).latencies(true).build_engine()?;
+    /// let counters = engine.counters().wait()?;
+    /// assert_eq!(counters.len(), 2, "each thread's");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn build_engine(self) -> io::Result<Engine> {
         if self.virtual_time {
             let message = "virtual time is for runtimes with one thread";
@@ -173,6 +195,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Builder::build`].
+    ///
+    /// # Examples
+    /// See [`Engine`](Engine#examples).
     pub fn new() -> io::Result<Self> {
         Builder::new().build_engine()
     }
@@ -181,6 +206,17 @@ impl Engine {
     ///
     /// # Errors
     /// As [`new`](Engine::new); the next call tries again.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use sakia::Engine;
+    ///
+    /// // A library and its user share the threads, without telling each other.
+    /// let engine = Engine::global()?;
+    /// let name = engine.read_to_string("/proc/self/comm").wait()?;
+    /// assert!(name.ends_with('\n'));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn global() -> io::Result<&'static Self> {
         if let Some(engine) = GLOBAL.get() {
             return Ok(engine);
@@ -193,11 +229,17 @@ impl Engine {
     }
 
     /// Returns the backend that its threads use, and the reason.
+    ///
+    /// # Examples
+    /// See [`Runtime::choice`](crate::Runtime::choice).
     pub fn choice(&self) -> &Choice {
         &self.shared.choice
     }
 
     /// Returns the engine's state, and counters of its work so far.
+    ///
+    /// # Examples
+    /// See [`Statistics`](Statistics#examples).
     pub fn statistics(&self) -> Statistics {
         let live = self.shared.gate.live() as u64;
         Statistics { live, ..self.shared.tally.totals() }
@@ -213,6 +255,9 @@ impl Engine {
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Builder::build_engine`].
     pub fn counters(&self) -> Request<Work<Vec<Counters>>> {
         let remotes = Arc::clone(&self.shared.remotes);
         self.run(move || async move {
@@ -232,6 +277,22 @@ impl Engine {
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia_driver::OpKind;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-metrics-{}", std::process::id()));
+    /// let engine = Runtime::builder().latencies(true).build_engine()?;
+    /// let file = engine.create(&path).wait()?;
+    /// // On a thread of the engine, since it was not even tried on this one.
+    /// file.sync_data().submit().wait()?;
+    /// let metrics = engine.metrics().wait()?;
+    /// assert_eq!(metrics.latency(OpKind::Fsync).expect("there was one").count(), 1);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn metrics(&self) -> Request<Work<Metrics>> {
         let remotes = Arc::clone(&self.shared.remotes);
         self.run(move || async move {
@@ -249,6 +310,22 @@ impl Engine {
     ///
     /// # Errors
     /// `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// On a thread of the engine there is all of [`fs`](crate::fs):
+    /// ```
+    /// use sakia::{Engine, fs};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-run-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// let path = dir.join("saved");
+    /// let to = path.clone();
+    /// engine.run(|| async move { fs::save(to, "as a whole").await }).wait()??;
+    /// assert_eq!(std::fs::read(&path)?, b"as a whole");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn run<S, F, T>(&self, start: S) -> Request<Work<T>>
     where
         S: FnOnce() -> F + Send + 'static,
@@ -264,6 +341,18 @@ impl Engine {
     ///
     /// # Panics
     /// When one of the requests was polled before.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// let paths = ["/proc/self/comm", "/proc/self/stat", "/proc/self/missing"];
+    /// let requests = paths.map(|path| engine.read(path));
+    /// let contents = sakia::block_on(engine.submit_many(requests));
+    /// assert!(contents[0].is_ok() && contents[1].is_ok() && contents[2].is_err());
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn submit_many<C: Call>(
         &self,
         requests: impl IntoIterator<Item = Request<C>>,
@@ -274,12 +363,26 @@ impl Engine {
 
     /// Refuses new requests, which end with `ECANCELED` from now on, and resolves when those under way have
     /// ended. Files stay open, and can be read and written by [`wait`](Request::wait).
+    ///
+    /// # Examples
+    /// See [`Engine::stop_and_wait`].
     pub async fn stop(&self) {
         self.shared.gate.stop().await;
     }
 
     /// As [`stop`](Engine::stop), but blocks the thread until it is done. Threads of the engine must not call
     /// it.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// engine.stop_and_wait();
+    /// let error = sakia::block_on(engine.metadata("/nowhere")).unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn stop_and_wait(&self) {
         block_on(self.stop());
     }

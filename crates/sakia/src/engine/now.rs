@@ -316,6 +316,23 @@ impl Engine {
     /// opened, or only for a moment.
     ///
     /// `None`: it may need a wait, or the file is not regular.
+    ///
+    /// # Examples
+    /// From the caches, or else on a thread of the engine:
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-try-open-{}", std::process::id()));
+    /// std::fs::write(&path, "hello")?;
+    /// let engine = Engine::new()?;
+    /// let file = match engine.try_open_regular(&path) {
+    ///     Some(fd) => engine.adopt(fd?.into())?,
+    ///     None => sakia::block_on(engine.open(&path))?,
+    /// };
+    /// assert_eq!(file.read_at(vec![0; 5], 0).wait().1, b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     #[doc(hidden)]
     pub fn try_open_regular(&self, path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
         let path = path.as_ref();

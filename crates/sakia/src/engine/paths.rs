@@ -52,14 +52,39 @@ by_path! { at, "path";
     /// Makes a directory.
     create_dir(path) -> () = std::fs::create_dir;
     /// Makes a directory, and those above it that are missing.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-dirs-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// sakia::block_on(async {
+    ///     engine.create_dir_all(dir.join("a/b")).await?;
+    ///     engine.rename(dir.join("a"), dir.join("z")).await?;
+    ///     assert!(engine.metadata(dir.join("z/b")).await?.is_dir());
+    ///     engine.remove_dir_all(dir.join("z")).await?;
+    ///     assert!(!engine.try_exists(dir.join("z")).await?);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     create_dir_all(path) -> () = std::fs::create_dir_all;
     /// Removes a file, link, FIFO and so on, but not a directory.
     remove_file(path) -> () = std::fs::remove_file;
     /// Removes an empty directory.
     remove_dir(path) -> () = std::fs::remove_dir;
     /// Removes a directory with all that is in it.
+    ///
+    /// # Examples
+    /// See [`Engine::create_dir_all`].
     remove_dir_all(path) -> () = std::fs::remove_dir_all;
     /// Reads the target of a symbolic link.
+    ///
+    /// # Examples
+    /// See [`Engine::symlink`].
     read_link(path) -> PathBuf = std::fs::read_link;
     /// Returns the absolute path without links, `.` and `..`.
     canonicalize(path) -> PathBuf = std::fs::canonicalize;
@@ -69,12 +94,43 @@ by_path! { at, "path";
 
 by_path! { between, "paths";
     /// Renames a file or a directory.
+    ///
+    /// # Examples
+    /// See [`Engine::create_dir_all`].
     rename(from, to) -> () = std::fs::rename;
     /// Makes another hard link to a file.
     hard_link(original, link) -> () = std::fs::hard_link;
     /// Makes a symbolic link.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-links-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// engine.symlink("target", dir.join("link")).wait()?;
+    /// assert_eq!(engine.read_link(dir.join("link")).wait()?.to_str(), Some("target"));
+    /// assert!(engine.symlink_metadata(dir.join("link")).wait()?.is_symlink());
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     symlink(original, link) -> () = std::os::unix::fs::symlink;
     /// Copies contents and permissions.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-engine-copy-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// let engine = Engine::new()?;
+    /// engine.write(dir.join("from"), "contents").wait()?;
+    /// assert_eq!(engine.copy(dir.join("from"), dir.join("to")).wait()?, 8);
+    /// assert_eq!(sakia::block_on(engine.read(dir.join("to")))?, b"contents");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     copy(from, to) -> u64 = std::fs::copy;
 }
 
@@ -120,6 +176,23 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::metadata`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-paths-{}", std::process::id()));
+    /// let engine = Engine::new()?;
+    /// sakia::block_on(async {
+    ///     engine.write(&path, "hello").await?;
+    ///     assert_eq!(engine.metadata(&path).await?.len(), 5);
+    ///     assert_eq!(engine.read_to_string(&path).await?, "hello");
+    ///     assert!(engine.try_exists(&path).await?);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), true)
     }
@@ -128,6 +201,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata).
+    ///
+    /// # Examples
+    /// See [`Engine::symlink`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), false)
     }
@@ -141,6 +217,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`metadata`](Engine::metadata), and never `ENOENT`.
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`].
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
         let path = path.as_ref();
         self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
@@ -150,6 +229,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::write`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`].
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -165,6 +247,24 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::read_dir`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// let mut threads = engine.read_dir("/proc/self/task").wait()?;
+    /// let mut count = 0;
+    /// loop {
+    ///     let entries = sakia::block_on(threads.next_batch())?;
+    ///     if entries.is_empty() {
+    ///         break;
+    ///     }
+    ///     count += entries.len();
+    /// }
+    /// assert!(count > 1, "this thread and the engine's");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Blocking<ReadDir>> {
         let path = path.as_ref().to_owned();
         let is_remote = self.shared.mounts.may_hold(&path);
@@ -180,6 +280,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Engine`](Engine#examples).
     pub fn open(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().read(true))
     }
@@ -188,6 +291,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`File::write_at`].
     pub fn create(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
@@ -196,6 +302,22 @@ impl Engine {
     ///
     /// # Errors
     /// As [`OpenOptions::open`]. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    /// use sakia::fs::OpenOptions;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-engine-open-with-{}", std::process::id()));
+    /// let engine = Engine::new()?;
+    /// let append = OpenOptions::new().append(true).create(true).clone();
+    /// let log = engine.open_with(&path, &append).wait()?;
+    /// log.write_at("one line\n", 0).wait().0?;
+    /// log.write_at("and another\n", 0).wait().0?;
+    /// assert_eq!(std::fs::read(&path)?, b"one line\nand another\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Request<Open> {
         let (path, options) = (path.as_ref().to_owned(), options.clone());
         Request::new(Open { engine: self.clone(), path, options, opened: None })
@@ -205,6 +327,16 @@ impl Engine {
     ///
     /// # Errors
     /// As `fcntl(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Engine;
+    ///
+    /// let program = std::fs::File::open(std::env::current_exe()?)?;
+    /// let file = Engine::new()?.adopt(program)?;
+    /// assert_eq!(file.read_at(vec![0; 3], 1).wait().1, b"ELF");
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn adopt(&self, file: fs::File) -> io::Result<File> {
         File::new(self, file.into())
     }
@@ -213,6 +345,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`std::fs::read`]; it names the path. `ECANCELED`: the engine was stopped.
+    ///
+    /// # Examples
+    /// See [`Request`](Request#examples).
     pub fn read(&self, path: impl AsRef<Path>) -> Request<ReadFile> {
         self.read_as(path.as_ref(), Ok)
     }
@@ -221,6 +356,9 @@ impl Engine {
     ///
     /// # Errors
     /// `InvalidData`: not UTF-8. Otherwise as [`read`](Engine::read).
+    ///
+    /// # Examples
+    /// See [`Engine::metadata`].
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
         self.read_as(path.as_ref(), tasks::into_text)
     }
@@ -236,6 +374,9 @@ impl Engine {
 }
 
 /// Reads the entries of a directory, in the order of the file system. See [`Engine::read_dir`].
+///
+/// # Examples
+/// See [`Engine::read_dir`].
 pub struct ReadDir {
     engine: Engine,
     entries: Arc<Mutex<fs::ReadDir>>,
@@ -250,6 +391,9 @@ impl ReadDir {
     ///
     /// # Errors
     /// As `getdents(2)`. Entries before the error are lost.
+    ///
+    /// # Examples
+    /// See [`Engine::read_dir`].
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
         let next = move || {

@@ -78,6 +78,23 @@ pub enum Attempt<C: Call> {
 ///
 /// # Panics
 /// The future panics when it is polled after its end, and when the engine's thread failed for good.
+///
+/// # Examples
+/// ```
+/// use sakia::Engine;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-request-{}", std::process::id()));
+/// let engine = Engine::new()?;
+/// // Waited for on a plain thread.
+/// engine.write(&path, "hello").wait()?;
+/// // Under way while this thread does other work.
+/// let read = engine.read_to_string(&path).submit();
+/// assert_eq!(read.wait()?, "hello");
+/// // Awaited, on any executor.
+/// assert_eq!(sakia::block_on(engine.read(&path))?, b"hello");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// ```
 #[must_use = "nothing happens before a request is awaited or waited for"]
 pub struct Request<C: Call> {
     state: State<C>,
@@ -104,6 +121,9 @@ impl<C: Call> Request<C> {
     ///
     /// # Panics
     /// On a thread of the engine, if there is no plain call for the operation.
+    ///
+    /// # Examples
+    /// See [`Request`](Request#examples).
     #[inline]
     pub fn wait(mut self) -> C::Output {
         let Some(call) = self.take_new() else { return block_on(self) };
@@ -118,6 +138,9 @@ impl<C: Call> Request<C> {
     /// awaited or waited for later.
     ///
     /// A request that has begun stays as it is.
+    ///
+    /// # Examples
+    /// See [`Request`](Request#examples).
     pub fn submit(mut self) -> Self {
         if let Some(call) = self.take_new() {
             self.state = match call.submit() {

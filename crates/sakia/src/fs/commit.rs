@@ -85,6 +85,9 @@ impl GroupCommit {
     ///
     /// # Errors
     /// As `fstat(2)`. `InvalidInput`: the file was opened to append.
+    ///
+    /// # Examples
+    /// See [`GroupCommit`](GroupCommit#examples).
     pub async fn new(file: File) -> io::Result<Self> {
         if file.appends {
             let message = "the file was opened to append, so the kernel ignores offsets";
@@ -106,6 +109,9 @@ impl GroupCommit {
 
     /// Returns the file, to be read, or to be written at offsets of the caller's choice. Appends overwrite
     /// bytes that were written beyond the end in this way.
+    ///
+    /// # Examples
+    /// See [`GroupCommit`](GroupCommit#examples).
     pub fn file(&self) -> &File {
         &self.shared.file
     }
@@ -116,6 +122,9 @@ impl GroupCommit {
     }
 
     /// Returns the number of syncs so far.
+    ///
+    /// # Examples
+    /// See [`GroupCommit`](GroupCommit#examples).
     pub fn syncs(&self) -> u64 {
         self.shared.begun.get()
     }
@@ -132,6 +141,9 @@ impl GroupCommit {
     ///
     /// # Errors
     /// As for [`File::write_all_at`]; then it is final. The error of an earlier failure.
+    ///
+    /// # Examples
+    /// See [`GroupCommit`](GroupCommit#examples).
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<u64, T> {
         buf_try!(self.check(), buf);
         let at = self.shared.end.get();
@@ -148,6 +160,9 @@ impl GroupCommit {
     /// # Errors
     /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. All waiting and all later calls return the error: the
     /// kernel is not asked again, since its answer could not be trusted.
+    ///
+    /// # Examples
+    /// See [`GroupCommit`](GroupCommit#examples).
     pub async fn commit(&self) -> io::Result<()> {
         self.check()?;
         let shared = &self.shared;

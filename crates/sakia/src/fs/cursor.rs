@@ -23,6 +23,28 @@ impl File {
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::SeekFrom;
+    ///
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-cursor-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let mut file = File::options().read(true).write(true).create(true).open(&path).await?;
+    /// file.write_all("hello, world").await.value()?;
+    /// file.rewind().await?;
+    /// let (count, buf) = file.read(vec![0; 5]).await.both()?;
+    /// assert_eq!(&buf[..count], b"hello");
+    /// assert_eq!(file.seek(SeekFrom::Current(2)).await?, 7);
+    /// assert_eq!(file.read_to_end(Vec::new()).await.buffer()?, b"world");
+    /// assert_eq!(file.stream_position().await?, 12);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
         if self.is_stream() {
             return self.read_explained(buf, CURRENT_POSITION).await;
@@ -40,6 +62,26 @@ impl File {
     ///
     /// # Errors
     /// As for [`read_exact_at`](File::read_exact_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-read-exact-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "six by").await?;
+    /// let mut file = File::open(&path).await?;
+    /// assert_eq!(file.read_exact(vec![0; 4]).await.buffer()?, b"six ");
+    /// let (result, buf) = file.read_exact(vec![0; 4]).await;
+    /// assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    /// assert_eq!(&buf[..2], b"by");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
         if self.direct.is_some() && !self.is_stream() {
             let (at, len) = (self.position.get(), buf.bytes_room() as u64);
@@ -56,6 +98,9 @@ impl File {
     ///
     /// # Errors
     /// As for [`read_to_end_at`](File::read_to_end_at).
+    ///
+    /// # Examples
+    /// See [`File::read`].
     pub async fn read_to_end(&mut self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
         if self.is_stream() {
             return read_to_end(self, buf, CURRENT_POSITION, None).await;
@@ -73,6 +118,9 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at), but for the first.
+    ///
+    /// # Examples
+    /// See [`File::write_at`].
     pub async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
         self.write_next(buf).await
     }
@@ -103,6 +151,9 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at), but for the first.
+    ///
+    /// # Examples
+    /// See [`File::read`].
     pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
         if self.direct.is_some() && !self.is_stream() && !self.appends {
             let (at, len) = (self.position.get(), buf.bytes_len() as u64);
@@ -120,6 +171,9 @@ impl File {
     /// # Errors
     /// - `EINVAL`: before the beginning, or above `i64::MAX`.
     /// - `ESPIPE`: a file without positions. As `fstat(2)` when it counts from the end.
+    ///
+    /// # Examples
+    /// See [`File::read`].
     #[doc(alias = "lseek")]
     pub async fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
         self.seek_next(position).await
@@ -145,6 +199,9 @@ impl File {
     ///
     /// # Errors
     /// `ESPIPE`: a file without positions.
+    ///
+    /// # Examples
+    /// See [`File::read`].
     pub async fn rewind(&mut self) -> io::Result<()> {
         self.seek(SeekFrom::Start(0)).await.map(|_| ())
     }
@@ -153,6 +210,9 @@ impl File {
     ///
     /// # Errors
     /// `ESPIPE`: a file without positions.
+    ///
+    /// # Examples
+    /// See [`File::read`].
     pub async fn stream_position(&mut self) -> io::Result<u64> {
         self.seek(SeekFrom::Current(0)).await
     }

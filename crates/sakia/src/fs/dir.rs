@@ -64,6 +64,9 @@ impl Dir {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`Dir`](Dir#examples).
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let driver = driver();
@@ -76,6 +79,24 @@ impl Dir {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use sakia::fs::Dir;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-lend-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let shared = Arc::new(std::fs::File::open(&dir)?);
+    /// let borrowed = Dir::lend(Arc::clone(&shared), &dir);
+    /// borrowed.create("file").await?;
+    /// assert!(dir.join("file").exists());
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn lend<T: AsFd + Send + Sync + 'static>(owner: Arc<T>, path: impl Into<PathBuf>) -> Self {
         let fd = crate::executor::current().driver.lend(owner);
         Self { fd, driver: driver(), path: path.into() }
@@ -85,6 +106,9 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`open_with`](Dir::open_with). `ENOTDIR`: not a directory.
+    ///
+    /// # Examples
+    /// See [`Dir::rename`].
     pub async fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).await;
@@ -96,6 +120,9 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`open_with`](Dir::open_with).
+    ///
+    /// # Examples
+    /// See [`Dir`](Dir#examples).
     pub async fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().read(true)).await
     }
@@ -105,6 +132,9 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`open_with`](Dir::open_with).
+    ///
+    /// # Examples
+    /// See [`Dir`](Dir#examples).
     pub async fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true)).await
     }
@@ -115,6 +145,9 @@ impl Dir {
     /// - `EXDEV`: the path leads out of the directory.
     /// - `ENOSYS`: the kernel cannot confine lookups. `EAGAIN`: others keep on moving directories on the
     ///   path. Otherwise as for [`OpenOptions::open`].
+    ///
+    /// # Examples
+    /// See [`Dir::open_with_metadata`].
     pub async fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         options.open_at(Some(self), path).await.at("open", &self.path.join(path))
@@ -125,6 +158,24 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`open_with`](Dir::open_with), and `statx(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{Dir, OpenOptions};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-open-with-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let dir = Dir::open(&dir).await?;
+    /// let append = OpenOptions::new().append(true).create(true).clone();
+    /// let (log, metadata) = dir.open_with_metadata("log", &append).await?;
+    /// assert_eq!(metadata.len(), 0, "it is new");
+    /// # drop(log);
+    /// # let dir = dir.path();
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn open_with_metadata(
         &self,
         path: impl AsRef<Path>,
@@ -140,6 +191,9 @@ impl Dir {
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for
     /// [`create_dir`](super::create_dir).
+    ///
+    /// # Examples
+    /// See [`Dir`](Dir#examples).
     pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let made = async {
@@ -154,6 +208,9 @@ impl Dir {
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for
     /// [`remove_file`](super::remove_file).
+    ///
+    /// # Examples
+    /// See [`Dir::read_dir`].
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.unlink("remove", path.as_ref(), AtFlags::empty()).await
     }
@@ -180,6 +237,26 @@ impl Dir {
     /// # Errors
     /// `EXDEV`: a path leads out of its directory, or another file system. Otherwise as for
     /// [`rename`](super::rename).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::Dir;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-rename-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let dir = Dir::open(&dir).await?;
+    /// dir.create("draft").await?;
+    /// dir.create_dir("done").await?;
+    /// let done = dir.open_dir("done").await?;
+    /// dir.rename("draft", &done, "letter").await?;
+    /// assert!(done.metadata("letter").await?.is_file());
+    /// assert!(dir.metadata("draft").await.is_err());
+    /// # let dir = dir.path();
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn rename(
         &self,
         from: impl AsRef<Path>,
@@ -200,6 +277,24 @@ impl Dir {
     ///
     /// # Errors
     /// `EXDEV`: `link` leads out of the directory. Otherwise as for [`symlink`](super::symlink).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::Dir;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-symlink-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let dir = Dir::open(&dir).await?;
+    /// dir.symlink("../outside", "link").await?;
+    /// assert_eq!(dir.read_link("link").await?.to_str(), Some("../outside"));
+    /// assert!(dir.symlink_metadata("link").await?.is_symlink());
+    /// assert!(dir.open_file("link").await.is_err(), "it leads out of the directory");
+    /// # let dir = dir.path();
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (original.as_ref(), link.as_ref());
         let made = async {
@@ -214,6 +309,9 @@ impl Dir {
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`read_link`](super::read_link).
+    ///
+    /// # Examples
+    /// See [`Dir::symlink`].
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let read = async {
@@ -228,6 +326,9 @@ impl Dir {
     ///
     /// # Errors
     /// `EXDEV`: the path leads out of the directory. Otherwise as for [`metadata`](super::metadata).
+    ///
+    /// # Examples
+    /// See [`Dir`](Dir#examples).
     pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.stat(path.as_ref(), OFlags::PATH).await
     }
@@ -236,6 +337,9 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`metadata`](Dir::metadata).
+    ///
+    /// # Examples
+    /// See [`Dir::symlink`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.stat(path.as_ref(), OFlags::PATH | OFlags::NOFOLLOW).await
     }
@@ -252,6 +356,28 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`read_dir`](super::read_dir).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::Dir;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-read-dir-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let dir = Dir::open(&dir).await?;
+    /// for name in ["a", "b"] {
+    ///     dir.create(name).await?;
+    /// }
+    /// let mut entries = dir.read_dir().await?;
+    /// while let Some(entry) = entries.next_entry().await? {
+    ///     dir.remove_file(entry.file_name()).await?;
+    /// }
+    /// assert!(dir.read_dir().await?.next_entry().await?.is_none());
+    /// # let dir = dir.path();
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read_dir(&self) -> Result<ReadDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = self.open_beneath(Path::new("."), flags).await.at("open", &self.path)?;
@@ -262,6 +388,26 @@ impl Dir {
     ///
     /// # Errors
     /// As for [`File::sync_all`].
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::Dir;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-sync-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let dir = Dir::open(&dir).await?;
+    /// let file = dir.create("new").await?;
+    /// file.write_durable_at("contents", 0).await.value()?;
+    /// // The name is durable from here on, too.
+    /// dir.sync().await?;
+    /// assert_eq!(dir.metadata("new").await?.len(), 8);
+    /// # let dir = dir.path();
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "fsync")]
     pub async fn sync(&self) -> Result<()> {
         sync_directory(&self.driver, &self.fd).await.at("sync directory", &self.path)

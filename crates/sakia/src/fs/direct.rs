@@ -23,6 +23,9 @@ use crate::io::transfer::{buf_try, read_exact, write_all};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The alignment that direct I/O on a file requires. Powers of two.
+///
+/// # Examples
+/// See [`File::direct_alignment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
     /// Alignment of a buffer's address, in bytes.
@@ -231,6 +234,27 @@ const GUESS: DirectAlignment = DirectAlignment { memory: 4096, offset: 4096 };
 
 /// Direct I/O that is not aligned as the file requires: the kernel's `EINVAL`, with the reason. It is the
 /// inner error of the [`io::Error`]; [`os_error`](super::os_error) finds the errno.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{self, Misaligned, OpenOptions};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-misaligned-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, vec![1; 8192]).await?;
+/// // Not each file system has direct I/O.
+/// if let Ok(file) = OpenOptions::new().read(true).direct(true).open(&path).await
+///     && let Err(error) = file.read_at(vec![0; 100], 1).await.0
+///     && let Some(inner) = error.get_ref()
+/// {
+///     let misaligned = inner.downcast_ref::<Misaligned>().expect("offset and length are odd");
+///     assert!(misaligned.alignment().offset > 1);
+///     assert_eq!(fs::os_error(&error), Some(libc::EINVAL));
+/// }
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Misaligned {
     /// `None`: the file's position, whose offset is unknown.
@@ -242,6 +266,9 @@ pub struct Misaligned {
 
 impl Misaligned {
     /// Returns the alignment that the file requires.
+    ///
+    /// # Examples
+    /// See [`Misaligned`](Misaligned#examples).
     pub fn alignment(&self) -> DirectAlignment {
         self.alignment
     }

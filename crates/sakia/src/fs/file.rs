@@ -106,6 +106,9 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().read(true).open(path).await
     }
@@ -117,6 +120,9 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path).await
     }
@@ -129,11 +135,30 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::fs::File;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-create-new-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// File::create_new(&path).await?;
+    /// let error = File::create_new(&path).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn create_new(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().read(true).write(true).create_new(true).open(path).await
     }
 
     /// Returns options for opening a file.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](super::OpenOptions#examples).
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
@@ -145,6 +170,27 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Seek, SeekFrom};
+    ///
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # sakia::block_on(async {
+    /// let mut program = std::fs::File::open(std::env::current_exe()?)?;
+    /// program.seek(SeekFrom::Start(1))?;
+    /// let mut file = File::from_std(program)?;
+    /// assert_eq!(file.read_exact(vec![0; 2]).await.buffer()?, b"EL");
+    ///
+    /// let mut program = file.into_std().await?;
+    /// let mut last = [0];
+    /// program.read_exact(&mut last)?;
+    /// assert_eq!(&last, b"F");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn from_std(file: std::fs::File) -> io::Result<Self> {
         Self::try_from(OwnedFd::from(file))
     }
@@ -158,6 +204,9 @@ impl File {
     ///
     /// # Panics
     /// On a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`File::from_std`].
     pub async fn into_std(self) -> io::Result<std::fs::File> {
         let position = (!self.is_stream()).then(|| self.position.get());
         let is_bounded = self.fd.kind() == FileKind::Bounded;
@@ -192,6 +241,23 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-try-clone-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let mut file = File::create(&path).await?;
+    /// let mut clone = file.try_clone()?;
+    /// file.write_all("one ").await.value()?;
+    /// clone.write_all("two").await.value()?;
+    /// assert_eq!(sakia::fs::read(&path).await?, b"one two");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn try_clone(&self) -> io::Result<Self> {
         let fd = current().driver.adopt(self.fd.as_fd().try_clone_to_owned()?);
         Ok(Self {
@@ -211,6 +277,22 @@ impl File {
     /// # Errors
     /// As `close(2)`: `EIO`, `ENOSPC` or `EDQUOT` may come from network file systems. The descriptor is
     /// gone in any case.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-close-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("all of it", 0).await.value()?;
+    /// file.close().await?;
+    /// assert_eq!(fs::read(&path).await?, b"all of it");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_close(3)`.
@@ -303,6 +385,26 @@ impl File {
     /// - [`Misaligned`](super::Misaligned), with `EINVAL`: direct I/O off its alignment.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `pread(2)`; never `EINTR` or `EAGAIN`.
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-read-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "hello, world").await?;
+    /// let file = File::open(&path).await?;
+    /// let (count, buf) = file.read_at(vec![0; 5], 7).await.both()?;
+    /// assert_eq!(&buf[..count], b"world");
+    /// // An empty `Vec` gets as many bytes as there are, up to its capacity.
+    /// let buf = file.read_at(Vec::with_capacity(100), 7).await.buffer()?;
+    /// assert_eq!(buf, b"world");
+    /// assert_eq!(file.read_at(vec![0; 5], 12).await.value()?, 0, "the end");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_read(3)`.
     #[doc(alias = "pread")]
@@ -334,6 +436,9 @@ impl File {
     /// # Errors
     /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`read_at`](File::read_at).
     ///
+    /// # Examples
+    /// See [`register_buffers`](crate::io::register_buffers#examples).
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_read_fixed(3)`.
     pub async fn read_fixed_at<T: RegisteredBuf>(
@@ -353,6 +458,9 @@ impl File {
     ///
     /// # Errors
     /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`write_at`](File::write_at).
+    ///
+    /// # Examples
+    /// See [`register_buffers`](crate::io::register_buffers#examples).
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_write_fixed(3)`.
@@ -377,6 +485,9 @@ impl File {
     ///
     /// # Errors
     /// `UnexpectedEof`: the file ends before. Otherwise as for [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     pub async fn read_exact_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         if let Some(direct) = &self.direct {
             return self.read_exact_direct(direct, buf, offset).await;
@@ -396,6 +507,22 @@ impl File {
     ///
     /// # Errors
     /// `OutOfMemory`: no memory for the file's size. Otherwise as for [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-read-to-end-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "hello, world").await?;
+    /// let file = File::open(&path).await?;
+    /// let text = file.read_to_end_at(b"small ".to_vec(), 7).await.buffer()?;
+    /// assert_eq!(text, b"small world");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read_to_end_at(&self, buf: Vec<u8>, offset: u64) -> BufResult<usize, Vec<u8>> {
         buf_try!(check_offset(offset), buf);
         if let Some(direct) = &self.direct {
@@ -409,6 +536,23 @@ impl File {
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-read-vectored-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "head, and a body").await?;
+    /// let file = File::open(&path).await?;
+    /// let (count, bufs) = file.read_vectored_at(vec![vec![0; 4], vec![0; 100]], 0).await.both()?;
+    /// assert_eq!((count, &bufs[0][..]), (16, &b"head"[..]));
+    /// assert_eq!(&bufs[1][..count - 4], b", and a body");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_readv(3)`.
@@ -437,6 +581,22 @@ impl File {
     /// - `EINVAL`: an offset above `i64::MAX`; direct I/O off its alignment, then a
     ///   [`Misaligned`](super::Misaligned).
     /// - `ECANCELED`: the runtime has ended. Otherwise as `pwrite(2)`; never `EINTR` or `EAGAIN`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-write-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// let (count, text) = file.write_at(String::from("some text"), 0).await.both()?;
+    /// // The buffer is back. It may have been written in part: `write_all_at` goes on.
+    /// assert_eq!(fs::read(&path).await?, &text.as_bytes()[..count]);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_write(3)`.
@@ -469,6 +629,9 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     pub async fn write_all_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         buf_try!(self.check_write(offset), buf);
         self.write_all_explained(buf, offset, 0).await
@@ -483,6 +646,23 @@ impl File {
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. A second attempt
     /// that succeeds proves nothing: the kernel may have dropped the bytes that it could not write.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-write-durable-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let journal = File::create(&path).await?;
+    /// journal.write_durable_at("begin\n", 0).await.value()?;
+    /// // "begin" is there after a power failure from here on.
+    /// journal.write_durable_at("end\n", 6).await.value()?;
+    /// assert_eq!(journal.len().await?, 10);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
@@ -535,6 +715,24 @@ impl File {
     /// As for [`write_at`](File::write_at), but for the first. `EOPNOTSUPP`: the file was not opened to
     /// append, and the file system does not support `RWF_APPEND`.
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-append-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let log = File::create(&path).await?;
+    /// let other = File::options().write(true).open(&path).await?;
+    /// log.append("one\n").await.value()?;
+    /// other.append("two\n").await.value()?;
+    /// log.append("three\n").await.value()?;
+    /// assert_eq!(fs::read(&path).await?, b"one\ntwo\nthree\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 4.16 (`RWF_APPEND`) for files not opened to append.
     #[doc(alias = "O_APPEND")]
@@ -549,6 +747,22 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-write-vectored-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// let parts = vec!["head, ", "and a body"];
+    /// let parts = file.write_all_vectored_at(parts, 0).await.buffer()?;
+    /// assert_eq!(fs::read_to_string(&path).await?, parts.concat());
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_writev(3)`.
@@ -577,6 +791,9 @@ impl File {
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
+    ///
+    /// # Examples
+    /// See [`File::write_vectored_at`].
     pub async fn write_all_vectored_at<T: IoBuf>(
         &self,
         bufs: Vec<T>,
@@ -622,6 +839,23 @@ impl File {
     /// # Errors
     /// As `fstat(2)`.
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-file-metadata-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("hello", 0).await.value()?;
+    /// let metadata = file.metadata().await?;
+    /// assert!(metadata.is_file());
+    /// assert_eq!((metadata.len(), file.len().await?), (5, 5));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     #[doc(alias = "fstat")]
@@ -634,6 +868,9 @@ impl File {
     ///
     /// # Errors
     /// As `fstat(2)`.
+    ///
+    /// # Examples
+    /// See [`File::metadata`].
     #[allow(clippy::len_without_is_empty, reason = "it asks the kernel, and may fail")]
     pub async fn len(&self) -> io::Result<u64> {
         Ok(self.metadata().await?.len())
@@ -643,6 +880,24 @@ impl File {
     ///
     /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a second attempt
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{Dir, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-sync-all-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create_new(&path).await?;
+    /// file.write_all_at("hello", 0).await.value()?;
+    /// file.sync_all().await?;
+    /// // The contents are durable. The name of a new file is part of its directory.
+    /// let directory = path.parent().expect("the file has a directory");
+    /// Dir::open(directory).await?.sync().await?;
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
@@ -656,6 +911,9 @@ impl File {
     ///
     /// # Errors
     /// See [`sync_all`](File::sync_all).
+    ///
+    /// # Examples
+    /// See [`File`](File#examples).
     #[doc(alias = "fdatasync")]
     pub async fn sync_data(&self) -> io::Result<()> {
         uninterrupted(async || self.driver.fsync(&self.fd, true).await).await
@@ -668,6 +926,27 @@ impl File {
     /// # Errors
     /// `EINVAL`: no such flag, or no such range. `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as
     /// `sync_file_range(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{File, SyncRange};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-sync-range-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// for part in 0..4 {
+    ///     let offset = part << 16;
+    ///     file.write_all_at(vec![1; 1 << 16], offset).await.value()?;
+    ///     // The device begins early, so that the sync at the end is short.
+    ///     file.sync_range(offset, 1 << 16, SyncRange::WRITE).await?;
+    /// }
+    /// file.sync_data().await?;
+    /// assert_eq!(file.len().await?, 4 << 16);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 2.6.17. Source: `sync_file_range(2)`.

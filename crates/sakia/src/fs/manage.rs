@@ -12,6 +12,24 @@ use super::{File, FileTimes, Permissions, uninterrupted};
 const PUNCH_HOLE: FallocateFlags = FallocateFlags::KEEP_SIZE.union(FallocateFlags::PUNCH_HOLE);
 
 /// The expected use of a part of a file.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{self, Advice, File};
+/// use sakia::io::BufResultExt;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-advice-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, vec![7; 100_000]).await?;
+/// let file = File::open(&path).await?;
+/// file.advise(0..u64::MAX, Advice::Sequential).await?;
+/// assert_eq!(file.read_to_end_at(Vec::new(), 0).await.value()?, 100_000);
+/// // It will not be read again: the page cache may drop it.
+/// file.advise(0..u64::MAX, Advice::DontNeed).await?;
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Advice {
@@ -36,6 +54,23 @@ impl File {
     /// - `EINVAL`: not open to write, or longer than the kernel knows. `EFBIG`: longer than allowed.
     /// - `ENOSPC`, `EDQUOT`: no room. Otherwise as `ftruncate(2)`.
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-set-len-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("hello, world", 0).await.value()?;
+    /// file.set_len(5).await?;
+    /// file.set_len(7).await?;
+    /// assert_eq!(fs::read(&path).await?, b"hello\0\0");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 6.9 (`io_uring_prep_ftruncate(3)`), else a plain call.
     #[doc(alias = "ftruncate")]
@@ -49,6 +84,24 @@ impl File {
     /// # Errors
     /// - `EOPNOTSUPP`: the file system does not support it. `EINVAL`: an empty range.
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `fallocate(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::fs::File;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-allocate-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let file = File::create(&path).await?;
+    /// match file.allocate(0..1 << 20).await {
+    ///     Ok(()) => assert_eq!(file.len().await?, 1 << 20),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "not on each file system"),
+    /// }
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fallocate(3)`.
@@ -65,6 +118,26 @@ impl File {
     /// `EOPNOTSUPP`: the file system does not support it. `EINVAL`: an empty range. Otherwise as
     /// `fallocate(2)`.
     ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::fs::{self, File};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-punch-hole-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, vec![1; 1 << 20]).await?;
+    /// let file = File::options().read(true).write(true).open(&path).await?;
+    /// match file.punch_hole(0..1 << 19).await {
+    ///     Ok(()) => assert_eq!(fs::read(&path).await?[..1 << 19], vec![0; 1 << 19]),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "not on each file system"),
+    /// }
+    /// assert_eq!(file.len().await?, 1 << 20);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fallocate(3)`.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
@@ -78,6 +151,9 @@ impl File {
     ///
     /// # Errors
     /// `ESPIPE`: a FIFO. Otherwise as `posix_fadvise(2)`.
+    ///
+    /// # Examples
+    /// See [`Advice`](Advice#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_fadvise(3)`.
@@ -96,6 +172,9 @@ impl File {
     /// # Errors
     /// `EPERM`: the file of another user. `EROFS`. Otherwise as `fchmod(2)`.
     ///
+    /// # Examples
+    /// See [`Permissions`](super::Permissions#examples).
+    ///
     /// # Kernel
     /// A plain call: io_uring has no such operation.
     #[doc(alias = "fchmod")]
@@ -107,6 +186,9 @@ impl File {
     ///
     /// # Errors
     /// `EPERM`, `EACCES`: the file of another user. Otherwise as `futimens(3)`.
+    ///
+    /// # Examples
+    /// See [`FileTimes`](super::FileTimes#examples).
     ///
     /// # Kernel
     /// A plain call: io_uring has no such operation.
@@ -120,6 +202,23 @@ impl File {
     ///
     /// # Errors
     /// See [`set_times`](File::set_times).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use sakia::fs::File;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-set-modified-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    /// let file = File::create(&path).await?;
+    /// file.set_modified(then).await?;
+    /// assert_eq!(file.metadata().await?.modified()?, then);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.set_times(FileTimes::new().set_modified(time)).await
     }
@@ -134,6 +233,26 @@ impl File {
     /// # Errors
     /// `ENOLCK`: no memory for locks. `EOPNOTSUPP`: the file system has no locks. Otherwise as `flock(2)`.
     ///
+    /// # Examples
+    /// ```
+    /// use std::fs::TryLockError;
+    ///
+    /// use sakia::fs::File;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-lock-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let (one, other) = (File::create(&path).await?, File::open(&path).await?);
+    /// one.lock().await?;
+    /// assert!(matches!(other.try_lock().await, Err(TryLockError::WouldBlock)));
+    /// one.unlock().await?;
+    /// // Any number may read at a time.
+    /// one.lock_shared().await?;
+    /// other.try_lock_shared().await?;
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// A plain call: io_uring has no such operation.
     #[doc(alias = "flock")]
@@ -146,6 +265,9 @@ impl File {
     ///
     /// # Errors
     /// See [`lock`](File::lock).
+    ///
+    /// # Examples
+    /// See [`File::lock`].
     pub async fn lock_shared(&self) -> io::Result<()> {
         self.flock(FlockOperation::LockShared).await
     }
@@ -154,6 +276,9 @@ impl File {
     ///
     /// # Errors
     /// `WouldBlock`: another open file has a lock. Otherwise see [`lock`](File::lock).
+    ///
+    /// # Examples
+    /// See [`File::lock`].
     pub async fn try_lock(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockExclusive).await
     }
@@ -162,6 +287,9 @@ impl File {
     ///
     /// # Errors
     /// `WouldBlock`: another open file has an exclusive lock. Otherwise see [`lock`](File::lock).
+    ///
+    /// # Examples
+    /// See [`File::lock`].
     pub async fn try_lock_shared(&self) -> Result<(), TryLockError> {
         self.try_flock(FlockOperation::NonBlockingLockShared).await
     }
@@ -170,6 +298,9 @@ impl File {
     ///
     /// # Errors
     /// As `flock(2)`.
+    ///
+    /// # Examples
+    /// See [`File::lock`].
     pub async fn unlock(&self) -> io::Result<()> {
         self.flock(FlockOperation::Unlock).await
     }

@@ -8,6 +8,17 @@ use rustix::fs::{StatxFlags, makedev};
 use sakia_driver::{EntryKind, SetTime, StatxResult, StatxTime};
 
 /// The type of a file: the names of [`std::fs::FileType`].
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # sakia::block_on(async {
+/// let kind = fs::metadata("/dev/null").await?.file_type();
+/// assert!(kind.is_char_device() && !kind.is_file() && !kind.is_dir());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileType {
     /// The type bits of `st_mode`.
@@ -88,6 +99,23 @@ impl fmt::Debug for FileType {
 }
 
 /// The access rights of users to a file: its mode without the type.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{File, Permissions};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-permissions-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// let file = File::create(&path).await?;
+/// file.set_permissions(Permissions::from_mode(0o640)).await?;
+/// let mut permissions = file.metadata().await?.permissions();
+/// assert_eq!((permissions.mode(), permissions.readonly()), (0o640, false));
+/// permissions.set_readonly(true);
+/// assert_eq!(permissions.mode(), 0o440);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Permissions {
     mode: u32,
@@ -145,6 +173,25 @@ impl From<Permissions> for std::fs::Permissions {
 }
 
 /// The metadata of a file, at one moment.
+///
+/// # Examples
+/// ```
+/// use std::time::SystemTime;
+///
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-metadata-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, "hello").await?;
+/// let metadata = fs::metadata(&path).await?;
+/// assert!(metadata.is_file());
+/// assert_eq!((metadata.len(), metadata.nlink()), (5, 1));
+/// let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
+/// assert!(age.as_secs() < 3600);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Metadata {
     stat: StatxResult,
@@ -305,6 +352,24 @@ impl fmt::Debug for Metadata {
 }
 
 /// Times to set on a file; those that are not set here stay.
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use sakia::fs::{File, FileTimes};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-file-times-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+/// let file = File::create(&path).await?;
+/// file.set_times(FileTimes::new().set_accessed(then).set_modified(then)).await?;
+/// let metadata = file.metadata().await?;
+/// assert_eq!((metadata.accessed()?, metadata.modified()?), (then, then));
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTimes {
     accessed: Option<SystemTime>,

@@ -56,6 +56,9 @@ macro_rules! flags {
 
 impl OpenOptions {
     /// Returns options that allow nothing and make nothing.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     pub fn new() -> Self {
         Self::default()
     }
@@ -87,12 +90,28 @@ impl OpenOptions {
     }
 
     /// Sets the permissions of a file that is made, before the process's umask. Without this call `0o666`.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode & 0o7777);
         self
     }
 
     /// Adds further `O_*` flags. The access mode in them is ignored.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::OpenOptions;
+    ///
+    /// # sakia::block_on(async {
+    /// const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
+    /// let options = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).clone();
+    /// let error = options.open("/proc/self/exe").await.unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
@@ -100,6 +119,9 @@ impl OpenOptions {
 
     /// Restricts how the path is looked up. Without this call it is looked up as the kernel always does, and
     /// for [`Dir::open_with`] confined to the directory.
+    ///
+    /// # Examples
+    /// See [`Resolve`](Resolve#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `openat2(2)`.
@@ -122,6 +144,9 @@ impl OpenOptions {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`OpenOptions`](OpenOptions#examples).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_openat(3)`.
@@ -338,6 +363,22 @@ fn is_reader_missing(error: &io::Error, flags: OFlags) -> bool {
 }
 
 /// Restrictions on a path's lookup. Combine with `|`.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{OpenOptions, Resolve};
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-resolve-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// std::os::unix::fs::symlink("/etc/passwd", dir.join("link"))?;
+/// let options = OpenOptions::new().read(true).resolve(Resolve::NO_SYMLINKS).clone();
+/// let error = options.open(dir.join("link")).await.unwrap_err();
+/// assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve(ResolveFlags);
 

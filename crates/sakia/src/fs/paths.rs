@@ -24,6 +24,25 @@ const LINKS_MAX: u32 = 40;
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// ```
+/// use std::io::ErrorKind;
+///
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-create-dir-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// fs::create_dir(dir.join("new")).await?;
+/// let error = fs::create_dir(dir.join("new")).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+/// fs::remove_dir(dir.join("new")).await?;
+/// assert!(!fs::exists(dir.join("new")).await?);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// 5.15. Source: `io_uring_prep_mkdirat(3)`.
 #[doc(alias = "mkdir")]
@@ -43,6 +62,20 @@ async fn mkdir(path: &Path) -> io::Result<()> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-create-dir-all-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// fs::create_dir_all(dir.join("a/b/c")).await?;
+/// assert!(fs::metadata(dir.join("a/b/c")).await?.is_dir());
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub async fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     // Up to an existing directory, then down again.
@@ -92,6 +125,21 @@ async fn accept_directory(path: &Path, error: io::Error) -> Result<()> {
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-remove-file-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, "gone soon").await?;
+/// fs::remove_file(&path).await?;
+/// assert!(!fs::exists(&path).await?);
+/// # fs::write(&path, "").await?;
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
 #[doc(alias = "unlink")]
@@ -109,6 +157,9 @@ pub async fn remove_file(path: impl AsRef<Path>) -> Result<()> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`create_dir`](create_dir#examples).
 ///
 /// # Kernel
 /// 5.11. Source: `io_uring_prep_unlinkat(3)`.
@@ -129,6 +180,24 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> Result<()> {
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-rename-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// let (old, new) = (dir.join("old"), dir.join("new"));
+/// fs::write(&old, "contents").await?;
+/// fs::write(&new, "to be replaced").await?;
+/// fs::rename(&old, &new).await?;
+/// assert_eq!(fs::read(&new).await?, b"contents");
+/// assert!(!fs::exists(&old).await?);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// 5.11. Source: `io_uring_prep_renameat(3)`.
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
@@ -147,6 +216,22 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> 
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-hard-link-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// fs::write(dir.join("one"), "shared").await?;
+/// fs::hard_link(dir.join("one"), dir.join("two")).await?;
+/// assert_eq!(fs::metadata(dir.join("one")).await?.nlink(), 2);
+/// assert_eq!(fs::read(dir.join("two")).await?, b"shared");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// 5.15. Source: `io_uring_prep_linkat(3)`.
 #[doc(alias = "link")]
@@ -164,6 +249,23 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Re
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-symlink-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// let link = dir.join("link");
+/// fs::symlink("target", &link).await?;
+/// assert_eq!(fs::read_link(&link).await?.to_str(), Some("target"));
+/// assert!(fs::symlink_metadata(&link).await?.is_symlink());
+/// assert!(fs::metadata(&link).await.is_err(), "there is no target");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// 5.15. Source: `io_uring_prep_symlinkat(3)`.
 pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
@@ -179,6 +281,9 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Resu
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`symlink`](symlink#examples).
 ///
 /// # Kernel
 /// A plain call: io_uring has no such operation.
@@ -235,6 +340,9 @@ pub(super) async fn read_link_at(
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// See [`Metadata`](super::Metadata#examples).
+///
 /// # Kernel
 /// 5.6. Source: `io_uring_prep_statx(3)`.
 #[doc(alias = "stat")]
@@ -250,6 +358,9 @@ pub async fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`symlink`](symlink#examples).
 #[doc(alias = "lstat")]
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> Result<Metadata> {
     let path = path.as_ref();
@@ -270,6 +381,9 @@ async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`create_dir`](create_dir#examples).
 pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
     try_exists(path).await
 }
@@ -281,6 +395,9 @@ pub async fn exists(path: impl AsRef<Path>) -> Result<bool> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`create_dir`](create_dir#examples).
 pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
     match metadata(path).await {
         Ok(_) => Ok(true),
@@ -296,6 +413,20 @@ pub async fn try_exists(path: impl AsRef<Path>) -> Result<bool> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs::{self, Permissions};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-set-permissions-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, "for my group, too").await?;
+/// fs::set_permissions(&path, Permissions::from_mode(0o660)).await?;
+/// assert_eq!(fs::metadata(&path).await?.permissions().mode(), 0o660);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Kernel
 /// A plain call: io_uring has no such operation.
@@ -313,6 +444,23 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use sakia::fs::{self, FileTimes};
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-set-times-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+/// fs::write(&path, "old").await?;
+/// fs::set_times(&path, FileTimes::new().set_modified(then)).await?;
+/// assert_eq!(fs::metadata(&path).await?.modified()?, then);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Kernel
 /// A plain call: io_uring has no such operation.
@@ -332,6 +480,22 @@ pub async fn set_times(path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
 /// # Panics
 /// Outside of a runtime.
 ///
+/// # Examples
+/// Only a privileged user may give files away; this keeps the owner:
+/// ```
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-chown-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, "mine").await?;
+/// let owner = fs::metadata(&path).await?.uid();
+/// fs::chown(&path, Some(owner), None).await?;
+/// assert_eq!(fs::metadata(&path).await?.uid(), owner);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
 /// # Kernel
 /// A plain call: io_uring has no such operation.
 pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
@@ -348,6 +512,17 @@ pub async fn chown(path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # sakia::block_on(async {
+/// let program = fs::canonicalize("/proc/self/exe").await?;
+/// assert_eq!(program, std::env::current_exe()?.canonicalize()?);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Kernel
 /// An `O_PATH` descriptor, and its link in `/proc/self/fd`.

@@ -24,6 +24,9 @@ const RECORD_LEN_AT: usize = 16;
 ///
 /// Entries are read on demand, a batch at a time, so a directory of any size takes the same memory. An entry
 /// that is added or removed meanwhile may or may not be seen; all others are seen once.
+///
+/// # Examples
+/// See [`read_dir()`](super::read_dir()#examples).
 pub struct ReadDir {
     pub(super) directory: Rc<Dir>,
     /// Records of entries; empty while the kernel has the buffer.
@@ -48,6 +51,9 @@ impl ReadDir {
     ///
     /// # Errors
     /// As `getdents(2)`.
+    ///
+    /// # Examples
+    /// See [`read_dir()`](super::read_dir()#examples).
     ///
     /// # Kernel
     /// A plain call: io_uring has no such operation.
@@ -125,6 +131,24 @@ impl fmt::Debug for ReadDir {
 
 /// An entry of a directory. It keeps the directory open, so that later queries concern this very entry and
 /// not the file that the path names by then.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-dir-entry-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// fs::write(dir.join("note"), "hello").await?;
+/// let mut entries = fs::read_dir(&dir).await?;
+/// let entry = entries.next_entry().await?.expect("there is a file");
+/// assert_eq!((entry.file_name().to_str(), entry.path()), (Some("note"), dir.join("note")));
+/// assert!(entry.file_type().await?.is_file());
+/// assert_eq!(entry.metadata().await?.len(), 5);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct DirEntry {
     directory: Rc<Dir>,
     name: OsString,
@@ -135,6 +159,9 @@ pub struct DirEntry {
 
 impl DirEntry {
     /// Returns the name, without the directory.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub fn file_name(&self) -> &OsStr {
         &self.name
     }
@@ -145,6 +172,9 @@ impl DirEntry {
     }
 
     /// Returns the directory's path, as it was opened, and the name.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub fn path(&self) -> PathBuf {
         self.directory.path.join(&self.name)
     }
@@ -160,6 +190,9 @@ impl DirEntry {
     ///
     /// # Errors
     /// As for [`metadata`](DirEntry::metadata), if the inode is asked.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     #[doc(alias = "d_type")]
     pub async fn file_type(&self) -> Result<FileType> {
         match self.kind {
@@ -172,6 +205,9 @@ impl DirEntry {
     ///
     /// # Errors
     /// `ENOENT`: it was removed meanwhile. Otherwise as `statx(2)`.
+    ///
+    /// # Examples
+    /// See [`DirEntry`](DirEntry#examples).
     pub async fn metadata(&self) -> Result<Metadata> {
         let Dir { fd, driver, .. } = &*self.directory;
         let stat = async {

@@ -113,6 +113,9 @@ impl AtomicFile {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`AtomicFile`](AtomicFile#examples).
     pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let target = follow_links(path).await.at("save", path)?;
@@ -150,6 +153,9 @@ impl AtomicFile {
     }
 
     /// Returns the file, to be written at its position.
+    ///
+    /// # Examples
+    /// See [`AtomicFile`](AtomicFile#examples).
     pub fn file_mut(&mut self) -> &mut File {
         self.file.as_mut().expect("the file is there until it is committed")
     }
@@ -163,6 +169,9 @@ impl AtomicFile {
     /// The old file is unchanged, and the new one removed: `EIO`, `ENOSPC`, `EDQUOT` from making it durable;
     /// as `rename(2)`. If the error's operation is `sync directory`, the new file is in its place, but a
     /// crash may bring the old one back.
+    ///
+    /// # Examples
+    /// See [`AtomicFile`](AtomicFile#examples).
     pub async fn commit(mut self) -> Result<()> {
         let path = self.path.clone();
         self.take_over().await.at("set permissions", &path)?;
@@ -184,6 +193,23 @@ impl AtomicFile {
     ///
     /// # Errors
     /// As `unlink(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, AtomicFile};
+    /// use sakia::io::BufResultExt;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-discard-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "old").await?;
+    /// let new = AtomicFile::create(&path).await?;
+    /// new.file().write_all_at("not so good", 0).await.value()?;
+    /// new.discard().await?;
+    /// assert_eq!(fs::read(&path).await?, b"old");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn discard(mut self) -> Result<()> {
         let path = self.path.clone();
         let Some(temporary) = self.temporary.clone() else { return Ok(()) };

@@ -35,6 +35,22 @@ const BATCH: usize = 32;
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-remove-dir-all-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// fs::create_dir_all(dir.join("tree/with/branches")).await?;
+/// fs::write(dir.join("tree/leaf"), "").await?;
+/// fs::remove_dir_all(dir.join("tree")).await?;
+/// assert!(!fs::exists(dir.join("tree")).await?);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     let driver = driver();

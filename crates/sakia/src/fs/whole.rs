@@ -175,6 +175,17 @@ async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # sakia::block_on(async {
+/// let name = fs::read_to_string("/proc/self/comm").await?;
+/// assert!(name.ends_with('\n'));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub async fn read_to_string(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
     into_text(read(path).await?).at("read", path)
@@ -194,6 +205,20 @@ pub(crate) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-write-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write(&path, "a text of some length").await?;
+/// fs::write(&path, "a shorter one").await?;
+/// assert_eq!(fs::read_to_string(&path).await?, "a shorter one");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
     let path = path.as_ref();
     let mut file = File::create(path).await?;
@@ -209,6 +234,19 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let path = std::env::temp_dir().join(format!("sakia-doc-write-durable-{}", std::process::id()));
+/// # sakia::block_on(async {
+/// fs::write_durable(&path, "here tomorrow").await?;
+/// assert_eq!(fs::read(&path).await?, b"here tomorrow");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub async fn write_durable(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
     let path = path.as_ref();
     let (mut file, directory) = create_in_directory(path).await?;
@@ -252,6 +290,22 @@ pub(super) fn parent(path: &Path) -> &Path {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+///
+/// # let dir = std::env::temp_dir().join(format!("sakia-doc-copy-{}", std::process::id()));
+/// # std::fs::create_dir(&dir).unwrap();
+/// # sakia::block_on(async {
+/// let (from, to) = (dir.join("from"), dir.join("to"));
+/// fs::write(&from, "contents").await?;
+/// assert_eq!(fs::copy(&from, &to).await?, 8);
+/// assert_eq!(fs::read(&to).await?, b"contents");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 ///
 /// # Kernel
 /// `copy_file_range(2)`, else reads and writes of 256 KiB.

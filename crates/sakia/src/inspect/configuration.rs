@@ -3,6 +3,9 @@
 use std::fmt;
 
 /// The origin of a setting's value.
+///
+/// # Examples
+/// See [`Setting`](Setting#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -25,6 +28,18 @@ impl fmt::Display for Source {
 }
 
 /// A setting of a runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::Runtime;
+/// use sakia::inspect::Source;
+///
+/// let runtime = Runtime::builder().threads(2).build()?;
+/// let seen = runtime.inspect();
+/// let threads = seen.configuration.iter().find(|setting| setting.name == "threads").unwrap();
+/// assert_eq!((&*threads.value, threads.source), ("2", Source::Builder));
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setting {

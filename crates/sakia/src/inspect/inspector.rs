@@ -12,6 +12,9 @@ use crate::executor::{Local, current, with_current};
 /// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
 ///
 /// It keeps only the runtime's records alive. After the runtime's end they show its last state.
+///
+/// # Examples
+/// See [`inspect`](crate::inspect#examples).
 #[derive(Clone, Debug)]
 pub struct Inspector {
     pub(crate) shared: Arc<Shared>,
@@ -42,6 +45,9 @@ impl Inspector {
     ///
     /// For each descriptor it reads a link in `/proc`, which takes about a microsecond. The file itself is
     /// not touched.
+    ///
+    /// # Examples
+    /// See [`inspect`](crate::inspect#examples).
     pub fn inspect(&self) -> Inspection {
         let own =
             with_current(|local| Arc::ptr_eq(&local.shown, &self.shared).then(|| local.clone()));

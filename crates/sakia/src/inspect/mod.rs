@@ -71,6 +71,9 @@ pub use self::warnings::{Warning, Warnings};
 
 /// A snapshot of a runtime or an [engine](crate::Engine). Its `Display` has a line for each setting, thread
 /// and operation.
+///
+/// # Examples
+/// See [`Runtime::inspect`](crate::Runtime::inspect).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {

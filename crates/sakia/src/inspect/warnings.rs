@@ -27,6 +27,21 @@ use super::Operation;
 ///
 /// Without a call of the builder the environment variable `SAKIA_WARNINGS` decides: `off`, or `log` with
 /// limits after it, such as `log,turn=50ms,operation=2s,lane=off`. Without that there are no warnings.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::Runtime;
+/// use sakia::inspect::Warnings;
+///
+/// let warnings = Warnings::log().turn(Duration::from_millis(50)).lane(None);
+/// let same = Warnings::from_environment(Some("log,turn=50ms,lane=off".as_ref()))?;
+/// assert_eq!(warnings.to_string(), same.to_string());
+/// let runtime = Runtime::builder().warnings(warnings).build()?;
+/// assert!(runtime.block_on(async { true }));
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone)]
 pub struct Warnings {
     turn: Option<Duration>,
@@ -60,6 +75,9 @@ impl Warnings {
     }
 
     /// Returns settings that print a line on standard error for each warning, beginning with `sakia: `.
+    ///
+    /// # Examples
+    /// See [`Warnings`](Warnings#examples).
     pub fn log() -> Self {
         Self::to(Sink::Log)
     }
@@ -67,11 +85,17 @@ impl Warnings {
     /// Returns settings that call `callback` with each warning, on the runtime's thread that it concerns,
     /// between two turns. The callback may use the runtime: spawn, inspect, wake. Warnings that become due
     /// while it runs wait for its end. A panic in it ends that call only.
+    ///
+    /// # Examples
+    /// See [`inspect`](crate::inspect#examples).
     pub fn callback(callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         Self::to(Sink::Callback(Arc::new(callback)))
     }
 
     /// Sets how long tasks may keep the thread, or the driver without a sleep.
+    ///
+    /// # Examples
+    /// See [`Warnings`](Warnings#examples).
     #[must_use]
     pub fn turn(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.turn = limit.into();
@@ -86,6 +110,9 @@ impl Warnings {
     }
 
     /// Sets how long an operation may keep a lane's thread busy.
+    ///
+    /// # Examples
+    /// See [`Warnings`](Warnings#examples).
     #[must_use]
     pub fn lane(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.limits.lane = limit.into();
@@ -97,6 +124,9 @@ impl Warnings {
     ///
     /// # Errors
     /// `InvalidInput` for an unknown value, with the list of known ones.
+    ///
+    /// # Examples
+    /// See [`Warnings`](Warnings#examples).
     pub fn from_environment(value: Option<&OsStr>) -> io::Result<Self> {
         let Some(value) = value else { return Ok(Self::off()) };
         value.to_str().and_then(Self::parse).ok_or_else(|| {
@@ -200,6 +230,9 @@ impl fmt::Debug for Warnings {
 }
 
 /// A turn or an operation that takes too long. Its `Display` is one line.
+///
+/// # Examples
+/// See [`inspect`](crate::inspect#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {

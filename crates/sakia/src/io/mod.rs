@@ -51,6 +51,21 @@ use crate::executor::current;
 ///
 /// # Panics
 /// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// use std::os::fd::OwnedFd;
+///
+/// use sakia::fs::File;
+/// use sakia::io::{BufResultExt, adopt};
+///
+/// # sakia::block_on(async {
+/// let fd = OwnedFd::from(std::fs::File::open(std::env::current_exe()?)?);
+/// let program = File::try_from(adopt(fd))?;
+/// assert_eq!(program.read_exact_at(vec![0; 3], 1).await.buffer()?, b"ELF");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub fn adopt(fd: impl Into<OwnedFd>) -> Fd {
     current().driver.adopt(fd.into())
 }

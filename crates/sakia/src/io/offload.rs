@@ -36,6 +36,9 @@ const SLOW: Duration = Duration::from_micros(100);
 const TURN_BLOCKS: u32 = 16;
 
 /// Blocks of a file that a thread reads ahead; see [`Reader::offload`](super::Reader::offload).
+///
+/// # Examples
+/// See [`Reader::offload`](super::Reader::offload).
 pub struct Offloaded {
     shared: Arc<Shared>,
     /// Blocks taken without waiting since other tasks last had a turn.

@@ -41,12 +41,18 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 }
 
 /// The end of a pipe to read from. Dropping it closes it.
+///
+/// # Examples
+/// See [`pipe()`](pipe()#examples).
 #[derive(Debug)]
 pub struct PipeReader {
     stream: Stream,
 }
 
 /// The end of a pipe to write to. Dropping it closes it; the reader then sees the end.
+///
+/// # Examples
+/// See [`pipe()`](pipe()#examples).
 #[derive(Debug)]
 pub struct PipeWriter {
     stream: Stream,
@@ -57,6 +63,21 @@ impl PipeReader {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, PipeReader, PipeWriter};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, writer) = std::io::pipe()?;
+    /// let mut reader = PipeReader::from_fd(reader.into());
+    /// let mut writer = PipeWriter::from_fd(writer.into());
+    /// writer.write_all("hello").await.value()?;
+    /// drop(writer);
+    /// assert_eq!(reader.read_to_end(Vec::new()).await.buffer()?, b"hello");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { stream: Stream::new(fd) }
     }
@@ -77,6 +98,9 @@ impl PipeWriter {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`PipeReader::from_fd`].
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { stream: Stream::new(fd) }
     }

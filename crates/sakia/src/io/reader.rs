@@ -69,11 +69,28 @@ pub struct Reader<S: Source> {
 
 impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
     /// Reads `source` in order, in blocks of 64 KiB.
+    ///
+    /// # Examples
+    /// See [`Reader`](Reader#examples).
     pub fn new(source: R) -> Self {
         Self::with_block_bytes(source, BLOCK_BYTES)
     }
 
     /// Reads `source` in order, at most `block_bytes` at a time.
+    ///
+    /// # Examples
+    /// For short messages less than the 64 KiB of [`new`](Reader::new) will do:
+    /// ```
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("a question\n").await.value()?;
+    /// let mut reader = Reader::with_block_bytes(reader, 512);
+    /// assert_eq!(reader.line(80).await?, Some("a question"));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn with_block_bytes(source: R, block_bytes: usize) -> Self {
         Self::from_source(Streamed::new(source, block_bytes))
     }
@@ -82,6 +99,23 @@ impl<R: AsyncRead + 'static> Reader<Streamed<R>> {
     ///
     /// The reader itself, while a read is under way that a dropped future began; [`fill`](Reader::fill) waits
     /// for it.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("head\n").await.value()?;
+    /// let mut reader = Reader::new(reader);
+    /// assert_eq!(reader.line(80).await?, Some("head"));
+    /// assert!(reader.buffered().is_empty(), "nothing is lost");
+    /// let mut pipe = reader.into_inner().expect("no read is under way");
+    /// writer.write_all("body").await.value()?;
+    /// assert_eq!(pipe.read(vec![0; 4]).await.buffer()?, b"body");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn into_inner(self) -> Result<R, Self> {
         self.source.into_source().map_err(|source| Self { source, ..self })
     }
@@ -124,6 +158,26 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     }
 
     /// Goes on at byte `offset`. Bytes that were read ahead are discarded.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::Reader;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-reader-seek-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// fs::write(&path, "0123456789").await?;
+    /// let mut reader = Reader::with_depth(File::open(&path).await?, 4096, 1);
+    /// let mut digit = [0];
+    /// for offset in [7, 2] {
+    ///     reader.seek(offset);
+    ///     reader.read_exact(&mut digit).await?;
+    ///     assert_eq!(u64::from(digit[0] - b'0'), offset);
+    /// }
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn seek(&mut self, offset: u64) {
         self.clear();
         self.source.seek(offset);
@@ -180,6 +234,9 @@ impl Reader<Offloaded> {
     ///
     /// # Errors
     /// As for [`offload`](Reader::offload).
+    ///
+    /// # Examples
+    /// See [`Reader::offload`].
     pub fn offload_with(
         file: std::fs::File,
         offset: u64,
@@ -204,6 +261,9 @@ impl<S: Source> Reader<S> {
 
     /// Returns the bytes that [`fill`](Reader::fill) would return without waiting. They may be fewer than the
     /// reader has in memory.
+    ///
+    /// # Examples
+    /// See [`Reader::into_inner`].
     pub fn buffered(&self) -> &[u8] {
         if self.carry_at < self.carry.len() {
             &self.carry[self.carry_at..]
@@ -226,6 +286,9 @@ impl<S: Source> Reader<S> {
     }
 
     /// Returns the number of bytes consumed so far, by any method.
+    ///
+    /// # Examples
+    /// See [`Reader::fill`].
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -235,6 +298,30 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// As for reading, once all bytes before the error are consumed; never `EINTR`. The next call tries
     /// again.
+    ///
+    /// # Examples
+    /// The sum of all bytes, which are never copied:
+    /// ```
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all(vec![1; 1000]).await.value()?;
+    /// writer.close().await?;
+    /// let (mut reader, mut sum) = (Reader::new(reader), 0);
+    /// loop {
+    ///     let bytes = reader.fill().await?;
+    ///     if bytes.is_empty() {
+    ///         break;
+    ///     }
+    ///     sum += bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+    ///     let count = bytes.len();
+    ///     reader.consume(count);
+    /// }
+    /// assert_eq!((sum, reader.consumed()), (1000, 1000));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn fill(&mut self) -> io::Result<&[u8]> {
         poll_fn(|cx| self.poll_fill(cx)).await?;
         Ok(self.buffered())
@@ -264,6 +351,9 @@ impl<S: Source> Reader<S> {
     ///
     /// # Panics
     /// When fewer are buffered.
+    ///
+    /// # Examples
+    /// See [`Reader::fill`].
     pub fn consume(&mut self, count: usize) {
         let buffered = self.buffered().len();
         assert!(count <= buffered, "{count} bytes consumed of {buffered}");
@@ -313,6 +403,9 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// As for [`fill`](Reader::fill). The bytes before the error stay.
+    ///
+    /// # Examples
+    /// See [`Reader`](Reader#examples).
     pub async fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         let count = poll_fn(|cx| self.poll_peek(cx, count)).await?;
         Ok(self.at(self.first(count)))
@@ -337,6 +430,21 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// `EINVAL` when `buf` is empty. Otherwise as for [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("hello").await.value()?;
+    /// let mut reader = Reader::new(reader);
+    /// let mut buf = [0; 100];
+    /// let count = reader.read(&mut buf).await?;
+    /// assert_eq!(&buf[..count], b"hello");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
             return Err(Errno::INVAL.into()); // 0 bytes would mean the end
@@ -355,6 +463,26 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// `UnexpectedEof` when the end comes first. Otherwise as for [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("1234 and a little").await.value()?;
+    /// drop(writer);
+    /// let mut reader = Reader::new(reader);
+    /// let mut head = [0; 4];
+    /// reader.read_exact(&mut head).await?;
+    /// assert_eq!(&head, b"1234");
+    /// let error = reader.read_exact(&mut [0; 100]).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -376,6 +504,26 @@ impl<S: Source> Reader<S> {
     /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
     /// call with a higher limit, or any other method, finds them. Otherwise as for
     /// [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("key=value").await.value()?;
+    /// drop(writer);
+    /// let mut reader = Reader::new(reader);
+    /// // What is too long stays, for another try.
+    /// let error = reader.read_until(b'=', 2).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidData);
+    /// assert_eq!(reader.read_until(b'=', 80).await?, b"key=");
+    /// assert_eq!(reader.read_until(b'=', 80).await?, b"value");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn read_until(&mut self, delimiter: u8, limit: usize) -> io::Result<&[u8]> {
         let count = self.find(delimiter, limit).await?;
         let place = self.take(count);
@@ -438,6 +586,9 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// `InvalidData` when the line is longer, or is not UTF-8. The line is not consumed then;
     /// [`read_until`](Reader::read_until) returns its bytes. Otherwise as for [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// See [`Reader`](Reader#examples).
     pub async fn line(&mut self, limit: usize) -> io::Result<Option<&str>> {
         let count = self.find(b'\n', limit).await?;
         if count == 0 {
@@ -515,6 +666,9 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes. Then `limit` bytes were appended, and the others
     /// are not consumed. Otherwise as for [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// See [`Reader`](Reader#examples).
     pub async fn read_to_end(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let mut done = 0;
         loop {
@@ -537,6 +691,22 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// As for [`fill`](Reader::fill).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, Reader, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (reader, mut writer) = pipe()?;
+    /// writer.write_all("0123456789").await.value()?;
+    /// drop(writer);
+    /// let mut reader = Reader::new(reader);
+    /// assert_eq!(reader.skip(7).await?, 7);
+    /// assert_eq!(reader.line(80).await?, Some("789"));
+    /// assert_eq!(reader.skip(100).await?, 0, "the end");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn skip(&mut self, count: u64) -> io::Result<u64> {
         let mut left = count;
         while left > 0 {
@@ -591,6 +761,9 @@ impl<S: Source + fmt::Debug> fmt::Debug for Reader<S> {
 }
 
 /// See [`Reader::lines`].
+///
+/// # Examples
+/// See [`Reader::lines`].
 #[derive(Debug)]
 pub struct Lines<'a, S: Source> {
     reader: &'a mut Reader<S>,
@@ -602,11 +775,17 @@ impl<S: Source> Lines<'_, S> {
     ///
     /// # Errors
     /// As for [`Reader::line`].
+    ///
+    /// # Examples
+    /// See [`Reader::lines`].
     pub async fn next(&mut self) -> io::Result<Option<&str>> {
         self.reader.line(self.limit).await
     }
 }
 
+/// See [`Reader::chunks`].
+///
+/// # Examples
 /// See [`Reader::chunks`].
 #[derive(Debug)]
 pub struct Chunks<'a, S: Source> {
@@ -619,6 +798,9 @@ impl<S: Source> Chunks<'_, S> {
     ///
     /// # Errors
     /// As for [`Reader::fill`]. The bytes before the error stay.
+    ///
+    /// # Examples
+    /// See [`Reader::chunks`].
     pub async fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let reader = &mut *self.reader;
         let count = poll_fn(|cx| reader.poll_peek(cx, self.count)).await?;

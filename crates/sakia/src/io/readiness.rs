@@ -60,6 +60,9 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`Async`](Async#examples).
     pub fn new(io: T) -> io::Result<Self> {
         let duplicate = io.as_fd().try_clone_to_owned()?;
         Ok(Self { readiness: Stream::new(duplicate), io })
@@ -75,6 +78,24 @@ impl<T> Async<T> {
     /// - `EBADF`, `EPERM`: the descriptor cannot be polled.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `poll(2)`.
     ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use sakia::io::Async;
+    ///
+    /// # sakia::block_on(async {
+    /// let (near, mut far) = UnixStream::pair()?;
+    /// let near = Async::new(near)?;
+    /// far.write_all(b"x")?;
+    /// near.readable().await?;
+    /// // It has something, so this does not block.
+    /// assert_eq!(near.get_ref().read(&mut [0; 8])?, 1);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_poll_add(3)`.
     #[doc(alias = "POLLIN")]
@@ -89,6 +110,22 @@ impl<T> Async<T> {
     /// # Errors
     /// As for [`readable`](Async::readable).
     ///
+    /// # Examples
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use sakia::io::Async;
+    ///
+    /// # sakia::block_on(async {
+    /// let (near, _far) = UnixStream::pair()?;
+    /// let near = Async::new(near)?;
+    /// near.writable().await?;
+    /// let near: UnixStream = near.into_inner();
+    /// # drop(near);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_poll_add(3)`.
     #[doc(alias = "POLLOUT")]
@@ -101,6 +138,9 @@ impl<T> Async<T> {
     ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).
+    ///
+    /// # Examples
+    /// See [`Async`](Async#examples).
     pub async fn read_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::READABLE, f).await
     }
@@ -109,6 +149,25 @@ impl<T> Async<T> {
     ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use sakia::io::Async;
+    ///
+    /// # sakia::block_on(async {
+    /// let (near, mut far) = UnixStream::pair()?;
+    /// near.set_nonblocking(true)?;
+    /// let near = Async::new(near)?;
+    /// assert_eq!(near.write_with(|mut stream| stream.write(b"hello")).await?, 5);
+    /// let mut bytes = [0; 5];
+    /// far.read_exact(&mut bytes)?;
+    /// assert_eq!(&bytes, b"hello");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn write_with<R>(&self, f: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.retry(PollEvents::WRITABLE, f).await
     }

@@ -65,6 +65,34 @@ pub trait AsyncRead {
 ///
 /// The future does not borrow the object and begins at once, so that several reads are in flight at a
 /// time. Dropping it gives the buffer up.
+///
+/// # Examples
+/// ```
+/// use std::future::{Ready, ready};
+///
+/// use sakia::io::{AsyncReadAt, BufResult, IoBufMut, Reader};
+///
+/// # sakia::block_on(async {
+/// /// A file in memory.
+/// struct Memory(&'static [u8]);
+///
+/// impl AsyncReadAt for Memory {
+///     type ReadAt<T: IoBufMut> = Ready<BufResult<usize, T>>;
+///
+///     fn start_read_at<T: IoBufMut>(&self, mut buf: T, offset: u64) -> Self::ReadAt<T> {
+///         let rest = self.0.get(offset as usize..).unwrap_or_default();
+///         let count = buf.fill_from(rest);
+///         ready((Ok(count), buf))
+///     }
+/// }
+///
+/// let mut reader = Reader::with_depth(Memory(b"one\ntwo\n"), 4096, 2);
+/// assert_eq!(reader.line(80).await?, Some("one"));
+/// assert_eq!(reader.line(80).await?, Some("two"));
+/// assert_eq!(reader.line(80).await?, None);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait AsyncReadAt {
     /// A read under way.
     type ReadAt<T: IoBufMut>: Future<Output = BufResult<usize, T>> + Unpin;
@@ -90,6 +118,36 @@ pub trait AsyncReadAt {
 }
 
 /// An object that is written in order: a pipe, standard output, a socket, or a layer on top of one.
+///
+/// # Examples
+/// ```
+/// use std::io;
+///
+/// use sakia::io::{AsyncWrite, BufResult, IoBuf, Level, Writer};
+///
+/// # sakia::block_on(async {
+/// /// Counts bytes, and keeps none.
+/// #[derive(Default)]
+/// struct Count(usize);
+///
+/// impl AsyncWrite for Count {
+///     async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+///         self.0 += buf.bytes_len();
+///         (Ok(buf.bytes_len()), buf)
+///     }
+///
+///     async fn close(self) -> io::Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// let mut writer = Writer::new(Count::default());
+/// writer.write_all(b"hello").await?;
+/// writer.flush(Level::Accepted).await?;
+/// assert_eq!(writer.into_inner().await?.0, 5);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait AsyncWrite {
     /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
@@ -141,6 +199,41 @@ pub trait AsyncWrite {
 }
 
 /// An object that is written at positions: a file.
+///
+/// # Examples
+/// ```
+/// use std::io;
+///
+/// use sakia::io::{AsyncWriteAt, BufResult, IoBuf, Writer};
+///
+/// # sakia::block_on(async {
+/// /// Remembers how far it was written.
+/// #[derive(Default)]
+/// struct End(std::cell::Cell<u64>);
+///
+/// impl AsyncWriteAt for End {
+///     async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
+///         let count = buf.bytes_len();
+///         self.0.set(self.0.get().max(offset + count as u64));
+///         (Ok(count), buf)
+///     }
+///
+///     async fn sync_data(&self) -> io::Result<()> {
+///         Ok(())
+///     }
+///
+///     async fn close(self) -> io::Result<()> {
+///         assert_eq!(self.0.get(), 1005);
+///         Ok(())
+///     }
+/// }
+///
+/// let mut writer = Writer::at(End::default(), 1000);
+/// writer.write_all(b"hello").await?;
+/// writer.close().await?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait AsyncWriteAt {
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on.
     ///
@@ -192,6 +285,9 @@ pub(crate) async fn write_first<T: IoBuf>(
 }
 
 /// The point that written bytes have reached.
+///
+/// # Examples
+/// See [`Writer::at`](super::Writer::at).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The kernel has taken them: they survive the end of the process.
@@ -280,6 +376,9 @@ pub(crate) mod private {
 /// Blocks of an object that is read in order, one read at a time, each begun when a block is requested.
 ///
 /// A read goes on when the future that requested it is dropped; no bytes are lost.
+///
+/// # Examples
+/// See [`Reader`](super::Reader#examples).
 pub struct Streamed<R> {
     block_bytes: usize,
     /// A block that is not in use.
@@ -412,6 +511,9 @@ impl<R> fmt::Debug for Streamed<R> {
 /// was read ahead is delivered. Only if that read brings no bytes it is the end: then bytes read beyond it
 /// are discarded. An error is handled like a read of no bytes, and is returned. So the caller sees the
 /// results of a plain loop of reads.
+///
+/// # Examples
+/// See [`Reader::with_depth`](super::Reader::with_depth).
 pub struct Positional<F: AsyncReadAt> {
     pub(super) file: F,
     block_bytes: usize,

@@ -12,12 +12,18 @@ use sakia_driver::{BufResult, IoBuf, IoBufMut};
 use super::stream::{Stream, closer, reader, writer};
 
 /// Reads standard input: a terminal, a pipe, or a file at its position. See [`stdin`].
+///
+/// # Examples
+/// See [`stdin()`](stdin()#examples).
 #[derive(Debug)]
 pub struct Stdin {
     stream: Stream,
 }
 
 /// Writes to standard output. See [`stdout`].
+///
+/// # Examples
+/// See [`stdout()`](stdout()#examples).
 #[derive(Debug)]
 pub struct Stdout {
     stream: Stream,
@@ -37,6 +43,19 @@ pub struct Stderr {
 ///
 /// # Panics
 /// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```no_run
+/// use sakia::io::{BufResultExt, Reader};
+///
+/// # sakia::block_on(async {
+/// let mut lines = Reader::new(sakia::io::stdin()?);
+/// while let Some(line) = lines.line(1 << 20).await? {
+///     sakia::io::stdout()?.write_all(format!("{line}!\n")).await.value()?;
+/// }
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub fn stdin() -> io::Result<Stdin> {
     Ok(Stdin { stream: duplicate(&io::stdin())? })
 }
@@ -73,6 +92,16 @@ pub fn stdout() -> io::Result<Stdout> {
 ///
 /// # Panics
 /// Outside of a runtime, and on a simulated kernel.
+///
+/// # Examples
+/// ```
+/// use sakia::io::BufResultExt;
+///
+/// # sakia::block_on(async {
+/// sakia::io::stderr()?.write_all("a warning\n").await.value()?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub fn stderr() -> io::Result<Stderr> {
     Ok(Stderr { stream: duplicate(&io::stderr())? })
 }

@@ -90,6 +90,9 @@ macro_rules! reader {
             /// - `EISDIR`: it is a directory. `EIO`: a terminal of another session.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `read(2)`; never `EINTR` or `EAGAIN`.
             ///
+            /// # Examples
+            /// See [`pipe()`](crate::io::pipe()#examples).
+            ///
             /// # Kernel
             /// 5.6. Source: `io_uring_prep_read(3)`.
             pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
@@ -103,6 +106,9 @@ macro_rules! reader {
             ///
             /// # Errors
             /// As for [`read`](Self::read).
+            ///
+            /// # Examples
+            /// See [`pipe()`](crate::io::pipe()#examples).
             pub async fn read_to_end(&mut self, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
                 self.stream.read_to_end(buf).await
             }
@@ -146,6 +152,9 @@ macro_rules! writer {
             ///
             /// # Errors
             /// As for [`write`](Self::write); `WriteZero` if the kernel takes nothing.
+            ///
+            /// # Examples
+            /// See [`pipe()`](crate::io::pipe()#examples).
             pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
                 self.stream.write_all(buf).await
             }

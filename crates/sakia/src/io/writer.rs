@@ -44,6 +44,24 @@ static UNREPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of this process's writers that lost bytes after they were dropped: their sink failed,
 /// or their runtime ended first. [`Writer::close`] returns the error instead.
+///
+/// # Examples
+/// ```
+/// use sakia::io::{Writer, pipe, unreported_write_errors};
+///
+/// # sakia::block_on(async {
+/// let before = unreported_write_errors();
+/// let (reader, writer) = pipe()?;
+/// let mut writer = Writer::new(writer);
+/// reader.close().await?;
+/// writer.write_all(b"for no reader").await?;
+/// drop(writer);
+/// while unreported_write_errors() == before {
+///     sakia::yield_now().await;
+/// }
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub fn unreported_write_errors() -> u64 {
     UNREPORTED.load(Ordering::Relaxed)
 }
@@ -340,6 +358,9 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`Writer`](Writer#examples).
     #[track_caller]
     pub fn new(sink: W) -> Self {
         Self::start(Gathers::Turn, W::SENDS_FILES, |ended| pump(sink, |sink| sink, ended))
@@ -352,6 +373,26 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::fs::{self, File};
+    /// use sakia::io::{Level, Writer};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-writer-at-{}", std::process::id()));
+    /// # sakia::block_on(async {
+    /// let mut writer = Writer::at(File::create(&path).await?, 0);
+    /// for number in 0..3 {
+    ///     writer.write_all(format!("line {number}\n").as_bytes()).await?;
+    /// }
+    /// // What was written so far is there after a power failure.
+    /// assert_eq!(writer.flush(Level::Durable).await?, Level::Durable);
+    /// writer.close().await?;
+    /// assert_eq!(fs::read(&path).await?, b"line 0\nline 1\nline 2\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn at(file: W, offset: u64) -> Self {
         Self::start(Gathers::Block, false, |ended| {
@@ -394,6 +435,9 @@ impl<W: 'static> Writer<W> {
 
 impl<W> Writer<W> {
     /// Sets the size of a block in bytes, at least 1. Without this call 64 KiB.
+    ///
+    /// # Examples
+    /// See [`Writer::bound_bytes`].
     #[must_use]
     pub fn block_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().block_bytes = bytes.max(1);
@@ -402,6 +446,26 @@ impl<W> Writer<W> {
 
     /// Sets the limit on waiting bytes, at least 1: those put in and not written, in flight included. Without
     /// this call 256 KiB.
+    ///
+    /// # Examples
+    /// Writing waits for a slow reader, so that no more than the bound is kept:
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::io::{Level, Writer, pipe};
+    /// use sakia::time::timeout;
+    ///
+    /// # sakia::block_on(async {
+    /// let (mut reader, writer) = pipe()?;
+    /// let mut writer = Writer::new(writer).block_bytes(4096).bound_bytes(1 << 16);
+    /// let million = vec![0; 1 << 20];
+    /// let write = writer.write_all(&million);
+    /// assert!(timeout(Duration::from_millis(10), write).await.is_err());
+    /// assert!(writer.accepted() - writer.written() <= 1 << 16);
+    /// # drop(reader.read(vec![0; 1]).await);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[must_use]
     pub fn bound_bytes(self, bytes: usize) -> Self {
         self.shared.borrow_mut().bound_bytes = bytes.max(1);
@@ -409,12 +473,18 @@ impl<W> Writer<W> {
     }
 
     /// Returns the number of bytes put in so far.
+    ///
+    /// # Examples
+    /// See [`Writer::bound_bytes`].
     pub fn accepted(&self) -> u64 {
         self.shared.borrow().accepted
     }
 
     /// Returns the number of bytes that the sink took so far. After an error it is the number of bytes known
     /// to be written, from the first one on.
+    ///
+    /// # Examples
+    /// See [`Writer`](Writer#examples).
     pub fn written(&self) -> u64 {
         self.shared.borrow().written
     }
@@ -426,6 +496,21 @@ impl<W> Writer<W> {
     /// - The error of the sink, now or before; see [`written`](Writer::written). Never `EINTR`.
     /// - `WriteZero`: the sink takes no bytes.
     /// - `BrokenPipe`: the writer is closed. `ECANCELED`: the runtime has ended.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, Writer, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (mut reader, writer) = pipe()?;
+    /// let mut writer = Writer::new(writer).bound_bytes(4);
+    /// // As many as there is room for.
+    /// assert_eq!(writer.write(b"hello").await?, 4);
+    /// writer.close().await?;
+    /// assert_eq!(reader.read_to_end(Vec::new()).await.buffer()?, b"hell");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_write(cx, bytes)).await
     }
@@ -450,6 +535,9 @@ impl<W> Writer<W> {
     ///
     /// # Errors
     /// As for [`write`](Writer::write).
+    ///
+    /// # Examples
+    /// See [`Writer`](Writer#examples).
     pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let count = self.write(bytes).await?;
@@ -466,6 +554,9 @@ impl<W> Writer<W> {
     /// # Errors
     /// As for [`write`](Writer::write). `EIO`, `ENOSPC`, `EDQUOT` if durability was requested: written bytes
     /// may be lost.
+    ///
+    /// # Examples
+    /// See [`Writer`](Writer#examples).
     pub async fn flush(&mut self, level: Level) -> io::Result<Level> {
         poll_fn(|cx| self.poll_flush(cx, level)).await
     }
@@ -498,6 +589,9 @@ impl<W> Writer<W> {
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush); otherwise the error of closing. The sink is gone in any case.
+    ///
+    /// # Examples
+    /// See [`Writer`](Writer#examples).
     pub async fn close(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_close(cx)).await
     }
@@ -521,6 +615,23 @@ impl<W> Writer<W> {
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush). The sink is gone then.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::{BufResultExt, Writer, pipe};
+    ///
+    /// # sakia::block_on(async {
+    /// let (mut reader, writer) = pipe()?;
+    /// let mut writer = Writer::new(writer);
+    /// writer.write_all(b"buffered, ").await?;
+    /// let mut writer = writer.into_inner().await?;
+    /// writer.write_all("and not").await.value()?;
+    /// drop(writer);
+    /// let text = reader.read_to_end(Vec::new()).await.buffer()?;
+    /// assert_eq!(text, b"buffered, and not");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn into_inner(mut self) -> io::Result<W> {
         self.shared.borrow_mut().check_open()?;
         poll_fn(|cx| self.poll_end(cx, End::Give)).await;

@@ -43,6 +43,9 @@ impl Activation {
     ///
     /// It removes the variables, so that child processes do not take the sockets for theirs. So call it
     /// before there are other threads, which may read the environment.
+    ///
+    /// # Examples
+    /// See [`Activation`](Activation#examples).
     pub fn from_env() -> Self {
         let sockets = ListenFd::from_env();
         let names = env::var("LISTEN_FDNAMES").ok().filter(|_| sockets.len() > 0);
@@ -70,6 +73,9 @@ impl Activation {
     ///
     /// # Errors
     /// `InvalidInput`: it is no TCP socket. It can then be taken as another kind.
+    ///
+    /// # Examples
+    /// See [`Activation`](Activation#examples).
     pub fn tcp_listener(&mut self, index: usize) -> io::Result<Option<TcpListener>> {
         self.sockets.take_tcp_listener(index)
     }

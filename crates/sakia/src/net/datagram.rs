@@ -48,6 +48,9 @@ macro_rules! receivers {
         /// # Errors
         /// As [`recv`](Self::recv).
         ///
+        /// # Examples
+        /// See [`UdpSocket`](crate::net::UdpSocket#examples).
+        ///
         /// # Kernel
         /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
         pub async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
@@ -88,6 +91,9 @@ macro_rules! receivers {
         /// # Errors
         /// As [`recv`](Self::recv), but for buffers without room.
         ///
+        /// # Examples
+        /// See [`Datagram`](crate::net::Datagram#examples).
+        ///
         /// # Kernel
         /// 5.3; 6.0 to receive several with one entry. Source: `io_uring_prep_recvmsg_multishot(3)`.
         pub async fn recv_datagram(&self) -> std::io::Result<$crate::net::Datagram<SocketAddr>> {
@@ -99,6 +105,9 @@ macro_rules! receivers {
         ///
         /// # Errors
         /// `EBUSY`: there was a [`recv_datagram`](Self::recv_datagram) before.
+        ///
+        /// # Examples
+        /// See [`UdpSocket::set_gro`](crate::net::UdpSocket::set_gro).
         pub fn set_datagram_room(
             &self,
             datagram_bytes: usize,

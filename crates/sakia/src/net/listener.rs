@@ -22,6 +22,9 @@ use crate::executor::current;
 
 /// A source of connections for [`serve`](super::serve): a [`TcpListener`], a
 /// [`UnixListener`](super::UnixListener), or a pointer to one of them. No other type has this trait.
+///
+/// # Examples
+/// See [`serve()`](super::serve()#examples).
 pub trait Listener: Accepts {}
 
 impl<L: Accepts> Listener for L {}
@@ -89,6 +92,9 @@ impl TcpListener {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`TcpListener`](TcpListener#examples).
     ///
     /// # Kernel
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
@@ -242,6 +248,9 @@ macro_rules! listener {
             ///   again; wait until something was closed, as [`serve`](super::serve) does.
             /// - `EPERM`: a firewall's rule. `EINVAL`: the socket does not listen.
             /// - `ECANCELED`: the runtime has ended. Otherwise as `accept(2)`.
+            ///
+            /// # Examples
+            /// See [`TcpListener`](crate::net::TcpListener#examples).
             ///
             /// # Kernel
             /// 5.5; 5.19 to accept several with one entry. Source: `io_uring_prep_multishot_accept(3)`.

@@ -21,6 +21,20 @@ use crate::executor::current;
 ///
 /// Addresses cost nothing. A host name is looked up on a thread of the pool for blocking code
 /// ([`spawn_blocking`](crate::spawn_blocking)), so that other tasks go on meanwhile.
+///
+/// # Examples
+/// ```
+/// use sakia::net::{TcpListener, TcpStream};
+///
+/// # sakia::block_on(async {
+/// let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+/// let port = listener.local_addr()?.port();
+/// TcpStream::connect(("localhost", port)).await?;
+/// TcpStream::connect(format!("127.0.0.1:{port}")).await?;
+/// TcpStream::connect([listener.local_addr()?]).await?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait ToSocketAddrs: private::Resolve {}
 
 impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}

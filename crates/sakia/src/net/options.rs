@@ -47,12 +47,29 @@ pub struct ConnectOptions {
 
 impl ConnectOptions {
     /// Returns the options of [`TcpStream::connect`].
+    ///
+    /// # Examples
+    /// See [`ConnectOptions`](ConnectOptions#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the address to connect from; with port 0, any port there. Without this call the kernel chooses
     /// both. Remote addresses of the other IP version are skipped.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::net::{ConnectOptions, TcpListener};
+    ///
+    /// # sakia::block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let options = ConnectOptions::new().local_addr(([127, 0, 0, 5], 0).into());
+    /// let _client = options.connect(listener.local_addr()?).await?;
+    /// let (_, peer) = listener.accept().await?;
+    /// assert_eq!(peer.ip().to_string(), "127.0.0.5");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "bind")]
     #[must_use]
     pub fn local_addr(mut self, address: SocketAddr) -> Self {
@@ -71,6 +88,9 @@ impl ConnectOptions {
 
     /// Sets the time limit of the whole: looking the name up, and trying each of its addresses. Without this
     /// call the kernel's limit holds, which is minutes for each address that does not answer.
+    ///
+    /// # Examples
+    /// See [`ConnectOptions`](ConnectOptions#examples).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -95,6 +115,9 @@ impl ConnectOptions {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`ConnectOptions`](ConnectOptions#examples).
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
@@ -202,6 +225,9 @@ impl Default for ListenOptions {
 
 impl ListenOptions {
     /// Returns the options of [`TcpListener::bind`](super::TcpListener::bind).
+    ///
+    /// # Examples
+    /// See [`ListenOptions`](ListenOptions#examples).
     pub fn new() -> Self {
         Self::default()
     }
@@ -221,6 +247,9 @@ impl ListenOptions {
     ///
     /// A connection that waits to be accepted is reset when its listener is closed. Not on the simulated
     /// kernel.
+    ///
+    /// # Examples
+    /// See [`ListenOptions`](ListenOptions#examples).
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn reuse_port(mut self, reuse: bool) -> Self {
@@ -239,6 +268,9 @@ impl ListenOptions {
 
     /// Sets roughly how many connections may wait to be accepted, up to the system's limit (`somaxconn`).
     /// Without this call 1024.
+    ///
+    /// # Examples
+    /// See [`ListenOptions`](ListenOptions#examples).
     #[must_use]
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
@@ -258,6 +290,9 @@ impl ListenOptions {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`ListenOptions`](ListenOptions#examples).
     ///
     /// # Kernel
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.

@@ -7,6 +7,9 @@ use sakia_driver::{self as driver, ReceivedControl, RecvBuf};
 use super::Address;
 
 /// A datagram that was received into a buffer.
+///
+/// # Examples
+/// See [`UdpSocket::recv_message`](super::UdpSocket::recv_message).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {
@@ -50,6 +53,21 @@ impl<A: Address> Received<A> {
 }
 
 /// A datagram that was received into memory of the runtime.
+///
+/// # Examples
+/// ```
+/// use sakia::io::BufResultExt;
+/// use sakia::net::UdpSocket;
+///
+/// # sakia::block_on(async {
+/// let (one, other) = (UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?);
+/// one.send_to("hello", other.local_addr()?).await.value()?;
+/// let datagram = other.recv_datagram().await?;
+/// assert_eq!((&*datagram.bytes, datagram.from), (&b"hello"[..], one.local_addr()?));
+/// assert!(!datagram.is_truncated);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram<A> {

@@ -30,6 +30,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Options of [`serve`]. `E` is the error of handlers, and `A` the address of a peer.
+///
+/// # Examples
+/// See [`serve()`](serve()#examples).
 pub struct ServeOptions<E, A = SocketAddr> {
     connections_max: usize,
     is_excess_refused: bool,
@@ -57,12 +60,18 @@ impl<E, A> Default for ServeOptions<E, A> {
 
 impl<E, A> ServeOptions<E, A> {
     /// Returns options for any number of connections, without a stop.
+    ///
+    /// # Examples
+    /// See [`serve()`](serve()#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the most connections that are served at a time, at least one. While there are as many, further
     /// ones wait, up to the listener's [backlog](super::ListenOptions::backlog), without a descriptor.
+    ///
+    /// # Examples
+    /// See [`serve()`](serve()#examples).
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
@@ -71,6 +80,28 @@ impl<E, A> ServeOptions<E, A> {
 
     /// Sets whether connections beyond the [maximum](ServeOptions::max_connections) are accepted and closed
     /// at once, instead of waiting. Without this call they wait.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io;
+    ///
+    /// use sakia::net::{ServeOptions, TcpListener, TcpStream, serve};
+    ///
+    /// # sakia::block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let address = listener.local_addr()?;
+    /// let options = ServeOptions::new().max_connections(1).refuse_excess(true);
+    /// let server = sakia::spawn(serve(listener, options, async |mut stream: TcpStream, _| {
+    ///     stream.recv().await?;
+    ///     io::Result::Ok(())
+    /// }));
+    /// let _first = TcpStream::connect(address).await?;
+    /// let mut second = TcpStream::connect(address).await?;
+    /// assert!(second.recv().await.map_or(true, |bytes| bytes.is_empty()), "it was closed");
+    /// # drop(server.cancel().await);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[must_use]
     pub fn refuse_excess(mut self, refuse: bool) -> Self {
         self.is_excess_refused = refuse;
@@ -79,6 +110,21 @@ impl<E, A> ServeOptions<E, A> {
 
     /// Sets a budget of which each connection holds a descriptor. Connections wait to be accepted while it
     /// has none left. With it several servers, on any threads, share the resources of the process.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io;
+    ///
+    /// use sakia::net::ServeOptions;
+    /// use sakia::{Budget, Limits, Resource};
+    ///
+    /// // Two servers, which together hold 1000 connections at most.
+    /// let budget = Budget::new(Limits::new().descriptors(1000));
+    /// let one = ServeOptions::<io::Error>::new().budget(budget.clone());
+    /// let other = ServeOptions::<io::Error>::new().budget(budget.clone());
+    /// assert_eq!(budget.available(Resource::Descriptors), 1000);
+    /// # drop((one, other));
+    /// ```
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
@@ -86,6 +132,9 @@ impl<E, A> ServeOptions<E, A> {
     }
 
     /// Sets a future: serving stops when it is ready. Without this call it does not stop by itself.
+    ///
+    /// # Examples
+    /// See [`serve()`](serve()#examples).
     #[must_use]
     pub fn stop(mut self, stop: impl Future<Output = ()> + 'static) -> Self {
         self.stop = Some(Box::pin(stop));
@@ -94,6 +143,9 @@ impl<E, A> ServeOptions<E, A> {
 
     /// Sets how long connections may go on after the stop; then they are canceled. Without this call there is
     /// no limit.
+    ///
+    /// # Examples
+    /// See [`serve()`](serve()#examples).
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -102,6 +154,9 @@ impl<E, A> ServeOptions<E, A> {
 
     /// Sets a function that is called with each failure: a handler's error or panic, or a failed accept.
     /// Without this call failures are only counted. A panic of `on_error` is a panic of [`serve`].
+    ///
+    /// # Examples
+    /// See [`serve()`](serve()#examples).
     #[must_use]
     pub fn on_error(mut self, on_error: impl FnMut(ServeError<E, A>) + 'static) -> Self {
         self.on_error = Some(Box::new(on_error));
@@ -122,6 +177,9 @@ impl<E, A> fmt::Debug for ServeOptions<E, A> {
 }
 
 /// The counts of [`serve`]'s work.
+///
+/// # Examples
+/// See [`serve()`](serve()#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
@@ -142,6 +200,28 @@ pub struct Served {
 }
 
 /// An error of serving.
+///
+/// # Examples
+/// ```
+/// use sakia::net::{ServeError, ServeOptions, TcpListener, TcpStream, serve};
+///
+/// # sakia::block_on(async {
+/// let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// let client = TcpStream::connect(listener.local_addr()?).await?;
+/// let (sender, failures) = async_channel::unbounded();
+/// let options = ServeOptions::new().on_error(move |error| drop(sender.try_send(error)));
+/// let server = serve(listener, options, async |_: TcpStream, _| Err::<(), _>("not today"));
+/// let server = sakia::spawn(server);
+/// match failures.recv().await {
+///     Ok(ServeError::Failed { error, peer, .. }) => {
+///         assert_eq!((error, peer), ("not today", client.local_addr()?));
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # drop(server.cancel().await);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError<E, A = SocketAddr> {
@@ -194,6 +274,9 @@ impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
 }
 
 /// The error of [`serve`]: the listener cannot accept any more.
+///
+/// # Examples
+/// See [`serve()`](serve()#examples).
 #[derive(Debug)]
 pub struct ServeFailed {
     /// The cause.

@@ -211,6 +211,9 @@ macro_rules! stream {
             /// # Errors
             /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
             ///
+            /// # Examples
+            /// See [`TcpStream`](crate::net::TcpStream#examples).
+            ///
             /// # Kernel
             /// 5.11. Source: `io_uring_prep_shutdown(3)`.
             pub async fn shutdown(&mut self, how: std::net::Shutdown) -> std::io::Result<()> {
@@ -218,6 +221,9 @@ macro_rules! stream {
             }
 
             /// Borrows the two directions, for two futures within one task. Dropping them changes nothing.
+            ///
+            /// # Examples
+            /// See [`ReadHalf`](crate::net::ReadHalf#examples).
             pub fn split(&mut self) -> (ReadHalf<'_, Self>, WriteHalf<'_, Self>) {
                 (ReadHalf::new(self), WriteHalf::new(self))
             }
@@ -225,6 +231,9 @@ macro_rules! stream {
             /// Takes the two directions apart, for two tasks of the thread, or for a
             /// [`Reader`](crate::io::Reader) and a [`Writer`](crate::io::Writer).
             /// [`OwnedReadHalf::reunite`] puts them together again.
+            ///
+            /// # Examples
+            /// See [`OwnedReadHalf`](crate::net::OwnedReadHalf#examples).
             pub fn into_split(self) -> (OwnedReadHalf<Self>, OwnedWriteHalf<Self>) {
                 $crate::net::into_halves(self)
             }

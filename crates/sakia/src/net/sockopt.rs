@@ -38,11 +38,17 @@ pub struct Keepalive {
 
 impl Keepalive {
     /// Returns the system's defaults: usually, a probe after two hours.
+    ///
+    /// # Examples
+    /// See [`Keepalive`](Keepalive#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets how long the peer must be silent before the first probe. Whole seconds, rounded up; at least one.
+    ///
+    /// # Examples
+    /// See [`Keepalive`](Keepalive#examples).
     #[doc(alias = "TCP_KEEPIDLE")]
     #[must_use]
     pub fn idle(self, idle: Duration) -> Self {
@@ -57,6 +63,9 @@ impl Keepalive {
     }
 
     /// Sets the number of unanswered probes after which the connection fails with `ETIMEDOUT`.
+    ///
+    /// # Examples
+    /// See [`Keepalive`](Keepalive#examples).
     #[doc(alias = "TCP_KEEPCNT")]
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {

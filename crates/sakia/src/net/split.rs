@@ -14,6 +14,31 @@ use crate::io::AsyncWrite;
 
 /// The receiving direction of a connection. Dropping it tells the peer nothing; the connection is closed when
 /// both halves are gone.
+///
+/// # Examples
+/// One task answers while another one still asks:
+/// ```
+/// use sakia::io::BufResultExt;
+/// use sakia::net::UnixStream;
+///
+/// # sakia::block_on(async {
+/// let (near, far) = UnixStream::pair()?;
+/// let (mut input, mut output) = near.into_split();
+/// let send = sakia::spawn(async move {
+///     output.write_all("from the other task").await.value()?;
+///     output.shutdown().await?;
+///     std::io::Result::Ok(output)
+/// });
+/// let (mut peer_input, _peer_output) = far.into_split();
+/// let text = peer_input.read_to_end(Vec::new()).await.buffer()?;
+/// assert_eq!(text, b"from the other task");
+///
+/// let output = send.await.unwrap()?;
+/// let near = input.reunite(output).expect("halves of one stream");
+/// # drop(near);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct OwnedReadHalf<S = TcpStream> {
     stream: Rc<S>,
@@ -21,6 +46,9 @@ pub struct OwnedReadHalf<S = TcpStream> {
 
 /// The sending direction of a connection. Dropping it tells the peer that no more bytes follow; the
 /// connection is closed when both halves are gone.
+///
+/// # Examples
+/// See [`OwnedReadHalf`](OwnedReadHalf#examples).
 #[derive(Debug)]
 pub struct OwnedWriteHalf<S: Stream = TcpStream> {
     stream: Rc<S>,
@@ -29,6 +57,23 @@ pub struct OwnedWriteHalf<S: Stream = TcpStream> {
 }
 
 /// The borrowed receiving direction of a connection. See [`TcpStream::split`].
+///
+/// # Examples
+/// Both directions at once, within one task:
+/// ```
+/// use sakia::io::BufResultExt;
+/// use sakia::net::UnixStream;
+///
+/// # sakia::block_on(async {
+/// let (mut near, mut far) = UnixStream::pair()?;
+/// let (mut input, mut output) = near.split();
+/// far.write_all("a question").await.value()?;
+/// let (question, sent) = sakia::join!(input.recv(), output.write_all("an announcement"));
+/// assert_eq!(&*question?, b"a question");
+/// sent.value()?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf<'a, S = TcpStream> {
     stream: &'a S,
@@ -36,6 +81,9 @@ pub struct ReadHalf<'a, S = TcpStream> {
 
 /// The borrowed sending direction of a connection. Dropping it changes nothing: the stream can go on sending.
 /// See [`TcpStream::split`].
+///
+/// # Examples
+/// See [`ReadHalf`](ReadHalf#examples).
 #[derive(Debug)]
 pub struct WriteHalf<'a, S = TcpStream> {
     stream: &'a S,
@@ -52,6 +100,9 @@ impl<S: Stream> OwnedReadHalf<S> {
     ///
     /// # Errors
     /// The halves are of different connections; they come back.
+    ///
+    /// # Examples
+    /// See [`OwnedReadHalf`](OwnedReadHalf#examples).
     pub fn reunite(self, other: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>> {
         if !Rc::ptr_eq(&self.stream, &other.stream) {
             return Err(ReuniteError(self, other));
@@ -67,6 +118,9 @@ impl<S: Stream> OwnedWriteHalf<S> {
     /// # Errors
     /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
     ///
+    /// # Examples
+    /// See [`OwnedReadHalf`](OwnedReadHalf#examples).
+    ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
     pub async fn shutdown(&mut self) -> io::Result<()> {
@@ -79,6 +133,9 @@ impl<S: Stream> OwnedWriteHalf<S> {
     ///
     /// # Errors
     /// The halves are of different connections; they come back.
+    ///
+    /// # Examples
+    /// See [`OwnedReadHalf`](OwnedReadHalf#examples).
     pub fn reunite(self, other: OwnedReadHalf<S>) -> Result<S, ReuniteError<S>> {
         other.reunite(self)
     }
@@ -178,6 +235,20 @@ half!(ReadHalf<'_, S>, readers);
 half!(WriteHalf<'_, S>, writers);
 
 /// Two halves of different connections.
+///
+/// # Examples
+/// ```
+/// use sakia::net::UnixStream;
+///
+/// # sakia::block_on(async {
+/// let ((one, _), (other, _)) = (UnixStream::pair()?, UnixStream::pair()?);
+/// let ((read, write), (other_read, _other_write)) = (one.into_split(), other.into_split());
+/// let error = other_read.reunite(write).unwrap_err();
+/// // Nothing is lost: the error has them.
+/// assert!(read.reunite(error.1).is_ok());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct ReuniteError<S: Stream = TcpStream>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 

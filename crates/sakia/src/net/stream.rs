@@ -61,6 +61,9 @@ impl TcpStream {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// See [`TcpStream`](TcpStream#examples).
+    ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
     pub async fn connect(to: impl ToSocketAddrs) -> Result<Self> {
@@ -76,6 +79,21 @@ impl TcpStream {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::net::{TcpListener, TcpStream};
+    ///
+    /// # sakia::block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let limit = Duration::from_secs(10);
+    /// let stream = TcpStream::connect_timeout(listener.local_addr()?, limit).await?;
+    /// assert_eq!(stream.peer_addr()?, listener.local_addr()?);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
     pub async fn connect_timeout(to: impl ToSocketAddrs, timeout: Duration) -> Result<Self> {
@@ -87,6 +105,24 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::net::{Keepalive, TcpListener, TcpStream};
+    ///
+    /// # sakia::block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// stream.set_nodelay(true)?;
+    /// stream.set_keepalive(Some(Keepalive::new().idle(Duration::from_secs(60))))?;
+    /// stream.set_user_timeout(Some(Duration::from_secs(30)))?;
+    /// assert!(stream.nodelay()? && stream.keepalive()?.is_some());
+    /// assert_eq!(stream.user_timeout()?, Some(Duration::from_secs(30)));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         tune(self.socket.fd(), |fd| sockopt::set_tcp_nodelay(fd, nodelay))
@@ -96,6 +132,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`TcpStream::set_nodelay`].
     pub fn nodelay(&self) -> io::Result<bool> {
         option(self.socket.fd(), sockopt::tcp_nodelay)
     }
@@ -121,6 +160,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl).
     #[doc(alias = "IP_TTL")]
     #[doc(alias = "IPV6_UNICAST_HOPS")]
     pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
@@ -141,6 +183,25 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    ///
+    /// # Examples
+    /// Breaks the connection off:
+    /// ```
+    /// use std::io::ErrorKind;
+    /// use std::time::Duration;
+    ///
+    /// use sakia::net::{TcpListener, TcpStream};
+    ///
+    /// # sakia::block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let client = TcpStream::connect(listener.local_addr()?).await?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// client.set_linger(Some(Duration::ZERO))?;
+    /// client.close().await?;
+    /// assert_eq!(server.recv().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         option(self.socket.fd(), |fd| sockopt::set_socket_linger(fd, linger))
@@ -158,6 +219,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`TcpStream::set_nodelay`].
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         options::set_keepalive(self.socket.fd(), keepalive)
@@ -167,6 +231,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`TcpStream::set_nodelay`].
     pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
         options::keepalive(self.socket.fd())
     }
@@ -176,6 +243,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`TcpStream::set_nodelay`].
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         options::set_user_timeout(self.socket.fd(), timeout)
@@ -185,6 +255,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`TcpStream::set_nodelay`].
     pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
         options::user_timeout(self.socket.fd())
     }
@@ -212,6 +285,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`](super::UdpSocket::set_ttl).
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         tune(self.socket.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))

@@ -17,6 +17,9 @@ macro_rules! readers {
         /// - `ECONNRESET`: the peer reset the connection. `ETIMEDOUT`: the peer no longer answers.
         /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
         ///
+        /// # Examples
+        /// See [`TcpListener`](crate::net::TcpListener#examples).
+        ///
         /// # Kernel
         /// 5.6. Source: `io_uring_prep_recv(3)`.
         pub async fn read<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
@@ -43,6 +46,9 @@ macro_rules! readers {
         /// # Errors
         /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. The bytes before it
         /// are in the buffer. Otherwise as [`read`](Self::read).
+        ///
+        /// # Examples
+        /// See [`OwnedReadHalf`](crate::net::OwnedReadHalf#examples).
         pub async fn read_exact<T: IoBufMut>(&mut self, buf: T) -> BufResult<(), T> {
             $crate::io::transfer::read_exact(buf, async |rest| self.read(rest).await).await
         }
@@ -54,6 +60,9 @@ macro_rules! readers {
         ///
         /// # Errors
         /// As [`read`](Self::read).
+        ///
+        /// # Examples
+        /// See [`OwnedReadHalf`](crate::net::OwnedReadHalf#examples).
         pub async fn read_to_end(&mut self, mut buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
             let begin = buf.len();
             loop {
@@ -75,6 +84,9 @@ macro_rules! readers {
         ///
         /// # Errors
         /// As [`read`](Self::read).
+        ///
+        /// # Examples
+        /// See [`TcpListener`](crate::net::TcpListener#examples).
         ///
         /// # Kernel
         /// 5.6; 6.0 to receive several times with one entry. Source: `io_uring_prep_recv_multishot(3)`.
@@ -130,6 +142,9 @@ macro_rules! writers {
         ///
         /// # Errors
         /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
+        ///
+        /// # Examples
+        /// See [`TcpStream`](crate::net::TcpStream#examples).
         pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
             let socket = self.socket();
             $crate::io::transfer::write_all(buf, |rest, _| socket.write_some(rest)).await

@@ -58,6 +58,9 @@ impl UdpSocket {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// See [`UdpSocket`](UdpSocket#examples).
+    ///
     /// # Kernel
     /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
     pub async fn bind(on: impl ToSocketAddrs) -> Result<Self> {
@@ -73,6 +76,9 @@ impl UdpSocket {
     ///   version.
     /// - `EACCES`: a broadcast address, without [`set_broadcast`](UdpSocket::set_broadcast).
     /// - Without addresses: the error of [`lookup_host`](super::lookup_host).
+    ///
+    /// # Examples
+    /// See [`UdpSocket`](UdpSocket#examples).
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
@@ -98,6 +104,9 @@ impl UdpSocket {
     /// - `ENETUNREACH`, `EHOSTUNREACH`: no route to the address.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
     ///
+    /// # Examples
+    /// See [`UdpSocket`](UdpSocket#examples).
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
@@ -109,6 +118,9 @@ impl UdpSocket {
     /// # Errors
     /// As [`send`](UdpSocket::send), but for `EDESTADDRREQ`. Only sockets with a peer are told that no socket
     /// is at an address. The errors of [`lookup_host`](super::lookup_host).
+    ///
+    /// # Examples
+    /// See [`UdpSocket`](UdpSocket#examples).
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -129,6 +141,9 @@ impl UdpSocket {
     /// - `EIO`: a device that cannot add the checksums of the datagrams cut from `buf`.
     /// - Otherwise as [`send`](UdpSocket::send).
     ///
+    /// # Examples
+    /// See [`UdpSocket::recv_message`].
+    ///
     /// # Kernel
     /// 5.10. Source: `io_uring_prep_sendmsg(3)`, `cmsg(3)`, `ip(7)`, `udp(7)`.
     pub async fn send_message<T: IoBuf>(
@@ -146,6 +161,30 @@ impl UdpSocket {
     ///
     /// # Errors
     /// For each datagram as for [`send_to`](UdpSocket::send_to). One that fails does not delay others.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?);
+    /// let to = other.local_addr()?;
+    /// for sent in one.send_batch(vec![("a", to), ("bc", to)]).await {
+    ///     sent.value()?;
+    /// }
+    /// let mut count = 0;
+    /// while count < 2 {
+    ///     let bufs = vec![vec![0; 1500]; 8];
+    ///     let (received, bufs) = other.recv_batch(bufs).await.both()?;
+    ///     for (datagram, buf) in received.iter().zip(&bufs) {
+    ///         assert_eq!(&buf[..datagram.len], [&b"a"[..], b"bc"][count]);
+    ///         count += 1;
+    ///     }
+    /// }
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -176,6 +215,9 @@ impl UdpSocket {
     /// If receives are shut down by way of [`as_fd`](AsFd::as_fd), this method resolves to 0 bytes from then
     /// on, and those that return a sender fail with `EAFNOSUPPORT`.
     ///
+    /// # Examples
+    /// See [`UdpSocket`](UdpSocket#examples).
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     pub async fn recv<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
@@ -195,6 +237,25 @@ impl UdpSocket {
     /// # Errors
     /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error; see
     /// [`is_truncated`](ReceivedControl::is_truncated).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::{ControlMessages, UdpSocket};
+    ///
+    /// # sakia::block_on(async {
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?);
+    /// other.set_recv_tos(true)?;
+    /// let to = Some(other.local_addr()?);
+    /// one.send_message("hello", to, ControlMessages::new().ip_tos(2)).await.value()?;
+    ///
+    /// let ((received, control), buf) = other.recv_message(vec![0; 1500], 128).await.both()?;
+    /// assert_eq!((&buf[..received.len], received.from), (&b"hello"[..], one.local_addr()?));
+    /// let class = control.messages().find_map(|message| message.traffic_class());
+    /// assert_eq!(class, Some(2), "the ECN field");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.10. Source: `io_uring_prep_recvmsg(3)`, `cmsg(3)`.
@@ -217,6 +278,9 @@ impl UdpSocket {
     /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error after
     ///   the first datagram goes to the next receive.
     ///
+    /// # Examples
+    /// See [`UdpSocket::send_batch`].
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     #[doc(alias = "recvmmsg")]
@@ -235,6 +299,25 @@ impl UdpSocket {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let one = UdpSocket::from_std(std::net::UdpSocket::bind("127.0.0.1:0")?)?;
+    /// let other = UdpSocket::bind("127.0.0.1:0").await?;
+    /// one.send_to("hello", other.local_addr()?).await.value()?;
+    /// let other = other.into_std().await?;
+    /// other.set_read_timeout(Some(Duration::from_secs(10)))?;
+    /// let mut buf = [0; 16];
+    /// assert_eq!(other.recv_from(&mut buf)?, (5, one.local_addr()?));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         let domains = [AddressFamily::INET, AddressFamily::INET6];
         Ok(Self { inner: Datagrams::adopt(socket.into(), &domains)? })
@@ -249,6 +332,9 @@ impl UdpSocket {
     ///
     /// # Panics
     /// On a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::from_std`].
     pub async fn into_std(self) -> io::Result<std::net::UdpSocket> {
         Ok(self.inner.release().await?.into())
     }
@@ -272,6 +358,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "SO_BROADCAST")]
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_socket_broadcast(fd, broadcast))
@@ -290,6 +379,23 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `EADDRINUSE`: it is in the group already. `ENODEV`: no such interface. As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::net::Ipv4Addr;
+    ///
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let group = Ipv4Addr::new(239, 1, 2, 3);
+    /// let socket = UdpSocket::bind("0.0.0.0:7000").await?;
+    /// socket.join_multicast_v4(group, Ipv4Addr::UNSPECIFIED)?;
+    /// socket.set_multicast_ttl_v4(4)?;
+    /// socket.send_to("to all members", (group, 7000)).await.value()?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "IP_ADD_MEMBERSHIP")]
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_ip_add_membership(fd, &group, &interface))
@@ -379,6 +485,22 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    /// socket.set_ttl(3)?;
+    /// socket.set_tos(0b10)?;
+    /// socket.set_broadcast(true)?;
+    /// socket.set_recv_buffer_size(1 << 16)?;
+    /// assert_eq!((socket.ttl()?, socket.tos()?, socket.broadcast()?), (3, 2, true));
+    /// assert!(socket.recv_buffer_size()? >= 1 << 16, "with the kernel's own records");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "IP_TTL")]
     #[doc(alias = "IPV6_UNICAST_HOPS")]
     pub fn set_ttl(&self, hops: u8) -> io::Result<()> {
@@ -389,6 +511,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`].
     pub fn ttl(&self) -> io::Result<u8> {
         options::ttl(self.inner.fd())
     }
@@ -397,6 +522,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "IP_TOS")]
     #[doc(alias = "IPV6_TCLASS")]
     pub fn set_tos(&self, class: u8) -> io::Result<()> {
@@ -416,6 +544,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::recv_message`].
     #[doc(alias = "IP_RECVTOS")]
     #[doc(alias = "IPV6_RECVTCLASS")]
     pub fn set_recv_tos(&self, on: bool) -> io::Result<()> {
@@ -450,6 +581,25 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?);
+    /// other.set_gro(true)?;
+    /// // Room for all of them, and for the message that tells their size.
+    /// other.set_datagram_room(65_535, 128)?;
+    /// one.send_to("hello", other.local_addr()?).await.value()?;
+    /// let datagram = other.recv_datagram().await?;
+    /// let len = datagram.bytes.len();
+    /// let size = datagram.control.messages().find_map(|message| message.segment_bytes());
+    /// assert_eq!((len, size.unwrap_or(len)), (5, 5));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.0.
@@ -489,6 +639,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`].
     #[doc(alias = "SO_RCVBUF")]
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         tune(self.inner.fd(), |fd| sockopt::set_socket_recv_buffer_size(fd, bytes))
@@ -498,6 +651,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::set_ttl`].
     pub fn recv_buffer_size(&self) -> io::Result<usize> {
         option(self.inner.fd(), sockopt::socket_recv_buffer_size)
     }
@@ -506,6 +662,24 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UdpSocket;
+    ///
+    /// # sakia::block_on(async {
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?);
+    /// one.connect(other.local_addr()?).await?;
+    /// other.close().await?;
+    /// one.send("hello?").await.value()?;
+    /// let error = one.take_error()?.expect("the machine says that the port is closed");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "SO_ERROR")]
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         options::take_error(self.inner.fd())

@@ -22,6 +22,9 @@ const DATAGRAM_BYTES_MAX: usize = 1500;
 const CONTROL_BYTES: usize = 512;
 
 /// An error that the network, or this machine, has reported for a datagram.
+///
+/// # Examples
+/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpError {
@@ -45,6 +48,9 @@ pub struct UdpError {
 }
 
 /// The source of a datagram's error.
+///
+/// # Examples
+/// See [`UdpSocket::recv_error`](super::UdpSocket::recv_error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UdpErrorOrigin {
@@ -79,6 +85,9 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::recv_error`].
     #[doc(alias = "IP_RECVERR")]
     #[doc(alias = "IPV6_RECVERR")]
     pub fn set_recv_errors(&self, on: bool) -> io::Result<()> {

@@ -34,6 +34,9 @@ pub struct UdpOptions {
 
 impl UdpOptions {
     /// Returns the options of [`UdpSocket::bind`].
+    ///
+    /// # Examples
+    /// See [`UdpOptions`](UdpOptions#examples).
     pub fn new() -> Self {
         Self::default()
     }
@@ -51,6 +54,9 @@ impl UdpOptions {
     /// Sets whether other sockets of the same user with this option may have the same address and port. The
     /// kernel divides the senders among them, so each thread of a server can have its own socket. Without
     /// this call they may not. Not on the simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UdpOptions`](UdpOptions#examples).
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn reuse_port(mut self, reuse: bool) -> Self {
@@ -80,6 +86,9 @@ impl UdpOptions {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`UdpOptions`](UdpOptions#examples).
     ///
     /// # Kernel
     /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.

@@ -81,6 +81,9 @@ impl UnixStream {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// See [`UnixListener`](UnixListener#examples).
+    ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
     pub async fn connect(path: impl AsRef<Path>) -> Result<Self> {
@@ -95,6 +98,27 @@ impl UnixStream {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::linux::net::SocketAddrExt;
+    /// use std::os::unix::net::SocketAddr;
+    ///
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::{UnixListener, UnixStream};
+    ///
+    /// # sakia::block_on(async {
+    /// // A name in the abstract name space, which leaves no file behind.
+    /// let name = format!("sakia-doc-{}", std::process::id());
+    /// let address = SocketAddr::from_abstract_name(name)?;
+    /// let listener = UnixListener::bind_addr(&address).await?;
+    /// let mut client = UnixStream::connect_addr(&address).await?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// client.write_all("hello").await.value()?;
+    /// assert_eq!(&*server.recv().await?, b"hello");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
@@ -124,6 +148,9 @@ impl UnixStream {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`UnixStream`](UnixStream#examples).
     #[doc(alias = "socketpair")]
     pub fn pair() -> io::Result<(Self, Self)> {
         let driver = current().driver.handle().clone();
@@ -136,6 +163,18 @@ impl UnixStream {
     ///
     /// # Errors
     /// As `getsockopt(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::net::UnixStream;
+    ///
+    /// # sakia::block_on(async {
+    /// let (near, _far) = UnixStream::pair()?;
+    /// let peer = near.peer_cred()?;
+    /// assert_eq!(peer.pid(), i32::try_from(std::process::id()).ok());
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[doc(alias = "SO_PEERCRED")]
     pub fn peer_cred(&self) -> io::Result<UCred> {
         let driver = self.socket.connection().driver();
@@ -147,6 +186,9 @@ impl UnixStream {
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UCred`](UCred#examples).
     #[doc(alias = "SO_PASSCRED")]
     pub fn set_passcred(&self, passcred: bool) -> io::Result<()> {
         option(self.socket.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
@@ -179,6 +221,9 @@ macro_rules! sends_messages {
         ///
         /// # Panics
         /// When a descriptor belongs to another runtime.
+        ///
+        /// # Examples
+        /// See [`UnixStream`](crate::net::UnixStream#examples).
         ///
         /// # Kernel
         /// 5.3; on the ring, control messages since 5.12; older kernels return `EINVAL`. Source:
@@ -219,6 +264,9 @@ macro_rules! receives_messages {
         /// # Errors
         /// As `read`. Descriptors for which there is no room, or no free number, are closed, and
         /// [`is_truncated`](ReceivedControl::is_truncated) returns true.
+        ///
+        /// # Examples
+        /// See [`UnixStream`](crate::net::UnixStream#examples).
         ///
         /// # Kernel
         /// 5.3; on the ring, room for control messages since 5.12; older kernels return `EINVAL`. Source:
@@ -298,6 +346,9 @@ impl UnixListener {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// See [`UnixListener`](UnixListener#examples).
+    ///
     /// # Kernel
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
     pub async fn bind(path: impl AsRef<Path>) -> Result<Self> {
@@ -313,6 +364,9 @@ impl UnixListener {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`UnixStream::connect_addr`].
     ///
     /// # Kernel
     /// 6.11 for bind and listen on the ring. Source: `io_uring_prep_listen(3)`.
@@ -376,6 +430,25 @@ pub(super) fn own_address(operation: &'static str, address: &SocketAddr) -> Resu
 }
 
 /// A process and its user, as the kernel knows them.
+///
+/// # Examples
+/// The sender of each message:
+/// ```
+/// use sakia::io::BufResultExt;
+/// use sakia::net::{ControlMessage, UCred, UnixStream};
+///
+/// # sakia::block_on(async {
+/// let (mut near, mut far) = UnixStream::pair()?;
+/// far.set_passcred(true)?;
+/// near.write_all("hello").await.value()?;
+/// let room = ControlMessage::space(12);
+/// let ((count, control), buf) = far.recv_message(vec![0; 100], room).await.both()?;
+/// assert_eq!(&buf[..count], b"hello");
+/// let sender = UCred::of(&control).expect("it was asked for");
+/// assert_eq!(sender.pid(), i32::try_from(std::process::id()).ok());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UCred {
     pid: Option<i32>,
@@ -386,6 +459,9 @@ pub struct UCred {
 impl UCred {
     /// Returns the sender of a message that [`recv_message`](UnixStream::recv_message) received. `None`
     /// without [`set_passcred`](UnixStream::set_passcred), or if there was no room.
+    ///
+    /// # Examples
+    /// See [`UCred`](UCred#examples).
     #[doc(alias = "SCM_CREDENTIALS")]
     pub fn of(control: &ReceivedControl) -> Option<Self> {
         const SOL_SOCKET: u32 = 1;

@@ -62,6 +62,24 @@ impl UnixDatagram {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UnixDatagram;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-unix-datagram-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let log = UnixDatagram::bind(dir.join("log")).await?;
+    /// let sender = UnixDatagram::unbound().await?;
+    /// sender.send_to("one line", dir.join("log")).await.value()?;
+    /// let (len, buf) = log.recv(vec![0; 100]).await.both()?;
+    /// assert_eq!(&buf[..len], b"one line");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Kernel
     /// 6.11 for binding on the ring. Source: `io_uring_prep_bind(3)`.
     pub async fn bind(path: impl AsRef<Path>) -> Result<Self> {
@@ -99,6 +117,9 @@ impl UnixDatagram {
     /// # Panics
     /// Outside of a runtime.
     ///
+    /// # Examples
+    /// See [`UnixDatagram::bind`].
+    ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.
     pub async fn unbound() -> io::Result<Self> {
@@ -114,6 +135,9 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`UnixDatagram`](UnixDatagram#examples).
     #[doc(alias = "socketpair")]
     pub fn pair() -> io::Result<(Self, Self)> {
         let driver = current().driver.handle().clone();
@@ -130,6 +154,27 @@ impl UnixDatagram {
     /// - `ENOENT`: no such path. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
     /// - `EPROTOTYPE`: it is no datagram socket. `EPERM`: it has another peer.
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind). Otherwise as `connect(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::UnixDatagram;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("sakia-doc-unix-connect-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir).unwrap();
+    /// # sakia::block_on(async {
+    /// let server = UnixDatagram::bind(dir.join("server")).await?;
+    /// let client = UnixDatagram::bind(dir.join("client")).await?;
+    /// client.connect(dir.join("server")).await?;
+    /// client.send("a question").await.value()?;
+    /// let ((_, peer), _) = server.recv_from(vec![0; 100]).await.both()?;
+    /// server.send_to_addr("an answer", &peer).await.value()?;
+    /// let (len, buf) = client.recv(vec![0; 100]).await.both()?;
+    /// assert_eq!(&buf[..len], b"an answer");
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
@@ -165,6 +210,9 @@ impl UnixDatagram {
     /// - `ENOTCONN`: the socket has no peer. `ECONNREFUSED`, `ECONNRESET`: the peer is gone.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `send(2)`; never `EINTR` or `EAGAIN`.
     ///
+    /// # Examples
+    /// See [`UnixDatagram`](UnixDatagram#examples).
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
@@ -179,6 +227,9 @@ impl UnixDatagram {
     /// - `ENAMETOOLONG`, `EINVAL`: as for [`bind`](UnixDatagram::bind).
     /// - `EISCONN`: the socket has a peer, on some kernels. Otherwise as [`send`](UnixDatagram::send).
     ///
+    /// # Examples
+    /// See [`UnixDatagram::bind`].
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
     pub async fn send_to<T: IoBuf>(&self, buf: T, path: impl AsRef<Path>) -> BufResult<usize, T> {
@@ -192,6 +243,9 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`send_to`](UnixDatagram::send_to).
+    ///
+    /// # Examples
+    /// See [`UnixDatagram::connect`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
@@ -220,6 +274,25 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// When a descriptor belongs to another runtime.
+    ///
+    /// # Examples
+    /// A descriptor, within a datagram:
+    /// ```
+    /// use sakia::fs::File;
+    /// use sakia::io::BufResultExt;
+    /// use sakia::net::{ControlMessage, ControlMessages, UnixDatagram};
+    ///
+    /// # sakia::block_on(async {
+    /// let (near, far) = UnixDatagram::pair()?;
+    /// let file = File::open("/proc/self/comm").await?;
+    /// let control = ControlMessages::new().descriptor(file.as_ref());
+    /// near.send_message("a file", None, control).await.value()?;
+    /// let room = ControlMessage::space(4);
+    /// let ((received, control), buf) = far.recv_message(vec![0; 100], room).await.both()?;
+    /// assert_eq!((&buf[..received.len], control.descriptors.len()), (&b"a file"[..], 1));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Kernel
     /// 5.12 for control messages on the ring; older kernels return `EINVAL`. Source:
@@ -250,6 +323,9 @@ impl UnixDatagram {
     /// - `ECONNRESET`: the peer is gone, with datagrams that it had not received. The socket goes on.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `recv(2)`; never `EINTR` or `EAGAIN`.
     ///
+    /// # Examples
+    /// See [`UnixDatagram`](UnixDatagram#examples).
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
     pub async fn recv<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
@@ -274,6 +350,9 @@ impl UnixDatagram {
     /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room, or no free number, are
     /// closed, and [`is_truncated`](ReceivedControl::is_truncated) returns true.
     ///
+    /// # Examples
+    /// See [`UnixDatagram::send_message`].
+    ///
     /// # Kernel
     /// 5.12 for control messages on the ring; older kernels return `EINVAL`. Source:
     /// `io_uring_prep_recvmsg(3)`, `unix(7)`.
@@ -292,6 +371,9 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// As `setsockopt(2)`; `EOPNOTSUPP` on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UCred`](super::UCred#examples).
     #[doc(alias = "SO_PASSCRED")]
     pub fn set_passcred(&self, passcred: bool) -> io::Result<()> {
         option(self.inner.fd(), |fd| sockopt::set_socket_passcred(fd, passcred))
@@ -336,6 +418,9 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`UdpSocket::from_std`](super::UdpSocket::from_std).
     pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<Self> {
         Ok(Self { inner: Datagrams::adopt(socket.into(), &[AddressFamily::UNIX])? })
     }

@@ -70,6 +70,9 @@ struct Streams {
 impl Command {
     /// A command that runs `program`, found by `PATH`, as `std`'s does: see
     /// [`std::process::Command::new`].
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         std_process::Command::new(program).into()
     }
@@ -81,18 +84,36 @@ impl Command {
     }
 
     /// Adds arguments.
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub fn args(&mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
         self.inner.args(args);
         self
     }
 
     /// Sets a variable of the child's environment.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::process::Command;
+    ///
+    /// # sakia::block_on(async {
+    /// let mut command = Command::new("sh");
+    /// command.args(["-c", "echo $GREETING from $PWD"]).env("GREETING", "hello").current_dir("/");
+    /// assert_eq!(command.output().await?.stdout, b"hello from /\n");
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.inner.env(key, value);
         self
     }
 
     /// Sets the child's working directory.
+    ///
+    /// # Examples
+    /// See [`Command::env`].
     pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Self {
         self.inner.current_dir(dir);
         self
@@ -100,6 +121,9 @@ impl Command {
 
     /// Sets the child's standard input. Without this call it is inherited, and empty for
     /// [`output`](Command::output).
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
         self.inner.stdin(stdin);
         self.streams.stdin = true;
@@ -107,6 +131,9 @@ impl Command {
     }
 
     /// Sets the child's standard output. Without this call it is inherited.
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
         self.inner.stdout(stdout);
         self.streams.stdout = true;
@@ -122,6 +149,9 @@ impl Command {
 
     /// Sets whether the child is killed when its [`Child`] is dropped before it was waited for. Without this
     /// call it goes on.
+    ///
+    /// # Examples
+    /// See [`Child`](Child#examples).
     pub fn kill_on_drop(&mut self, kill_on_drop: bool) -> &mut Self {
         self.kill_on_drop = kill_on_drop;
         self
@@ -142,6 +172,9 @@ impl Command {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub fn spawn(&mut self) -> io::Result<Child> {
         current(); // panics before there is a child
         let child = self.inner.spawn()?;
@@ -195,6 +228,17 @@ impl Command {
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::process::Command;
+    ///
+    /// # sakia::block_on(async {
+    /// assert!(Command::new("true").status().await?.success());
+    /// assert_eq!(Command::new("sh").args(["-c", "exit 3"]).status().await?.code(), Some(3));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         self.spawn()?.wait().await
     }
@@ -210,6 +254,22 @@ impl From<std_process::Command> for Command {
 ///
 /// Dropping it before it was waited for lets the child go on, or kills it if the command says so; it is
 /// reaped in either case.
+///
+/// # Examples
+/// ```
+/// use std::os::unix::process::ExitStatusExt;
+///
+/// use sakia::process::Command;
+/// use sakia::signal::SignalKind;
+///
+/// # sakia::block_on(async {
+/// let mut child = Command::new("sleep").arg("1000").kill_on_drop(true).spawn()?;
+/// assert!(child.id().is_some() && child.try_wait()?.is_none());
+/// child.signal(SignalKind::TERMINATE)?;
+/// assert_eq!(child.wait().await?.signal(), Some(15));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct Child {
     /// Writes to its standard input, if that is a pipe.
     pub stdin: Option<PipeWriter>,
@@ -278,6 +338,9 @@ impl Child {
     }
 
     /// Returns its number; `None` once it was waited for, when the number may belong to another process.
+    ///
+    /// # Examples
+    /// See [`Child`](Child#examples).
     pub fn id(&self) -> Option<u32> {
         let inner = self.inner.as_ref().filter(|_| self.status.is_none());
         inner.map(std_process::Child::id)
@@ -287,6 +350,9 @@ impl Child {
     ///
     /// # Errors
     /// - `ECHILD`: other code has reaped it.
+    ///
+    /// # Examples
+    /// See [`Child`](Child#examples).
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.inner().try_wait()?;
@@ -301,6 +367,9 @@ impl Child {
     ///
     /// # Errors
     /// - `ECHILD`: other code has reaped it. `ECANCELED`: the runtime has ended.
+    ///
+    /// # Examples
+    /// See [`Child`](Child#examples).
     ///
     /// # Kernel
     /// 5.3; without pidfds a thread waits. Source: `pidfd_open(2)`.
@@ -321,6 +390,9 @@ impl Child {
     ///
     /// # Errors
     /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].
+    ///
+    /// # Examples
+    /// See [`Command`](Command#examples).
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (stdout, stderr) =
@@ -333,6 +405,20 @@ impl Child {
     ///
     /// # Errors
     /// - `EPERM`: the child has changed its user.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::unix::process::ExitStatusExt;
+    ///
+    /// use sakia::process::Command;
+    ///
+    /// # sakia::block_on(async {
+    /// let mut child = Command::new("sleep").arg("1000").spawn()?;
+    /// child.kill()?;
+    /// assert_eq!(child.wait().await?.signal(), Some(9));
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn kill(&mut self) -> io::Result<()> {
         match self.status {
             Some(_) => Ok(()),
@@ -344,6 +430,9 @@ impl Child {
     ///
     /// # Errors
     /// - `EINVAL`: there is no such signal. `EPERM`: the child has changed its user.
+    ///
+    /// # Examples
+    /// See [`Child`](Child#examples).
     pub fn signal(&mut self, kind: SignalKind) -> io::Result<()> {
         if self.status.is_some() {
             return Ok(());

@@ -6,6 +6,9 @@ use std::fmt;
 use super::waiters::Waiters;
 
 /// A run that failed. From [`Test::try_run`](super::Test::try_run).
+///
+/// # Examples
+/// See [`Test::try_run`](super::Test::try_run).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failure {
@@ -16,6 +19,9 @@ pub struct Failure {
 }
 
 /// The cause of a run's failure.
+///
+/// # Examples
+/// See [`Test::try_run`](super::Test::try_run).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {

@@ -78,6 +78,17 @@ pub(crate) use self::watch::Watch;
 ///
 /// # Panics
 /// When a run fails.
+///
+/// # Examples
+/// ```
+/// use sakia::{fs, sim};
+///
+/// sim::check(0..10, async |kernel| {
+///     kernel.create_file("in", "text");
+///     assert_eq!(fs::read("in").await?, b"text");
+///     Ok::<_, fs::Error>(())
+/// });
+/// ```
 #[track_caller]
 pub fn check<F, R>(seeds: Range<u64>, body: F)
 where

@@ -91,6 +91,9 @@ impl Default for Test<'_> {
 
 impl<'a> Test<'a> {
     /// Returns a test with 100 seeds.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn new() -> Self {
         Self {
             seeds: 0..100,
@@ -109,12 +112,18 @@ impl<'a> Test<'a> {
     ///
     /// The environment variable `SAKIA_SIM_SEED` overrides this for all tests: `17` runs that seed alone, and
     /// prints the kernel's log afterwards; `0..10000` runs these.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn seeds(mut self, seeds: Range<u64>) -> Self {
         self.seeds = seeds;
         self
     }
 
     /// Changes the kernel of each run: its queues, routes, limits and faults. Calls add up.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn kernel(mut self, change: impl Fn(SimBuilder) -> SimBuilder + 'a) -> Self {
         self.kernel.push(Box::new(change));
         self
@@ -125,6 +134,9 @@ impl<'a> Test<'a> {
     /// bring less than requested, such as [`File::read`](crate::fs::File::read), do so more often.
     ///
     /// [`SimBuilder::chaos`] is for programs that handle errors: with it operations fail, too.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn masked_faults(self, per_65536: u16) -> Self {
         self.kernel(move |kernel| {
             MASKED.iter().fold(kernel, |kernel, &kind| kernel.fault(kind, per_65536))
@@ -133,18 +145,38 @@ impl<'a> Test<'a> {
 
     /// Sets the options for the runtime of each run, as far as they apply to the simulated kernel: see
     /// [`Builder::build_simulated`].
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia::sim::Test;
+    /// use sakia_driver::Bypass;
+    ///
+    /// // Each read by the queue, and none as a plain call.
+    /// let options = Runtime::builder().bypass(Bypass::Never);
+    /// Test::new().seeds(0..5).runtime(options).run(async |kernel| {
+    ///     kernel.create_file("in", "text");
+    ///     sakia::fs::read("in").await.map(drop)
+    /// });
+    /// ```
     pub fn runtime(mut self, builder: Builder) -> Self {
         self.runtime = builder;
         self
     }
 
     /// Prepares the kernel before each run: makes files, scripts faults. Calls add up.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn before(mut self, act: impl Fn(&SimHandle) + 'a) -> Self {
         self.before.push(Box::new(act));
         self
     }
 
     /// Checks the result of each run, when the runtime has ended: the contents of files, say. Calls add up.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     pub fn after(mut self, check: impl Fn(&SimHandle) + 'a) -> Self {
         self.after.push(Box::new(check));
         self
@@ -155,12 +187,42 @@ impl<'a> Test<'a> {
     /// Both runs must look the same to the kernel. If they do not, the program depends on something besides
     /// the seed: on real time, on the order of a hash map, on addresses, on threads. The failure shows the
     /// first difference.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::sim::{Cause, Test};
+    ///
+    /// // The runs of a seed differ: the body counts them.
+    /// let count = std::cell::Cell::new(0);
+    /// let test = Test::new().seeds(0..1).twice(1);
+    /// let failure = test.try_run(async |kernel| {
+    ///     count.set(count.get() + 1);
+    ///     let name = format!("file {}", count.get());
+    ///     kernel.create_file(&name, "text");
+    ///     sakia::fs::metadata(&name).await.map(drop)
+    /// });
+    /// assert!(matches!(failure.unwrap_err().cause, Cause::Diverged(_)));
+    /// ```
     pub fn twice(mut self, count: u64) -> Self {
         self.twice = count;
         self
     }
 
     /// Sets the most virtual time that a run may take. Default one hour.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::sim::{Cause, Test};
+    /// use sakia::time::sleep;
+    ///
+    /// let hour = Duration::from_secs(3600);
+    /// let test = Test::new().seeds(0..1).time_limit(hour);
+    /// assert!(test.try_run(async |_| sleep(hour / 2).await).is_ok());
+    /// let failure = test.try_run(async |_| sleep(hour * 2).await).unwrap_err();
+    /// assert!(matches!(failure.cause, Cause::TimeLimit(_)));
+    /// ```
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
@@ -168,6 +230,18 @@ impl<'a> Test<'a> {
 
     /// Lets tasks go on when the body is done; they end with the runtime. Without this call they fail the
     /// run, after a wait of at most one second of virtual time for tasks that are about to end.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::future::pending;
+    ///
+    /// use sakia::sim::{Cause, Test};
+    ///
+    /// let body = async |_| sakia::spawn(pending::<()>()).detach();
+    /// let failure = Test::new().seeds(0..1).try_run(body).unwrap_err();
+    /// assert!(matches!(failure.cause, Cause::Leaks(_)));
+    /// assert!(Test::new().seeds(0..1).allow_tasks().try_run(body).is_ok());
+    /// ```
     pub fn allow_tasks(mut self) -> Self {
         self.allows_tasks = true;
         self
@@ -185,6 +259,9 @@ impl<'a> Test<'a> {
     /// # Panics
     /// When a run fails, with a message that says how to repeat it; no further seeds are run. When
     /// `SAKIA_SIM_SEED` is neither a number nor a range of numbers.
+    ///
+    /// # Examples
+    /// See [`Test`](Test#examples).
     #[track_caller]
     pub fn run<F, R>(&self, body: F) -> Summary
     where
@@ -204,6 +281,18 @@ impl<'a> Test<'a> {
     ///
     /// # Panics
     /// When `SAKIA_SIM_SEED` is neither a number nor a range of numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::future::pending;
+    ///
+    /// use sakia::sim::{Cause, Test};
+    ///
+    /// let failure = Test::new().seeds(0..3).try_run(async |_| pending::<()>().await).unwrap_err();
+    /// assert_eq!(failure.seed, 0);
+    /// assert!(matches!(failure.cause, Cause::Deadlock(_)));
+    /// println!("{failure}"); // with the command that runs this seed alone
+    /// ```
     pub fn try_run<F, R>(&self, body: F) -> Result<Summary, Failure>
     where
         F: AsyncFn(SimHandle) -> R,
@@ -301,6 +390,22 @@ impl fmt::Debug for Test<'_> {
 }
 
 /// The counts of all runs of a test together.
+///
+/// # Examples
+/// ```
+/// use sakia::fs;
+/// use sakia::sim::{FaultKind, Test};
+///
+/// let summary = Test::new().seeds(0..5).masked_faults(1 << 14).run(async |kernel| {
+///     kernel.create_file("in", vec![7; 5000]);
+///     assert_eq!(fs::read("in").await?.len(), 5000);
+///     Ok::<_, fs::Error>(())
+/// });
+/// assert_eq!(summary.runs(), 5);
+/// // A test that is about a fault asserts that it came.
+/// let injected: u64 = FaultKind::ALL.iter().map(|&kind| summary.injected(kind)).sum();
+/// assert!(injected > 0);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     runs: u64,
@@ -310,11 +415,17 @@ pub struct Summary {
 
 impl Summary {
     /// Returns the number of seeds that were run; those that were run twice count once.
+    ///
+    /// # Examples
+    /// See [`Summary`](Summary#examples).
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
     /// Returns how often a fault of this kind took effect. A test of a fault asserts that it is not 0.
+    ///
+    /// # Examples
+    /// See [`Summary`](Summary#examples).
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.injected.get(&(kind as usize)).copied().unwrap_or(0)
     }

@@ -7,6 +7,18 @@ use std::time::Duration;
 use sakia_driver::Stage;
 
 /// Everything that waits in a runtime on the simulated kernel, at one moment.
+///
+/// # Examples
+/// ```
+/// use std::future::pending;
+///
+/// use sakia::sim::{Cause, Test};
+///
+/// let failure = Test::new().seeds(0..1).try_run(async |_| pending::<()>().await).unwrap_err();
+/// let Cause::Deadlock(waiters) = failure.cause else { panic!("{failure}") };
+/// assert_eq!(waiters.waiters.len(), 1);
+/// assert!(waiters.waiters[0].task.is_none() && waiters.waiters[0].waits.is_empty(), "the body");
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiters {
@@ -20,6 +32,9 @@ pub struct Waiters {
 }
 
 /// A future that the runtime runs, and the operations and timers that it waits for.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiter {

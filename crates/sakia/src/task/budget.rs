@@ -22,6 +22,9 @@ use rustix::process::{Resource as Rlimit, getrlimit};
 use sakia_driver::wake_all;
 
 /// A resource that a budget divides into shares.
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open files, sockets, and all other descriptors.
@@ -37,6 +40,15 @@ impl Resource {
 }
 
 /// The amount that a [`Budget`] has of each resource. `u64::MAX` is effectively no limit.
+///
+/// # Examples
+/// ```
+/// use sakia::{Budget, Limits, Resource};
+///
+/// let limits = Limits::new().descriptors(100).bytes(1 << 30);
+/// assert_eq!(limits.operations, u64::MAX);
+/// assert_eq!(Budget::new(limits).total(Resource::Bytes), 1 << 30);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -56,11 +68,23 @@ impl Default for Limits {
 
 impl Limits {
     /// Returns limits without a limit on any resource.
+    ///
+    /// # Examples
+    /// See [`Limits`](Limits#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the amounts that the process may still use, now: see [`Budget::from_limits`].
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{Budget, Limits};
+    ///
+    /// // As much as the process may have, but for the number of operations.
+    /// let budget = Budget::new(Limits::of_process().operations(256));
+    /// assert!(budget.total(sakia::Resource::Descriptors) > 0);
+    /// ```
     pub fn of_process() -> Self {
         Self {
             descriptors: free_descriptors(),
@@ -70,6 +94,9 @@ impl Limits {
     }
 
     /// Sets the number of descriptors.
+    ///
+    /// # Examples
+    /// See [`Limits`](Limits#examples).
     #[must_use]
     pub fn descriptors(self, descriptors: u64) -> Self {
         Self { descriptors, ..self }
@@ -191,6 +218,9 @@ impl PoolState {
 
 impl Budget {
     /// Returns a budget with these limits. Each resource has at least 1, so that work can go on one by one.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn new(limits: Limits) -> Self {
         let pools = Resource::ALL.map(|resource| Pool::new(limits.of(resource)));
         Self { pools: Arc::new(pools) }
@@ -204,6 +234,20 @@ impl Budget {
     /// - operations: no limit, since each thread's engine admits its own.
     ///
     /// Without `/proc` it assumes that half of the descriptors are open, and does not limit bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::{Budget, Resource};
+    ///
+    /// # sakia::block_on(async {
+    /// let budget = Budget::from_limits();
+    /// let permit = budget.acquire(Resource::Descriptors, 2).await;
+    /// assert_eq!(permit.amount(), 2);
+    /// let file = std::fs::File::open("/dev/null");
+    /// # assert!(file.is_ok());
+    /// drop((file, permit));
+    /// # });
+    /// ```
     pub fn from_limits() -> Self {
         Self::new(Limits::of_process())
     }
@@ -214,6 +258,9 @@ impl Budget {
     }
 
     /// Returns the amount that no permit holds at the moment.
+    ///
+    /// # Examples
+    /// See [`Permit::shrink_to`].
     pub fn available(&self, resource: Resource) -> u64 {
         self.pool(resource).lock().free
     }
@@ -231,6 +278,9 @@ impl Budget {
     /// work runs alone.
     ///
     /// The first poll takes a place in the line; dropping the future gives it up.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn acquire(&self, resource: Resource, amount: u64) -> Acquire {
         let amount = self.clamp(resource, amount);
         Acquire { budget: self.clone(), resource, amount, ticket: None }
@@ -238,6 +288,9 @@ impl Budget {
 
     /// Takes `amount` of a resource, limited as for [`acquire`](Self::acquire), if it is free and no request
     /// waits.
+    ///
+    /// # Examples
+    /// See [`Budget`](Budget#examples).
     pub fn try_acquire(&self, resource: Resource, amount: u64) -> Option<Permit> {
         let amount = self.clamp(resource, amount);
         let is_taken = self.pool(resource).lock().try_take(amount);
@@ -262,6 +315,9 @@ impl fmt::Debug for Budget {
 }
 
 /// Waits for a share of a [`Budget`]. From [`Budget::acquire`].
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire {
     budget: Budget,
@@ -329,6 +385,9 @@ impl fmt::Debug for Acquire {
 }
 
 /// A share of a [`Budget`], returned to it when dropped, on any thread.
+///
+/// # Examples
+/// See [`Budget`](Budget#examples).
 #[must_use = "dropping the permit gives its share back"]
 pub struct Permit {
     budget: Budget,
@@ -349,6 +408,7 @@ impl Permit {
 
     /// Returns all but `amount` to the budget, if it holds more.
     ///
+    /// # Examples
     /// ```
     /// use sakia::{Budget, Limits, Resource};
     ///

@@ -90,12 +90,16 @@ impl Drop for Node {
 
 impl CancellationToken {
     /// Returns a token without a parent.
+    ///
+    /// # Examples
+    /// See [`CancellationToken`](CancellationToken#examples).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns a token that is canceled with this one, and can also be canceled by itself.
     ///
+    /// # Examples
     /// ```
     /// let token = sakia::CancellationToken::new();
     /// let (one, other) = (token.child(), token.child());
@@ -118,6 +122,9 @@ impl CancellationToken {
     }
 
     /// Cancels this token and all below it, and wakes the tasks that wait for their cancellation.
+    ///
+    /// # Examples
+    /// See [`CancellationToken`](CancellationToken#examples).
     pub fn cancel(&self) {
         let mut lists = vec![self.node.cancel()];
         while let Some(children) = lists.pop() {
@@ -127,12 +134,18 @@ impl CancellationToken {
     }
 
     /// Returns whether the token was canceled.
+    ///
+    /// # Examples
+    /// See [`CancellationToken::child`].
     #[inline]
     pub fn is_canceled(&self) -> bool {
         self.node.is_canceled.load(Ordering::Acquire)
     }
 
     /// Waits until the token is canceled.
+    ///
+    /// # Examples
+    /// See [`CancellationToken`](CancellationToken#examples).
     pub async fn canceled(&self) {
         wait_until(&self.node.event, || self.is_canceled()).await;
     }
@@ -141,6 +154,7 @@ impl CancellationToken {
     /// `None`. A future that is ready when the token is canceled still gives its value; with a token canceled
     /// before, the future is not polled.
     ///
+    /// # Examples
     /// ```
     /// use std::future::pending;
     ///
@@ -166,6 +180,17 @@ impl CancellationToken {
     }
 
     /// Cancels the token when the guard is dropped, by a panic too.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::CancellationToken;
+    ///
+    /// let token = CancellationToken::new();
+    /// let guard = token.clone().drop_guard();
+    /// assert!(!token.is_canceled());
+    /// drop(guard);
+    /// assert!(token.is_canceled());
+    /// ```
     #[must_use = "dropping the guard cancels the token"]
     pub fn drop_guard(self) -> DropGuard {
         DropGuard { token: Some(self) }
@@ -180,6 +205,9 @@ impl fmt::Debug for CancellationToken {
 }
 
 /// Cancels a token when dropped. From [`CancellationToken::drop_guard`].
+///
+/// # Examples
+/// See [`CancellationToken::drop_guard`].
 #[derive(Debug)]
 pub struct DropGuard {
     /// `None` once disarmed.
@@ -188,6 +216,13 @@ pub struct DropGuard {
 
 impl DropGuard {
     /// Gives the token back without canceling it.
+    ///
+    /// # Examples
+    /// ```
+    /// let guard = sakia::CancellationToken::new().drop_guard();
+    /// let token = guard.disarm();
+    /// assert!(!token.is_canceled());
+    /// ```
     pub fn disarm(mut self) -> CancellationToken {
         self.token.take().expect("taken by this call only, which consumes the guard")
     }

@@ -118,6 +118,23 @@ where
 ///
 /// # Panics
 /// With a `limit` of 0.
+///
+/// # Examples
+/// ```
+/// # sakia::block_on(async {
+/// let (sender, receiver) = async_channel::unbounded();
+/// for text in ["1", "two", "3"] {
+///     sender.send(text).await.unwrap();
+/// }
+/// sender.close();
+/// let parsed = sakia::try_for_each_concurrent_from(
+///     2,
+///     async || receiver.recv().await.ok(),
+///     async |text: &str| text.parse::<u8>().map(|_| ()),
+/// );
+/// assert!(parsed.await.is_err());
+/// # });
+/// ```
 pub async fn try_for_each_concurrent_from<N, T, F, E>(
     limit: usize,
     mut next: N,

@@ -53,11 +53,25 @@ impl<T> Future for Member<T> {
 
 impl<T> JoinSet<T> {
     /// Returns an empty set.
+    ///
+    /// # Examples
+    /// See [`JoinSet`](JoinSet#examples).
     pub fn new() -> Self {
         Self { members: FuturesUnordered::new() }
     }
 
     /// Returns the number of tasks whose outcome was not taken yet.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let mut set = sakia::JoinSet::new();
+    /// set.spawn(async {});
+    /// assert_eq!(set.len(), 1);
+    /// assert!(set.join_next().await.is_some());
+    /// assert!(set.is_empty());
+    /// # });
+    /// ```
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -68,12 +82,31 @@ impl<T> JoinSet<T> {
     }
 
     /// Adds a task that was started elsewhere, such as with [`spawn_on`](crate::spawn_on).
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sakia::Runtime::builder().threads(2).build()?;
+    /// runtime.block_on(async {
+    ///     let mut set = sakia::JoinSet::new();
+    ///     for thread in 0..2 {
+    ///         set.insert(sakia::spawn_on(thread, move || async move { thread }));
+    ///     }
+    ///     let mut threads = vec![];
+    ///     while let Some(thread) = set.join_next().await {
+    ///         threads.push(thread.unwrap());
+    ///     }
+    ///     threads.sort();
+    ///     assert_eq!(threads, [0, 1]);
+    /// });
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn insert(&mut self, handle: JoinHandle<T>) {
         self.members.push(Member::Runs(handle));
     }
 
     /// Lets all tasks go on by themselves; the set is empty then.
     ///
+    /// # Examples
     /// ```
     /// let runtime = sakia::Runtime::new()?;
     /// runtime.block_on(async {
@@ -95,6 +128,9 @@ impl<T> JoinSet<T> {
     ///
     /// # Errors
     /// The task panicked or was aborted.
+    ///
+    /// # Examples
+    /// See [`JoinSet`](JoinSet#examples).
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         poll_fn(|cx| self.poll_join_next(cx)).await
     }
@@ -110,6 +146,9 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`JoinSet`](JoinSet#examples).
     #[track_caller]
     pub fn spawn<F>(&mut self, future: F)
     where
@@ -121,6 +160,7 @@ impl<T: 'static> JoinSet<T> {
     /// Aborts all tasks. They stay in the set: [`join_next`](Self::join_next) returns each, once its future
     /// is gone, as canceled, or with its value if it had ended before.
     ///
+    /// # Examples
     /// ```
     /// sakia::block_on(async {
     ///     let mut set = sakia::JoinSet::new();

@@ -48,6 +48,9 @@ macro_rules! task_local {
 }
 
 /// The name of a task-local value: see [`task_local!`](crate::task_local).
+///
+/// # Examples
+/// See [`task_local!`](crate::task_local!#examples).
 pub struct LocalKey<T: 'static> {
     slot: &'static ThreadKey<RefCell<Option<T>>>,
 }
@@ -62,6 +65,9 @@ impl<T: 'static> LocalKey<T> {
     ///
     /// # Panics
     /// The returned future, when polled within [`with`](Self::with) of the same key.
+    ///
+    /// # Examples
+    /// See [`task_local!`](crate::task_local!#examples).
     pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scoped<T, F> {
         Scoped { key: self, value: Some(value), future: Some(future) }
     }
@@ -70,6 +76,9 @@ impl<T: 'static> LocalKey<T> {
     ///
     /// # Panics
     /// Outside of a [`scope`](Self::scope).
+    ///
+    /// # Examples
+    /// See [`task_local!`](crate::task_local!#examples).
     pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
         self.try_with(f).expect("a task-local value is used outside of its scope")
     }
@@ -78,6 +87,9 @@ impl<T: 'static> LocalKey<T> {
     ///
     /// # Errors
     /// Outside of a [`scope`](Self::scope).
+    ///
+    /// # Examples
+    /// See [`task_local!`](crate::task_local!#examples).
     pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, AccessError> {
         let call = |slot: &RefCell<Option<T>>| slot.borrow().as_ref().map(f);
         self.slot.try_with(call).ok().flatten().ok_or(AccessError(()))
@@ -87,6 +99,18 @@ impl<T: 'static> LocalKey<T> {
     ///
     /// # Panics
     /// Outside of a [`scope`](Self::scope).
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// sakia::task_local! {
+    ///     static USER: String;
+    /// }
+    ///
+    /// let greeting = async { format!("hello, {}", USER.cloned()) };
+    /// assert_eq!(USER.scope("root".to_owned(), greeting).await, "hello, root");
+    /// # });
+    /// ```
     #[must_use]
     pub fn cloned(&'static self) -> T
     where
@@ -133,6 +157,9 @@ impl<T> fmt::Debug for LocalKey<T> {
 
 pin_project! {
     /// A future with a task-local value. From [`LocalKey::scope`].
+    ///
+    /// # Examples
+    /// See [`task_local!`](crate::task_local!#examples).
     #[must_use = "futures do nothing unless awaited"]
     pub struct Scoped<T: 'static, F> {
         key: &'static LocalKey<T>,
@@ -169,6 +196,9 @@ impl<T, F> fmt::Debug for Scoped<T, F> {
 }
 
 /// The error of [`LocalKey::try_with`]: the code does not run within a scope of the key.
+///
+/// # Examples
+/// See [`task_local!`](crate::task_local!#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessError(());
 

@@ -86,6 +86,9 @@ where
 }
 
 /// Starts children of a [`scope`]. Clones are the same scope.
+///
+/// # Examples
+/// See [`scope()`](scope()#examples).
 #[derive(Clone)]
 pub struct Scope<'env> {
     shared: Rc<RefCell<Shared<'env>>>,
@@ -115,6 +118,9 @@ impl<'env> Scope<'env> {
     ///
     /// # Panics
     /// When the scope has ended: a clone of it was kept for longer.
+    ///
+    /// # Examples
+    /// See [`scope()`](scope()#examples).
     pub fn spawn<F>(&self, future: F) -> ScopedHandle<F::Output>
     where
         F: Future + 'env,
@@ -184,12 +190,29 @@ impl Drop for Ending<'_, '_> {
 ///
 /// It pends for ever if the child was dropped before it had a value. That happens only with the child's
 /// scope: so only to handles kept for longer than the scope, and to siblings that are about to be dropped.
+///
+/// # Examples
+/// See [`scope()`](scope()#examples).
 pub struct ScopedHandle<T> {
     cell: Rc<RefCell<Cell<T>>>,
 }
 
 impl<T> ScopedHandle<T> {
     /// Returns whether the child has left its value.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// sakia::scope(async |s| {
+    ///     let child = s.spawn(async { 7 });
+    ///     assert!(!child.is_finished());
+    ///     sakia::yield_now().await;
+    ///     assert!(child.is_finished());
+    ///     assert_eq!(child.await, 7);
+    /// })
+    /// .await;
+    /// # });
+    /// ```
     pub fn is_finished(&self) -> bool {
         self.cell.borrow().value.is_some()
     }

@@ -13,6 +13,7 @@ use crate::random;
 ///
 /// Each future is dropped as soon as it has ended.
 ///
+/// # Examples
 /// ```
 /// sakia::block_on(async {
 ///     let (number, text) = sakia::join!(async { 1 }, async { "one" });
@@ -28,6 +29,7 @@ macro_rules! join {
 
 /// Waits for all of up to eight futures of `Result`s, or for the first error; then the others are dropped.
 ///
+/// # Examples
 /// ```
 /// sakia::block_on(async {
 ///     let both = sakia::try_join!(async { Ok::<_, String>(1) }, async { Ok(2) });
@@ -49,6 +51,7 @@ macro_rules! try_join {
 /// must match any value. If several futures are ready, one is chosen at random, so that none starves in a
 /// loop. In the body `await`, `?`, `break` and `return` mean what they mean around the macro.
 ///
+/// # Examples
 /// ```
 /// use std::future::pending;
 ///

@@ -95,6 +95,9 @@ where
 }
 
 /// Starts the children of a [`spawned_scope`]. Clones are the same scope.
+///
+/// # Examples
+/// See [`spawned_scope()`](spawned_scope()#examples).
 pub struct TaskScope<E> {
     shared: Rc<RefCell<Shared<E>>>,
 }
@@ -127,6 +130,9 @@ impl<E: 'static> TaskScope<E> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`spawned_scope()`](spawned_scope()#examples).
     #[track_caller]
     pub fn spawn<F, T>(&self, future: F) -> ScopedHandle<T>
     where
@@ -148,6 +154,19 @@ impl<E: 'static> TaskScope<E> {
     }
 
     /// Returns the number of children that have not ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let scope = sakia::spawned_scope(async |s| {
+    ///     let child = s.spawn(async { std::io::Result::Ok(7) });
+    ///     assert_eq!(s.live_children(), 1);
+    ///     assert_eq!(child.await, 7);
+    ///     Ok(())
+    /// });
+    /// assert!(scope.await.is_ok());
+    /// # });
+    /// ```
     pub fn live_children(&self) -> usize {
         self.shared.borrow().children.len()
     }
@@ -196,6 +215,9 @@ impl<E: 'static> Drop for Ending<'_, E> {
 }
 
 /// The reason why a [`spawned_scope`] failed: the first error or panic in it.
+///
+/// # Examples
+/// See [`spawned_scope()`](spawned_scope()#examples).
 pub struct ScopeError<E> {
     /// `Err` is a panic, or a cancellation when the runtime ended.
     error: Result<E, JoinError>,
@@ -207,6 +229,19 @@ impl<E> ScopeError<E> {
     }
 
     /// Returns whether a child panicked.
+    ///
+    /// # Examples
+    /// ```
+    /// # sakia::block_on(async {
+    /// let failing = sakia::spawned_scope(async |s| {
+    ///     s.spawn(async { Vec::<Result<(), String>>::new().remove(0) });
+    ///     Ok(())
+    /// });
+    /// let error = failing.await.unwrap_err();
+    /// assert!(error.is_panic());
+    /// assert!(error.into_error().unwrap_err().is_panic());
+    /// # });
+    /// ```
     pub fn is_panic(&self) -> bool {
         self.error.as_ref().is_err_and(JoinError::is_panic)
     }
@@ -215,6 +250,9 @@ impl<E> ScopeError<E> {
     ///
     /// # Errors
     /// A child panicked.
+    ///
+    /// # Examples
+    /// See [`spawned_scope()`](spawned_scope()#examples).
     pub fn into_error(self) -> Result<E, JoinError> {
         self.error
     }

@@ -9,6 +9,24 @@ use crate::executor::current;
 ///
 /// Runtimes with a real clock share it, on all their threads. Each virtual clock begins at zero and is
 /// separate: comparing instants of different virtual clocks has no meaning.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{Instant, sleep};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let begin = Instant::now();
+///     let deadline = begin + Duration::from_secs(10);
+///     sleep(Duration::from_secs(4)).await;
+///     assert_eq!(begin.elapsed(), Duration::from_secs(4));
+///     assert_eq!(deadline - Instant::now(), Duration::from_secs(6));
+///     assert_eq!(begin.checked_duration_since(deadline), None);
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     /// The time since the clock's zero.
@@ -20,6 +38,9 @@ pub struct Instant {
 ///
 /// # Panics
 /// Outside of a runtime.
+///
+/// # Examples
+/// See [`Instant`](Instant#examples).
 pub fn now() -> Instant {
     Instant::now()
 }
@@ -37,26 +58,53 @@ impl Instant {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn elapsed(&self) -> Duration {
         Self::now().duration_since(*self)
     }
 
     /// Returns the time since `earlier`; zero if that is later.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn duration_since(&self, earlier: Self) -> Duration {
         self.since.saturating_sub(earlier.since)
     }
 
     /// Returns the time since `earlier`, unless that is later.
+    ///
+    /// # Examples
+    /// See [`Instant`](Instant#examples).
     pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
         self.since.checked_sub(earlier.since)
     }
 
     /// Returns the instant `duration` later, unless that is out of the clock's range.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::time::now;
+    ///
+    /// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+    /// runtime.block_on(async {
+    ///     let second = Duration::from_secs(1);
+    ///     assert!(now().checked_sub(second).is_none(), "a virtual clock begins at zero");
+    ///     assert!((now() + second).checked_add(Duration::MAX).is_none());
+    /// });
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn checked_add(&self, duration: Duration) -> Option<Self> {
         self.since.checked_add(duration).map(|since| Self { since })
     }
 
     /// Returns the instant `duration` earlier, unless that is out of the clock's range.
+    ///
+    /// # Examples
+    /// See [`Instant::checked_add`].
     pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
         self.since.checked_sub(duration).map(|since| Self { since })
     }

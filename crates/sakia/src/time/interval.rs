@@ -35,12 +35,49 @@ pub fn interval(period: Duration) -> Interval {
 ///
 /// # Panics
 /// When `period` is zero.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{interval_at, now};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let (begin, second) = (now(), Duration::from_secs(1));
+///     let mut ticks = interval_at(begin + second, second);
+///     assert_eq!(ticks.tick().await, begin + second);
+///     assert_eq!(ticks.tick().await, begin + 2 * second);
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 pub fn interval_at(start: Instant, period: Duration) -> Interval {
     assert!(!period.is_zero(), "an interval needs a period");
     Interval { sleep: sleep_until(start), period, missed: MissedTicks::default() }
 }
 
 /// The behavior of an [`Interval`] when a tick is taken so late that the next one is due already.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{MissedTicks, interval, now, sleep};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let begin = now();
+///     let second = Duration::from_secs(1);
+///     let mut ticks = interval(second);
+///     ticks.set_missed_ticks(MissedTicks::Skip);
+///     ticks.tick().await;
+///     sleep(second * 7 / 2).await;
+///     // The ticks at 2 and 3 seconds are left out.
+///     assert_eq!(ticks.tick().await, begin + second);
+///     assert_eq!(ticks.tick().await, begin + 4 * second);
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTicks {
     /// The missed ticks come at once, until it has caught up.
@@ -53,6 +90,9 @@ pub enum MissedTicks {
 }
 
 /// Ticks at regular intervals. From [`interval`] and [`interval_at`].
+///
+/// # Examples
+/// See [`interval()`](interval()#examples).
 #[derive(Debug)]
 pub struct Interval {
     /// Waits for the next tick.
@@ -65,6 +105,9 @@ impl Interval {
     /// Waits for the next tick, and returns the time at which it was due.
     ///
     /// Dropping the future loses no tick: the next call returns it.
+    ///
+    /// # Examples
+    /// See [`interval()`](interval()#examples).
     pub async fn tick(&mut self) -> Instant {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
@@ -92,6 +135,9 @@ impl Interval {
     }
 
     /// Returns the time from one tick to the next.
+    ///
+    /// # Examples
+    /// See [`interval()`](interval()#examples).
     pub fn period(&self) -> Duration {
         self.period
     }
@@ -100,16 +146,40 @@ impl Interval {
     ///
     /// # Panics
     /// Outside of a runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::time::{interval, now, sleep};
+    ///
+    /// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+    /// runtime.block_on(async {
+    ///     let begin = now();
+    ///     let mut ticks = interval(Duration::from_secs(10));
+    ///     ticks.tick().await;
+    ///     sleep(Duration::from_secs(7)).await;
+    ///     ticks.reset();
+    ///     assert_eq!(ticks.tick().await - begin, Duration::from_secs(17));
+    /// });
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn reset(&mut self) {
         self.sleep.reset(Instant::now().saturating_add(self.period));
     }
 
     /// Returns the behavior for missed ticks.
+    ///
+    /// # Examples
+    /// See [`MissedTicks`](MissedTicks#examples).
     pub fn missed_ticks(&self) -> MissedTicks {
         self.missed
     }
 
     /// Sets the behavior for missed ticks; without this call [`MissedTicks::Burst`].
+    ///
+    /// # Examples
+    /// See [`MissedTicks`](MissedTicks#examples).
     pub fn set_missed_ticks(&mut self, missed: MissedTicks) {
         self.missed = missed;
     }

@@ -36,6 +36,21 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// Waits until `deadline`.
 ///
 /// The future panics when polled outside of a runtime.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{now, sleep_until};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let deadline = now() + Duration::from_secs(60);
+///     sleep_until(deadline).await;
+///     assert_eq!(now(), deadline);
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, is_over: false, timer: None }
 }
@@ -46,6 +61,25 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// in which they were first polled. Dropping it cancels the timer.
 ///
 /// It belongs to the runtime thread on which it is polled, and panics when polled outside of one.
+///
+/// # Examples
+/// A watchdog, put off by work:
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{now, sleep};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let begin = now();
+///     let mut watchdog = std::pin::pin!(sleep(Duration::from_secs(5)));
+///     watchdog.as_mut().reset(begin + Duration::from_secs(8));
+///     watchdog.as_mut().await;
+///     assert_eq!(begin.elapsed(), Duration::from_secs(8));
+///     assert!(watchdog.is_elapsed());
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
@@ -69,17 +103,35 @@ impl Drop for Timer {
 
 impl Sleep {
     /// Returns the deadline.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::time::{now, sleep};
+    ///
+    /// # sakia::block_on(async {
+    /// let minute = Duration::from_secs(60);
+    /// assert!(sleep(minute).deadline() <= now() + minute);
+    /// # });
+    /// ```
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
     /// Returns whether it has resolved.
+    ///
+    /// # Examples
+    /// See [`Sleep`](Sleep#examples).
     pub fn is_elapsed(&self) -> bool {
         self.is_over
     }
 
     /// Sets another deadline, also after it has resolved. A task that already waits for it is woken at the
     /// new deadline, not at the old one.
+    ///
+    /// # Examples
+    /// See [`Sleep`](Sleep#examples).
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.is_over = false;

@@ -37,12 +37,31 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 
 /// Limits a future to `deadline`, as [`timeout`] does. The result panics when it has to wait outside of a
 /// runtime.
+///
+/// # Examples
+/// One deadline for several steps:
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia::time::{now, sleep, timeout_at};
+///
+/// let runtime = sakia::Runtime::builder().virtual_time(true).build()?;
+/// runtime.block_on(async {
+///     let deadline = now() + Duration::from_secs(10);
+///     assert!(timeout_at(deadline, sleep(Duration::from_secs(7))).await.is_ok());
+///     assert!(timeout_at(deadline, sleep(Duration::from_secs(7))).await.is_err());
+/// });
+/// # std::io::Result::Ok(())
+/// ```
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
     Timeout { future: future.into_future(), sleep: sleep_until(deadline) }
 }
 
 pin_project! {
     /// A future and its deadline. From [`timeout`] and [`timeout_at`].
+    ///
+    /// # Examples
+    /// See [`timeout()`](timeout()#examples).
     #[derive(Debug)]
     #[must_use = "a future does nothing unless awaited"]
     pub struct Timeout<F> {
@@ -54,6 +73,18 @@ pin_project! {
 
 impl<F> Timeout<F> {
     /// Returns the future, without its deadline.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia::time::timeout;
+    ///
+    /// # sakia::block_on(async {
+    /// let limited = timeout(Duration::from_secs(60), async { 7 });
+    /// assert_eq!(limited.into_inner().await, 7);
+    /// # });
+    /// ```
     pub fn into_inner(self) -> F {
         self.future
     }
@@ -72,6 +103,22 @@ impl<F: Future> Future for Timeout<F> {
 }
 
 /// The error of a timeout: the time was up before the future was done.
+///
+/// # Examples
+/// `?` makes an [`io::Error`] of it:
+/// ```
+/// use std::{future::pending, io, time::Duration};
+///
+/// use sakia::time::timeout;
+///
+/// # sakia::block_on(async {
+/// let wait = async {
+///     timeout(Duration::from_millis(1), pending::<()>()).await?;
+///     io::Result::Ok(())
+/// };
+/// assert_eq!(wait.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed {
     _private: (),

@@ -33,6 +33,43 @@ impl Handle {
     /// - `EINVAL`: the socket does not listen. `EOPNOTSUPP`: it takes no connections.
     /// - `ECANCELED`: canceled before a connection came. Otherwise as `accept(2)`.
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::net::SocketAddr;
+    ///
+    /// use sakia_driver::{Domain, SocketType};
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let listener = run(&driver, driver.socket(Domain::INET, SocketType::STREAM, 0))??;
+    /// let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    /// run(&driver, driver.bind(&listener, &any.into()))??;
+    /// run(&driver, driver.listen(&listener, 16))??;
+    ///
+    /// let client = run(&driver, driver.socket(Domain::INET, SocketType::STREAM, 0))??;
+    /// run(&driver, driver.connect(&client, &driver.local_address(&listener)?))??;
+    /// let (server, peer) = run(&driver, driver.accept(&listener))??;
+    /// assert_eq!(peer, driver.local_address(&client)?);
+    ///
+    /// run(&driver, driver.send(&client, "hello", 0))?.0?;
+    /// let (result, buf) = run(&driver, driver.recv(&server, vec![0; 100], 0))?;
+    /// assert_eq!(&buf[..result?], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_accept(3)`.
     #[doc(alias = "accept4")]

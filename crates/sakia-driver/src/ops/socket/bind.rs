@@ -34,6 +34,9 @@ impl Handle {
     /// - `EADDRNOTAVAIL`: the address is not this machine's. `EINVAL`: the socket has an address.
     /// - `EACCES`: the port is not permitted. Otherwise as `bind(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::accept`].
+    ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_bind(3)`.
     pub fn bind(&self, fd: &Fd, address: &SocketAddress) -> Op<Bind> {
@@ -46,6 +49,9 @@ impl Handle {
     /// # Errors
     /// - `EADDRINUSE`: another socket listens there. `EOPNOTSUPP`: the socket takes no connections.
     /// - `EDESTADDRREQ`, `EINVAL`: the socket has no address, or is connected. Otherwise as `listen(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 6.11; a plain call, on a thread of a lane, before. Source: `io_uring_prep_listen(3)`.

@@ -26,6 +26,9 @@ impl Handle {
     /// - `EADDRNOTAVAIL`: no port left. `EISCONN`: the socket is connected.
     /// - `ECANCELED`: canceled before it was connected. Otherwise as `connect(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::accept`].
+    ///
     /// # Kernel
     /// 5.5. Source: `io_uring_prep_connect(3)`.
     pub fn connect(&self, fd: &Fd, address: &SocketAddress) -> Op<Connect> {

@@ -174,6 +174,7 @@ pub struct PacketInfo {
 
 /// Control messages to be sent, see [`Handle::send_message`](crate::Handle::send_message).
 ///
+/// # Examples
 /// ```
 /// use sakia_driver::ControlMessages;
 ///
@@ -199,6 +200,9 @@ impl ControlMessages {
     /// Adds a descriptor, of which the receiver gets a copy if the sockets are within the machine; network
     /// sockets ignore it. It stays open until the message has been sent. A message carries at most 253
     /// descriptors.
+    ///
+    /// # Examples
+    /// See [`Handle::send_message`](crate::Handle::send_message).
     #[doc(alias = "SCM_RIGHTS")]
     pub fn descriptor(mut self, fd: &Fd) -> Self {
         fd.share_mode();
@@ -207,6 +211,9 @@ impl ControlMessages {
     }
 
     /// Sets the traffic class of IPv4 packets, whose two lowest bits are the ECN field.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     #[doc(alias = "IP_TOS")]
     pub fn ip_tos(self, class: u8) -> Self {
         self.with(SOL_IP, IP_TOS, &[class])
@@ -250,6 +257,9 @@ impl ControlMessages {
 
     /// Makes the kernel split the message into datagrams of this size, the last of which may be shorter.
     /// Since Linux 4.18.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     #[doc(alias = "UDP_SEGMENT")]
     pub fn segment_bytes(self, bytes: u16) -> Self {
         self.with(SOL_UDP, UDP_SEGMENT, &bytes.to_ne_bytes())
@@ -261,6 +271,9 @@ impl ControlMessages {
     /// `EINVAL`: not known as a message of plain values. The known ones are the levels `SOL_IP`, `SOL_IPV6`,
     /// `SOL_UDP`, `SOL_SCTP` and `SOL_TLS`, and of `SOL_SOCKET` the types `SCM_CREDENTIALS`, `SCM_TXTIME`,
     /// `SO_MARK`, `SO_PRIORITY` and `SO_TIMESTAMPING`.
+    ///
+    /// # Examples
+    /// See [`ControlMessages`](ControlMessages#examples).
     pub fn plain(self, level: u32, kind: u32, bytes: &[u8]) -> io::Result<Self> {
         if !(ControlMessage { level, kind, bytes }).is_plain() {
             return Err(Errno::INVAL.into());
@@ -293,6 +306,9 @@ impl ControlMessages {
 /// Control messages that were received, see [`Handle::recv_message`](crate::Handle::recv_message).
 ///
 /// Dropping it closes the descriptors that were not taken out.
+///
+/// # Examples
+/// See [`Handle::send_message`](crate::Handle::send_message).
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ReceivedControl {

@@ -35,6 +35,9 @@ impl Handle {
     /// - `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left.
     /// - `EAFNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL`: no such sockets here. Otherwise as `socket(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::accept`].
+    ///
     /// # Kernel
     /// 5.19. Source: `io_uring_prep_socket(3)`.
     pub fn socket(&self, domain: Domain, kind: SocketType, protocol: u32) -> Op<Socket> {

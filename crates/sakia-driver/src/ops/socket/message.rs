@@ -99,6 +99,42 @@ impl Handle {
     /// - `ECONNREFUSED`, `ENOENT`: there is no receiver, as far as the machine knows.
     /// - `ENETUNREACH`, `EHOSTUNREACH`: no route. Otherwise as [`send`](Handle::send).
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use std::net::SocketAddr;
+    ///
+    /// use sakia_driver::{Domain, SocketType};
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let socket = || run(&driver, driver.socket(Domain::INET, SocketType::DATAGRAM, 0))?;
+    /// let (one, other) = (socket()?, socket()?);
+    /// let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    /// for socket in [&one, &other] {
+    ///     run(&driver, driver.bind(socket, &any.into()))??;
+    /// }
+    /// let to = driver.local_address(&other)?;
+    /// run(&driver, driver.send_to(&one, "hello", &to, 0))?.0?;
+    /// let (result, buf) = run(&driver, driver.recv_from(&other, vec![0; 1500], 0))?;
+    /// let received = result?;
+    /// assert_eq!(&buf[..received.len], b"hello");
+    /// assert_eq!(received.from, driver.local_address(&one)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
     #[doc(alias = "sendmsg")]
@@ -120,6 +156,9 @@ impl Handle {
     ///
     /// # Errors
     /// As [`recv`](Handle::recv).
+    ///
+    /// # Examples
+    /// See [`Handle::send_to`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.
@@ -145,6 +184,38 @@ impl Handle {
     ///
     /// # Panics
     /// When a descriptor belongs to another driver.
+    ///
+    /// # Examples
+    /// A descriptor to another process, here to ourselves:
+    /// ```
+    /// use sakia_driver::{ControlMessage, ControlMessages, SocketAddress, SocketType};
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// let control = ControlMessages::new().descriptor(&file);
+    /// let peer = SocketAddress::UNNAMED;
+    /// run(&driver, driver.send_message(&near, "a file", &peer, control, 0))?.0?;
+    /// let room = ControlMessage::space(4);
+    /// let (result, _) = run(&driver, driver.recv_message(&far, vec![0; 100], room, 0))?;
+    /// let (_, control) = result?;
+    /// let (result, buf) = run(&driver, driver.read(&control.descriptors[0], vec![0; 9], 0))?;
+    /// assert_eq!((result?, &buf[..]), (9, &b"[package]"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 5.3. A ring takes control messages since 5.10 on sockets of the internet and since 5.12 on others;
@@ -173,6 +244,9 @@ impl Handle {
     /// # Errors
     /// As [`recv`](Handle::recv). Descriptors that do not fit are no error, see
     /// [`is_truncated`](ReceivedControl::is_truncated).
+    ///
+    /// # Examples
+    /// See [`Handle::send_message`].
     ///
     /// # Kernel
     /// 5.3. A ring takes room for control messages since 5.10 on sockets of the internet and since 5.12 on

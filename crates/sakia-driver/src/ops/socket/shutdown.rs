@@ -23,6 +23,9 @@ impl Handle {
     /// # Errors
     /// - `ENOTCONN`: the socket is not connected. `ENOTSOCK`: not a socket. Otherwise as `shutdown(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::socket_pair`].
+    ///
     /// # Kernel
     /// 5.11. Source: `io_uring_prep_shutdown(3)`.
     #[doc(alias = "shutdown")]

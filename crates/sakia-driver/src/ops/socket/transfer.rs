@@ -52,6 +52,9 @@ impl Handle {
     /// - `ENOTCONN`: not connected. `ENOTSOCK`: not a socket.
     /// - `ECANCELED`: canceled before any byte arrived. Otherwise as `recv(2)`.
     ///
+    /// # Examples
+    /// See [`Handle::accept`].
+    ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_recv(3)`.
     pub fn recv<T: IoBufMut>(&self, fd: &Fd, buf: T, flags: u32) -> Op<SocketRecv<T>> {
@@ -73,6 +76,9 @@ impl Handle {
     /// - `EAGAIN`: with `MSG_DONTWAIT` it would have blocked. `EMSGSIZE`: too long for a datagram.
     /// - `ENOTCONN`, `EDESTADDRREQ`: not connected. `ENOTSOCK`: not a socket. `EINVAL`: other flags.
     /// - `ECANCELED`: canceled before anything was sent. Otherwise as `send(2)`.
+    ///
+    /// # Examples
+    /// See [`Handle::accept`].
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.

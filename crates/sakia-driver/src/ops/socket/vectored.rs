@@ -48,6 +48,33 @@ impl Handle {
     /// # Errors
     /// As [`send`](Handle::send).
     ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::SocketType;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// let (near, far) = driver.socket_pair(SocketType::STREAM)?;
+    /// assert_eq!(run(&driver, driver.send_vectored(&near, vec!["head, ", "body"], 0))?.0?, 10);
+    /// let bufs = vec![vec![0; 4], vec![0; 100]];
+    /// let (result, bufs) = run(&driver, driver.recv_vectored(&far, bufs, 0))?;
+    /// assert_eq!((result?, &bufs[0][..], &bufs[1][..6]), (10, &b"head"[..], &b", body"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_sendmsg(3)`.
     #[doc(alias = "sendmsg")]
@@ -65,6 +92,9 @@ impl Handle {
     ///
     /// # Errors
     /// - `EINVAL`: none of these buffers has room. Otherwise as [`recv`](Handle::recv).
+    ///
+    /// # Examples
+    /// See [`Handle::send_vectored`].
     ///
     /// # Kernel
     /// 5.3. Source: `io_uring_prep_recvmsg(3)`.

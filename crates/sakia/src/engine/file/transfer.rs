@@ -127,6 +127,19 @@ impl Engine {
     ///
     /// # Errors
     /// As [`File::read_at`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use sakia::Engine;
+    ///
+    /// let program = Arc::new(std::fs::File::open(std::env::current_exe()?)?);
+    /// let engine = Engine::new()?;
+    /// let (result, bytes) = sakia::block_on(engine.read_shared(&program, vec![0; 3], 1));
+    /// assert_eq!((result?, &bytes[..]), (3, &b"ELF"[..]));
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn read_shared<T: IoBufMut + Send>(
         &self,
         file: &Arc<std::fs::File>,
