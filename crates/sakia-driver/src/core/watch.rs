@@ -27,6 +27,9 @@ use crate::policy::Lane;
 use crate::slab::{SlotRef, flag};
 
 /// After which time a driver that is [watched](crate::Driver::watch) reports an operation; `None` for never.
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchLimits {

@@ -44,6 +44,9 @@ pub struct Waiter {
 }
 
 /// A task that has not ended.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskFacts {
@@ -55,6 +58,9 @@ pub struct TaskFacts {
 
 /// Something that a task waits for. It may wait for several at once, the children of its scopes
 /// included.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
@@ -65,6 +71,9 @@ pub enum Wait {
 }
 
 /// An operation that has not ended.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingOperation {
