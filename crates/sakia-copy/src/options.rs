@@ -32,6 +32,9 @@ pub enum Existing {
 }
 
 /// The symbolic links to follow.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
     /// None: links are copied as links.
@@ -52,6 +55,9 @@ impl Follow {
 }
 
 /// The treatment of holes.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sparse {
     /// Holes of the source become holes.
@@ -64,6 +70,9 @@ pub enum Sparse {
 }
 
 /// The sharing of blocks between a file and its copy.
+///
+/// # Examples
+/// See [`Options`](Options#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
     /// If the file system supports it.

@@ -345,6 +345,9 @@ pub unsafe trait Backend: Any {
 }
 
 /// Wakes the thread of a backend.
+///
+/// # Examples
+/// See [`Driver::remote_wake`](crate::Driver::remote_wake).
 pub trait RemoteWake: Send + Sync {
     /// Wakes the thread from its sleep, or keeps it from falling asleep the next time. Any thread may call
     /// it.
@@ -352,6 +355,9 @@ pub trait RemoteWake: Send + Sync {
 }
 
 /// The kind of file that a descriptor refers to, as far as operations on it differ.
+///
+/// # Examples
+/// See [`Fd::kind`](crate::Fd::kind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file, a directory or a block device: operations end by themselves.

@@ -607,6 +607,17 @@ impl Fd {
     ///
     /// # Panics
     /// On the simulated kernel, whose descriptors mean nothing to the process.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let (near, _far) = std::os::unix::net::UnixStream::pair()?;
+    /// let socket = driver.adopt(near.into());
+    /// assert!(rustix::net::sockopt::socket_send_buffer_size(socket.peek())? > 0);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn peek(&self) -> BorrowedFd<'_> {
         self.assert_is_of_this_process();
         // SAFETY: an open descriptor of this process: it is not closed while there is a clone, such as the

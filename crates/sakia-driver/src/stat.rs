@@ -1,6 +1,9 @@
 //! The result of `statx(2)`, in the kernel's form.
 
 /// A point in time, as `struct statx_timestamp`.
+///
+/// # Examples
+/// See [`SetTime`](crate::SetTime#examples).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct StatxTime {
@@ -20,6 +23,9 @@ impl StatxTime {
 
 /// The kernel's facts about a file: field by field `struct statx`. The bits of `mask` tell which fields are
 /// filled; see `statx(2)`.
+///
+/// # Examples
+/// See [`Handle::statx`](crate::Handle::statx).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]

@@ -90,6 +90,20 @@ const _: () = {
 };
 
 /// Limits of the number of kernel worker threads for the calling thread's operations.
+///
+/// # Examples
+/// ```
+/// use sakia_ring::{IowqMaxWorkers, Ring};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut ring = Ring::builder().build()?;
+/// ring.set_iowq_max_workers(IowqMaxWorkers { bounded: 4, unbounded: 0 })?;
+/// // With zeros it only asks.
+/// let limits = ring.set_iowq_max_workers(IowqMaxWorkers::default())?;
+/// assert!(limits.bounded == 4 && limits.unbounded > 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IowqMaxWorkers {
     /// For operations on files and block devices, which end by themselves. 0 in a request: leave it.
@@ -164,6 +178,9 @@ impl<H: Host> Ring<H> {
     ///
     /// # Errors
     /// `EACCES`: the ring is restricted and does not allow it.
+    ///
+    /// # Examples
+    /// See [`IowqMaxWorkers`](IowqMaxWorkers#examples).
     ///
     /// # Kernel
     /// 5.15. Source: `io_uring_register(2)`, `IORING_REGISTER_IOWQ_MAX_WORKERS`.

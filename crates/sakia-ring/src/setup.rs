@@ -406,6 +406,9 @@ pub struct SetupReport {
 }
 
 /// One step down from the best configuration.
+///
+/// # Examples
+/// See [`SetupReport`](SetupReport#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupStep {
     /// The difference from then on.

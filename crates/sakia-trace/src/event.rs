@@ -115,6 +115,9 @@ impl Queued {
 }
 
 /// An event with its time.
+///
+/// # Examples
+/// See [`record`](crate::record#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Nanoseconds since the recording began, 48 bits.

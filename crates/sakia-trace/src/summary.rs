@@ -55,6 +55,9 @@ pub struct Summary {
 }
 
 /// The operations of one kind. Times are medians in nanoseconds.
+///
+/// # Examples
+/// See [`Summary`](Summary#examples).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct KindSummary {
@@ -83,6 +86,9 @@ pub struct KindSummary {
 }
 
 /// A thread.
+///
+/// # Examples
+/// See [`Summary`](Summary#examples).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ThreadSummary {
@@ -99,6 +105,9 @@ pub struct ThreadSummary {
 }
 
 /// A stretch between two turns of a driver.
+///
+/// # Examples
+/// See [`Summary`](Summary#examples).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LongTurn {

@@ -141,6 +141,9 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Handle::peer_address`].
+    ///
+    /// # Examples
+    /// See [`Handle::accept`](crate::Handle::accept).
     pub fn peer_address(&self) -> io::Result<SocketAddress> {
         self.driver().peer_address(self.fd())
     }

@@ -28,6 +28,9 @@ use crate::slab::{SlotRef, flag};
 
 /// The times after which a driver that is [watched](crate::Driver::watch) reports an operation; `None` for
 /// never.
+///
+/// # Examples
+/// See [`Driver::watch`](crate::Driver::watch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchLimits {

@@ -89,6 +89,18 @@ use crate::queue::Queue;
 use crate::sys;
 
 /// Options of an [`Epoll`].
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use sakia_driver::{Driver, Epoll, EpollOptions, Lane};
+///
+/// let options = EpollOptions::new().threads_max(Lane::Bounded, 2).idle_time(Duration::from_secs(1));
+/// let driver = Driver::new(Epoll::with_options(options)?);
+/// assert_eq!(driver.in_flight(), 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub struct EpollOptions {
     sq_entries: u32,
@@ -200,6 +212,9 @@ impl Epoll {
     /// # Errors
     /// As [`new`](Epoll::new). `EINVAL`: a submission queue without entries or larger than the completion
     /// queue, or a lane without threads.
+    ///
+    /// # Examples
+    /// See [`EpollOptions`](EpollOptions#examples).
     pub fn with_options(options: EpollOptions) -> io::Result<Self> {
         let EpollOptions { sq_entries, cq_entries, limits, ways } = options;
         if sq_entries == 0 || cq_entries < sq_entries || limits.threads_max.contains(&0) {
@@ -225,6 +240,9 @@ impl Epoll {
     }
 
     /// Returns the state and the totals of a lane. All zero in a forked child.
+    ///
+    /// # Examples
+    /// See [`Epoll`](Epoll#examples).
     pub fn statistics(&self, lane: Lane) -> LaneStatistics {
         if self.process.is_intact() {
             self.machine.pool.statistics(lane)

@@ -21,6 +21,9 @@ pub struct Syncfs {
 }
 
 /// The steps of [`Handle::sync_file_range`] for dirty pages of a range.
+///
+/// # Examples
+/// See [`Handle::sync_file_range`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRange(pub u32);
 
@@ -89,6 +92,35 @@ impl Handle {
     /// - `EINVAL`: no such flag, or a range that ends beyond the largest file size.
     /// - `ESPIPE`: neither a file, a directory nor a block device.
     /// - `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as `sync_file_range(2)`.
+    ///
+    /// # Examples
+    /// With `run` of [`Driver`](crate::Driver#examples):
+    /// ```
+    /// use sakia_driver::SyncRange;
+    ///
+    /// # use std::future::Future;
+    /// # fn run<F: Future>(driver: &sakia_driver::Driver, future: F) -> std::io::Result<F::Output> {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return Ok(output);
+    /// #         }
+    /// #         driver.turn(sakia_driver::Wait::Forever)?;
+    /// #     }
+    /// # }
+    /// # fn main() -> std::io::Result<()> {
+    /// # let driver = sakia_driver::Driver::new(sakia_driver::Auto::detect()?.0);
+    /// # let path = std::env::temp_dir().join(format!("sakia-driver-sync-range-{}", std::process::id()));
+    /// let file = driver.adopt(std::fs::File::create(&path)?.into());
+    /// run(&driver, driver.write(&file, vec![1; 1 << 16], 0))?.0?;
+    /// // The device begins early; nothing is durable before the sync.
+    /// run(&driver, driver.sync_file_range(&file, 0, 0, SyncRange::WRITE))??;
+    /// run(&driver, driver.fsync(&file, true))??;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Kernel
     /// 2.6.17. Source: `sync_file_range(2)`.

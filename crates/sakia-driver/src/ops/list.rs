@@ -103,6 +103,9 @@ unsafe impl Operation for ReadDirectory {
 }
 
 /// The kind of a directory entry.
+///
+/// # Examples
+/// See [`Handle::read_directory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EntryKind {

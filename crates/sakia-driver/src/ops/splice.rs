@@ -54,6 +54,9 @@ impl SpliceFlags {
 of_bits!(SpliceFlags);
 
 /// A splice in progress: a future. See [`Handle::splice`].
+///
+/// # Examples
+/// See [`Handle::splice`].
 #[derive(Debug)]
 #[must_use = "a dropped splice is canceled, or its count thrown away"]
 pub struct Splice {

@@ -40,6 +40,9 @@ pub struct FlightFacts {
 /// Clones refer to the same kernel.
 ///
 /// Actions of the handle take no virtual time, and are logged like everything else.
+///
+/// # Examples
+/// See [`Sim`](crate::sim::Sim#examples).
 #[derive(Clone)]
 pub struct SimHandle {
     machine: Rc<RefCell<Machine>>,

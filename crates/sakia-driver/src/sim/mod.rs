@@ -148,6 +148,19 @@ impl Routes {
 }
 
 /// Describes a simulated kernel. Made by [`Sim::builder`].
+///
+/// # Examples
+/// ```
+/// use sakia_driver::Driver;
+/// use sakia_driver::sim::Sim;
+///
+/// // Queues of two entries and four completions: the rare paths become common.
+/// let sim = Sim::builder(17).entries(2, 4).build();
+/// let driver = Driver::new(sim);
+/// let nops: Vec<_> = (0..10).map(|_| driver.nop()).collect();
+/// assert_eq!(driver.live_operations(), nops.len() as u32);
+/// # std::io::Result::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SimBuilder {
@@ -353,12 +366,43 @@ impl SimBuilder {
 /// The simulated kernel's ring, for a driver. See the [module](self).
 ///
 /// Positions of entries begin just below `u32::MAX`, so that every test sees them wrap.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::sim::Sim;
+/// use sakia_driver::{Driver, Wait};
+///
+/// let sim = Sim::new(17);
+/// let kernel = sim.handle();
+/// kernel.create_file("note", "some text");
+/// let driver = Driver::new(sim);
+/// let mut open = driver.open(None, c"note".into(), 0, 0);
+/// let file = loop {
+///     driver.turn(Wait::Forever)?;
+///     if let Some(file) = open.try_take() {
+///         break file?;
+///     }
+/// };
+/// let mut read = driver.read(&file, vec![0; 100], 0);
+/// let (result, buf) = loop {
+///     driver.turn(Wait::Forever)?;
+///     if let Some(output) = read.try_take() {
+///         break output;
+///     }
+/// };
+/// assert!(b"some text".starts_with(&buf[..result?]), "it may be short");
+/// assert!(kernel.contents("note").is_some());
+/// # std::io::Result::Ok(())
+/// ```
 pub struct Sim {
     machine: Rc<RefCell<Machine>>,
 }
 
 impl Sim {
     /// Describes a kernel whose every choice follows from `seed`.
+    ///
+    /// # Examples
+    /// See [`SimBuilder`](SimBuilder#examples).
     pub fn builder(seed: u64) -> SimBuilder {
         SimBuilder {
             seed,
@@ -388,11 +432,17 @@ impl Sim {
     }
 
     /// Makes a kernel with the default options.
+    ///
+    /// # Examples
+    /// See [`Sim`](Sim#examples).
     pub fn new(seed: u64) -> Self {
         Self::builder(seed).build()
     }
 
     /// Returns a handle to this kernel.
+    ///
+    /// # Examples
+    /// See [`Sim`](Sim#examples).
     pub fn handle(&self) -> SimHandle {
         SimHandle::new(Rc::clone(&self.machine))
     }

@@ -84,6 +84,9 @@ pub struct Inspection {
 }
 
 /// A snapshot of one thread.
+///
+/// # Examples
+/// See [`Runtime::inspect`](crate::Runtime::inspect).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ThreadInspection {
@@ -107,6 +110,9 @@ pub struct ThreadInspection {
 }
 
 /// An operation under way.
+///
+/// # Examples
+/// See [`Runtime::inspect`](crate::Runtime::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operation {

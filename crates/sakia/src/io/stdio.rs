@@ -30,6 +30,9 @@ pub struct Stdout {
 }
 
 /// Writes to standard error. See [`stderr`].
+///
+/// # Examples
+/// See [`stderr()`](stderr()#examples).
 #[derive(Debug)]
 pub struct Stderr {
     stream: Stream,

@@ -42,6 +42,9 @@ pub enum Cause {
 }
 
 /// The resources that a run left behind.
+///
+/// # Examples
+/// See [`Test::allow_tasks`](super::Test::allow_tasks).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Leaks {

@@ -45,6 +45,9 @@ pub struct Waiter {
 }
 
 /// A task that has not ended.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskFacts {
@@ -56,6 +59,9 @@ pub struct TaskFacts {
 
 /// An operation or a timer that a task waits for. A task may wait for several at once, including those of its
 /// scopes' children.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
@@ -66,6 +72,9 @@ pub enum Wait {
 }
 
 /// An operation that has not ended.
+///
+/// # Examples
+/// See [`Waiters`](Waiters#examples).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingOperation {

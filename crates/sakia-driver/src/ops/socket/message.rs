@@ -72,6 +72,9 @@ pub struct RecvMessage<T> {
 }
 
 /// A datagram that was received.
+///
+/// # Examples
+/// See [`Handle::send_to`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The number of bytes filled in the buffer.
