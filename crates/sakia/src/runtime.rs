@@ -396,6 +396,7 @@ impl Builder {
     /// See [`Test`](crate::sim::Test#examples).
     #[cfg(feature = "sim")]
     pub fn build_simulated(self, sim: sakia_driver::sim::Sim) -> io::Result<Runtime> {
+        crate::fs::forget_sizes();
         let this = self.with_environment()?;
         let (kernel, shown) = (sim.handle(), inspect::Shared::new(1));
         let (backend, choice) = Auto::simulated(sim);

@@ -48,6 +48,8 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use sakia_driver::{AlignedBuf, SyncRange};
 pub use save::{AtomicFile, save};
 pub use tree::remove_dir_all;
+#[cfg(feature = "sim")]
+pub(crate) use whole::forget_sizes;
 pub use whole::{copy, read, read_to_string, write, write_durable};
 pub(crate) use whole::{finish_opening, into_text, read_opened};
 

@@ -37,6 +37,13 @@ thread_local! {
     static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
 }
 
+/// Forgets the sizes of the files read on this thread, so that a program on the simulated kernel reads as on a
+/// new thread.
+#[cfg(feature = "sim")]
+pub(crate) fn forget_sizes() {
+    EXPECTED.set(GUESS_BYTES);
+}
+
 /// Reads a file as a whole.
 ///
 /// The file is opened, read and closed. If it is not larger than those read before, or than 8 KiB, that takes

@@ -147,3 +147,14 @@ fn operations_that_fail_lose_no_descriptor() {
     });
     assert_injected(&summary, &[FaultKind::Errno, FaultKind::Restart]);
 }
+
+#[test]
+fn a_large_file_is_read_in_the_same_way_again() {
+    // Each seed runs twice, and both runs must be the same.
+    Test::new().before(|kernel| kernel.create_file("file", bytes(100_000))).run(async |_| {
+        for _ in 0..3 {
+            assert_eq!(fs::read("file").await?, bytes(100_000));
+        }
+        Ok::<_, fs::Error>(())
+    });
+}
