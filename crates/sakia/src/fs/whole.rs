@@ -37,8 +37,8 @@ thread_local! {
     static EXPECTED: Cell<usize> = const { Cell::new(GUESS_BYTES) };
 }
 
-/// Forgets the sizes of the files read on this thread, so that a program on the simulated kernel reads as on a
-/// new thread.
+/// Forgets the sizes of the files read on this thread, so that a program on the simulated kernel reads as on
+/// a new thread.
 #[cfg(feature = "sim")]
 pub(crate) fn forget_sizes() {
     EXPECTED.set(GUESS_BYTES);
