@@ -349,6 +349,7 @@ impl Core {
         header.class = class;
         header.state = State::Backlog;
         header.flags = flag::PARKED;
+        self.trace_parked(slot);
         if self.watcher.is_some() {
             // For how long it is parked is others' business.
             self.watch_start(slot, Class::Waiting);
