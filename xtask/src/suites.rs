@@ -85,6 +85,10 @@ pub(crate) enum Suite {
     Copy,
     /// The unit tests there.
     CopyUnits,
+    /// The unit tests of `sakia-trace`.
+    TraceUnits,
+    /// `tests/recording` there.
+    Recording,
     /// The unit tests of `sakia-socket-core`.
     SocketCoreUnits,
     /// The unit tests of `sakia-socket`.
@@ -125,6 +129,8 @@ impl Suite {
             Self::Tokio => ("sakia-tokio", "fs", None),
             Self::Copy => ("sakia-copy", "copy", None),
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
+            Self::TraceUnits => ("sakia-trace", "sakia_trace", None),
+            Self::Recording => ("sakia-trace", "recording", None),
             Self::SocketCoreUnits => ("sakia-socket-core", "sakia_socket_core", None),
             Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),

@@ -8,7 +8,7 @@ use perfetto_protos::trace::Trace;
 use perfetto_protos::trace_packet::trace_packet::Data;
 use perfetto_protos::track_event::track_event::{self, Type};
 use protobuf::Message;
-use sakia::trace::{EventKind, Recording, StaticName, TraceOptions, span};
+use sakia::trace::{EventKind, Recording, StaticName, TraceOptions, add_handed_over, span};
 
 /// Reads files, with spans and a kind of its own.
 fn program(folder: &Path) {
@@ -43,6 +43,9 @@ fn a_recording_is_what_the_schema_says() {
     program(&folder);
     let summary = recording.stop().expect("a file");
     assert!(summary.events > 200 && summary.lost == 0, "{summary:?}");
+    let read = sakia::trace::Trace::read(&fs::read(&path).expect("a file")).expect("a trace");
+    let thread = read.tracks.iter().find_map(|track| track.tid).expect("a thread");
+    assert_eq!(add_handed_over(&path, [(thread, "MKDIRAT")]).expect("a file"), 1);
     let bytes = fs::read(&path).expect("a file");
     fs::remove_dir_all(&folder).expect("a folder");
 
@@ -54,15 +57,27 @@ fn a_recording_is_what_the_schema_says() {
             .compute_size()
     );
     let mut tracks = HashSet::new();
-    let mut names: HashMap<u64, String> = HashMap::new();
+    let mut names: HashMap<(u32, u64), String> = HashMap::new();
+    let (mut argument_names, mut texts) = (HashSet::new(), HashMap::new());
+    let (mut ways, mut handed_over) = (0, 0);
     let mut open: HashMap<u64, i64> = HashMap::new();
     let (mut events, mut found, mut clocks) = (0, 0, 0);
     for packet in &trace.packet {
+        let sequence = packet.trusted_packet_sequence_id();
         assert!(packet.unknown_fields().iter().next().is_none(), "{packet:?}");
         if let Some(interned) = packet.interned_data.as_ref() {
             assert!(interned.unknown_fields().iter().next().is_none(), "{interned:?}");
             for name in &interned.event_names {
-                names.insert(name.iid(), name.name().into());
+                names.insert((sequence, name.iid()), name.name().into());
+            }
+            for name in &interned.debug_annotation_names {
+                argument_names.insert((sequence, name.iid()));
+            }
+            for text in &interned.debug_annotation_string_values {
+                texts.insert(
+                    (sequence, text.iid()),
+                    String::from_utf8_lossy(text.str()).into_owned(),
+                );
             }
         }
         match &packet.data {
@@ -82,10 +97,20 @@ fn a_recording_is_what_the_schema_says() {
                             && argument.value.is_some(),
                         "{argument:?}"
                     );
+                    assert!(
+                        argument_names.contains(&(sequence, argument.name_iid())),
+                        "{argument:?}"
+                    );
+                    if argument.has_string_value_iid() {
+                        let text = texts.get(&(sequence, argument.string_value_iid()));
+                        let text = text.expect("a text that came before");
+                        ways += u64::from(matches!(text.as_str(), "plain call" | "queue" | "lane"));
+                    }
                 }
                 if let Some(track_event::Name_field::NameIid(iid)) = &event.name_field {
-                    assert!(names.contains_key(iid), "{event:?}");
-                    found += u64::from(names[iid] == "found");
+                    let name = names.get(&(sequence, *iid)).expect("a name that came before");
+                    found += u64::from(name == "found");
+                    handed_over += u64::from(name == "handed to kernel workers");
                 }
                 let depth = open.entry(event.track_uuid()).or_default();
                 match event.type_() {
@@ -96,6 +121,8 @@ fn a_recording_is_what_the_schema_says() {
                 }
                 assert!(*depth >= 0, "an end without a begin: {event:?}");
             }
+            // Names of the next event.
+            None => assert!(packet.interned_data.is_some(), "{packet:?}"),
             Some(Data::ClockSnapshot(snapshot)) => {
                 clocks += 1;
                 assert_eq!(snapshot.clocks.len(), 3);
@@ -104,7 +131,8 @@ fn a_recording_is_what_the_schema_says() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((clocks, found), (1, 50));
+    assert_eq!((clocks, found, handed_over), (1, 50, 1));
+    assert!(ways > 0, "operations say how they were done");
     assert!(events > 400);
     // Where Perfetto's own reader is installed, it reads the file without an error.
     let ends: Vec<_> = open.into_iter().filter(|(_, depth)| *depth != 0).collect();

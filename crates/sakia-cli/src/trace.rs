@@ -1,5 +1,7 @@
 //! `sakia trace`: recordings of programs, in words and pictures.
 
+mod workers;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use sakia::trace::{FILE_VARIABLE, Stretch, Summary, Trace, plot};
+use sakia::trace::{FILE_VARIABLE, Stretch, Summary, Trace, Workers, add_handed_over, plot};
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -76,6 +78,7 @@ fn record(options: &Record) -> anyhow::Result<Exit> {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let [program, arguments @ ..] = &options.command[..] else { bail!("no program") };
+    let workers = workers::Workers::begin();
     let mut child = Command::new(program)
         .args(arguments)
         .env(FILE_VARIABLE, &path)
@@ -88,6 +91,14 @@ fn record(options: &Record) -> anyhow::Result<Exit> {
             "{} left no recording: it does not use Sakia, or has more rights than its caller",
             program.display()
         ));
+    }
+    if let Some(events) = workers.and_then(workers::Workers::end) {
+        for file in &files {
+            if let Err(error) = add_handed_over(file, workers::events(&events)) {
+                let shown = file.display();
+                complain(format_args!("{shown} lacks what the kernel's workers did: {error}"));
+            }
+        }
     }
     for file in &files {
         complain(format_args!("recorded {}", file.display()));
@@ -162,10 +173,19 @@ fn as_json(summary: &Summary) -> serde_json::Value {
         .collect();
     let calls: serde_json::Map<_, _> =
         summary.calls.iter().map(|(name, count)| (name.clone(), json!(count))).collect();
+    let workers = match &summary.workers {
+        Workers::Counted(operations) => {
+            let operations: serde_json::Map<_, _> =
+                operations.iter().map(|(name, count)| (name.clone(), json!(count))).collect();
+            json!({ "source": "tracepoint", "handed_over": operations })
+        }
+        Workers::Inferred(threads) => json!({ "source": "inferred", "threads": threads }),
+        _ => json!(null),
+    };
     json!({
         "process": summary.process, "duration_ns": summary.duration, "is_truncated": summary.is_truncated,
         "lost": summary.lost, "findings": summary.findings, "operations": kinds, "threads": threads,
-        "system_calls": calls, "turns": turns,
+        "system_calls": calls, "kernel_workers": workers, "turns": turns,
     })
 }
 

@@ -3,63 +3,109 @@
 //! The writing thread stores the words of an event by plain stores; the reading thread sees them once it sees
 //! the position after them. A full buffer drops events, and counts them.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::Event;
+use crate::{Event, sample};
+
+/// Events of a part of a buffer, of which memory is taken when it is first written.
+const PART: usize = 1 << 13;
+/// Events that are taken out before their room is given back.
+const BATCH: usize = 1 << 6;
+
+/// The words of events.
+type Part = Box<[[AtomicU64; 4]]>;
 
 /// The events of one thread that have not been written to the file yet.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    slots: Box<[[AtomicU64; 4]]>,
-    /// The number of events put in so far; the writing thread changes it.
+    /// Events that it holds: a power of two.
+    len: usize,
+    parts: Box<[OnceLock<Part>]>,
+    writing: Writing,
+    reading: Reading,
+}
+
+/// Changed by the writing thread, in a cache line that the reading one does not change.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Writing {
+    /// Events ever put in.
     end: AtomicUsize,
-    /// The number of events taken out so far; the reading thread changes it.
-    begin: AtomicUsize,
+    /// The value of `begin` when the writing thread last looked. Only that thread uses it.
+    seen: AtomicUsize,
     lost: AtomicU64,
     /// Set when the thread has ended and adds no more events.
     is_over: AtomicBool,
+}
+
+/// Changed by the reading thread.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Reading {
+    /// Events ever taken out.
+    begin: AtomicUsize,
 }
 
 impl Buffer {
     /// Makes a buffer for `len` events, which is a power of two.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len.is_power_of_two());
-        Self {
-            slots: (0..len).map(|_| [const { AtomicU64::new(0) }; 4]).collect(),
-            end: AtomicUsize::new(0),
-            begin: AtomicUsize::new(0),
-            lost: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
-        }
+        let parts = (0..len.div_ceil(PART)).map(|_| OnceLock::new()).collect();
+        Self { len, parts, writing: Writing::default(), reading: Reading::default() }
     }
 
     /// Puts an event in; only the buffer's thread calls this. Returns true if the buffer has become half
     /// full.
     #[inline]
     pub(crate) fn push(&self, event: Event) -> bool {
-        let end = self.end.load(Ordering::Relaxed);
-        let filled = end.wrapping_sub(self.begin.load(Ordering::Acquire));
-        if filled >= self.slots.len() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return false;
+        let Writing { end, seen, lost, .. } = &self.writing;
+        let at = end.load(Ordering::Relaxed);
+        let mut filled = at.wrapping_sub(seen.load(Ordering::Relaxed));
+        if filled >= self.len / 2 {
+            let begin = self.reading.begin.load(Ordering::Acquire);
+            seen.store(begin, Ordering::Relaxed);
+            filled = at.wrapping_sub(begin);
+            if filled >= self.len {
+                lost.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
         }
-        let slot = &self.slots[end & (self.slots.len() - 1)];
-        for (word, value) in slot.iter().zip(event.to_words()) {
+        let index = at & (self.len - 1);
+        let part = &self.parts[index / PART];
+        let part = match part.get() {
+            Some(part) => part,
+            None => self.add_part(index / PART),
+        };
+        for (word, value) in part[index % PART].iter().zip(event.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.end.store(end.wrapping_add(1), Ordering::Release);
-        filled == self.slots.len() / 2
+        end.store(at.wrapping_add(1), Ordering::Release);
+        filled == self.len / 2
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_part(&self, index: usize) -> &[[AtomicU64; 4]] {
+        self.parts[index].get_or_init(|| {
+            let slots = (0..self.len.min(PART)).map(|_| [const { AtomicU64::new(0) }; 4]);
+            sample::as_own_work(|| slots.collect())
+        })
     }
 
     /// Takes all events out, in the order in which they were put in; only one thread at a time calls this.
     pub(crate) fn drain(&self, mut take: impl FnMut(Event)) {
-        let end = self.end.load(Ordering::Acquire);
-        let mut begin = self.begin.load(Ordering::Relaxed);
-        while begin != end {
-            let slot = &self.slots[begin & (self.slots.len() - 1)];
+        let end = self.writing.end.load(Ordering::Acquire);
+        let mut at = self.reading.begin.load(Ordering::Relaxed);
+        while at != end {
+            let index = at & (self.len - 1);
+            let Some(part) = self.parts[index / PART].get() else { break };
+            let slot = &part[index % PART];
             let words = [0, 1, 2, 3].map(|index| slot[index].load(Ordering::Relaxed));
-            begin = begin.wrapping_add(1);
-            self.begin.store(begin, Ordering::Release);
+            at = at.wrapping_add(1);
+            if at == end || at.is_multiple_of(BATCH) {
+                self.reading.begin.store(at, Ordering::Release);
+            }
             if let Some(event) = Event::from_words(words) {
                 take(event);
             }
@@ -68,17 +114,17 @@ impl Buffer {
 
     /// Returns the number of events so far that found no room.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.writing.lost.load(Ordering::Relaxed)
     }
 
     pub(crate) fn end(&self) {
-        self.is_over.store(true, Ordering::Release);
+        self.writing.is_over.store(true, Ordering::Release);
     }
 
     /// Returns true if the thread has ended. Events that it put in before can still be
     /// [drained](Buffer::drain).
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        self.writing.is_over.load(Ordering::Acquire)
     }
 }
 

@@ -12,7 +12,8 @@ pub enum EventType {
     Queued = 1,
     /// An operation was put into the ring's queue, or given to epoll. `id`: the operation.
     Submitted = 2,
-    /// An operation was given to a lane's thread. `id`: the operation; `a`: the [reason](crate::Name).
+    /// It was given to a lane's thread. `id`: the operation; `a`: the [reason](crate::Name); `b`: the name of
+    /// the file system's type, or a number that no name has.
     ToLane = 3,
     /// An operation waits for room in the queue, or for the plain calls of a later turn. `id`: the operation;
     /// `a`: the reason.

@@ -8,6 +8,7 @@ use std::sync::Once;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+use crate::proc::read_small;
 use crate::{Recording, TraceOptions};
 
 /// The environment variable that names the file of a recording.
@@ -73,7 +74,8 @@ fn start(path: &Path) -> io::Result<Recording> {
 
 /// Returns true if the program has more rights than its caller, or if that is unknown.
 fn is_secure() -> bool {
-    let Ok(vector) = std::fs::read("/proc/self/auxv") else {
+    let mut room = [0; 4096];
+    let Ok(vector) = read_small(CWD, c"/proc/self/auxv", &mut room) else {
         return true;
     };
     let mut words = vector

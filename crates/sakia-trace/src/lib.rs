@@ -40,10 +40,14 @@
 mod buffer;
 mod encode;
 mod event;
+mod event_packet;
 mod file;
+mod handed_over;
+mod in_flight;
 mod kind;
 mod name;
 mod plot;
+mod proc;
 mod protobuf;
 mod read;
 mod recorder;
@@ -56,6 +60,7 @@ mod task;
 
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
+pub use handed_over::add_handed_over;
 pub use kind::EventKind;
 pub use name::{Name, StaticName};
 pub use plot::{Stretch, plot};
@@ -65,5 +70,5 @@ pub use recorder::{
     record, record_call, system_call,
 };
 pub use span::{Span, in_span, span};
-pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary};
+pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary, Workers};
 pub use task::{TaskRun, task_runs, task_spawned};

@@ -1,6 +1,5 @@
 //! Names of events, kinds and places, each stored once and known by a number.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,22 +19,30 @@ const NAMES_MAX: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(u32);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Registry {
     names: Vec<Entry>,
-    numbers: HashMap<String, u32>,
+    /// The numbers of the names in the order of their texts.
+    by_text: Vec<u32>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) text: String,
-    /// The names of the two values, for an [`EventKind`].
-    pub(crate) values: [Option<Name>; 2],
+impl Registry {
+    /// Returns the number of a text, or its place in `by_text`.
+    fn find(&self, text: &str) -> Result<u32, usize> {
+        let order = |number: &u32| self.names[*number as usize].text.as_str().cmp(text);
+        self.by_text.binary_search_by(order).map(|place| self.by_text[place])
+    }
 }
 
-static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+#[derive(Debug)]
+struct Entry {
+    text: String,
+    values: [Option<Name>; 2],
+}
 
-fn registry() -> MutexGuard<'static, Option<Registry>> {
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { names: Vec::new(), by_text: Vec::new() });
+
+fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,8 +59,7 @@ impl Name {
 
     pub(crate) fn insert(text: &str, values: [Option<Self>; 2]) -> Self {
         let mut registry = registry();
-        let registry = registry.get_or_insert_default();
-        if let Some(&number) = registry.numbers.get(text) {
+        if let Ok(number) = registry.find(text) {
             let known = &mut registry.names[number as usize].values;
             if values != [None; 2] {
                 *known = values;
@@ -61,13 +67,15 @@ impl Name {
             return Self(number);
         }
         let text = if registry.names.len() + 1 < NAMES_MAX { text } else { "too many names" };
-        if let Some(&number) = registry.numbers.get(text) {
-            return Self(number);
+        match registry.find(text) {
+            Ok(number) => Self(number),
+            Err(place) => {
+                let number = registry.names.len() as u32;
+                registry.names.push(Entry { text: text.into(), values });
+                registry.by_text.insert(place, number);
+                Self(number)
+            }
         }
-        let number = registry.names.len() as u32;
-        registry.names.push(Entry { text: text.into(), values });
-        registry.numbers.insert(text.into(), number);
-        Self(number)
     }
 
     /// Returns the number by which an event refers to the name.
@@ -75,18 +83,27 @@ impl Name {
         self.0
     }
 
-    pub(crate) fn of_number(number: u64) -> Option<Self> {
-        let number = u32::try_from(number).ok()?;
-        let is_known = registry().as_ref().is_some_and(|all| (number as usize) < all.names.len());
-        is_known.then_some(Self(number))
+    /// No name: one that a caller replaces.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    /// Returns the name of a number below [`count`](Name::count).
+    pub(crate) fn from_number(number: u32) -> Self {
+        Self(number)
     }
 
-    pub(crate) fn entry(self) -> Entry {
-        let registry = registry();
-        registry.as_ref().map_or_else(
-            || Entry { text: String::new(), values: [None; 2] },
-            |all| all.names[self.0 as usize].clone(),
-        )
+    /// Returns the number of names, which have the numbers below it.
+    pub(crate) fn count() -> u64 {
+        registry().names.len() as u64
+    }
+
+    /// Returns its text.
+    pub(crate) fn text(self) -> String {
+        registry().names.get(self.0 as usize).map_or_else(String::new, |entry| entry.text.clone())
+    }
+
+    /// Returns the names of the two values, for an [`EventKind`](crate::EventKind).
+    pub(crate) fn values(self) -> [Option<Self>; 2] {
+        registry().names.get(self.0 as usize).map_or([None; 2], |entry| entry.values)
     }
 }
 
@@ -136,8 +153,8 @@ mod tests {
         let name = Name::register("once");
         assert_eq!(name, Name::register("once"));
         assert_ne!(name, Name::register("twice"));
-        assert_eq!(name.entry().text, "once");
-        assert_eq!(Name::of_number(name.number().into()), Some(name));
-        assert_eq!(Name::of_number(u64::MAX), None);
+        assert_eq!(name.text(), "once");
+        assert_eq!(Name::from_number(name.number()), name);
+        assert!(u64::from(name.number()) < Name::count());
     }
 }

@@ -68,7 +68,7 @@ pub fn plot(trace: &Trace, stretch: Stretch) -> String {
     let all = || trace.tracks.iter().flat_map(|track| &track.slices);
     let first = all().map(|slice| slice.begin).min().unwrap_or(0);
     let last = all().map(|slice| slice.end.unwrap_or(slice.begin)).max().unwrap_or(first);
-    let from = first.saturating_add(stretch.from).min(last);
+    let from = first.saturating_add(stretch.from).min(last).min(u64::MAX - 1);
     let to =
         stretch.to.map_or(last, |to| first.saturating_add(to)).clamp(from + 1, last.max(from + 1));
     let mut picture = Picture { from, to, y: TOP, body: String::new(), kinds: Vec::new() };
@@ -176,9 +176,10 @@ impl Picture {
     fn finish(mut self, first: u64) -> String {
         let bottom = self.y;
         let mut axis = String::new();
-        for index in 0..=10 {
-            let time = self.from + (self.to - self.from) * index / 10;
-            let (x, text) = (self.x(time), (time - first) as f64 / 1e6);
+        for index in 0..=10_u32 {
+            let part = u128::from(self.to - self.from) * u128::from(index) / 10;
+            let time = self.from + part as u64;
+            let (x, text) = (self.x(time), time.saturating_sub(first) as f64 / 1e6);
             writeln!(
                 axis,
                 r##"<line x1="{x:.2}" y1="{TOP}" x2="{x:.2}" y2="{bottom}" stroke="#eeeeee"/>"##

@@ -1,4 +1,7 @@
 //! Protocol Buffers' wire format, as far as a trace needs it. Source: the encoding guide at protobuf.dev.
+//!
+//! [`Message`] is for the packets of which a file has few. [Events](crate::event_packet) have a way of their
+//! own.
 
 /// A message that grows.
 #[derive(Debug, Default)]
@@ -15,18 +18,11 @@ impl Message {
     /// Not inlined, like everything here: each program on Sakia contains this code, and few run it.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
-        if value < 0x80 {
-            return self.0.push(value as u8);
-        }
-        let mut bytes = [0; 10];
-        let mut len = 0;
         while value >= 0x80 {
-            bytes[len] = value as u8 | 0x80;
+            self.0.push(value as u8 | 0x80);
             value >>= 7;
-            len += 1;
         }
-        bytes[len] = value as u8;
-        self.0.extend_from_slice(&bytes[..=len]);
+        self.0.push(value as u8);
     }
 
     #[inline(never)]
@@ -38,10 +34,6 @@ impl Message {
     pub(crate) fn uint(&mut self, field: u32, value: u64) {
         self.tag(field, VARINT);
         self.varint(value);
-    }
-
-    pub(crate) fn int(&mut self, field: u32, value: i64) {
-        self.uint(field, value as u64);
     }
 
     #[inline(never)]
@@ -178,7 +170,7 @@ mod tests {
                 inner.uint(1, number);
                 inner.string(3, &text);
             });
-            message.int(7, -1);
+            message.uint(7, u64::MAX);
             let mut fields = Fields(&message.0);
             let (found, inner) = fields.next().expect("a field").expect("well formed");
             prop_assert_eq!(found, field);

@@ -155,7 +155,15 @@ struct RawEvent {
     track: u64,
     name: u64,
     category: u64,
-    arguments: Vec<(u64, Value)>,
+    arguments: Vec<(u64, RawValue)>,
+}
+
+/// The value of an argument as the file has it.
+#[derive(Clone, Copy, Debug)]
+enum RawValue {
+    Number(i64),
+    /// The identifier of a text.
+    Text(u64),
 }
 
 #[derive(Debug, Default)]
@@ -308,8 +316,13 @@ impl Reader {
             let stack = open.entry(raw.track).or_default();
             let name = |kind, iid| self.names.get(&(kind, iid)).cloned().unwrap_or_default();
             let arguments = raw.arguments.into_iter();
-            let arguments =
-                arguments.map(|(iid, value)| (name(interned::ANNOTATION_NAMES, iid), value));
+            let arguments = arguments.map(|(iid, value)| {
+                let value = match value {
+                    RawValue::Number(number) => Value::Number(number),
+                    RawValue::Text(iid) => Value::Text(name(interned::TEXTS, iid)),
+                };
+                (name(interned::ANNOTATION_NAMES, iid), value)
+            });
             let slice = |end, depth| Slice {
                 name: name(interned::EVENT_NAMES, raw.name),
                 category: name(interned::CATEGORIES, raw.category),
@@ -357,14 +370,16 @@ fn event(bytes: &[u8], found: &mut RawEvent) -> Result<(), Malformed> {
             (event::NAME_IID, value) => found.name = value.number(),
             (event::CATEGORY_IIDS, value) => found.category = value.number(),
             (event::ANNOTATIONS, value) => {
-                let (mut iid, mut argument) = (0, Value::Number(0));
+                let (mut iid, mut argument) = (0, RawValue::Number(0));
                 for field in Fields(value.bytes()) {
                     match field? {
                         (event::ANNOTATION_NAME_IID, value) => iid = value.number(),
                         (event::ANNOTATION_UINT | event::ANNOTATION_INT, value) => {
-                            argument = Value::Number(value.number() as i64);
+                            argument = RawValue::Number(value.number() as i64);
                         }
-                        (event::ANNOTATION_STRING, value) => argument = Value::Text(text(value)),
+                        (event::ANNOTATION_STRING_IID, value) => {
+                            argument = RawValue::Text(value.number());
+                        }
                         _ => {}
                     }
                 }

@@ -24,8 +24,8 @@ use crate::{Event, EventType, file, sample, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Encoded bytes that are written at a time.
-const CHUNK: usize = 1 << 20;
+/// Encoded bytes that are written at a time. Their memory is used again, and stays in a processor's cache.
+const CHUNK: usize = 1 << 17;
 
 /// Set while a recording is on.
 const RECORDING: u8 = 1;
@@ -308,7 +308,7 @@ fn register() -> Option<(u64, Arc<Buffer>)> {
     if !is_on() {
         return None;
     }
-    let buffer = Arc::new(sample::as_own_work(|| Buffer::new(state.events)));
+    let buffer = Arc::new(Buffer::new(state.events));
     let thread = thread::current();
     let tid = gettid().as_raw_nonzero().get() as u32;
     let name = thread.name().map_or_else(|| format!("thread {tid}"), String::from);
@@ -374,13 +374,7 @@ impl Recording {
 
     fn begin(path: &Path, options: TraceOptions) -> io::Result<Self> {
         let mut output = output();
-        let error = |errno: Errno| {
-            let kind = io::Error::from(errno).kind();
-            io::Error::new(
-                kind,
-                format!("cannot record to {}: {}", path.display(), io::Error::from(errno)),
-            )
-        };
+        let error = |errno| error("record to", path, errno);
         if output.is_some() {
             return Err(error(Errno::ALREADY));
         }
@@ -392,8 +386,7 @@ impl Recording {
         encoder.begin(pid, &process_name(), clocks);
         let mut begun =
             Output { fd, path: path.into(), encoder, pid, events: 0, lost: 0, error: None };
-        begun.encoder.sample(0, &sample::take());
-        begun.write();
+        begun.sample_at(0);
         if let Some(errno) = begun.error {
             return Err(error(errno));
         }
@@ -430,14 +423,7 @@ impl Recording {
             return Err(Errno::SRCH.into());
         };
         match output.error {
-            Some(errno) => {
-                let kind = io::Error::from(errno).kind();
-                let cause = io::Error::from(errno);
-                Err(io::Error::new(
-                    kind,
-                    format!("cannot write {}: {cause}", output.path.display()),
-                ))
-            }
+            Some(errno) => Err(error("write", &output.path, errno)),
             None => {
                 Ok(RecordingSummary { path: output.path, events: output.events, lost: output.lost })
             }
@@ -504,8 +490,8 @@ impl Output {
             buffer.drain(|event| {
                 self.events += 1;
                 self.encoder.event(index, event);
-                if self.encoder.len() >= CHUNK {
-                    write_all(&self.fd, &self.encoder.take(), &mut self.error);
+                if self.encoder.bytes().len() >= CHUNK {
+                    write_out(&mut self.encoder, &self.fd, &mut self.error);
                 }
             });
             self.lost += self.encoder.lost(index, now(), buffer.lost());
@@ -517,19 +503,27 @@ impl Output {
 
     /// Adds a sample of the process.
     fn sample(&mut self) {
+        // After fork(2) the file is the parent's.
         if self.pid == std::process::id() {
-            self.encoder.sample(now(), &sample::take());
-            self.write();
+            self.sample_at(now());
         }
     }
 
+    fn sample_at(&mut self, time: u64) {
+        if let Some(values) = sample::take() {
+            self.encoder.sample(time, &values);
+        }
+        self.write();
+    }
+
     fn write(&mut self) {
-        write_all(&self.fd, &self.encoder.take(), &mut self.error);
+        write_out(&mut self.encoder, &self.fd, &mut self.error);
     }
 }
 
-/// Writes `bytes` unless a write failed before.
-fn write_all(fd: &OwnedFd, mut bytes: &[u8], error: &mut Option<Errno>) {
+/// Writes what was encoded unless a write failed before.
+fn write_out(encoder: &mut Encoder, fd: &OwnedFd, error: &mut Option<Errno>) {
+    let mut bytes = encoder.bytes();
     while error.is_none() && !bytes.is_empty() {
         match rustix::io::write(fd, bytes) {
             Ok(count) => bytes = &bytes[count.min(bytes.len())..],
@@ -537,6 +531,14 @@ fn write_all(fd: &OwnedFd, mut bytes: &[u8], error: &mut Option<Errno>) {
             Err(errno) => *error = Some(errno),
         }
     }
+    encoder.clear();
+}
+
+#[cold]
+#[inline(never)]
+fn error(what: &str, path: &Path, errno: Errno) -> io::Error {
+    let cause = io::Error::from(errno);
+    io::Error::new(cause.kind(), format!("cannot {what} {}: {cause}", path.display()))
 }
 
 fn process_name() -> String {

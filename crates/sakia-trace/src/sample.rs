@@ -1,8 +1,14 @@
 //! Samples of the whole process, of facts that no single thread knows: page faults, processor time, kernel
 //! workers.
 
-use std::fs;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
+use rustix::io::Errno;
+
+use crate::proc::{READ, read_small};
 
 /// Page faults of the recording's own buffers, which do not count as the program's.
 static OWN_FAULTS: AtomicU64 = AtomicU64::new(0);
@@ -18,27 +24,34 @@ pub(crate) const USER: &str = "user ticks";
 /// Processor time of the kernel for the program.
 pub(crate) const SYSTEM: &str = "system ticks";
 
-/// Reads the numbers, each with its name. Returns none without `/proc`.
-pub(crate) fn take() -> Vec<(&'static str, u64)> {
-    let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
-        return Vec::new();
-    };
-    let workers = fs::read_dir("/proc/self/task").map_or(0, |threads| {
-        let is_worker = |thread: &fs::DirEntry| {
-            fs::read_to_string(thread.path().join("comm"))
-                .is_ok_and(|name| name.starts_with("iou-wrk"))
-        };
-        threads.flatten().filter(is_worker).count()
-    });
+/// The numbers, each with its name.
+pub(crate) type Values = [(&'static str, u64); 4];
+
+/// Reads the numbers. None if `/proc` does not tell.
+pub(crate) fn take() -> Option<Values> {
+    let [faults, user, system] = stat(c"/proc/self/stat")?;
     let own = OWN_FAULTS.load(Ordering::Relaxed);
-    let mut values = parse(&stat);
-    for (name, value) in &mut values {
-        if *name == FAULTS {
-            *value = value.saturating_sub(own);
+    let workers = workers().unwrap_or(0);
+    Some([(FAULTS, faults.saturating_sub(own)), (USER, user), (SYSTEM, system), (WORKERS, workers)])
+}
+
+/// Counts the threads of this process that are the ring's kernel's.
+fn workers() -> Result<u64, Errno> {
+    let folder = openat(CWD, c"/proc/self/task", READ | OFlags::DIRECTORY, Mode::empty())?;
+    let mut room = [const { MaybeUninit::uninit() }; 2048];
+    let mut threads = RawDir::new(&folder, &mut room);
+    let mut count = 0;
+    while let Some(thread) = threads.next() {
+        let thread = thread?;
+        if thread.file_name().to_bytes().starts_with(b".") {
+            continue;
         }
+        let thread = openat(&folder, thread.file_name(), READ | OFlags::PATH, Mode::empty());
+        let mut name = [0; 16];
+        let name = thread.and_then(|thread| read_small(&thread, c"comm", &mut name));
+        count += u64::from(name.is_ok_and(|name| name.starts_with(b"iou-wrk")));
     }
-    values.push((WORKERS, workers as u64));
-    values
+    Ok(count)
 }
 
 /// Does a part of the recording's own work. Its page faults are not counted as the program's.
@@ -51,32 +64,46 @@ pub(crate) fn as_own_work<T>(work: impl FnOnce() -> T) -> T {
 }
 
 fn faults_of_this_thread() -> u64 {
-    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
-    parse(&stat).iter().find(|(name, _)| *name == FAULTS).map_or(0, |(_, value)| *value)
+    // Miri has no `/proc`.
+    let numbers = if cfg!(miri) { None } else { stat(c"/proc/thread-self/stat") };
+    numbers.map_or(0, |[faults, ..]| faults)
 }
 
-/// Parses `/proc/self/stat`, see `proc_pid_stat(5)`; the name in parentheses may contain anything.
-fn parse(stat: &str) -> Vec<(&'static str, u64)> {
-    let Some((_, rest)) = stat.rsplit_once(')') else {
-        return Vec::new();
+fn stat(path: &CStr) -> Option<[u64; 3]> {
+    let mut text = [0; 1024];
+    parse(read_small(CWD, path, &mut text).ok()?)
+}
+
+/// The page faults, user and system ticks of a text as `/proc/self/stat`, see `proc_pid_stat(5)`; the name
+/// in parentheses may contain anything.
+fn parse(stat: &[u8]) -> Option<[u64; 3]> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    // The first of them is the third field.
+    let mut fields = stat.get(end + 2..)?.split(|&byte| byte == b' ');
+    let mut number = |skipped: usize| {
+        let digits = fields.nth(skipped)?;
+        digits.iter().try_fold(0_u64, |number, digit| {
+            let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+            number.checked_mul(10)?.checked_add(digit)
+        })
     };
-    // The first of these is the third field.
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok());
-    let known = [(FAULTS, field(10)), (USER, field(14)), (SYSTEM, field(15))];
-    known.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    Some([number(7)?, number(3)?, number(0)?])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CString;
+
     use super::*;
 
     #[test]
     fn a_name_with_parentheses_and_spaces_is_skipped() {
         let stat = "17 (a) b) S 1 2 3 4 5 6 700 8 9 10 11 12 13";
-        assert_eq!(parse(stat), [(FAULTS, 700), (USER, 11), (SYSTEM, 12)]);
-        assert_eq!(parse("17 (a"), []);
-        assert_eq!(parse(""), []);
+        assert_eq!(parse(stat.as_bytes()), Some([700, 11, 12]));
+        for broken in ["", "17 (a", "17 (a)", "17 (a) S 1 2", "17 (a) S 1 2 3 4 5 6 x 8 9 10 11 12"]
+        {
+            assert_eq!(parse(broken.as_bytes()), None, "{broken}");
+        }
     }
 
     #[cfg_attr(miri, ignore = "it reads /proc")]
@@ -91,7 +118,15 @@ mod tests {
 
     #[test]
     fn this_process_has_page_faults() {
-        let taken = take();
+        let taken = take().expect("/proc");
         assert!(taken.iter().any(|(name, count)| *name == FAULTS && *count > 0), "{taken:?}");
+        // No thread of this process is called so, but this one for a moment.
+        let is_worker = |name: &CStr| {
+            rustix::thread::set_name(name).expect("a name");
+            workers().expect("/proc")
+        };
+        let name = CString::new(std::thread::current().name().expect("a test's")).expect("no NUL");
+        let name = CString::new(&name.as_bytes()[..name.as_bytes().len().min(15)]).expect("no NUL");
+        assert_eq!([is_worker(c"iou-wrk-1"), is_worker(&name)], [1, 0]);
     }
 }

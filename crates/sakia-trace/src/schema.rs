@@ -70,7 +70,7 @@ pub(crate) mod event {
     pub(crate) const ANNOTATION_NAME_IID: u32 = 1;
     pub(crate) const ANNOTATION_UINT: u32 = 3;
     pub(crate) const ANNOTATION_INT: u32 = 4;
-    pub(crate) const ANNOTATION_STRING: u32 = 6;
+    pub(crate) const ANNOTATION_STRING_IID: u32 = 17;
 }
 
 /// `InternedData`.
@@ -78,6 +78,8 @@ pub(crate) mod interned {
     pub(crate) const CATEGORIES: u32 = 1;
     pub(crate) const EVENT_NAMES: u32 = 2;
     pub(crate) const ANNOTATION_NAMES: u32 = 3;
+    /// `debug_annotation_string_values`.
+    pub(crate) const TEXTS: u32 = 29;
     pub(crate) const IID: u32 = 1;
     pub(crate) const NAME: u32 = 2;
 }

@@ -48,10 +48,30 @@ pub struct Summary {
     pub calls: Vec<(String, u64)>,
     /// Threads with operations or tasks.
     pub threads: Vec<ThreadSummary>,
+    /// The kernel's own worker threads.
+    pub workers: Workers,
     /// The longest stretches in which a thread did not look for completions.
     pub turns: Vec<LongTurn>,
     /// The notable findings as sentences, the most important first.
     pub findings: Vec<String>,
+}
+
+/// The worker threads of a ring's kernel, and how they are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Workers {
+    /// The kernel's tracepoint was read: the operations that it handed to workers by their names, the most
+    /// frequent first.
+    Counted(Vec<(String, u64)>),
+    /// The most threads named `iou-wrk` that the process had when the recording looked. There may have been
+    /// others in between.
+    Inferred(u64),
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self::Inferred(0)
+    }
 }
 
 /// The operations of one kind. Times are medians in nanoseconds.
@@ -129,6 +149,8 @@ struct Operation<'a> {
     whole: &'a Slice,
     inner: Option<&'a Slice>,
     reason: Option<&'a str>,
+    /// The type of the file system, for one that went to a lane.
+    file_system: Option<&'a str>,
 }
 
 impl Operation<'_> {
@@ -204,7 +226,8 @@ fn operations_of<'a>(trace: &'a Trace, thread: &Track) -> Vec<Operation<'a>> {
             }
             let inner: Option<&Slice> = inner.take();
             let reason = inner.and_then(|inner| inner.text("reason"));
-            operations.push(Operation { whole: slice, inner, reason });
+            let file_system = inner.and_then(|inner| inner.text("file system"));
+            operations.push(Operation { whole: slice, inner, reason, file_system });
         }
     }
     operations.sort_by_key(|operation| operation.whole.begin);

@@ -2,15 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use sakia_trace::{
-    EventKind, EventType, FILE_VARIABLE, Name, Queued, Recording, Slice, StaticName, Trace,
-    TraceOptions, Value, is_on, now, record, record_as_environment_says, record_call, span,
+    EventKind, EventType, FILE_VARIABLE, Name, Queued, Recording, Slice, StaticName, Summary,
+    Trace, TraceOptions, Value, Workers, add_handed_over, is_on, now, record,
+    record_as_environment_says, record_call, span,
 };
 
 /// A process has one recording at a time.
@@ -140,6 +142,34 @@ fn a_dropped_operation_ends_with_its_completion() {
     assert_eq!(operations.instants.len(), 2);
 }
 
+/// An operation begins whose predecessor of the same number has no end: its events found no room.
+#[test]
+fn an_operation_without_an_end_ends_with_the_next_of_its_number() {
+    let _alone = alone();
+    let folder = Folder::new("without-end");
+    let path = folder.0.join("trace");
+    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
+    let start = Queued { kind: Name::register("recv").number() as u16, fd: 5, bytes: 64 }.pack();
+    for _ in 0..3 {
+        record(EventType::Queued, 1, start, 0);
+        record(EventType::ToLane, 1, Name::register("a reason").number().into(), u64::MAX);
+    }
+    record(EventType::Completed, 1, 7, 0);
+    record(EventType::Resumed, 1, 0, 0);
+    recording.stop().expect("a file");
+    let trace = read(&path);
+    let operations = trace.tracks.iter().find(|track| track.name == "operations").expect("one");
+    let depths: Vec<usize> = operations.slices.iter().map(|slice| slice.depth).collect();
+    assert_eq!(depths, [1, 0, 1, 0, 1, 0]);
+    let results: Vec<_> =
+        operations.slices.iter().filter_map(|slice| slice.number("result")).collect();
+    assert_eq!(results, [7]);
+    let [(name, Value::Text(text))] = &operations.slices[0].arguments[..] else {
+        panic!("a file system of no name is left out: {:?}", operations.slices[0])
+    };
+    assert_eq!((name.as_str(), text.as_str()), ("reason", "a reason"));
+}
+
 #[test]
 fn events_beyond_the_buffer_are_counted_and_none_is_torn() {
     const COUNT: u64 = 5_000_000;
@@ -215,6 +245,9 @@ fn child() {
         return;
     }
     let _alone = alone();
+    // What `leaves_a_recording` reads.
+    let groups = fs::read_to_string("/proc/thread-self/status").expect("/proc");
+    println!("{}", groups.lines().find(|line| line.starts_with("Gid:")).expect("a line"));
     record_as_environment_says();
     record_as_environment_says();
     EventKind::register("of the child", ["pid", "none"]).record(std::process::id().into(), 0);
@@ -248,4 +281,94 @@ fn the_environment_begins_a_recording() {
     }
     assert_eq!(pids.len(), 2, "each process has its own file");
     assert_ne!(pids[0], pids[1]);
+}
+
+/// Runs a copy of this program as another user, who may write to the folder. Returns whether it left a
+/// recording; `None` if the file system gives it no group.
+fn leaves_a_recording(folder: &Folder, mode: u32) -> Option<bool> {
+    const GROUP: u32 = 2;
+    const NOBODY: u32 = 65_534;
+    let (program, file) = (folder.0.join(format!("program-{mode:o}")), folder.0.join("trace"));
+    fs::copy(std::env::current_exe().expect("a path"), &program).expect("a copy");
+    chown(&program, None, Some(GROUP)).expect("root");
+    fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("its owner");
+    let output = Command::new(&program)
+        .args(["--exact", "child", "--nocapture"])
+        .current_dir(&folder.0)
+        .env(CHILD, "1")
+        .env(FILE_VARIABLE, &file)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .expect("a process");
+    assert!(output.status.success(), "{output:?}");
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ids = output.lines().find_map(|line| line.split_once("Gid:")).expect("its groups").1;
+    let effective = ids.split_ascii_whitespace().nth(1).expect("an effective one");
+    let expected = if mode & 0o2000 != 0 { GROUP } else { NOBODY };
+    (effective == expected.to_string()).then(|| file.exists())
+}
+
+/// `AT_SECURE`: a program with more rights than its caller leaves the caller's variable alone.
+#[test]
+fn a_program_with_more_rights_than_its_caller_is_not_recorded() {
+    if !rustix::process::geteuid().is_root() {
+        sakia_testkit::skip!("only root makes programs of other groups");
+    }
+    let folder = Folder::new("more-rights");
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).expect("its owner");
+    match leaves_a_recording(&folder, 0o2755) {
+        Some(left) => assert!(!left),
+        None => sakia_testkit::skip!("set-group-ID has no effect in {}", folder.0.display()),
+    }
+    assert_eq!(
+        leaves_a_recording(&folder, 0o755),
+        Some(true),
+        "the same user without these rights"
+    );
+}
+
+/// What the kernel handed to its workers is added for the threads of the recording.
+#[test]
+fn operations_handed_over_are_added() {
+    let _alone = alone();
+    let folder = Folder::new("handed-over");
+    let path = folder.0.join("trace");
+    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
+    EventKind::register("moment", ["a", "b"]).record(0, 0);
+    recording.stop().expect("a file");
+    let before = Summary::of(&read(&path));
+    assert_eq!(before.workers, Workers::Inferred(0));
+    let mine = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    let events = [(mine, "FSYNC"), (mine + 1, "FSYNC"), (mine, "MKDIRAT"), (mine, "MKDIRAT")];
+    assert_eq!(add_handed_over(&path, events).expect("a file"), 3);
+    let after = Summary::of(&read(&path));
+    let counted = vec![("MKDIRAT".into(), 2), ("FSYNC".into(), 1)];
+    assert_eq!(after.workers, Workers::Counted(counted));
+    let expected =
+        "handed 3 operations to worker threads (counted by its tracepoint: MKDIRAT 2, FSYNC 1)";
+    assert!(after.findings.iter().any(|finding| finding.contains(expected)), "{after}");
+    assert_eq!(after.duration, before.duration);
+
+    // None is something else than not known.
+    let path = folder.0.join("none");
+    Recording::to_file(&path, TraceOptions::default())
+        .expect("a recording")
+        .stop()
+        .expect("a file");
+    assert_eq!(add_handed_over(&path, []).expect("a file"), 0);
+    let summary = Summary::of(&read(&path));
+    assert_eq!((summary.workers, summary.findings), (Workers::Counted(Vec::new()), Vec::new()));
+
+    // A file that ends within a packet is left as it is, and so is one that is no recording, and a link.
+    let bytes = fs::read(&path).expect("a file");
+    fs::write(&path, &bytes[..bytes.len() - 1]).expect("a file");
+    assert_eq!(add_handed_over(&path, [(mine, "FSYNC")]).expect("a file"), 0);
+    assert_eq!(fs::read(&path).expect("a file"), &bytes[..bytes.len() - 1]);
+    fs::write(&path, "text").expect("a file");
+    let error = add_handed_over(&path, []).expect_err("no recording");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert_eq!(fs::read(&path).expect("a file"), b"text");
+    symlink(&path, folder.0.join("link")).expect("a link");
+    add_handed_over(&folder.0.join("link"), []).expect_err("a link");
 }

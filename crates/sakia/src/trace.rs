@@ -27,8 +27,8 @@ use sakia_trace::{TaskRun, task_runs};
 
 pub use sakia_trace::{
     EVENTS_VARIABLE, EventKind, FILE_VARIABLE, Name, ReadError, Recording, RecordingSummary, Slice,
-    Span, StaticName, Stretch, Summary, Trace, TraceOptions, Track, Value, flush, in_span, is_on,
-    plot, span, system_call,
+    Span, StaticName, Stretch, Summary, Trace, TraceOptions, Track, Value, Workers,
+    add_handed_over, flush, in_span, is_on, plot, span, system_call,
 };
 
 /// A poll of a task in a recording, if one is on. A panic ends the task.

@@ -25,8 +25,9 @@ enum TraceCommand {
     ///
     /// The program gets the file's name in the environment variable SAKIA_TRACE. Each of its processes that
     /// uses Sakia writes a file: the first with this name, others with their process number appended. Setuid
-    /// programs ignore the variable. The exit status is the program's, or 1 if there is no recording at the
-    /// end.
+    /// programs ignore the variable. As root, with tracefs mounted, the file also has the operations that
+    /// the kernel handed to its own workers. The exit status is the program's, or 1 if there is no recording
+    /// at the end.
     Record {
         /// The file; a regular file of this name is replaced
         #[arg(short, long, default_value = "sakia.trace", value_name = "FILE")]

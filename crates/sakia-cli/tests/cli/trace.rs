@@ -186,3 +186,46 @@ fn what_is_not_a_recording_is_refused() {
         assert!(ended.stderr.contains("no trace of Sakia"), "{}", ended.stderr);
     }
 }
+
+/// The kernel's tracepoint is read where that is possible, and only there, and the summary says which.
+#[test]
+fn the_source_of_what_workers_did_is_told() {
+    let directory = TempDir::new();
+    let data = directory.file("data", &[1; 10_000]);
+    let source = |file: &Path| {
+        let summary = run(sakia(["trace", "summary", "--json"]).arg(file)).json();
+        summary["kernel_workers"].clone()
+    };
+    // As root in a namespace of its own mounts, which has tracefs, or not.
+    let record = |file: &Path, with: &str| {
+        let script =
+            format!("{with} && exec \"$0\" trace record -o \"$1\" -- \"$0\" sum --quiet \"$2\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script, program()]).args([file, data.as_path()]);
+        command.output().unwrap()
+    };
+    let tracing = "/sys/kernel/tracing";
+    let mounts = format!("mount -t tracefs tracefs {tracing}");
+    let enters = format!("{mounts} && test -e {tracing}/events/io_uring/io_uring_queue_async_work");
+    let can = Command::new("unshare").args(["--mount", "sh", "-c", &enters]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        sakia_testkit::skip!("tracefs cannot be mounted, or has no events of io_uring");
+    }
+    let file = directory.path().join("counted");
+    let left = format!("mkdir {tracing}/instances/sakia-trace-4194304");
+    let output = record(&file, &format!("{mounts} && {left}"));
+    assert!(output.status.success(), "{output:?}");
+    let counted = source(&file);
+    assert_eq!(counted["source"], "tracepoint", "{counted}");
+    assert!(counted["handed_over"].is_object(), "{counted}");
+    let list = format!("{mounts} && ls {tracing}/instances");
+    let list = Command::new("unshare").args(["--mount", "sh", "-c", &list]).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(!list.contains("sakia-trace-4194304"), "one of a process that is gone: {list}");
+
+    let file = directory.path().join("inferred");
+    let hides = format!("mount -t tmpfs tmpfs {tracing} && mount -t tmpfs tmpfs /sys/kernel/debug");
+    let output = record(&file, &hides);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(source(&file)["source"], "inferred");
+}

@@ -348,6 +348,7 @@ impl Core {
         header.class = class;
         header.state = SlotState::Backlog;
         header.flags = flag::PARKED;
+        self.trace_parked(slot);
         if self.watcher.is_some() {
             // Other operations determine how long it stays parked.
             self.watch_start(slot, Class::Waiting);

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use sakia_trace::{EventType, Queued, StaticName, is_on, is_watched, record};
+use sakia_trace::{EventType, Name, Queued, StaticName, is_on, is_watched, record};
 
 use super::{Core, Phase, Wait};
 use crate::backend::Backend;
@@ -52,10 +52,17 @@ impl Core {
         }
     }
 
+    /// An operation was started that waits for others before it goes on, which is no part of its latency.
+    #[inline(always)]
+    pub(super) fn trace_parked(&mut self, slot: SlotRef) {
+        if is_on() {
+            self.record_started(slot);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn record_queued(&mut self, slot: SlotRef) {
-        let id = self.slab.key(slot).user_data();
         let header = self.slab.header(slot);
         let index = header.index;
         if self.slab.latencies.is_some() {
@@ -63,9 +70,15 @@ impl Core {
             self.slab.header(slot).flags |= flag::WATCHED;
             self.slab.latencies.iter_mut().for_each(|latencies| latencies.begin(index, now));
         }
-        if !is_on() {
-            return;
+        if is_on() {
+            self.record_started(slot);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_started(&mut self, slot: SlotRef) {
+        let id = self.slab.key(slot).user_data();
         self.slab.header(slot).flags |= flag::WATCHED;
         self.enters.stop_at_next();
         let operation = self.in_cell(slot);
@@ -95,13 +108,17 @@ impl Core {
         if is_on() {
             let id = self.slab.key(slot).user_data();
             let operation = self.in_cell(slot);
-            let is_remote = operation.mount().is_some_and(|mount| mount.is_remote);
+            let mount = operation.mount();
+            let is_remote = mount.as_ref().is_some_and(|mount| mount.is_remote);
+            let file_system = mount.as_ref().map(|mount| mount.file_system());
+            let file_system = file_system.filter(|it| !it.is_empty());
+            let file_system = file_system.map_or(u64::MAX, |it| Name::register(it).number().into());
             let reason = match lane {
                 Lane::Elastic if is_remote => &NETWORK,
                 Lane::Elastic => &MAY_WAIT,
                 Lane::Bounded => &NO_ENTRY,
             };
-            record(EventType::ToLane, id, reason.get().number().into(), 0);
+            record(EventType::ToLane, id, reason.get().number().into(), file_system);
         }
     }
 

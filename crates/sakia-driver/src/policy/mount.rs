@@ -106,6 +106,11 @@ impl Mount {
         }
     }
 
+    /// Returns the file system's type; empty if it is unknown.
+    pub(crate) fn file_system(&self) -> &str {
+        &self.file_system
+    }
+
     fn facts(&self) -> MountFacts {
         MountFacts {
             device: self.device,

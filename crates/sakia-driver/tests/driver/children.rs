@@ -6,7 +6,9 @@
 use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
 
-use crate::{bypass, bypass_lanes, descriptor_reused, forked_child, queued_cancel, writing};
+use crate::{
+    bypass, bypass_lanes, descriptor_reused, forked_child, queued_cancel, recorded, writing,
+};
 
 const SCENE: &str = "SAKIA_DRIVER_SCENE";
 
@@ -18,6 +20,8 @@ const SCENES: &[(&str, fn())] = &[
     ("fork_with_lanes", bypass_lanes::scene_fork),
     ("broken_pipe", writing::scene_broken_pipe),
     ("next_owner", queued_cancel::scene_next_owner),
+    ("recorded_closes", recorded::scene_closes),
+    ("recorded_lanes", recorded::scene_lanes),
 ];
 
 /// Runs a scene in a process of its own.

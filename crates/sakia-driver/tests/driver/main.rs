@@ -43,6 +43,7 @@ mod polling;
 mod queued_cancel;
 mod random_programs;
 mod reading;
+mod recorded;
 mod reentrancy;
 mod registered_files;
 mod scripted;

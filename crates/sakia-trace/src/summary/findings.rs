@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::show::{bytes, percent, time};
-use super::{Operation, Summary};
+use super::{Operation, Summary, Workers};
 use crate::read::{Slice, Trace};
-use crate::sample;
+use crate::{handed_over, sample};
 
 impl Summary {
     /// Collects the findings, the most important first.
@@ -32,8 +32,10 @@ impl Summary {
             .map(|read| (read.whole.number("bytes").unwrap_or(0), read.result()))
             .filter(|(_, result)| *result > 0)
             .collect();
-        let mut wasteful: Vec<_> =
-            got.iter().filter(|(asked, result)| *asked >= 65_536 && result * 8 <= *asked).collect();
+        let mut wasteful: Vec<_> = got
+            .iter()
+            .filter(|(asked, result)| *asked >= 65_536 && *result <= *asked / 8)
+            .collect();
         if wasteful.len() < 16 || wasteful.len() * 2 < got.len() {
             return;
         }
@@ -56,7 +58,7 @@ impl Summary {
         let faults = number(last, sample::FAULTS).saturating_sub(number(first, sample::FAULTS));
         let moved = |it: &&Operation<'_>| it.is_transfer() && it.result() > 0;
         let transfers = operations.iter().flatten().filter(moved).count() as i64;
-        if faults < 2000 || faults < 2 * transfers {
+        if faults < 2000 || faults / 2 < transfers {
             return;
         }
         let of_each = if transfers > 0 {
@@ -120,36 +122,60 @@ impl Summary {
             if kind.lane < 16 || kind.lane * 10 < kind.count {
                 continue;
             }
-            let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-            for operation in operations.iter().flatten().filter(|it| it.whole.name == kind.name) {
-                *reasons.entry(operation.reason.unwrap_or("epoll does no files")).or_default() +=
-                    u64::from(operation.whole.text("way") == Some(crate::encode::way::LANE));
-            }
-            let reason = reasons.into_iter().max_by_key(|(_, count)| *count);
+            let is_on_lane = |it: &&Operation<'_>| {
+                it.whole.name == kind.name && it.whole.text("way") == Some(crate::encode::way::LANE)
+            };
+            let on_lanes = || operations.iter().flatten().filter(is_on_lane);
+            let reasons = by_count(on_lanes().map(|it| it.reason.unwrap_or("epoll does no files")));
+            let file_systems = by_count(on_lanes().filter_map(|it| it.file_system));
+            let place = match &file_systems[..] {
+                [] => String::new(),
+                [(one, _)] => format!(" ({one})"),
+                many => {
+                    let share = |(name, count): &(&str, u64)| {
+                        format!("{name} {}", percent(*count, kind.lane))
+                    };
+                    format!(" ({})", many.iter().map(share).collect::<Vec<_>>().join(", "))
+                }
+            };
             self.findings.push(format!(
-                "{} of {} went to lane threads: {}.",
+                "{} of {} went to lane threads: {}{place}.",
                 percent(kind.lane, kind.count),
                 plural(&kind.name),
-                reason.map_or("for an unknown reason", |(reason, _)| reason)
+                reasons.first().map_or("for an unknown reason", |(reason, _)| reason)
             ));
         }
     }
 
     fn find_workers(&mut self, trace: &Trace) {
-        let workers = samples(trace).filter_map(|sample| sample.number(sample::WORKERS)).max();
-        if let Some(workers) = workers.filter(|workers| *workers > 0) {
-            self.findings.push(format!(
-                "The ring's kernel had up to {workers} worker threads (inferred from threads named \
-                 `iou-wrk`): operations that could not be done at once were handed to them, which costs \
-                 two thread switches each."
-            ));
-        }
+        self.workers = workers(trace);
+        let finding = match &self.workers {
+            Workers::Counted(operations) if !operations.is_empty() => {
+                let sum =
+                    operations.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+                let list: Vec<String> =
+                    operations.iter().map(|(name, count)| format!("{name} {count}")).collect();
+                format!(
+                    "The ring's kernel handed {sum} operations to worker threads (counted by its \
+                     tracepoint: {}), since they could not be done at once. That costs two thread switches \
+                     each.",
+                    list.join(", ")
+                )
+            }
+            Workers::Inferred(count) if *count > 0 => format!(
+                "The ring's kernel had up to {count} worker threads (inferred from threads named \
+                 `iou-wrk`): operations that could not be done at once were handed to them, which costs two \
+                 thread switches each."
+            ),
+            _ => return,
+        };
+        self.findings.push(finding);
     }
 
     fn find_delays(&mut self) {
         let mut findings = Vec::new();
         for kind in self.kinds.iter().filter(|kind| kind.queue >= 16) {
-            if kind.scheduling > 2 * kind.kernel && kind.scheduling > 50_000 {
+            if kind.scheduling / 2 > kind.kernel && kind.scheduling > 50_000 {
                 findings.push(format!(
                     "Results of \"{}\" waited {} for their task (median), longer than the {} in the \
                      kernel: the thread computes for long between two turns.",
@@ -158,7 +184,7 @@ impl Summary {
                     time(kind.kernel)
                 ));
             }
-            if kind.submit > 2 * kind.kernel && kind.submit > 50_000 {
+            if kind.submit / 2 > kind.kernel && kind.submit > 50_000 {
                 findings.push(format!(
                     "Operations \"{}\" waited {} before they were submitted (median), longer than the {} \
                      in the kernel: the thread computes for long after it started them.",
@@ -170,6 +196,30 @@ impl Summary {
         }
         self.findings.append(&mut findings);
     }
+}
+
+/// The kernel's worker threads: of its tracepoint, if the recording has that.
+fn workers(trace: &Trace) -> Workers {
+    let mut moments = trace.tracks.iter().flat_map(|track| &track.instants);
+    if let Some(counted) = moments.find(|moment| moment.name == handed_over::NAME) {
+        let arguments = counted.arguments.iter();
+        let mut operations: Vec<(String, u64)> = arguments
+            .filter_map(|(name, _)| Some((name.clone(), counted.number(name)?.max(0) as u64)))
+            .collect();
+        operations.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        return Workers::Counted(operations);
+    }
+    let most = samples(trace).filter_map(|sample| sample.number(sample::WORKERS)).max();
+    Workers::Inferred(most.unwrap_or(0).max(0) as u64)
+}
+
+/// Counts the texts, the most frequent first.
+fn by_count<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<(&'a str, u64)> {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    texts.for_each(|text| *counts.entry(text).or_default() += 1);
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts
 }
 
 fn samples(trace: &Trace) -> impl Iterator<Item = &Slice> {

@@ -319,8 +319,7 @@ pub(super) fn parent(path: &Path) -> &Path {
 #[doc(alias = "copy_file_range")]
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    let source = File::open(from).await?;
-    let found = source.metadata().await.at("metadata", from)?;
+    let (source, found) = OpenOptions::new().read(true).open_with_metadata(from).await?;
     if found.is_dir() {
         return Err(io::Error::from(Errno::ISDIR)).between("copy", from, to);
     }
@@ -351,17 +350,23 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
     let mut done = 0;
     if !source.is_stream() && !target.is_stream() {
         loop {
+            // Little is copied at once where that waits for no device.
+            let left = usize::try_from(size.saturating_sub(done)).unwrap_or(usize::MAX);
+            let len = left.clamp(SMALL_RANGE_BYTES, RANGE_BYTES);
             let copy = async || {
                 let (from, to) = (&source.fd, &target.fd);
-                // Small steps where no device has to be waited for.
-                let left = usize::try_from(size.saturating_sub(done)).unwrap_or(usize::MAX);
-                let len = left.clamp(SMALL_RANGE_BYTES, RANGE_BYTES);
                 target.driver.copy_file_range(from, done, to, done, len).await
             };
             match uninterrupted(copy).await {
                 Ok(0) if done == 0 => break,
                 Ok(0) => return Ok(done),
-                Ok(count) => done += count as u64,
+                Ok(count) => {
+                    done += count as u64;
+                    // It was asked for more, and ended where the file was said to end.
+                    if count < len && done == size {
+                        return Ok(done);
+                    }
+                }
                 Err(error) if is_not_possible(&error) => break,
                 Err(error) => return Err(error),
             }

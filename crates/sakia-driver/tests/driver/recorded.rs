@@ -1,0 +1,105 @@
+//! What a recording has of operations. A process has one recording, so each test is a scene.
+
+use std::fs::{self, File};
+
+use sakia_driver::{MountTable, OpKind};
+use sakia_trace::{Recording, Slice, Trace, TraceOptions};
+
+use crate::children;
+use crate::support::{TempDir, drain, driver, finish, pipe, skip};
+
+/// Records `program`, and returns the operations of this kind in the order of their starts, each with the
+/// slice in it.
+fn recorded(folder: &TempDir, kind: OpKind, program: impl FnOnce()) -> Vec<(Slice, Option<Slice>)> {
+    let path = folder.join("trace");
+    let recording = Recording::to_file(&path, TraceOptions::default()).unwrap();
+    program();
+    recording.stop().unwrap();
+    let trace = Trace::read(&fs::read(path).unwrap()).unwrap();
+    let mut found = Vec::new();
+    for track in trace.tracks {
+        let mut inner = None;
+        for slice in track.slices {
+            if slice.depth > 0 {
+                inner = Some(slice);
+            } else if slice.category == "operation" && slice.name == kind.name() {
+                found.push((slice, inner.take()));
+            }
+        }
+    }
+    found.sort_by_key(|(slice, _)| slice.begin);
+    found
+}
+
+#[test]
+fn closes_are_told() {
+    if sakia_ring::Ring::builder().build().is_err() {
+        skip!("there is no ring");
+    }
+    children::run("recorded_closes");
+}
+
+/// Closes of which one waits for a read that it cancels, one is the second of a descriptor, and one's handle
+/// is dropped.
+pub fn scene_closes() {
+    let folder = TempDir::new();
+    let driver = driver();
+    driver.measure_latencies();
+    let file = || driver.adopt(File::open(folder.file("file", 1)).unwrap().into());
+    let (waited_for, _write) = pipe(&driver);
+    let closes = recorded(&folder, OpKind::Close, || {
+        finish(&driver, &mut driver.close(file())).unwrap();
+        let mut read = driver.read(&waited_for, vec![0; 1], 0);
+        let mut close = driver.close(waited_for.clone());
+        finish(&driver, &mut driver.close(waited_for)).unwrap_err();
+        finish(&driver, &mut read).0.unwrap_err();
+        drop(read);
+        finish(&driver, &mut close).unwrap();
+        let closed = file();
+        let kept = closed.clone();
+        drop(driver.close(closed));
+        drop(kept);
+        drain(&driver);
+        driver.turn(sakia_driver::Wait::Poll).unwrap();
+    });
+    let results: Vec<_> = closes
+        .iter()
+        .map(|(close, _)| (close.end.is_some(), close.number("result").unwrap()))
+        .collect();
+    let errno = rustix::io::Errno::BADF.raw_os_error();
+    assert_eq!(results, [(true, 0), (true, 0), (true, (-errno).into()), (true, 0)], "{closes:?}");
+    let waiting = &closes[1].0;
+    assert!(
+        waiting.end.unwrap() > closes[2].0.end.unwrap(),
+        "it was open for as long as it waited"
+    );
+    // The time for which it waits for others is not how long a close takes.
+    assert!(driver.metrics().latency(OpKind::Close).is_none());
+}
+
+#[test]
+fn lanes_are_told_with_the_file_system() {
+    if sakia_ring::Ring::builder().build().is_err() {
+        skip!("there is no ring");
+    }
+    children::run("recorded_lanes");
+}
+
+/// No ring copies from file to file.
+pub fn scene_lanes() {
+    let folder = TempDir::new();
+    let (from, to) = (folder.file("from", 100), folder.join("to"));
+    let driver = driver();
+    let from = driver.adopt(File::open(from).unwrap().into());
+    let to = driver.adopt(File::create(&to).unwrap().into());
+    let copies = recorded(&folder, OpKind::Copy, || {
+        finish(&driver, &mut driver.copy_file_range(&from, 0, &to, 0, 100)).unwrap();
+    });
+    let [(copy, Some(on_lane))] = &copies[..] else { panic!("{copies:?}") };
+    assert_eq!(copy.text("way"), Some("lane"));
+    assert_eq!(on_lane.text("reason"), Some("the ring has no such operation"));
+    let place = fs::canonicalize(folder.path()).unwrap();
+    let table = MountTable::read().unwrap();
+    let file_system = &table.find_by_path(&place).unwrap().file_system;
+    assert_eq!(on_lane.text("file system"), Some(file_system.as_str()));
+}
