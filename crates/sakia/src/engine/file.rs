@@ -4,6 +4,7 @@
 //! engine on which it was used. There it is an [`fs::File`], kept under the file's number from the first
 //! request on, with what is learned of it, until the last clone is dropped.
 
+mod commit;
 mod transfer;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io::Errno;
 use sakia_driver::CURRENT_POSITION;
 
+pub use self::commit::{Append, AppendDurable, Commit, GroupCommit};
 pub use self::transfer::{
     ReadAt, ReadShared, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
 };

@@ -459,6 +459,6 @@ impl Call for SyncFile {
 
 /// Makes a call again as long as a signal interrupts it.
 #[inline]
-fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+pub(super) fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     rustix::io::retry_on_intr(call).map_err(io::Error::from)
 }
