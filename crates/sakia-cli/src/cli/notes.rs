@@ -69,6 +69,8 @@ The machine has one thing more, \"network\":{\"namespace\":â€¦, \"congestion\":â
 control, that of a runtime's sockets where they are not, the processors of server and load or null.";
 pub(super) const THREADS_NOTES: &str = "\
 The params are place, reads and size_bytes; the counters say what the threads were.";
+pub(super) const WAL_NOTES: &str = "\
+The params are place, writers, record_bytes and records; the counters are syncs and what a driver counts.";
 pub(super) const SCHED_NOTES: &str = "\
 The params are threads, files, read_bytes, reads, read_step_bytes, the same of writes, and what is \
 true of mix, direct, cold and sparse.";
