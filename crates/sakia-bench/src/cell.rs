@@ -12,7 +12,7 @@ use crate::measure::{Meter, Section, peak_rss_bytes};
 use crate::named::Named;
 use crate::{
     baseline, copytree, costs, echo, file_sum, net, sched, send_file, sockets, tcp_sum, threads,
-    udp,
+    udp, wal,
 };
 
 /// Numbers with names, in the order of the names.
@@ -104,6 +104,7 @@ pub fn run_cell(spec: &str) -> anyhow::Result<Outcome> {
         send_file::NAME => send_file::run_cell(&spec),
         sockets::NAME => sockets::run_cell(&spec),
         udp::NAME => udp::run_cell(&spec),
+        wal::NAME => wal::run_cell(&spec),
         other => bail!("there is no experiment {other}"),
     }
 }

@@ -49,6 +49,8 @@ pub enum Focus {
     Costs,
     /// The time of calls, and the bytes they move.
     Device,
+    /// How many records are written in a second, and the processor time of one.
+    Records,
 }
 
 /// Facts about an experiment that are known before its first run.

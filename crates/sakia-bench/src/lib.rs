@@ -40,6 +40,7 @@ pub mod tcp_sum;
 pub mod text;
 pub mod threads;
 pub mod udp;
+pub mod wal;
 
 pub use bytes::bytes;
 pub use cell::{Measured, Outcome, run_cell};

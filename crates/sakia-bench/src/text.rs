@@ -102,6 +102,17 @@ pub(crate) fn columns(focus: Focus) -> [Column; 7] {
             Column("calls/s", 8, |_, row| row.ops_per_s.to_string()),
             Column("MiB/s", 8, |_, row| format!("{:.0}", mib(row.bytes_per_s))),
         ],
+        Focus::Records => [
+            Column("records/s", 10, |_, row| row.ops_per_s.to_string()),
+            wall_ms(9),
+            wall_range,
+            Column("CPU us", 8, |results, row| us_of_each(results, row)(row.cpu_ns.median)),
+            Column("switches", 9, |results, row| {
+                format!("{:.3}", of_each(results, row, switches(row)))
+            }),
+            threads,
+            rss,
+        ],
         Focus::Threads => [
             Column("threads", 8, |results, row| most_or_none(results, row, "threads_extra")),
             Column("own", 8, |results, row| most_or_none(results, row, "threads_user")),

@@ -20,6 +20,7 @@ use sakia_bench::tcp_sum::{self, TcpSum};
 use sakia_bench::text::Text;
 use sakia_bench::threads::{self, ManyReads};
 use sakia_bench::udp::{self, Udp};
+use sakia_bench::wal::{self, Wal};
 use sakia_bench::{
     Event, Experiment, Launcher, Results, Settings, json, leftovers, report, run_cell,
 };
@@ -60,6 +61,7 @@ pub enum Which {
     Threads(threads::Options),
     Sched(Box<sched::Options>),
     CopyTree(Box<copytree::Options>),
+    Wal(wal::Options),
     Costs(costs::Options),
     Baseline(baseline::Options),
 }
@@ -99,6 +101,7 @@ fn experiment(options: Options, signals: &Signals) -> anyhow::Result<Exit> {
         Which::Threads(threads) => Box::new(ManyReads::new(threads)?),
         Which::Sched(sched) => Box::new(Sched::new(*sched)?),
         Which::CopyTree(copytree) => Box::new(CopyTree::new(*copytree)?),
+        Which::Wal(wal) => Box::new(Wal::new(wal)?),
         Which::Costs(costs) => Box::new(Costs::new(costs)?),
         Which::Baseline(baseline) => Box::new(Baseline::new(baseline)?),
     };

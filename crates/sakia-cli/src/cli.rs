@@ -9,6 +9,7 @@ mod experiments;
 mod mktree;
 mod notes;
 mod trace;
+mod wal;
 
 use std::env;
 use std::ffi::OsString;

@@ -90,7 +90,7 @@ where
 }
 
 /// Returns the error without the context that the engine adds.
-fn plain(error: io::Error) -> io::Error {
+pub(crate) fn plain(error: io::Error) -> io::Error {
     sakia::fs::os_error(&error).map_or(error, io::Error::from_raw_os_error)
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Lasting<F: Work> {
 }
 
 impl<F: Work> Lasting<F> {
-    fn new(lane: Lane, work: F) -> Self {
+    pub(crate) fn new(lane: Lane, work: F) -> Self {
         Self { work: Some(work), lane, runtime: Handle::try_current().ok() }
     }
 }

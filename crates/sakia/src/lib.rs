@@ -61,6 +61,7 @@ mod error;
 mod executor;
 pub mod fs;
 mod gate;
+mod group;
 mod halves;
 pub mod inspect;
 pub mod io;

@@ -14,7 +14,7 @@ use super::notes::{
     ECHO_NOTES, FILE_SUM_NOTES, NETWORK_NOTES, SCHED_NOTES, SEND_FILE_NOTES, SOCKETS_NOTES,
     TCP_SUM_NOTES, THREADS_NOTES, UDP_NOTES, bench_json_help,
 };
-use super::{MEMORY_MAX, Surroundings, bytes, copytree, costs};
+use super::{MEMORY_MAX, Surroundings, bytes, copytree, costs, wal};
 use crate::bench;
 use crate::output::Format;
 
@@ -47,6 +47,7 @@ enum ExperimentArgs {
     Threads(ThreadsArgs),
     Sched(Box<SchedArgs>),
     Copytree(copytree::CopytreeArgs),
+    Wal(wal::WalArgs),
     Costs(costs::CostsArgs),
     Baseline(costs::BaselineArgs),
 }
@@ -493,6 +494,7 @@ pub(super) fn resolve(
         Of::Threads(args) => &args.common,
         Of::Sched(args) => &args.common,
         Of::Copytree(args) => &args.common,
+        Of::Wal(args) => &args.common,
         Of::Costs(args) => &args.common,
         Of::Baseline(args) => &args.common,
     };
@@ -509,6 +511,7 @@ pub(super) fn resolve(
         Of::Copytree(args) => {
             (sakia_bench::copytree::NAME, Which::CopyTree(Box::new(args.resolve())), 9)
         }
+        Of::Wal(args) => (sakia_bench::wal::NAME, Which::Wal(args.resolve()), 9),
         Of::Costs(args) => (sakia_bench::costs::NAME, Which::Costs(args.resolve()), 9),
         Of::Baseline(args) => (sakia_bench::baseline::NAME, Which::Baseline(args.resolve()), 9),
     };

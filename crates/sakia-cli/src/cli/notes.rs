@@ -71,6 +71,8 @@ connections are in a namespace of their own, the congestion control, and the pro
 load, or null.";
 pub(super) const THREADS_NOTES: &str = "\
 The params are place, reads and size_bytes; the counters are the numbers of threads by kind.";
+pub(super) const WAL_NOTES: &str = "\
+The params are place, writers, record_bytes and records; the counters are syncs and what a driver counts.";
 pub(super) const SCHED_NOTES: &str = "\
 The params are threads, files, read_bytes, reads, read_step_bytes, the same for writes, and those of \
 mix, direct, cold and sparse that are true.";

@@ -89,7 +89,7 @@ fn usage_is_that_of_the_command() {
 }
 
 /// Every command.
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 17] = [
     &[],
     &["sum"],
     &["cp"],
@@ -106,6 +106,7 @@ const COMMANDS: [&[&str]; 16] = [
     &["bench", "threads"],
     &["bench", "sched"],
     &["bench", "copytree"],
+    &["bench", "wal"],
 ];
 
 fn help(command: &[&str], columns: usize) -> Ended {

@@ -3,12 +3,14 @@
 mod buffer;
 mod dir;
 mod file;
+mod group_commit;
 mod handle;
 mod options;
 mod paths;
 
 pub use self::dir::{DirBuilder, DirEntry, ReadDir, read_dir};
 pub use self::file::File;
+pub use self::group_commit::GroupCommit;
 pub use self::options::OpenOptions;
 pub use self::paths::{
     canonicalize, copy, create_dir, create_dir_all, hard_link, metadata, read, read_link,

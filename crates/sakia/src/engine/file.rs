@@ -4,6 +4,7 @@
 //! which it was used. Each of these threads keeps an [`fs::File`] under the file's number, with the facts
 //! learned of it, from its first request until the last clone is dropped.
 
+mod commit;
 mod transfer;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io::Errno;
 use sakia_driver::CURRENT_POSITION;
 
+pub use self::commit::{Append, AppendDurable, Commit, GroupCommit};
 pub use self::transfer::{
     ReadAt, ReadShared, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
 };

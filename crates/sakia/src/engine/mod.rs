@@ -20,6 +20,7 @@ mod gate;
 mod many;
 mod mounts;
 mod now;
+mod pace;
 mod paths;
 mod request;
 mod tally;
@@ -37,7 +38,8 @@ use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
 pub use self::file::{
-    File, ReadAt, ReadShared, ReadVectoredAt, SyncFile, WriteAt, WriteDurableAt, WriteVectoredAt,
+    Append, AppendDurable, Commit, File, GroupCommit, ReadAt, ReadShared, ReadVectoredAt, SyncFile,
+    WriteAt, WriteDurableAt, WriteVectoredAt,
 };
 use self::gate::{Gate, Pass};
 pub use self::many::Many;

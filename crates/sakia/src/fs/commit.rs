@@ -1,28 +1,32 @@
-//! Group commit: one `fdatasync(2)` for many writers.
+//! Group commit: one write and one `fdatasync(2)` for many writers.
 //!
-//! A request for a commit is served by the first sync that begins after it, which covers every write that was
-//! done by then. While one sync runs, further requests gather for the next. A separate task performs the
-//! syncs as long as there are requests, so that a dropped request does not delay the others.
-//!
-//! A sync that fails is the last one: the kernel may have dropped what it could not write and marked it
-//! clean, so that a later sync would succeed without the data being there.
+//! A task of its own performs the rounds of a [`Group`], which says how requests share them, as long as
+//! there are any; so a dropped request does not hold up the others. Between rounds it lets the writers run
+//! that the last one has served: where they come again at once, they share the next one with those that
+//! have waited meanwhile.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
-use sakia_driver::{BufResult, IoBuf, wake_all};
+use sakia_driver::{AlignedBuf, BufResult, IoBuf};
 
 use super::File;
+use crate::group::{Group, Record, Ticket, errno_of, wake};
 use crate::io::transfer::buf_try;
+use crate::yielding::yield_now;
+
+/// How often the task yields for writers to come again: they run once, and what they await may have to be
+/// submitted and taken.
+const YIELDS_MAX: u32 = 2;
 
 /// Makes a file durable for many tasks at once.
 ///
-/// Clones refer to the same file. Tasks write, by [`append`](GroupCommit::append) or by
-/// [`file`](GroupCommit::file), and then await [`commit`](GroupCommit::commit): all writes made before a sync
-/// begins share that sync.
+/// Clones refer to the same file. Tasks await [`append_durable`](GroupCommit::append_durable): those that
+/// come while a sync is under way share one write and one sync. Or they write, by
+/// [`append`](GroupCommit::append) or by [`file`](GroupCommit::file), and then await
+/// [`commit`](GroupCommit::commit): all that were written before a sync begins share it.
 ///
 /// The first failure, to append or to sync, is final: everything after it fails with the same error. Earlier
 /// commits are durable; whether later bytes exist is unknown until the file is read again.
@@ -42,8 +46,7 @@ use crate::io::transfer::buf_try;
 ///         .map(|number| {
 ///             let journal = journal.clone();
 ///             sakia::spawn(async move {
-///                 journal.append(format!("record {number}\n")).await.value()?;
-///                 journal.commit().await
+///                 journal.append_durable(format!("record {number}\n")).await.value()
 ///             })
 ///         })
 ///         .collect();
@@ -64,20 +67,7 @@ pub struct GroupCommit {
 #[derive(Debug)]
 struct Shared {
     file: File,
-    /// The offset of the next append.
-    end: Cell<u64>,
-    /// Syncs that have begun.
-    begun: Cell<u64>,
-    /// Syncs that have ended well.
-    done: Cell<u64>,
-    /// The number of the last sync that a caller requested.
-    wanted: Cell<u64>,
-    /// Set while there is a task that syncs.
-    is_running: Cell<bool>,
-    /// The errno of the first failure.
-    failure: Cell<Option<i32>>,
-    /// The wakers of the tasks that wait for a sync to end.
-    waiting: RefCell<Vec<Waker>>,
+    group: RefCell<Group>,
 }
 
 impl GroupCommit {
@@ -93,18 +83,8 @@ impl GroupCommit {
             let message = "the file was opened to append, so the kernel ignores offsets";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let end = Cell::new(file.len().await?);
-        let shared = Shared {
-            file,
-            end,
-            begun: Cell::new(0),
-            done: Cell::new(0),
-            wanted: Cell::new(0),
-            is_running: Cell::new(false),
-            failure: Cell::new(None),
-            waiting: RefCell::new(Vec::new()),
-        };
-        Ok(Self { shared: Rc::new(shared) })
+        let group = RefCell::new(Group::new(file.len().await?));
+        Ok(Self { shared: Rc::new(Shared { file, group }) })
     }
 
     /// Returns the file, to be read, or to be written at offsets of the caller's choice. Appends overwrite
@@ -118,20 +98,17 @@ impl GroupCommit {
 
     /// Returns the offset of the next append.
     pub fn end(&self) -> u64 {
-        self.shared.end.get()
+        self.shared.group.borrow().end()
     }
 
-    /// Returns the number of syncs so far.
-    ///
-    /// # Examples
-    /// See [`GroupCommit`](GroupCommit#examples).
+    /// Syncs so far; one that was left out since a write before it failed counts, too.
     pub fn syncs(&self) -> u64 {
-        self.shared.begun.get()
+        self.shared.group.borrow().begun()
     }
 
     /// Returns the errno of the failure that ended it, if there was one.
     pub fn failure(&self) -> Option<i32> {
-        self.shared.failure.get()
+        self.shared.group.borrow().failure()
     }
 
     /// Writes `buf` after all earlier appends, and resolves to its offset. Several tasks may append at once,
@@ -145,96 +122,104 @@ impl GroupCommit {
     /// # Examples
     /// See [`GroupCommit`](GroupCommit#examples).
     pub async fn append<T: IoBuf>(&self, buf: T) -> BufResult<u64, T> {
-        buf_try!(self.check(), buf);
-        let at = self.shared.end.get();
-        self.shared.end.set(at + buf.bytes_len() as u64);
+        let reserved = self.shared.group.borrow_mut().reserve(buf.bytes_len());
+        let at = buf_try!(reserved, buf);
         let (result, buf) = self.shared.file.write_all_at(buf, at).await;
         if let Err(error) = &result {
-            self.shared.fail(error);
+            let woken = self.shared.group.borrow_mut().fail(errno_of(error));
+            wake(woken);
         }
         (result.map(|()| at), buf)
+    }
+
+    /// Writes `buf` after all that was appended before, makes it durable together with all earlier writes
+    /// to the file, and resolves to where it begins.
+    ///
+    /// The bytes are copied, and written together with those of other tasks. Once the future has been
+    /// polled, they are written even if it is dropped.
+    ///
+    /// # Errors
+    /// As [`append`](GroupCommit::append) and [`commit`](GroupCommit::commit).
+    pub async fn append_durable<T: IoBuf>(&self, buf: T) -> BufResult<u64, T> {
+        let joined = self.shared.join(Some(Record::new(buf.as_bytes())));
+        let ticket = buf_try!(joined, buf);
+        (self.shared.finish(&ticket).await.map(|()| ticket.at), buf)
     }
 
     /// Makes all earlier writes to the file durable, by any writer. Resolves when it is.
     ///
     /// # Errors
     /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. All waiting and all later calls return the error: the
-    /// kernel is not asked again, since its answer could not be trusted.
+    /// kernel is not asked again, since its answer could not be trusted. `ECANCELED`: the runtime ended.
     ///
     /// # Examples
     /// See [`GroupCommit`](GroupCommit#examples).
     pub async fn commit(&self) -> io::Result<()> {
-        self.check()?;
-        let shared = &self.shared;
-        // A sync that runs now may have begun before the last write was done.
-        let number = shared.begun.get() + 1;
-        shared.wanted.set(shared.wanted.get().max(number));
-        if !shared.is_running.replace(true) {
-            crate::spawn(sync_while_wanted(Running(Rc::clone(shared)))).detach();
-        }
-        poll_fn(|cx| {
-            if shared.done.get() >= number {
-                return Poll::Ready(Ok(()));
-            }
-            self.check()?;
-            if !shared.is_running.get() {
-                // The runtime has ended the task.
-                return Poll::Ready(Err(rustix::io::Errno::CANCELED.into()));
-            }
-            let mut waiting = shared.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn check(&self) -> io::Result<()> {
-        match self.shared.failure.get() {
-            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None => Ok(()),
-        }
+        let ticket = self.shared.join(None)?;
+        self.shared.finish(&ticket).await
     }
 }
 
 impl Shared {
-    /// Makes `error` the final one, unless there is one already.
-    fn fail(&self, error: &io::Error) {
-        let errno = super::os_error(error).unwrap_or(rustix::io::Errno::IO.raw_os_error());
-        if self.failure.get().is_none() {
-            self.failure.set(Some(errno));
+    /// Joins the next round, and has it performed.
+    fn join(self: &Rc<Self>, record: Option<Record<'_>>) -> io::Result<Ticket> {
+        let ticket = self.group.borrow_mut().join(record)?;
+        if self.group.borrow_mut().needs_performer() {
+            let performer = Performer { shared: Rc::clone(self), is_over: false };
+            crate::spawn(performer.run()).detach();
         }
-        self.wake();
+        Ok(ticket)
     }
 
-    fn wake(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        wake_all(waiting);
-    }
-}
-
-/// The task that syncs, while it is there.
-struct Running(Rc<Shared>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.is_running.set(false);
-        self.0.wake();
+    /// Waits for the end of the round.
+    async fn finish(&self, ticket: &Ticket) -> io::Result<()> {
+        poll_fn(|cx| {
+            // Dropped after the group is free again: it may be the last to hold its task.
+            let mut replaced = None;
+            self.group.borrow_mut().poll(ticket, cx.waker(), &mut replaced)
+        })
+        .await
     }
 }
 
-async fn sync_while_wanted(running: Running) {
-    let shared = &running.0;
-    while shared.failure.get().is_none() && shared.done.get() < shared.wanted.get() {
-        let number = shared.begun.get() + 1;
-        shared.begun.set(number);
-        match shared.file.sync_data().await {
-            Ok(()) => {
-                shared.done.set(number);
-                shared.wake();
+/// The task that performs rounds, while it is there.
+struct Performer {
+    shared: Rc<Shared>,
+    /// No request was left.
+    is_over: bool,
+}
+
+impl Performer {
+    async fn run(mut self) {
+        let Shared { file, group } = &*self.shared;
+        loop {
+            let begun = group.borrow_mut().begin();
+            let Some(mut round) = begun else { break };
+            let write = async |buf: AlignedBuf, len: usize, at: u64| {
+                let (result, buf) = file.write_all_at(IoBuf::slice(buf, ..len), at).await;
+                (result, buf.into_inner())
+            };
+            let result = round.perform_by(write, async || file.sync_data().await).await;
+            let woken = group.borrow_mut().end_round(round, result);
+            wake(woken);
+            for _ in 0..YIELDS_MAX {
+                if !group.borrow().lacks_writers() {
+                    break;
+                }
+                yield_now().await;
             }
-            Err(error) => shared.fail(&error),
+        }
+        self.is_over = true;
+    }
+}
+
+impl Drop for Performer {
+    /// The runtime has ended the task if it is not over.
+    fn drop(&mut self) {
+        if !self.is_over {
+            let errno = rustix::io::Errno::CANCELED.raw_os_error();
+            let woken = self.shared.group.borrow_mut().abandon(errno);
+            wake(woken);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod ends;
 mod files;
+mod group_commit;
 mod paths;
 mod remote;
 mod support;

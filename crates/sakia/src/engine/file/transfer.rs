@@ -472,6 +472,6 @@ impl Call for SyncFile {
 
 /// Repeats a call as long as a signal interrupts it.
 #[inline]
-fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+pub(super) fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     rustix::io::retry_on_intr(call).map_err(io::Error::from)
 }

@@ -363,6 +363,53 @@ fn what_a_group_has_committed_is_there() {
 }
 
 #[test]
+fn what_a_group_has_appended_durably_is_there() {
+    for kernel in [awkward, forgetful] {
+        at_every_event(
+            &disk_with(&[("journal", b"begun ")]),
+            kernel,
+            async |told: &Rc<Told<Record>>| {
+                let file = OpenOptions::new().write(true).open("journal").await.unwrap();
+                let journal = GroupCommit::new(file).await.unwrap();
+                let writers: Vec<_> = (0..4_u8)
+                    .map(|writer| {
+                        let (journal, told) = (journal.clone(), Rc::clone(told));
+                        spawn(async move {
+                            for round in 0..2 {
+                                // One has a buffer of its own.
+                                let len = if writer == 3 { 70_000 } else { 2000 };
+                                let bytes = record(writer * 2 + round, len);
+                                let mut append = Box::pin(journal.append_durable(bytes.clone()));
+                                if writer == 2 && round == 0 {
+                                    // Given up: another one is told, and the bytes are there all the same.
+                                    let at = journal.end();
+                                    poll_fn(|cx| Poll::Ready(append.as_mut().poll(cx).is_ready()))
+                                        .await;
+                                    drop(append);
+                                    if journal.commit().await.is_ok() {
+                                        told.say((at as usize, bytes));
+                                    }
+                                    continue;
+                                }
+                                let Ok(at) = append.await.0 else { return };
+                                told.say((at as usize, bytes));
+                            }
+                        })
+                    })
+                    .collect();
+                for writer in writers {
+                    writer.await.unwrap();
+                }
+                if journal.failure().is_some() {
+                    assert!(journal.append_durable("x").await.0.is_err(), "nothing is trusted");
+                }
+            },
+            assert_records,
+        );
+    }
+}
+
+#[test]
 fn what_a_writer_has_flushed_durably_is_there() {
     for kernel in [awkward, forgetful] {
         at_every_event(

@@ -1,6 +1,9 @@
 //! One sync for many writers, and failures that stay.
 
+use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
 use sakia::fs::{File, GroupCommit, OpenOptions};
 use sakia::{block_on, spawn};
@@ -95,5 +98,84 @@ fn a_sync_that_cannot_be_is_told_to_all() {
             assert_eq!(waiting.await.unwrap().unwrap_err().raw_os_error(), Some(22));
         }
         assert_eq!((journal.syncs(), journal.failure()), (1, Some(22)));
+    });
+}
+
+#[test]
+fn records_that_come_together_share_a_write_and_a_sync() {
+    let dir = TempDir::new();
+    let path = dir.join("journal");
+    block_on(async {
+        let journal = GroupCommit::new(File::create_new(&path).await.unwrap()).await.unwrap();
+        let writers: Vec<_> = (0..50_u8)
+            .map(|number| {
+                let journal = journal.clone();
+                spawn(async move {
+                    for round in 0..4 {
+                        let (result, back) = journal.append_durable(vec![number; 100]).await;
+                        assert_eq!(back, [number; 100]);
+                        // All come again together, so that each is in the round of its own number.
+                        assert_eq!(result.unwrap() / 5000, round);
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        assert_eq!((journal.syncs(), journal.end(), journal.failure()), (4, 20_000, None));
+    });
+    let contents = std::fs::read(&path).unwrap();
+    let mut counts = [0; 50];
+    for record in contents.chunks(100) {
+        assert!(record.iter().all(|&byte| byte == record[0]));
+        counts[usize::from(record[0])] += 1;
+    }
+    assert_eq!(counts, [4; 50]);
+}
+
+#[test]
+fn a_record_that_was_accepted_is_written_though_its_writer_is_gone() {
+    let dir = TempDir::new();
+    let path = dir.join("journal");
+    block_on(async {
+        let journal = GroupCommit::new(File::create(&path).await.unwrap()).await.unwrap();
+        let writers: Vec<_> = (0..30)
+            .map(|number| {
+                let journal = journal.clone();
+                spawn(async move { journal.append_durable(format!("{number:02} ")).await.0 })
+            })
+            .collect();
+        sakia::yield_now().await;
+        for writer in &writers {
+            writer.abort();
+        }
+        // Never begun: no bytes, and no gap.
+        drop(journal.append_durable("never"));
+        assert_eq!(journal.append_durable("last").await.0.unwrap(), 90);
+    });
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, (0..30).map(|number| format!("{number:02} ")).collect::<String>() + "last");
+}
+
+#[test]
+fn a_waker_that_panics_holds_up_no_other() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let dir = TempDir::new();
+    block_on(async {
+        let file = File::create(dir.join("journal")).await.unwrap();
+        let journal = GroupCommit::new(file).await.unwrap();
+        for number in 0..5 {
+            let mut first = Box::pin(journal.append_durable("a"));
+            let waker = Waker::from(Arc::new(Panics));
+            assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(journal.append_durable("b").await.0.unwrap(), 2 * number + 1);
+        }
+        assert_eq!(journal.failure(), None);
     });
 }

@@ -243,6 +243,8 @@ fn a_failed_sync_is_never_trusted_again() {
         assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
         let (result, buf) = journal.append("third").await;
         assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(EIO), "third"));
+        let (result, buf) = journal.append_durable("fourth").await;
+        assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(EIO), "fourth"));
         assert_eq!((journal.syncs(), journal.failure()), (syncs, Some(EIO)));
     });
     assert_eq!(kernel.contents("journal").unwrap(), b"firstsecond");
@@ -259,6 +261,25 @@ fn a_failed_append_is_final_too() {
         assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(ENOSPC));
         assert_eq!(journal.syncs(), 0);
     });
+}
+
+#[test]
+fn a_write_of_a_round_that_fails_is_final_and_not_synced() {
+    const ENOSPC: i32 = 28;
+    let (runtime, kernel) = with_journal();
+    runtime.block_on(async {
+        let journal = open_journal().await;
+        kernel.script(Target::opcode(Opcode::WRITE), Fault::Errno(ENOSPC));
+        let other = spawn({
+            let journal = journal.clone();
+            async move { journal.append_durable("x").await.0 }
+        });
+        let (result, buf) = journal.append_durable("y").await;
+        assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(ENOSPC), "y"));
+        assert_eq!(other.await.unwrap().unwrap_err().raw_os_error(), Some(ENOSPC));
+        assert_eq!((journal.syncs(), journal.failure()), (1, Some(ENOSPC)));
+    });
+    assert_eq!(kernel.contents("journal").unwrap(), b"");
 }
 
 #[test]
