@@ -84,6 +84,7 @@ impl Datagram {
         let received = driver::Received { len, is_truncated, ..self.received };
         if is_peek {
             kept.put_back(Box::pin(ready(Some(Ok(self)))));
+            kept.tell();
             return R::new(received, ReceivedControl::default());
         }
         R::new(received, mem::take(&mut self.control))
@@ -181,6 +182,7 @@ impl Kept {
         self.dropped.borrow_mut().push_back(dropped);
     }
 
+    /// Makes a result the oldest. To be followed by [`tell`](Kept::tell) or [`leave`](Kept::leave).
     fn put_back(&self, dropped: Dropped) {
         self.poller.set(None);
         self.dropped.borrow_mut().push_front(dropped);
@@ -397,5 +399,6 @@ impl<T: IoBuf> Drop for Gathered<'_, T> {
         for (received, buf) in self.done.drain(..).rev() {
             self.kept.put_back(Box::pin(ready(Some(Ok(Datagram::new(received, &buf))))));
         }
+        self.kept.tell();
     }
 }
