@@ -182,8 +182,8 @@ const TASK: Source = Source {
         // The last one does not see what others did before they dropped theirs.
         (
             "task_freed_blindly",
-            "// changes of those who dropped theirs.\n        let word = self.word.load(Ordering::Acquire);",
-            "let word = self.word.load(Ordering::Relaxed);",
+            "threads that dropped theirs.\n        let word = self.word.load(Ordering::Acquire);",
+            "\nlet word = self.word.load(Ordering::Relaxed);",
         ),
         // A wake that finds a mail on its way leaves no sign in it.
         (
@@ -195,7 +195,7 @@ const TASK: Source = Source {
         // A mail that was opened counts as being on its way.
         (
             "task_mail_kept",
-            "by the poll that follows.\n        let before = header.count.clear(MAILED | CLOSE | NEW);",
+            "all that they did before.\n        let before = header.count.clear(MAILED | CLOSE | NEW);",
             "\nlet before = header.count.flags();",
         ),
         // The handle's two steps have changed places.

@@ -293,6 +293,11 @@ impl<R> Held<R> {
         self.flag.raise();
     }
 
+    /// Returns whether it has a notice and was not asked since.
+    pub(crate) fn is_noticed(&self) -> bool {
+        self.notice != Notice::None && self.is_registered && self.flag.is_raised()
+    }
+
     /// Returns whether a notice is missing if the operation is done.
     pub(crate) fn is_unnoticed(&self) -> bool {
         self.notice != Notice::None && self.is_registered && !self.flag.is_raised()

@@ -68,6 +68,14 @@ impl Role {
         }
     }
 
+    /// Returns the socket whose datagrams it receives, or looks at, together with others.
+    fn receives_on(&self) -> Option<usize> {
+        match self {
+            Self::Datagram(role @ DatagramRole::Receive { .. }) => Some(role.pair()),
+            _ => None,
+        }
+    }
+
     /// Returns whether it may wait for ever. A close waits for all users of its descriptor, and a result
     /// that was not taken is a user.
     fn may_wait(&self) -> bool {
@@ -457,7 +465,7 @@ impl<E: Env> Runner<'_, E> {
         self.turn(Wait::Poll)?;
         let mut index = 0;
         while index < self.held.len() {
-            let was_unnoticed = self.held[index].is_unnoticed();
+            let was_unnoticed = self.held[index].is_unnoticed() && !self.is_shared(index);
             let Some(output) = self.held[index].ask_anyway() else {
                 index += 1;
                 continue;
@@ -471,6 +479,14 @@ impl<E: Env> Runner<'_, E> {
             self.turn(Wait::Poll)?;
         }
         Ok(())
+    }
+
+    /// Returns whether another receive on the same socket has a notice and was not asked since. The datagram
+    /// that it was told of is that receive's which asks first.
+    fn is_shared(&self, index: usize) -> bool {
+        let Some(socket) = self.held[index].role.receives_on() else { return false };
+        let on_socket = |held: &&Held<Role>| held.role.receives_on() == Some(socket);
+        self.held.iter().filter(on_socket).any(Held::is_noticed)
     }
 
     // Fates of operations.
