@@ -119,7 +119,7 @@ mod tests {
         let Some((Which::Costs(all), 9)) = options(&["costs"]) else { panic!("costs") };
         assert_eq!((all.operations, &all.variants[..]), (102_400, &costs::Variant::ALL[..]));
         let some = options(&["costs", "--quick", "--variants", "yield,call"]);
-        let Some((Which::Costs(some), 3)) = some else { panic!("costs") };
+        let Some((Which::Costs(some), 7)) = some else { panic!("costs") };
         assert_eq!(some.operations, 12_800);
         assert_eq!(some.variants, [costs::Variant::Call, costs::Variant::Yield]);
         assert!(options(&["costs", "--operations", "0"]).is_none());

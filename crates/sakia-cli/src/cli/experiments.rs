@@ -734,7 +734,7 @@ mod tests {
         let (experiment, runs) = options(&[]);
         assert_eq!((experiment.sizes, runs), (file_sum::SIZES.to_vec(), 9));
         let (experiment, runs) = options(&["--quick"]);
-        assert_eq!((experiment.sizes, runs), (vec![256 << 20], 3));
+        assert_eq!((experiment.sizes, runs), (vec![256 << 20], 7));
         assert_eq!(experiment.variants, file_sum::Variant::DEFAULT);
         let (experiment, runs) = options(&[
             "--quick",
