@@ -114,7 +114,10 @@ fn the_end_does_not_wait_for_a_stuck_thread() {
         let flags = (OFlags::WRONLY | OFlags::CLOEXEC).bits();
         test.push(index as u64, Sqe::openat(AT_FDCWD, lent.ptr(), flags, 0));
     }
-    test.turn_until(|test| test.epoll.statistics(Lane::Elastic).queued == 1);
+    test.turn_until(|test| {
+        let elastic = test.epoll.statistics(Lane::Elastic);
+        (elastic.running, elastic.queued) == (1, 1)
+    });
     let pool = test.epoll.machine.pool.alive();
     drop(test);
     assert!(pool.upgrade().is_some(), "a thread is in there");
