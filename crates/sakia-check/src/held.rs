@@ -295,11 +295,15 @@ impl<R> Held<R> {
 
     /// Returns whether it has a notice and was not asked since.
     pub(crate) fn is_noticed(&self) -> bool {
-        self.notice != Notice::None && self.is_registered && self.flag.is_raised()
+        self.awaits_notice() && self.flag.is_raised()
     }
 
     /// Returns whether a notice is missing if the operation is done.
     pub(crate) fn is_unnoticed(&self) -> bool {
-        self.notice != Notice::None && self.is_registered && !self.flag.is_raised()
+        self.awaits_notice() && !self.flag.is_raised()
+    }
+
+    fn awaits_notice(&self) -> bool {
+        self.notice != Notice::None && self.is_registered
     }
 }

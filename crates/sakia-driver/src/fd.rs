@@ -19,10 +19,8 @@ use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
 use crate::stat::StatxResult;
-use crate::sys::{
-    Direction,
-    send_file::{self, Cached},
-};
+use crate::sys::Direction;
+use crate::sys::send_file::{self, Cached};
 
 /// The way in which a descriptor is closed. Only the driver has its number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

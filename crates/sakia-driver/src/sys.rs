@@ -467,10 +467,12 @@ pub(crate) fn nap(duration: Duration) {
 pub(crate) struct Tick(u64);
 
 impl Tick {
+    /// The tick of no result.
+    pub(crate) const NEVER: Self = Self(0);
     /// A result of this age is used no more; a younger one may be up to a tick old.
     const LASTS_NS: u64 = 2_000_000;
 
-    /// Now. Never zero, which is the default.
+    /// Now; never [`NEVER`](Tick::NEVER), which is the default.
     pub(crate) fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         Self((time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64).max(1))
@@ -479,15 +481,6 @@ impl Tick {
     /// Returns whether a result of this tick may still be used.
     pub(crate) fn lasts(self, now: Self) -> bool {
         self.0 > 0 && now.0.wrapping_sub(self.0) < Self::LASTS_NS
-    }
-
-    /// Its number; see [`of_number`](Self::of_number).
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn of_number(number: u64) -> Self {
-        Self(number)
     }
 }
 

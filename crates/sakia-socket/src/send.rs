@@ -157,7 +157,7 @@ impl<H: Host> Open<H> {
         if count > pieces::len(buffers) { Err(self.break_off()) } else { Ok(count) }
     }
 
-    /// Sends all delayed bytes, before a call of the host that must not overtake them. Whether it waits for
+    /// Sends all delayed bytes, before a call of the host that must not overtake them. The wait for
     /// room depends on `flags`, as for a send.
     ///
     /// # Errors

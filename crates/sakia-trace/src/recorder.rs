@@ -102,7 +102,7 @@ impl Drop for Local {
 /// Sizes of a recording.
 ///
 /// # Examples
-/// A small buffer is full soon. What does not fit is counted:
+/// A small buffer is full soon. Events that do not fit are counted:
 /// ```
 /// use sakia_trace::{EventKind, Recording, TraceOptions};
 ///

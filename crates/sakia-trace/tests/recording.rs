@@ -245,7 +245,7 @@ fn child() {
         return;
     }
     let _alone = alone();
-    // What `leaves_a_recording` reads.
+    // `leaves_a_recording` reads this file.
     let groups = fs::read_to_string("/proc/thread-self/status").expect("/proc");
     println!("{}", groups.lines().find(|line| line.starts_with("Gid:")).expect("a line"));
     record_as_environment_says();
@@ -328,7 +328,7 @@ fn a_program_with_more_rights_than_its_caller_is_not_recorded() {
     );
 }
 
-/// What the kernel handed to its workers is added for the threads of the recording.
+/// Operations that the kernel handed to its workers are added for the threads of the recording.
 #[test]
 fn operations_handed_over_are_added() {
     let _alone = alone();

@@ -43,7 +43,7 @@ const KEPT_OFF_LANES: SignalSet =
 /// # Errors
 /// Those of `write`.
 pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    if !Sigpipe::is_without_effect() {
+    if !has_sigpipe_no_effect() {
         return with_sigpipe_blocked(write);
     }
     let result = write();
@@ -57,27 +57,20 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Re
     result
 }
 
-/// The effect of a `SIGPIPE` on this thread, as last found.
-struct Sigpipe;
-
-impl Sigpipe {
-    const NO_EFFECT: u64 = 1;
-
-    /// Returns whether nothing happens: the process ignores the signal, and the thread does not block it.
-    fn is_without_effect() -> bool {
-        thread_local! {
-            /// The tick of the last answer, whose lowest bit it is.
-            static ANSWER: Cell<u64> = const { Cell::new(0) };
-        }
-        let (now, answer) = (Tick::now(), ANSWER.get());
-        if Tick::of_number(answer & !Self::NO_EFFECT).lasts(now) {
-            return answer & Self::NO_EFFECT != 0;
-        }
-        let is_blocked = || sys::signal_mask(MaskChange::Block, 0).map(|mask| mask & SIGPIPE != 0);
-        let has_none = sys::is_ignored(SIGPIPE_NUMBER) == Ok(true) && is_blocked() == Ok(false);
-        ANSWER.set(now.number() & !Self::NO_EFFECT | u64::from(has_none));
-        has_none
+/// Returns whether nothing happens on a `SIGPIPE`: the process ignores it, and this thread does not block it.
+fn has_sigpipe_no_effect() -> bool {
+    thread_local! {
+        /// The last answer, and its tick.
+        static ANSWER: Cell<(Tick, bool)> = const { Cell::new((Tick::NEVER, false)) };
     }
+    let (now, (found, answer)) = (Tick::now(), ANSWER.get());
+    if found.lasts(now) {
+        return answer;
+    }
+    let is_blocked = || sys::signal_mask(MaskChange::Block, 0).map(|mask| mask & SIGPIPE != 0);
+    let has_none = sys::is_ignored(SIGPIPE_NUMBER) == Ok(true) && is_blocked() == Ok(false);
+    ANSWER.set((now, has_none));
+    has_none
 }
 
 fn with_sigpipe_blocked<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
@@ -164,7 +157,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_thread_that_blocks_the_signal_since_the_last_look_keeps_none() {
         alone(|| {
-            assert!(Sigpipe::is_without_effect());
+            assert!(has_sigpipe_no_effect());
             for _ in 0..100 {
                 sys::signal_mask(MaskChange::Block, SIGPIPE).unwrap();
                 assert_eq!(write_to_nobody(), Err(Errno::PIPE));
@@ -182,7 +175,7 @@ mod tests {
             // SAFETY: until it exits, the child makes system calls only; nothing of them allocates.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let was_ignored = is_known_to_be_ignored && Sigpipe::is_without_effect();
+                let was_ignored = is_known_to_be_ignored && has_sigpipe_no_effect();
                 // SAFETY: the child's own disposition.
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 let is_over = write_to_nobody() == Err(Errno::PIPE);

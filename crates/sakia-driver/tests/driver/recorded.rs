@@ -1,4 +1,4 @@
-//! What a recording has of operations. A process has one recording, so each test is a scene.
+//! Operations in a recording. A process has one recording, so each test is a scene.
 
 use std::fs::{self, File};
 

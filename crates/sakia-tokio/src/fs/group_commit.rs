@@ -19,8 +19,8 @@ use crate::lane::{Lane, Lasting, plain};
 /// come while a sync is under way share one write and one sync. Or they [`append`](GroupCommit::append),
 /// and then [`commit`](GroupCommit::commit): all that were written before a sync begins share it.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
-/// committed before is durable; whether later bytes are there is unknown until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. Earlier
+/// commits are durable; whether later bytes exist is unknown until the file is read again.
 ///
 /// The file's contents become durable. The name of a file that was just made needs a sync of its directory,
 /// once.

@@ -44,8 +44,8 @@ use crate::io::{BufResult, IoBuf};
 /// write and one sync. Or they write, by [`append`](GroupCommit::append) or by [`file`](GroupCommit::file),
 /// and then [`commit`](GroupCommit::commit): all that were written before a sync begins share it.
 ///
-/// The first failure, to append or to sync, is final: everything after it fails with the same error. What was
-/// committed before is durable; whether later bytes are there is unknown until the file is read again.
+/// The first failure, to append or to sync, is final: everything after it fails with the same error. Earlier
+/// commits are durable; whether later bytes exist is unknown until the file is read again.
 ///
 /// The file's contents become durable. The name of a file that was just made needs a sync of its directory,
 /// once.
@@ -121,8 +121,8 @@ impl GroupCommit {
         engine.block_on_pool(Begin { file, is_remote }, is_remote)
     }
 
-    /// The file, to be read, or written at offsets of one's own. What is written beyond the end is written
-    /// over by appends.
+    /// Returns the file, to be read, or written at offsets of one's own. Appends overwrite bytes that were
+    /// written beyond the end.
     pub fn file(&self) -> &File {
         &self.shared.file
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -9,6 +10,17 @@ use sakia::fs::{File, GroupCommit, OpenOptions};
 use sakia::{block_on, spawn};
 
 use super::TempDir;
+
+/// Fails unless the file has four whole records of 100 bytes of each of 50 writers.
+fn assert_four_records_of_each(path: &Path) {
+    let contents = std::fs::read(path).unwrap();
+    let mut counts = [0; 50];
+    for record in contents.chunks(100) {
+        assert!(record.iter().all(|&byte| byte == record[0]));
+        counts[usize::from(record[0])] += 1;
+    }
+    assert_eq!(counts, [4; 50]);
+}
 
 #[test]
 fn writers_share_syncs() {
@@ -35,13 +47,7 @@ fn writers_share_syncs() {
         assert!((1..=200).contains(&journal.syncs()), "{}", journal.syncs());
         assert_eq!((journal.end(), journal.failure()), (20_000, None));
     });
-    let contents = std::fs::read(&path).unwrap();
-    let mut counts = [0; 50];
-    for record in contents.chunks(100) {
-        assert!(record.iter().all(|&byte| byte == record[0]));
-        counts[usize::from(record[0])] += 1;
-    }
-    assert_eq!(counts, [4; 50]);
+    assert_four_records_of_each(&path);
 }
 
 #[test]
@@ -125,13 +131,7 @@ fn records_that_come_together_share_a_write_and_a_sync() {
         }
         assert_eq!((journal.syncs(), journal.end(), journal.failure()), (4, 20_000, None));
     });
-    let contents = std::fs::read(&path).unwrap();
-    let mut counts = [0; 50];
-    for record in contents.chunks(100) {
-        assert!(record.iter().all(|&byte| byte == record[0]));
-        counts[usize::from(record[0])] += 1;
-    }
-    assert_eq!(counts, [4; 50]);
+    assert_four_records_of_each(&path);
 }
 
 #[test]
