@@ -74,6 +74,8 @@ named! {
         Uring = "uring",
         /// The ring, without plain calls.
         Ring = "ring",
+        /// The ring with epoll beside it, which reports connections for plain calls.
+        Readiness = "readiness",
         /// Epoll.
         Poll = "poll",
         /// A thread for each connection, and plain calls.
@@ -85,7 +87,8 @@ named! {
 
 impl Variant {
     /// Those measured by default.
-    pub const DEFAULT: [Self; 4] = [Self::Uring, Self::Ring, Self::Poll, Self::Blocking];
+    pub const DEFAULT: [Self; 5] =
+        [Self::Uring, Self::Ring, Self::Readiness, Self::Poll, Self::Blocking];
 }
 
 /// The experiment.
@@ -202,7 +205,7 @@ impl Experiment for Echo {
             Variant::Blocking => {
                 format!("a request: a read and a write, {switches:.3} switches")
             }
-            Variant::Uring | Variant::Ring | Variant::Poll | Variant::Spin => {
+            Variant::Uring | Variant::Ring | Variant::Readiness | Variant::Poll | Variant::Spin => {
                 let plain = a_request(row.count("recv.inline") + row.count("send.inline"));
                 let enters = a_request(row.count("enters"));
                 let call = if row.variant == Variant::Poll.name() { "waits" } else { "enters" };
@@ -249,6 +252,7 @@ fn work(variant: Variant, mut task: Task, meter: &mut Meter) -> anyhow::Result<D
     let engine = match variant {
         Variant::Uring => Engine::URING,
         Variant::Ring => Engine::RING,
+        Variant::Readiness => Engine::READINESS,
         Variant::Poll => Engine::POLL,
         Variant::Spin => Engine { spin: SPIN, ..Engine::URING },
         Variant::Blocking => {

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use sakia::Runtime;
-use sakia_driver::{Bypass, OpKind, Policy, Rules};
+use sakia_driver::{Bypass, OpKind, Policy, Rules, Streams};
 use sakia_ring::SetupError;
 
 use crate::cell::{Counters, Unavailable};
@@ -15,16 +15,24 @@ pub(crate) struct Engine {
     pub(crate) policy: Policy,
     /// Set if operations run as plain calls when those are cheaper.
     pub(crate) bypass: bool,
+    /// The way in which streams receive and send.
+    pub(crate) streams: Streams,
     /// The time for which it polls before it sleeps.
     pub(crate) spin: Duration,
 }
 
 impl Engine {
     /// The ring, as the driver decides by itself.
-    pub(crate) const URING: Self =
-        Self { policy: Policy::Uring, bypass: true, spin: Duration::ZERO };
+    pub(crate) const URING: Self = Self {
+        policy: Policy::Uring,
+        bypass: true,
+        streams: Streams::Learned,
+        spin: Duration::ZERO,
+    };
     /// The ring, without plain calls.
-    pub(crate) const RING: Self = Self { bypass: false, ..Self::URING };
+    pub(crate) const RING: Self = Self { bypass: false, streams: Streams::Queue, ..Self::URING };
+    /// The ring; streams receive and send by plain calls when an epoll set reports that they can.
+    pub(crate) const READINESS: Self = Self { streams: Streams::Readiness, ..Self::URING };
     /// Epoll and threads.
     pub(crate) const POLL: Self = Self { policy: Policy::Poll, ..Self::URING };
 
@@ -33,9 +41,10 @@ impl Engine {
     /// # Errors
     /// See [`available`].
     pub(crate) fn start(self) -> anyhow::Result<Runtime> {
-        let Self { policy, bypass, spin } = self;
+        let Self { policy, bypass, streams, spin } = self;
         let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
-        available(Runtime::builder().backend(policy).bypass(bypass).spin(spin).build())
+        let builder = Runtime::builder().backend(policy).bypass(bypass);
+        available(builder.streams(streams).spin(spin).build())
     }
 }
 

@@ -345,6 +345,8 @@ unsafe impl Backend for Auto {
         fn batches_well(&self, kind: OpKind) -> bool;
         fn takes(&self) -> Takes;
         fn has_lanes(&self) -> bool;
+        fn has_readiness(&self) -> bool;
+        fn processor_time(&self) -> Duration;
         fn is_for_lanes(&self, opcode: Opcode) -> bool;
         fn may_lack_workers(&self) -> bool;
         #[inline(always)]
@@ -424,6 +426,11 @@ unsafe impl Backend for Auto {
     unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
         // SAFETY: the caller's duties are the same.
         each!(self, backend => unsafe { backend.push_lane(request, lane) })
+    }
+
+    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
+        // SAFETY: the caller's duties are the same.
+        each!(self, backend => unsafe { backend.push_readiness(request) })
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

@@ -198,6 +198,33 @@ pub unsafe trait Backend: Any {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Returns whether [`push_readiness`](Backend::push_readiness) takes multishot receives.
+    fn has_readiness(&self) -> bool {
+        false
+    }
+
+    /// Gives a multishot receive of a socket to the backend's epoll set: it receives by plain calls when the
+    /// set reports bytes, into buffers of a group from [`READINESS_GROUPS`] on. Its completions come as any
+    /// other, and it is canceled as an operation on a thread. The descriptor's number belongs to this
+    /// socket until it is [forgotten](Backend::forget_descriptor).
+    ///
+    /// # Errors
+    /// The operation is not performed. `EOPNOTSUPP`: the backend has no such set. Otherwise as
+    /// `epoll_create1(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`push`](Backend::push).
+    #[doc(hidden)]
+    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Returns the processor time that the calling thread has used so far.
+    fn processor_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns whether operations that were given to threads must be canceled there.
     fn has_lanes(&self) -> bool {
         false

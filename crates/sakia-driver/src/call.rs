@@ -187,6 +187,13 @@ pub enum Verb {
     RecvMessage,
 }
 
+impl Verb {
+    /// Returns whether it sends.
+    pub(crate) fn sends(self) -> bool {
+        matches!(self, Self::Send | Self::SendMessage)
+    }
+}
+
 /// An operation on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketCall {

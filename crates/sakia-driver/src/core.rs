@@ -192,6 +192,10 @@ impl Core {
                     self.push_lane(slot, lane);
                     return slot;
                 }
+                Route::Readiness => {
+                    self.push_readiness(slot);
+                    return slot;
+                }
             }
         }
         self.queue(slot, class, operation);

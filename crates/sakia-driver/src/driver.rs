@@ -380,11 +380,11 @@ impl Driver {
         core.end_watch();
         core.phase = Phase::Stopped;
         let backend = std::mem::replace(&mut core.backend, Auto::Other(Box::new(Stopped)));
-        let (arena, pool) = (core.lent.arena.take(), core.lent.pool.take());
+        let (arena, pools) = (core.lent.arena.take(), std::mem::take(&mut core.lent.pools));
         let kept = core.last_kept();
         drop(core);
         drop(backend);
-        drop((arena, pool));
+        drop((arena, pools));
         drop(kept); // the driver is still there
         settle();
         if let Some(payload) = panic.into_inner()

@@ -24,7 +24,7 @@ use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Completion, Erased, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
-use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules};
+use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, StreamFigures, Streams};
 use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
@@ -164,6 +164,33 @@ impl Handle {
         self.shared.core.borrow_mut().inline.rules = rules;
     }
 
+    /// Sets the way in which [connections](crate::Connection) receive and send, from their next message on
+    /// and for all handles. A new driver has [`Streams::Queue`].
+    ///
+    /// Without a ring of the kernel there is one way only, and the setting has no effect.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver, Streams};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// driver.set_streams(Streams::Learned);
+    /// // The queue, until messages have shown that readiness is cheaper here.
+    /// assert_eq!(driver.streams().way, Streams::Queue);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn set_streams(&self, streams: Streams) {
+        self.shared.core.borrow_mut().set_streams(streams);
+    }
+
+    /// Returns the way in which connections receive and send, and the measured costs of both.
+    ///
+    /// # Examples
+    /// See [`set_streams`](Handle::set_streams).
+    pub fn streams(&self) -> StreamFigures {
+        self.shared.core.borrow().stream_figures()
+    }
+
     /// Returns the facts learned about the file systems of this driver's descriptors, in the order of their
     /// devices.
     ///
@@ -224,7 +251,7 @@ impl Handle {
     /// See [`Metrics`](crate::Metrics#examples).
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
-        Metrics::new(core.counters(), core.slab.latencies.as_deref())
+        Metrics::new(core.counters(), core.stream_figures(), core.slab.latencies.as_deref())
     }
 
     /// Returns the number of operations whose handle has not taken the result, or that are in flight without

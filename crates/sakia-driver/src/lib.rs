@@ -135,7 +135,7 @@ pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use policy::{
     Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Retry, Route, Rule, Rules,
-    SharedCallSupport, Support,
+    SharedCallSupport, StreamFigures, Streams, Support,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};

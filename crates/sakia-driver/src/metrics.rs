@@ -10,6 +10,7 @@ use std::time::Duration;
 use sakia_trace::Measuring;
 
 use crate::counters::{Counters, OpKind};
+use crate::policy::StreamFigures;
 
 /// The longest measured latency; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
@@ -55,13 +56,19 @@ const UNKNOWN: Duration = Duration::MAX;
 pub struct Metrics {
     /// Totals, which are counted even without measuring.
     pub counters: Counters,
+    /// The way in which streams receive and send, and its costs as far as they were learned.
+    pub streams: StreamFigures,
     latencies: [Option<Box<Histogram>>; OpKind::COUNT],
 }
 
 impl Metrics {
-    pub(crate) fn new(counters: Counters, latencies: Option<&Latencies>) -> Self {
+    pub(crate) fn new(
+        counters: Counters,
+        streams: StreamFigures,
+        latencies: Option<&Latencies>,
+    ) -> Self {
         let latencies = latencies.map(|all| all.kinds.clone()).unwrap_or_default();
-        Self { counters, latencies }
+        Self { counters, streams, latencies }
     }
 
     /// Returns the latencies of a kind of operation, from start until its completion is dispatched. `None` if
@@ -80,9 +87,13 @@ impl Metrics {
         OpKind::ALL.iter().filter_map(|&kind| Some((kind, self.latency(kind)?)))
     }
 
-    /// Adds the metrics of another driver.
+    /// Adds the metrics of another driver. The figures of streams are those of the driver that has compared
+    /// the two ways more often.
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
+        if other.streams.comparisons > self.streams.comparisons {
+            self.streams = other.streams;
+        }
         for (mine, its) in self.latencies.iter_mut().zip(&other.latencies) {
             let Some(its) = its else { continue };
             match mine {
@@ -250,7 +261,7 @@ mod tests {
                 all.end(3, kind, Duration::from_secs(1) + Duration::from_nanos(latency));
             }
             let counters = Counters { started: latencies.len() as u64, ..Counters::default() };
-            Metrics::new(counters, Some(&all))
+            Metrics::new(counters, StreamFigures::default(), Some(&all))
         };
         let mut sum = metrics(&[(OpKind::Read, 1000)]);
         sum.add(&metrics(&[(OpKind::Read, 3000), (OpKind::Open, 7)]));
@@ -272,8 +283,13 @@ mod tests {
         all.begin(5, Duration::ZERO);
         all.end(5, OpKind::Read, Duration::ZERO);
         all.end(5, OpKind::Read, Duration::ZERO);
-        assert_eq!(Metrics::new(Counters::default(), Some(&all)).latencies().count(), 1);
-        let metrics = Metrics::new(Counters::default(), Some(&all));
+        assert_eq!(
+            Metrics::new(Counters::default(), StreamFigures::default(), Some(&all))
+                .latencies()
+                .count(),
+            1
+        );
+        let metrics = Metrics::new(Counters::default(), StreamFigures::default(), Some(&all));
         assert_eq!(metrics.latency(OpKind::Read).unwrap().count(), 1);
     }
 }

@@ -16,7 +16,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec};
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::policy::{Attempt, CallMode};
 use crate::sys::send_file::{is_cached, send_file};
-use crate::sys::{self, OpenHow, abi, retry};
+use crate::sys::{self, DONT_WAIT, OpenHow, abi, retry};
 
 const O_CREAT: u64 = abi::O_CREAT as u64;
 const O_TRUNC: u64 = abi::O_TRUNC as u64;
@@ -73,6 +73,12 @@ unsafe fn try_other(call: Call, mode: CallMode) -> Attempt {
                     Some(true) => Attempt::Done(outcome(send_file(args))),
                     Some(false) => Attempt::WouldBlock,
                     None => Attempt::Unsupported,
+                }
+            }
+            Call::Socket(call) if mode == CallMode::NonBlocking && call.verb.sends() => {
+                match retry(|| call.call(call.flags | DONT_WAIT)) {
+                    Err(Errno::AGAIN) => Attempt::WouldBlock,
+                    result => Attempt::Done(outcome(result)),
                 }
             }
             Call::System(system) if mode == CallMode::Blocking => {

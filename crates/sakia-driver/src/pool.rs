@@ -11,6 +11,9 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::policy::{StreamWays, Way};
 
 /// A size of buffers: an index into [`SIZES`], and the number of the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,12 +36,17 @@ const SIZES: [SizeFacts; 3] = [
     SizeFacts { bytes: 128 << 10, first: 4, most: 64 },
 ];
 
+/// The number of the first group for receives by readiness. Groups below are the queue's.
+pub(crate) const READINESS_GROUPS: u16 = SIZES.len() as u16;
+
 impl Size {
     /// Every size, smallest first.
     pub(crate) const ALL: [Self; SIZES.len()] = [Self(0), Self(1), Self(2)];
 
-    pub(crate) fn group(self) -> u16 {
-        self.0.into()
+    /// Returns the number of this size's group for receives that go this way.
+    pub(crate) fn group(self, way: Way) -> u16 {
+        let first = if way == Way::Queue { 0 } else { READINESS_GROUPS };
+        first + u16::from(self.0)
     }
 
     /// Returns the size of each buffer in bytes.
@@ -66,12 +74,13 @@ impl Size {
     }
 }
 
-/// The buffers of one driver.
+/// The buffers of one driver for receives that go one way.
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    /// Set if there are free buffers that could be given to the kernel.
-    has_free: Cell<bool>,
+    pub(crate) way: Way,
+    /// Told when buffers become free that could be given to the kernel.
+    pub(crate) streams: Rc<StreamWays>,
 }
 
 /// The buffers of one size.
@@ -95,8 +104,8 @@ struct Buf {
 }
 
 impl Pool {
-    pub(crate) fn new() -> Self {
-        Self { groups: Default::default(), has_free: Cell::new(false) }
+    pub(crate) fn new(way: Way, streams: Rc<StreamWays>) -> Self {
+        Self { groups: Default::default(), way, streams }
     }
 
     fn group(&self, size: Size) -> &Group {
@@ -128,17 +137,6 @@ impl Pool {
         self.group(size).provided.get() > 0
     }
 
-    /// Returns whether there may be free buffers that could be given to the kernel.
-    #[inline(always)]
-    pub(crate) fn has_free(&self) -> bool {
-        self.has_free.get()
-    }
-
-    /// Records that no buffer is free.
-    pub(crate) fn none_free(&self) {
-        self.has_free.set(false);
-    }
-
     /// Gives a free buffer to the kernel. Returns its number and address.
     pub(crate) fn next_free(&self, size: Size) -> Option<(u16, NonNull<u8>)> {
         let group = self.group(size);
@@ -159,7 +157,7 @@ impl Pool {
             bufs.push(Buf { addr: allocate(facts.bytes), is_provided: false });
             group.free.borrow_mut().push(id as u16);
         }
-        self.has_free.set(want > have);
+        self.streams.has_work.set(want > have || self.streams.has_work.get());
         want > have
     }
 
@@ -178,7 +176,7 @@ impl Pool {
     /// Frees a buffer that its user has finished with.
     pub(crate) fn give_back(&self, size: Size, id: u16) {
         self.group(size).free.borrow_mut().push(id);
-        self.has_free.set(true);
+        self.streams.has_work.set(true);
     }
 }
 

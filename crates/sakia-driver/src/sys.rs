@@ -484,6 +484,12 @@ impl Tick {
     }
 }
 
+/// Returns the processor time that this thread has used.
+pub(crate) fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Returns how often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<abi::rusage>::zeroed();

@@ -25,6 +25,7 @@ use crate::epoll::{Epoll, LaneStatistics, StuckWorker};
 use crate::key::Kind;
 use crate::now;
 use crate::policy::{Attempt, CallMode, Lane};
+use crate::pool::READINESS_GROUPS;
 use crate::readable;
 use crate::sys::{self, abi::POLLIN};
 
@@ -66,12 +67,18 @@ pub struct Uring<H: Host = Kernel> {
     groups: Vec<Option<BufRing>>,
 }
 
-/// The lanes of the poll backend, used beside a ring.
+/// The poll backend, used beside a ring: its lanes, and its epoll set for receives by readiness.
 #[derive(Debug)]
 struct Lanes {
     epoll: Epoll,
-    /// The kernel has the poll of their eventfd.
+    /// The kernel has the poll of the lanes' eventfd.
     is_armed: bool,
+    /// The kernel has the poll of the epoll set, or its completion was not reaped yet.
+    is_watched: bool,
+    /// The set may have events that were not handled, since that poll has ended.
+    is_due: bool,
+    /// The last enter has handled events of the set after the ring's completions had come.
+    has_looked: bool,
 }
 
 impl Uring {
@@ -183,6 +190,10 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     unsafe fn forget_descriptor(&mut self, raw: i32) {
         // SAFETY: the caller's duties are the same.
         unsafe { self.files.forget(&mut self.ring, raw) };
+        if let Some(lanes) = &mut self.lanes {
+            // SAFETY: as above.
+            unsafe { lanes.epoll.forget_descriptor(raw) };
+        }
     }
 
     fn registered_files(&self) -> u64 {
@@ -233,6 +244,20 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         unsafe { lanes.epoll.push_lane(request, lane) }
     }
 
+    fn has_readiness(&self) -> bool {
+        is_kernel::<H>()
+    }
+
+    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
+        let lanes = self.lanes()?;
+        // SAFETY: the caller's duties are the same.
+        unsafe { lanes.epoll.push_readiness(request) }
+    }
+
+    fn processor_time(&self) -> Duration {
+        sys::processor_time()
+    }
+
     fn ways(&self, kind: OpKind) -> KindCounters {
         self.lanes.as_ref().map_or_else(KindCounters::default, |lanes| lanes.epoll.ways(kind))
     }
@@ -262,8 +287,16 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     fn reap(&mut self, out: &mut [Cqe]) -> usize {
         let mut count = self.ring.reap(out);
         if let Some(lanes) = &mut self.lanes {
-            let ended = |cqe: &Cqe| cqe.user_data == LANE && !cqe.flags.has_more();
-            lanes.is_armed &= !out[..count].iter().any(ended);
+            for cqe in &out[..count] {
+                match cqe.user_data {
+                    LANE => lanes.is_armed &= cqe.flags.has_more(),
+                    SET => {
+                        lanes.is_watched = false;
+                        lanes.is_due |= !lanes.has_looked;
+                    }
+                    _ => {}
+                }
+            }
             count += lanes.epoll.reap(&mut out[count..]);
         }
         if self.polls_wake {
@@ -275,7 +308,14 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     #[inline(always)]
     fn needs_enter(&self) -> bool {
-        self.ring.needs_enter() || self.lanes.as_ref().is_some_and(|lanes| lanes.epoll.has_news())
+        // A foreign loop sleeps only once the set is polled.
+        let is_foreign = self.eventfd.is_some();
+        let have_news = |lanes: &Lanes| {
+            lanes.is_due
+                || lanes.epoll.has_news()
+                || is_foreign && !lanes.is_watched && lanes.epoll.has_waiters()
+        };
+        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(have_news)
     }
 
     fn tells_news(&self) -> bool {
@@ -307,6 +347,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     fn register_group(&mut self, group: u16, entries: u16) -> io::Result<()> {
+        if group >= READINESS_GROUPS {
+            return self.lanes()?.epoll.register_group(group, entries);
+        }
         let queue = self.ring.register_buf_ring(group, entries.into(), false)?;
         let index = usize::from(group);
         if self.groups.len() <= index {
@@ -323,6 +366,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
             // latest, which is later than the caller's duties require.
             unsafe { queue.provide(addr, len, id) };
             queue.publish();
+        } else if let Some(lanes) = &mut self.lanes {
+            // SAFETY: the caller's duties are the same.
+            unsafe { lanes.epoll.provide(group, id, addr, len) };
         }
     }
 
@@ -390,13 +436,23 @@ impl<H: Host + 'static> Uring<H> {
         if self.lanes.is_none() {
             let epoll = Epoll::new();
             let epoll = epoll.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
-            self.lanes = Some(Box::new(Lanes { epoll, is_armed: false }));
+            self.lanes = Some(Box::new(Lanes {
+                epoll,
+                is_armed: false,
+                is_watched: false,
+                is_due: false,
+                has_looked: false,
+            }));
         }
         Ok(self.lanes.as_mut().expect("made just above"))
     }
 
-    /// As [`enter`](Backend::enter), for a ring with lanes. While this thread sleeps, the lanes' threads
-    /// write to an eventfd that the ring polls.
+    /// As [`enter`](Backend::enter), for a ring with lanes. While this thread sleeps, the ring polls the
+    /// eventfd that the lanes' threads write to; or, if sockets wait in the epoll set, that set, which has
+    /// the eventfd in it.
+    ///
+    /// The poll of the set has one completion. It is pushed again before the next sleep, and completes at
+    /// once if the set has further events: no event is missed, and none needs a call to find out.
     #[cold]
     #[inline(never)]
     fn enter_with_lanes(
@@ -408,13 +464,19 @@ impl<H: Host + 'static> Uring<H> {
             return self.ring.enter(min_complete, timeout);
         };
         lanes.epoll.collect();
-        if !lanes.is_armed {
+        let watches = lanes.epoll.has_waiters();
+        if watches && !lanes.is_watched {
+            let sqe = Sqe::poll_add(lanes.epoll.set().as_raw_fd(), POLLIN);
+            // SAFETY: a poll names no memory; the set is closed after the ring, which is declared before it.
+            lanes.is_watched = unsafe { self.ring.push(sqe.user_data(SET)) }.is_some();
+        } else if !watches && !lanes.is_armed {
             let sqe = Sqe::poll_add_multishot(lanes.epoll.event().as_raw_fd(), POLLIN);
-            // SAFETY: a poll names no memory; the eventfd is closed after the ring, which is declared
-            // before it.
+            // SAFETY: as above, of the eventfd.
             lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
-        let may_sleep = min_complete > 0 && lanes.is_armed;
+        let is_due = std::mem::take(&mut lanes.is_due);
+        let may_sleep =
+            min_complete > 0 && !is_due && if watches { lanes.is_watched } else { lanes.is_armed };
         // Completions that are ready already prevent the sleep.
         let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
         let entered = if sleeps || min_complete == 0 {
@@ -422,6 +484,10 @@ impl<H: Host + 'static> Uring<H> {
         } else {
             self.ring.enter(0, None)
         };
+        lanes.has_looked = watches && (is_due || sleeps);
+        if lanes.has_looked {
+            lanes.epoll.look();
+        }
         lanes.epoll.collect();
         entered
     }
@@ -477,6 +543,8 @@ fn is_kernel<H: Host + 'static>() -> bool {
 
 /// The `user_data` of completions that signal an event of a lane.
 const LANE: u64 = Kind::Lane as u64;
+/// The `user_data` of completions that signal events of the epoll set.
+const SET: u64 = LANE | 1 << 8;
 /// The `user_data` of completions that signal a wake.
 const WAKE: u64 = Kind::Wake as u64;
 /// The `user_data` of completions that signal an alarm.

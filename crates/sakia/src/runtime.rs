@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle as JoinThread;
 use std::time::Duration;
 
-use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules};
+use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules, Streams};
 use sakia_ring::Ring;
 use sakia_trace::is_on;
 
@@ -45,6 +45,7 @@ pub struct Builder {
     threads: usize,
     ring: sakia_ring::Builder,
     bypass: Bypass,
+    streams: Option<Streams>,
     spin: Duration,
     pub(crate) virtual_time: bool,
     watching: Watching,
@@ -71,6 +72,7 @@ impl Default for Builder {
             threads: 1,
             ring,
             bypass,
+            streams: None,
             spin,
             virtual_time: false,
             watching: Watching::default(),
@@ -230,6 +232,25 @@ impl Builder {
         self.note("latencies")
     }
 
+    /// Sets the way in which streams receive and send: by the ring, or by readiness and plain calls. Without
+    /// this call the environment variable `SAKIA_STREAMS` decides (`queue`, `readiness` or `learned`), and
+    /// without that [`Streams::Learned`]: each thread uses the way that costs it less processor time.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia::Runtime;
+    /// use sakia_driver::Streams;
+    ///
+    /// let runtime = Runtime::builder().streams(Streams::Queue).build()?;
+    /// assert_eq!(runtime.metrics().streams.way, Streams::Queue);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[must_use]
+    pub fn streams(mut self, streams: Streams) -> Self {
+        self.streams = Some(streams);
+        self.note("streams")
+    }
+
     fn note(mut self, name: &'static str) -> Self {
         self.given.push(name);
         self
@@ -256,6 +277,17 @@ impl Builder {
             let value = std::env::var_os("SAKIA_WARNINGS").filter(|value| !value.is_empty());
             watching.warnings = Some(Warnings::from_environment(value.as_deref())?);
             watching.from_environment.extend(value.map(|_| "warnings"));
+        }
+        if self.streams.is_none()
+            && let Some(value) = std::env::var_os("SAKIA_STREAMS").filter(|value| !value.is_empty())
+        {
+            let streams = value.to_str().and_then(Streams::from_name).ok_or_else(|| {
+                let value = value.to_string_lossy();
+                let message = format!("SAKIA_STREAMS={value} is none of queue, readiness, learned");
+                io::Error::new(io::ErrorKind::InvalidInput, message)
+            })?;
+            self.streams = Some(streams);
+            watching.from_environment.push("streams");
         }
         let switches = [
             ("inspection", "SAKIA_INSPECT", &mut watching.inspection),
@@ -294,6 +326,11 @@ impl Builder {
 
     pub(crate) fn bypass_rules(&self) -> &Bypass {
         &self.bypass
+    }
+
+    /// Returns the way of streams.
+    pub(crate) fn streams_in_force(&self) -> Streams {
+        self.streams.unwrap_or(Streams::Learned)
     }
 
     pub(crate) fn spin_time(&self) -> Duration {
@@ -340,6 +377,7 @@ impl Builder {
         let (backend, choice) = Auto::new(policy, self.ring.clone())?;
         let local = Local::new(Driver::new(backend), Box::new(Machine), thread, remotes, shown)?;
         local.driver.set_bypass(self.bypass.clone());
+        local.driver.set_streams(self.streams_in_force());
         self.show(&local, thread, &choice);
         if self.virtual_time {
             local.timers.make_virtual();
@@ -352,8 +390,8 @@ impl Builder {
     /// Builds the runtime for the calling thread.
     ///
     /// # Errors
-    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or `SAKIA_LATENCIES` is none of
-    ///   the known values; or time is to be virtual on more than one thread.
+    /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_STREAMS`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or
+    ///   `SAKIA_LATENCIES` is none of the known values; or time is to be virtual on more than one thread.
     /// - No available backend satisfies the policy: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
     ///

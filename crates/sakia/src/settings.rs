@@ -24,6 +24,7 @@ pub(crate) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
         set("backend", asked, Some(choice.to_string())),
         set("threads", builder.thread_count().to_string(), None),
         set("bypass", bypass.to_owned(), None),
+        set("streams", builder.streams_in_force().name().to_owned(), None),
         set("spin", format!("{:?}", builder.spin_time()), None),
         set("virtual_time", builder.virtual_time.to_string(), None),
         set("inspection", builder.is_inspected().to_string(), None),

@@ -84,6 +84,8 @@ pub enum OperationState {
     Submitted,
     /// A thread of this lane has it, or it is in the lane's queue.
     Lane(Lane),
+    /// An epoll set beside the ring watches its descriptor.
+    Readiness,
     /// The driver has ended and could not get its memory back.
     Lost,
 }
@@ -158,7 +160,7 @@ pub(crate) struct Noted {
 }
 
 /// States by number.
-const STATES: [OperationState; 8] = [
+const STATES: [OperationState; 9] = [
     OperationState::Plain,
     OperationState::Parked,
     OperationState::Delayed,
@@ -166,6 +168,7 @@ const STATES: [OperationState; 8] = [
     OperationState::Submitted,
     OperationState::Lane(Lane::Bounded),
     OperationState::Lane(Lane::Elastic),
+    OperationState::Readiness,
     OperationState::Lost,
 ];
 

@@ -36,6 +36,8 @@ pub(super) struct Inbox {
     size: Cell<Size>,
     /// The number of consecutive receives that would have fit a smaller buffer.
     small: Cell<u8>,
+    /// Sends are tried by plain calls first, since receives are made by plain calls.
+    are_sends_plain: Cell<bool>,
 }
 
 impl Inbox {
@@ -137,6 +139,17 @@ impl Inbox {
     /// ends that receive.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.multishot.poll_ready(!self.bufs.borrow().is_empty(), cx)
+    }
+
+    /// Sets whether sends are tried by plain calls first.
+    pub(super) fn sends_now(&self, are_plain: bool) {
+        self.are_sends_plain.set(are_plain);
+    }
+
+    /// Returns whether sends are tried by plain calls first.
+    #[inline(always)]
+    pub(super) fn are_sends_plain(&self) -> bool {
+        self.are_sends_plain.get()
     }
 
     /// Returns the size of the buffers to receive into.

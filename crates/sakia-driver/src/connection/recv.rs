@@ -22,6 +22,7 @@ use crate::ops::{
     PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, acts_on,
     room_of_all,
 };
+use crate::policy::{Route, Rules, Way};
 use crate::pool::{Pool, Size};
 
 /// `MSG_PEEK`.
@@ -360,12 +361,19 @@ impl Connection {
     fn arm(&self) -> bool {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
-        // If there are no more buffers of the best size, a smaller one is better than none.
-        let mut sizes =
-            std::iter::successors(Some(self.inner().inbox.size()), |size| size.smaller());
-        let offered = sizes.find_map(|size| Some((size, core.offer(size)?)));
+        let way = core.stream_way();
+        let ways =
+            if way == Way::Queue { [Some(way), None] } else { [Some(way), Some(Way::Queue)] };
+        let inbox = &self.inner().inbox;
+        let mut offers = ways.into_iter().flatten().flat_map(|way| {
+            // If there are no more buffers of the best size, a smaller one is better than none.
+            let sizes = std::iter::successors(Some(inbox.size()), |size| size.smaller());
+            sizes.map(move |size| (size, way))
+        });
+        let offered = offers.find_map(|(size, way)| Some((size, core.offer(size, way)?)));
         let Some((size, pool)) = offered else { return false };
         drop(core);
+        inbox.sends_now(pool.way == Way::Readiness);
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let recv = MultiRecv { fd, inner, pool, size };
         self.inner().inbox.multishot.start(self.driver(), recv);
@@ -391,6 +399,10 @@ struct MultiRecv {
 }
 
 impl MultiRecv {
+    fn group(&self) -> u16 {
+        self.size.group(self.pool.way)
+    }
+
     /// Returns the bytes that a completion brought, if any. Empty if it names a buffer that the kernel did
     /// not have.
     fn bytes(&self, completion: Completion) -> Option<RecvBuf> {
@@ -409,11 +421,15 @@ unsafe impl Operation for MultiRecv {
     const KIND: OpKind = OpKind::Recv;
 
     fn entry(&mut self) -> Option<Sqe> {
-        Some(Sqe::recv_multishot(self.fd.raw(), self.size.group(), 0))
+        Some(Sqe::recv_multishot(self.fd.raw(), self.group(), 0))
     }
 
     fn call(&mut self) -> Call {
-        Call::RecvMany { raw: self.fd.raw(), group: self.size.group(), flags: 0, message: None }
+        Call::RecvMany { raw: self.fd.raw(), group: self.group(), flags: 0, message: None }
+    }
+
+    fn route(&self, _: &Rules) -> Route {
+        if self.pool.way == Way::Queue { Route::Queue } else { Route::Readiness }
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {
@@ -421,8 +437,9 @@ unsafe impl Operation for MultiRecv {
         let inbox = &self.inner.inbox;
         let is_wrong =
             self.size == inbox.size() && inbox.is_size_wrong(buf.len(), inbox.ends_full());
+        let is_old = self.pool.streams.note(self.pool.way, buf.len() as u32);
         inbox.push(buf);
-        inbox.multishot.deliver(is_wrong || inbox.is_full())
+        inbox.multishot.deliver(is_wrong || is_old || inbox.is_full())
     }
 
     fn complete(self, completion: Completion) -> Self::Output {

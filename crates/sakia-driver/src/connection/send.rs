@@ -32,6 +32,7 @@ impl Connection {
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
         let permit = self.send_permit().await;
         let send = SocketSend::new(self.fd().clone(), buf, 0);
+        let send = send.tried_now(self.inner().inbox.are_sends_plain());
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 
@@ -45,6 +46,7 @@ impl Connection {
     pub async fn send_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
         let permit = self.send_permit().await;
         let send = SocketSendVectored::new(self.fd().clone(), bufs, 0);
+        let send = send.tried_now(self.inner().inbox.are_sends_plain());
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await
     }
 

@@ -1,10 +1,11 @@
-//! Memory of the pool that the kernel is given to receive into, before any data arrives.
+//! Memory of the pools that receives take buffers from, lent before any data arrives.
 
 use std::rc::Rc;
 
 use super::{Core, Phase};
 use crate::arena::Arena;
 use crate::backend::Backend;
+use crate::policy::{StreamFigures, StreamWays, Streams, Way};
 use crate::pool::{Pool, Size};
 
 /// Memory that the backend was lent for its whole life, and that is kept as long.
@@ -12,29 +13,41 @@ use crate::pool::{Pool, Size};
 pub(crate) struct Lent {
     /// The registered memory.
     pub(crate) arena: Option<Arena>,
-    /// The buffers that the kernel receives into. `None` until the first receive into such a buffer.
-    pub(crate) pool: Option<Rc<Pool>>,
+    /// The buffers to receive into, by the way of the receives. `None` until the first one.
+    pub(crate) pools: [Option<Rc<Pool>>; 2],
+    /// The way in which connections receive.
+    streams: Rc<StreamWays>,
 }
 
 impl Lent {
-    /// Returns whether there are free buffers, which the kernel does not have.
+    /// Returns whether there are free buffers, which the backend does not have, or learning takes a step.
     #[inline(always)]
-    pub(super) fn has_free(&self) -> bool {
-        self.pool.as_ref().is_some_and(|pool| pool.has_free())
+    pub(super) fn has_work(&self) -> bool {
+        self.streams.has_work.get()
+    }
+
+    /// Returns the number of buffers of all sizes and ways, of those that receives may take, and of those
+    /// that are free.
+    pub(crate) fn numbers(&self) -> [u64; 3] {
+        self.pools.iter().flatten().fold([0; 3], |sum, pool| {
+            let numbers = pool.numbers();
+            [0, 1, 2].map(|index| sum[index] + numbers[index])
+        })
     }
 }
 
 impl Core {
-    /// Returns the pool if the kernel has buffers of this size now. Registers the group and allocates buffers
-    /// as needed.
-    pub(crate) fn offer(&mut self, size: Size) -> Option<Rc<Pool>> {
+    /// Returns the pool for receives that go this way if it has lent buffers of this size now. Registers the
+    /// group and allocates buffers as needed.
+    pub(crate) fn offer(&mut self, size: Size, way: Way) -> Option<Rc<Pool>> {
         if self.phase != Phase::Running || !self.is_intact() {
             return None;
         }
-        let pool = self.lent.pool.get_or_insert_with(|| Rc::new(Pool::new()));
-        let pool = Rc::clone(pool);
+        let Lent { pools, streams, .. } = &mut self.lent;
+        let fresh = || Rc::new(Pool::new(way, Rc::clone(streams)));
+        let pool = Rc::clone(pools[way as usize].get_or_insert_with(fresh));
         if pool.is_registered(size).is_none() {
-            let registered = self.backend.register_group(size.group(), size.most());
+            let registered = self.backend.register_group(size.group(way), size.most());
             pool.set_registered(size, registered.is_ok());
         }
         if pool.is_registered(size) != Some(true) {
@@ -49,17 +62,42 @@ impl Core {
         is_provided.then_some(pool)
     }
 
-    /// Gives free buffers to the kernel.
+    /// Returns the way in which a connection is to receive now.
+    pub(crate) fn stream_way(&self) -> Way {
+        self.lent.streams.way()
+    }
+
+    /// Gives up receives by readiness, which have failed.
+    pub(crate) fn give_up_readiness(&mut self) {
+        self.lent.streams.has_none();
+    }
+
+    /// Sets the way in which connections receive and send.
+    pub(crate) fn set_streams(&mut self, streams: Streams) {
+        self.lent.streams.set(streams, self.backend.has_readiness());
+    }
+
+    pub(crate) fn stream_figures(&self) -> StreamFigures {
+        self.lent.streams.figures()
+    }
+
+    /// Lends free buffers to the backend, and takes the next step of learning.
     #[inline(never)]
     pub(super) fn refill(&mut self) {
-        let Some(pool) = &self.lent.pool else { return };
-        for size in Size::ALL {
-            while let Some((id, addr)) = pool.next_free(size) {
-                // SAFETY: the pool keeps the memory until the backend and all operations on the group are
-                // gone, and no code uses it before a completion names it. A free buffer is not in the group.
-                unsafe { self.backend.provide(size.group(), id, addr.as_ptr(), size.bytes()) };
+        self.lent.streams.has_work.set(false);
+        for (pool, way) in self.lent.pools.iter().zip(Way::ALL) {
+            let Some(pool) = pool else { continue };
+            for size in Size::ALL {
+                while let Some((id, addr)) = pool.next_free(size) {
+                    let group = size.group(way);
+                    // SAFETY: the pool keeps the memory until the backend and all operations on the group
+                    // are gone, and no code uses it before a completion names it. A free buffer is not in
+                    // the group.
+                    unsafe { self.backend.provide(group, id, addr.as_ptr(), size.bytes()) };
+                }
             }
         }
-        pool.none_free();
+        let backend = &self.backend;
+        self.lent.streams.learn(|| backend.processor_time());
     }
 }

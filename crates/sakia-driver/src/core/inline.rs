@@ -303,6 +303,7 @@ impl Core {
                 None => self.list(slot),
             },
             Route::Lane(lane) => self.push_lane(slot, lane),
+            Route::Readiness => self.push_readiness(slot),
             Route::Queue => self.list(slot),
         }
     }
@@ -384,6 +385,7 @@ impl Core {
                     None => self.list(slot),
                 },
                 Route::Lane(lane) => self.push_lane(slot, lane),
+                Route::Readiness => self.push_readiness(slot),
                 Route::Queue => self.list(slot),
             }
         }
@@ -413,13 +415,38 @@ impl Core {
         }
         self.trace_to_lane(slot, lane);
         self.watch_lane(slot, lane);
+        self.note_beside_queue(slot, request.kind);
+    }
+
+    /// Gives an operation to the backend's epoll set. Where that is refused, the operation ends as a
+    /// multishot one does that finds no buffer: it begins again, by the queue from then on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn push_readiness(&mut self, slot: SlotRef) {
+        let request = self.request(slot);
+        if self.phase == Phase::Stopped || !self.is_intact() {
+            return self.finish(slot, Completion::REVOKED);
+        }
+        // SAFETY: as in `push_operation`.
+        if unsafe { self.backend.push_readiness(request) }.is_err() {
+            self.give_up_readiness();
+            return self.finish(slot, Completion::unstarted(Errno::NOBUFS));
+        }
+        self.trace_submitted(slot);
+        self.watch_state(slot, OperationState::Readiness);
+        self.note_beside_queue(slot, request.kind);
+        self.want_turn();
+    }
+
+    /// Counts an operation that is in flight beside the queue.
+    fn note_beside_queue(&mut self, slot: SlotRef, kind: OpKind) {
         let header = self.slab.header(slot);
         header.state = SlotState::Pushed;
         header.flags |= flag::LANE;
         // Its completion needs no room in a queue; a drop cancels an operation that may wait for ever.
         header.class = Class::Waiting;
         self.in_flight += 1;
-        self.counters.kinds[request.kind as usize].submitted += 1;
+        self.counters.kinds[kind as usize].submitted += 1;
     }
 
     /// Returns whether an operation that ended with `ECANCELED` without a cancel request goes to a thread.

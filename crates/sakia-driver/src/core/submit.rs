@@ -158,7 +158,7 @@ impl Core {
         if self.has_deferred() {
             self.run_deferred();
         }
-        if self.lent.has_free() {
+        if self.lent.has_work() {
             self.refill();
         }
         let is_held_up = self.is_anything_listed() && self.admit();

@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Records the push of an operation. Returns true if a recording is on. Called only where each push
-    /// stops.
+    /// stops, and for operations that go to an epoll set.
     pub(super) fn trace_submitted(&mut self, slot: SlotRef) -> bool {
         let is_on = is_on();
         if is_on {

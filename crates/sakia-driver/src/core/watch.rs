@@ -310,8 +310,7 @@ impl Core {
         let backend = &self.backend;
         let (arena_blocks, arena_free) =
             self.lent.arena.as_ref().map_or((0, 0), |arena| arena.numbers());
-        let [pool_buffers, pool_provided, pool_free] =
-            self.lent.pool.as_ref().map_or([0; 3], |pool| pool.numbers());
+        let [pool_buffers, pool_provided, pool_free] = self.lent.numbers();
         let [bounded, elastic] = Lane::ALL.map(|lane| backend.lane_statistics(lane));
         let (credits, credits_max) = self.admission.numbers();
         let (cancel_credits, cancel_credits_max) = self.cancels.numbers();

@@ -272,6 +272,24 @@ impl Machine {
         self.push_jobs();
     }
 
+    /// Starts a multishot receive beside a ring. The ring's sleep ends at the set's events only, so no watch
+    /// rests.
+    pub(super) fn start_ready(&mut self, request: &Request) {
+        if let Call::RecvMany { raw, .. } = request.call {
+            self.registry.is_restless = true;
+            self.registry.note_socket(raw);
+        }
+        self.start(request, Lane::Bounded);
+        self.push_jobs();
+    }
+
+    /// Handles events of the set without waiting for any.
+    pub(super) fn look(&mut self) {
+        // A signal means that there was no event.
+        let _ = self.wait(Sleep::No);
+        self.queue.flush_overflow();
+    }
+
     /// Finishes the operations whose jobs have ended, and nothing else.
     pub(super) fn collect(&mut self) {
         self.receive();

@@ -263,6 +263,39 @@ impl Epoll {
         self.process.is_intact() && self.machine.inbox.park()
     }
 
+    /// Returns the epoll set, which has that descriptor in it.
+    pub(crate) fn set(&self) -> BorrowedFd<'_> {
+        self.machine.registry.epoll()
+    }
+
+    /// Returns whether operations wait in the epoll set.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.machine.registry.waiters() > 0
+    }
+
+    /// Handles the events of the epoll set, or a part of very many.
+    pub(crate) fn look(&mut self) {
+        if self.process.is_intact() {
+            self.machine.look();
+        }
+    }
+
+    /// Starts a multishot receive of a socket, which waits in the epoll set.
+    ///
+    /// # Errors
+    /// In a forked child.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`Backend::push_readiness`].
+    pub(crate) unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
+        if !self.process.is_intact() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.machine.start_ready(&request);
+        Ok(())
+    }
+
     /// Takes the results of threads, without checking epoll.
     pub(crate) fn collect(&mut self) {
         if self.process.is_intact() {

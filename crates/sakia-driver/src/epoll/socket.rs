@@ -133,12 +133,12 @@ impl SocketCall {
         }
     }
 
-    /// Makes the system call.
+    /// Makes the system call with these `MSG_*` flags in place of its own.
     ///
     /// # Safety
     ///
     /// - The memory is lent, and so is the descriptor.
-    unsafe fn call(&self, flags: u32) -> Result<usize, Errno> {
+    pub(crate) unsafe fn call(&self, flags: u32) -> Result<usize, Errno> {
         let (raw, [first, second]) = (register(self.raw), self.args);
         let quiet = (flags | NO_SIGNAL) as usize;
         let flags = flags as usize;

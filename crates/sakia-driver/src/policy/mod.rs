@@ -19,8 +19,10 @@
 
 mod breaker;
 mod budget;
+mod chooser;
 mod hint;
 mod mount;
+mod streams;
 
 use std::fmt;
 
@@ -29,6 +31,8 @@ pub(crate) use self::budget::InlineBudget;
 pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
 pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
+pub use self::streams::{StreamFigures, Streams};
+pub(crate) use self::streams::{StreamWays, Way};
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.
@@ -198,6 +202,8 @@ pub enum Route {
     Now(CallMode),
     /// To a thread.
     Lane(Lane),
+    /// To the backend's epoll set, which reports when plain calls will not block.
+    Readiness,
 }
 
 /// A queue of work with its own threads.

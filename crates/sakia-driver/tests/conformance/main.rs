@@ -30,13 +30,13 @@ use std::sync::{Mutex, PoisonError};
 use sakia_driver::{Bypass, Rules};
 use stage::{Kind, Stage};
 
-/// A case: its name and what it does.
-type Case = (&'static str, fn(&Stage));
+/// A case: its module, its name and what it does.
+type Case = (&'static str, &'static str, fn(&Stage));
 
 /// Names each function after itself.
 macro_rules! cases {
     ($($module:ident: $($case:ident)*;)*) => {
-        const CASES: &[Case] = &[$($((stringify!($case), $module::$case),)*)*];
+        const CASES: &[Case] = &[$($((stringify!($module), stringify!($case), $module::$case),)*)*];
         /// The text of each module.
         const SOURCES: &[&str] = &[$(include_str!(concat!(stringify!($module), ".rs"))),*];
     };
@@ -260,10 +260,16 @@ cases! {
 static TURN: Mutex<()> = Mutex::new(());
 
 fn run(kind: Kind, bypass: &Bypass) {
+    run_some(kind, bypass, |_| true);
+}
+
+/// Runs the cases of some modules.
+fn run_some(kind: Kind, bypass: &Bypass, is_wanted: fn(&str) -> bool) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let skips = stage::skips(kind);
     let mut ran = 0;
-    for &(name, case) in CASES {
+    let wanted = CASES.iter().filter(|(module, ..)| is_wanted(module));
+    for &(_, name, case) in wanted.clone() {
         if skips.contains(&name) {
             continue;
         }
@@ -280,13 +286,19 @@ fn run(kind: Kind, bypass: &Bypass) {
         }
         ran += 1;
     }
-    assert_eq!(ran, CASES.len() - skips.len(), "{kind}: a skip names no case");
+    assert_eq!(ran, wanted.count() - skips.len(), "{kind}: a skip names no case");
     println!("{kind}: {ran} cases");
 }
 
 #[test]
 fn every_case_on_the_ring() {
     run(Kind::Uring, &Bypass::Never);
+}
+
+/// The other cases have nothing to do with the way of streams.
+#[test]
+fn every_case_of_streams_by_readiness() {
+    run_some(Kind::Readiness, &Bypass::Never, |module| module == "connections");
 }
 
 #[test]
@@ -313,7 +325,7 @@ fn every_case_is_on_the_list() {
     let heads = heads.filter_map(|head| head.split_once('('));
     let written: Vec<&str> =
         heads.filter(|(_, rest)| !rest.contains(',')).map(|(name, _)| name).collect();
-    let mut listed: Vec<&str> = CASES.iter().map(|&(name, _)| name).collect();
+    let mut listed: Vec<&str> = CASES.iter().map(|&(_, name, _)| name).collect();
     let mut missing = written.clone();
     missing.retain(|name| !listed.contains(name));
     assert_eq!(missing, [""; 0], "written, and not listed");

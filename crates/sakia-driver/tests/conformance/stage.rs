@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use sakia_driver::sim::{Sim, SimHandle};
 use sakia_driver::{
     Auto, Bypass, Credentials, Domain, Driver, Fd, KindCounters, Op, OpKind, Operation, Policy,
-    SocketAddress, SocketType, Wait,
+    SocketAddress, SocketType, Streams, Wait,
 };
 use sakia_ring::Ring;
 
@@ -25,6 +25,8 @@ static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Uring,
+    /// A ring whose streams receive by readiness.
+    Readiness,
     Poll,
     Sim,
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Uring => "uring",
+            Self::Readiness => "readiness",
             Self::Poll => "poll",
             Self::Sim => "sim",
         })
@@ -71,7 +74,7 @@ impl Stage {
             .join(format!("conformance-{kind}-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let stage = Self { kind, bypass, directory, sim: RefCell::new(None) };
-        if kind == Kind::Uring {
+        if matches!(kind, Kind::Uring | Kind::Readiness) {
             Auto::new(Policy::Uring, Ring::builder()).map_err(|error| error.to_string())?;
         }
         Ok(stage)
@@ -86,7 +89,7 @@ impl Stage {
     pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver {
         let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
         let (backend, choice) = match self.kind {
-            Kind::Uring => Auto::new(Policy::Uring, ring).unwrap(),
+            Kind::Uring | Kind::Readiness => Auto::new(Policy::Uring, ring).unwrap(),
             Kind::Poll => Auto::new(Policy::Poll, ring).unwrap(),
             Kind::Sim => {
                 let sim = Sim::builder(7).entries(sq_entries, cq_entries);
@@ -95,9 +98,12 @@ impl Stage {
                 Auto::simulated(sim)
             }
         };
-        assert_eq!(choice.name(), self.kind.to_string());
         let driver = Driver::new(backend);
         driver.set_bypass(self.bypass.clone());
+        match self.kind {
+            Kind::Readiness => driver.set_streams(Streams::Readiness),
+            kind => assert_eq!(choice.name(), kind.to_string()),
+        }
         driver
     }
 
@@ -114,7 +120,7 @@ impl Stage {
     pub fn path(&self, name: &str) -> CString {
         match self.kind {
             Kind::Sim => CString::new(name).unwrap(),
-            Kind::Uring | Kind::Poll => {
+            Kind::Uring | Kind::Readiness | Kind::Poll => {
                 CString::new(self.directory.join(name).into_os_string().into_encoded_bytes())
                     .unwrap()
             }
@@ -125,7 +131,9 @@ impl Stage {
     pub fn create(&self, name: &str, bytes: &[u8]) {
         match self.kind {
             Kind::Sim => self.sim().create_file(name, bytes),
-            Kind::Uring | Kind::Poll => std::fs::write(self.directory.join(name), bytes).unwrap(),
+            Kind::Uring | Kind::Readiness | Kind::Poll => {
+                std::fs::write(self.directory.join(name), bytes).unwrap()
+            }
         }
     }
 
@@ -133,7 +141,9 @@ impl Stage {
     pub fn contents(&self, name: &str) -> Vec<u8> {
         match self.kind {
             Kind::Sim => self.sim().contents(name).unwrap(),
-            Kind::Uring | Kind::Poll => std::fs::read(self.directory.join(name)).unwrap(),
+            Kind::Uring | Kind::Readiness | Kind::Poll => {
+                std::fs::read(self.directory.join(name)).unwrap()
+            }
         }
     }
 
@@ -156,7 +166,7 @@ impl Stage {
                 let (receiver, sender) = self.sim().pipe();
                 (driver.adopt_simulated(receiver), driver.adopt_simulated(sender))
             }
-            Kind::Uring | Kind::Poll => {
+            Kind::Uring | Kind::Readiness | Kind::Poll => {
                 let (receiver, sender) = rustix::pipe::pipe().unwrap();
                 (driver.adopt(receiver), driver.adopt(sender))
             }

@@ -51,6 +51,7 @@ mod scripted;
 mod simulated_descriptors;
 mod stale_and_duplicate;
 mod statx;
+mod streams;
 mod support;
 mod teardown_direct_io;
 mod thread_exit;

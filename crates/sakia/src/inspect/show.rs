@@ -46,6 +46,7 @@ fn state(state: OperationState) -> &'static str {
         OperationState::Submitted => "submitted",
         OperationState::Lane(Lane::Bounded) => "on the bounded lane",
         OperationState::Lane(Lane::Elastic) => "on the elastic lane",
+        OperationState::Readiness => "waits in epoll",
         OperationState::Lost => "lost",
         _ => "unknown",
     }

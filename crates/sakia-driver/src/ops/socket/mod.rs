@@ -45,6 +45,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::handle::{Handle, Op};
 use crate::operation::Operation;
+use crate::policy::{CallMode, Route};
 pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
@@ -53,6 +54,12 @@ const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
 
 /// The `MSG_*` flags of a receive with the same meaning on every backend.
 const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
+
+/// Returns the route of a send. A plain call does not wait for room: then the queue does.
+#[inline(always)]
+fn send_route(is_now: bool) -> Route {
+    if is_now { Route::Now(CallMode::NonBlocking) } else { Route::Queue }
+}
 
 impl Handle {
     /// Starts an operation, or ends it with `EINVAL` if it has `flags` other than `known`.

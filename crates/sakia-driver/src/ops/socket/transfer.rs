@@ -10,6 +10,7 @@ use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
+use crate::policy::{Route, Rules};
 
 /// See [`Handle::recv`].
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct SocketSend<T> {
     buf: T,
     /// `MSG_*`.
     flags: u32,
+    /// A plain call comes before the queue.
+    is_now: bool,
 }
 
 impl Handle {
@@ -98,7 +101,13 @@ impl<T: IoBufMut> SocketRecv<T> {
 impl<T: IoBuf> SocketSend<T> {
     #[inline(always)]
     pub(crate) fn new(fd: Fd, buf: T, flags: u32) -> Self {
-        Self { fd, buf, flags }
+        Self { fd, buf, flags, is_now: false }
+    }
+
+    /// Returns the same send, tried by a plain call first if `is_now`.
+    #[inline(always)]
+    pub(crate) fn tried_now(self, is_now: bool) -> Self {
+        Self { is_now, ..self }
     }
 }
 
@@ -157,6 +166,11 @@ unsafe impl<T: IoBuf> Operation for SocketSend<T> {
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
         (completion.count(self.buf.bytes_len()), self.buf)
+    }
+
+    #[inline(always)]
+    fn route(&self, _: &Rules) -> Route {
+        super::send_route(self.is_now)
     }
 
     // If the peer does not read, the send waits for ever.

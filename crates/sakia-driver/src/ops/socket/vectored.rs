@@ -9,6 +9,7 @@ use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::vectored::Parts;
+use crate::policy::{Route, Rules};
 use crate::sys::Message;
 
 /// Several buffers with their description for the kernel.
@@ -36,7 +37,11 @@ impl<T: IoBuf> Vectored<T> {
 
 /// See [`Handle::send_vectored`].
 #[derive(Debug)]
-pub struct SocketSendVectored<T>(Vectored<T>);
+pub struct SocketSendVectored<T> {
+    inner: Vectored<T>,
+    /// A plain call comes before the queue.
+    is_now: bool,
+}
 
 /// See [`Handle::recv_vectored`].
 #[derive(Debug)]
@@ -111,11 +116,16 @@ impl Handle {
 
 impl<T: IoBuf> SocketSendVectored<T> {
     pub(crate) fn new(fd: Fd, bufs: Vec<T>, flags: u32) -> Self {
-        Self(Vectored::new(fd, bufs, flags))
+        Self { inner: Vectored::new(fd, bufs, flags), is_now: false }
+    }
+
+    /// Returns the same send, tried by a plain call first if `is_now`.
+    pub(crate) fn tried_now(self, is_now: bool) -> Self {
+        Self { is_now, ..self }
     }
 
     fn message(&mut self) -> *const Message {
-        self.0.describe(Parts::bytes)
+        self.inner.describe(Parts::bytes)
     }
 }
 
@@ -136,14 +146,18 @@ unsafe impl<T: IoBuf> Operation for SocketSendVectored<T> {
     type Output = BufResult<usize, Vec<T>>;
     const KIND: OpKind = OpKind::Send;
 
-    passes_message!(sendmsg, SendMessage, |it| it.0.fd, it.0.flags | NO_SIGNAL);
+    passes_message!(sendmsg, SendMessage, |it| it.inner.fd, it.inner.flags | NO_SIGNAL);
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let parts = self.0.parts;
+        let parts = self.inner.parts;
         (completion.count(parts.bytes_len()), parts.into_inner())
     }
 
-    acts_on!(Waiting, 0.fd);
+    fn route(&self, _: &Rules) -> Route {
+        super::send_route(self.is_now)
+    }
+
+    acts_on!(Waiting, inner.fd);
 }
 
 // SAFETY: as for `SocketSendVectored`, with the promise of `IoBufMut`.

@@ -1,0 +1,276 @@
+//! Streams that receive by the queue or by readiness, and change from one to the other.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use sakia_driver::{Connection, Driver, OpKind, ShutdownHow, Streams, Wait};
+
+use crate::support::{self, Random};
+
+/// Two ends of a connection within one driver.
+fn pair(driver: &Driver) -> (Connection, Connection) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let [near, far] = [near, far].map(|end| driver.adopt(OwnedFd::from(end)));
+    (driver.connection(near), driver.connection(far))
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[track_caller]
+fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+        driver.turn(Wait::For(support::patience())).unwrap();
+    }
+}
+
+fn by_readiness() -> Driver {
+    let driver = support::driver();
+    driver.set_streams(Streams::Readiness);
+    driver
+}
+
+#[test]
+fn a_message_by_readiness_is_two_plain_calls() {
+    let driver = by_readiness();
+    let (near, far) = pair(&driver);
+    assert!(poll_once(far.recv()).is_pending(), "armed");
+    let before = driver.counters();
+    for round in 0..100_u8 {
+        run(&driver, near.send(vec![round])).0.unwrap();
+        assert_eq!(*run(&driver, far.recv()).unwrap(), [round]);
+        run(&driver, far.send(vec![round])).0.unwrap();
+        assert_eq!(*run(&driver, near.recv()).unwrap(), [round]);
+    }
+    let after = driver.counters();
+    let sends = after.of(OpKind::Send).inline - before.of(OpKind::Send).inline;
+    // The first send of `near` came before its first receive.
+    assert_eq!(sends, 199);
+    assert_eq!(after.delivered - before.delivered, 200);
+}
+
+/// A turn that sleeps is woken by bytes, as often as they come.
+#[test]
+fn bytes_wake_a_sleeping_turn() {
+    let driver = by_readiness();
+    let (near, far) = UnixStream::pair().unwrap();
+    let connection = driver.connection(driver.adopt(near.into()));
+    let peer = thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut far = far;
+        for round in 0..200_u8 {
+            far.write_all(&[round]).unwrap();
+            let mut answer = [0];
+            far.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [round]);
+        }
+    });
+    for round in 0..200_u8 {
+        assert_eq!(*run(&driver, connection.recv()).unwrap(), [round]);
+        run(&driver, connection.send(vec![round])).0.unwrap();
+    }
+    peer.join().unwrap();
+    assert!(run(&driver, connection.recv()).unwrap().is_empty(), "the end");
+}
+
+/// More than one look of the epoll set can take, from more sockets than it reports at once.
+#[test]
+fn no_ready_socket_is_forgotten() {
+    const SOCKETS: usize = 600;
+    let driver = by_readiness();
+    let pairs: Vec<_> = (0..SOCKETS).map(|_| pair(&driver)).collect();
+    for (_, far) in &pairs {
+        assert!(poll_once(far.recv()).is_pending());
+    }
+    driver.turn(Wait::Poll).unwrap();
+    for (near, _) in &pairs {
+        // More than a receive takes, in pieces that a small buffer does not hold.
+        run(&driver, near.send(vec![7; 9000])).0.unwrap();
+    }
+    for (_, far) in &pairs {
+        let mut count = 0;
+        while count < 9000 {
+            count += run(&driver, far.recv()).unwrap().len();
+        }
+    }
+    for (near, _) in &pairs {
+        run(&driver, near.shutdown(ShutdownHow::Sends)).unwrap();
+    }
+    for (_, far) in &pairs {
+        assert!(run(&driver, far.recv()).unwrap().is_empty());
+    }
+}
+
+/// A foreign loop that polls the driver's descriptor learns of bytes.
+#[test]
+fn a_foreign_loop_is_told() {
+    let driver = by_readiness();
+    let (near, far) = pair(&driver);
+    let pollable = driver.pollable().unwrap();
+    assert!(poll_once(far.recv()).is_pending());
+    for round in 0..20_u8 {
+        while driver.turn(Wait::Poll).unwrap() > 0 {}
+        driver.clear_readiness();
+        driver.turn(Wait::Poll).unwrap();
+        run(&driver, near.send(vec![round])).0.unwrap();
+        let mut taken = None;
+        while taken.is_none() {
+            let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+            let mut fds = [PollFd::new(&pollable, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "round {round}");
+            driver.clear_readiness();
+            driver.turn(Wait::Poll).unwrap();
+            if let Poll::Ready(buf) = poll_once(far.recv()) {
+                taken = Some(buf.unwrap().to_vec());
+            }
+        }
+        assert_eq!(taken.as_deref(), Some(&[round][..]));
+    }
+}
+
+/// Numbers of descriptors come back while the epoll set may still have the old file.
+#[test]
+fn a_closed_connection_leaves_nothing_behind() {
+    let driver = by_readiness();
+    for round in 0..300_u32 {
+        let (near, far) = pair(&driver);
+        assert!(poll_once(far.recv()).is_pending());
+        run(&driver, near.send(round.to_ne_bytes().to_vec())).0.unwrap();
+        if round % 3 > 0 {
+            assert_eq!(*run(&driver, far.recv()).unwrap(), round.to_ne_bytes());
+        }
+        if round % 2 == 0 {
+            run(&driver, far.close()).unwrap();
+        } else {
+            drop(far);
+        }
+        drop(near);
+        driver.turn(Wait::Poll).unwrap();
+    }
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::For(support::patience())).unwrap();
+    }
+}
+
+/// Whatever the way and however often it changes, a stream's bytes come whole and in order.
+#[test]
+fn random_changes_of_the_way_lose_no_byte() {
+    let settings = [Streams::Queue, Streams::Readiness, Streams::Learned];
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let driver = support::driver();
+        let mut pairs: Vec<_> =
+            (0..random.below(20) + 1).map(|_| (pair(&driver), 0_u64, 0_u64)).collect();
+        for _ in 0..3000 {
+            let index = random.below(pairs.len() as u64) as usize;
+            let ((near, far), sent, received) = &mut pairs[index];
+            match random.below(12) {
+                0 => driver.set_streams(settings[random.below(3) as usize]),
+                1 => {
+                    if let Poll::Ready(buf) = poll_once(far.recv()) {
+                        check(&buf.unwrap(), received);
+                    }
+                }
+                2..=5 => {
+                    let len = [1, 64, 3000, 20_000][random.below(4) as usize];
+                    let bytes: Vec<u8> = (0..len).map(|at| (*sent + at) as u8).collect();
+                    let mut send = pin!(near.send(bytes));
+                    let mut context = Context::from_waker(Waker::noop());
+                    // A send that finds no room is dropped, and has sent nothing unless it says so.
+                    if let Poll::Ready((result, _)) = send.as_mut().poll(&mut context) {
+                        *sent += result.unwrap() as u64;
+                    } else {
+                        driver.turn(Wait::Poll).unwrap();
+                        match send.as_mut().poll(&mut context) {
+                            Poll::Ready((result, _)) => *sent += result.unwrap() as u64,
+                            Poll::Pending => {
+                                while received < sent {
+                                    let buf = run(&driver, far.recv()).unwrap();
+                                    check(&buf, received);
+                                }
+                                *sent += run(&driver, send).0.unwrap() as u64;
+                            }
+                        }
+                    }
+                }
+                6..=9 => {
+                    if received < sent {
+                        let buf = run(&driver, far.recv()).unwrap();
+                        check(&buf, received);
+                    }
+                }
+                10 => {
+                    let (result, buf) = match received < sent {
+                        true => run(&driver, far.read(vec![0; 500])),
+                        false => continue,
+                    };
+                    check(&buf[..result.unwrap()], received);
+                }
+                _ => drop(driver.turn(Wait::Poll).unwrap()),
+            }
+        }
+        for ((near, far), sent, mut received) in pairs {
+            run(&driver, near.shutdown(ShutdownHow::Sends)).unwrap();
+            loop {
+                let buf = run(&driver, far.recv()).unwrap();
+                if buf.is_empty() {
+                    break;
+                }
+                check(&buf, &mut received);
+            }
+            assert_eq!(received, sent, "seed {seed}");
+        }
+    }
+}
+
+#[track_caller]
+fn check(buf: &[u8], received: &mut u64) {
+    for byte in buf {
+        assert_eq!(*byte, *received as u8, "at {received}");
+        *received += 1;
+    }
+}
+
+/// The choice is made by the program's own messages, and shows in the figures.
+#[test]
+fn the_cheaper_way_is_learned() {
+    let driver = support::driver();
+    driver.set_streams(Streams::Learned);
+    let pairs: Vec<_> = (0..32).map(|_| pair(&driver)).collect();
+    for _ in 0..400 {
+        for (near, _) in &pairs {
+            run(&driver, near.send(vec![1; 64])).0.unwrap();
+        }
+        for (_, far) in &pairs {
+            assert_eq!(run(&driver, far.recv()).unwrap().len(), 64);
+        }
+    }
+    let figures = driver.streams();
+    assert_eq!((figures.setting, figures.comparisons > 0), (Streams::Learned, true), "{figures:?}");
+    let [queue, readiness] = figures.costs.map(|cost| cost.expect("both ways were measured"));
+    let zero = Duration::ZERO;
+    assert!(queue > zero && readiness > zero, "{figures:?}");
+    assert_eq!(driver.metrics().streams, figures);
+}
+
+/// Without a ring of the kernel there is one way.
+#[test]
+fn a_driver_without_a_ring_has_no_choice() {
+    let driver = Driver::new(sakia_driver::Epoll::new().unwrap());
+    for streams in [Streams::Learned, Streams::Readiness] {
+        driver.set_streams(streams);
+        assert_eq!(driver.streams().setting, Streams::Queue);
+    }
+}
