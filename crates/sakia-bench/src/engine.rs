@@ -23,12 +23,8 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// The ring, as the driver decides by itself.
-    pub(crate) const URING: Self = Self {
-        policy: Policy::Uring,
-        bypass: true,
-        streams: Streams::Learned,
-        spin: Duration::ZERO,
-    };
+    pub(crate) const URING: Self =
+        Self { policy: Policy::Uring, bypass: true, streams: Streams::Auto, spin: Duration::ZERO };
     /// The ring, without plain calls.
     pub(crate) const RING: Self = Self { bypass: false, streams: Streams::Queue, ..Self::URING };
     /// The ring; streams receive and send by plain calls when an epoll set reports that they can.

@@ -51,7 +51,7 @@ use crate::board::mark;
 use crate::counters::{Counters, OpKind};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
-use crate::policy::{CallMode, Route, Rules};
+use crate::policy::{CallMode, Route, Rules, is_queue_cheaper};
 use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
@@ -135,7 +135,7 @@ impl Core {
             memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },
             watcher: None,
             ways: Ways::of(&backend),
-            inline: Inline::new(),
+            inline: Inline::new(backend.has_readiness() && !is_queue_cheaper()),
             admission: Admission::new(cq_entries.saturating_sub(reserve).max(1)),
             enters: Enters::new(backend.sq_entries()),
             cancels: Cancels::new(reserve),
@@ -177,13 +177,14 @@ impl Core {
                             self.finish(slot, completion);
                             return slot;
                         }
-                    } else if mode == CallMode::Blocking || !self.batches_well(slot) {
+                    } else if mode == CallMode::Blocking
+                        || !self.batches_well(slot)
+                        || self.inline.crowded()
+                    {
                         // Without the plain call, the queue would hand the operation to a worker, or wait for
-                        // it.
+                        // it, or has turned out to cost more.
                         self.defer(slot);
                         return slot;
-                    } else {
-                        self.inline.crowded();
                     }
                     self.queue_refused(slot, class);
                     return slot;

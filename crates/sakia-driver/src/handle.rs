@@ -251,7 +251,8 @@ impl Handle {
     /// See [`Metrics`](crate::Metrics#examples).
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
-        Metrics::new(core.counters(), core.stream_figures(), core.slab.latencies.as_deref())
+        let figures = (core.stream_figures(), core.inline.crowd_figures());
+        Metrics::new(core.counters(), figures, core.slab.latencies.as_deref())
     }
 
     /// Returns the number of operations whose handle has not taken the result, or that are in flight without

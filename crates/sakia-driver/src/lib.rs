@@ -134,8 +134,8 @@ pub use observe::Observer;
 pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use policy::{
-    Attempt, Bypass, CacheHint, CallMode, CallSupport, Lane, MountFacts, Retry, Route, Rule, Rules,
-    SharedCallSupport, StreamFigures, Streams, Support,
+    Attempt, Bypass, CacheHint, CallMode, CallSupport, CrowdFigures, Lane, MountFacts, Retry,
+    Route, Rule, Rules, SharedCallSupport, StreamFigures, Streams, Support,
 };
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};

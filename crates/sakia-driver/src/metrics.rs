@@ -10,7 +10,7 @@ use std::time::Duration;
 use sakia_trace::Measuring;
 
 use crate::counters::{Counters, OpKind};
-use crate::policy::StreamFigures;
+use crate::policy::{CrowdFigures, StreamFigures};
 
 /// The longest measured latency; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
@@ -58,17 +58,20 @@ pub struct Metrics {
     pub counters: Counters,
     /// The way in which streams receive and send, and its costs as far as they were learned.
     pub streams: StreamFigures,
+    /// The way of small operations for which a turn has not enough plain calls, and its costs as far as they
+    /// were learned.
+    pub crowds: CrowdFigures,
     latencies: [Option<Box<Histogram>>; OpKind::COUNT],
 }
 
 impl Metrics {
     pub(crate) fn new(
         counters: Counters,
-        streams: StreamFigures,
+        (streams, crowds): (StreamFigures, CrowdFigures),
         latencies: Option<&Latencies>,
     ) -> Self {
         let latencies = latencies.map(|all| all.kinds.clone()).unwrap_or_default();
-        Self { counters, streams, latencies }
+        Self { counters, streams, crowds, latencies }
     }
 
     /// Returns the latencies of a kind of operation, from start until its completion is dispatched. `None` if
@@ -87,12 +90,15 @@ impl Metrics {
         OpKind::ALL.iter().filter_map(|&kind| Some((kind, self.latency(kind)?)))
     }
 
-    /// Adds the metrics of another driver. The figures of streams are those of the driver that has compared
-    /// the two ways more often.
+    /// Adds the metrics of another driver. The figures of streams and crowds are those of the driver that has
+    /// measured them, or has compared streams more often.
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         if other.streams.comparisons > self.streams.comparisons {
             self.streams = other.streams;
+        }
+        if self.crowds.costs[0].is_none() {
+            self.crowds = other.crowds;
         }
         for (mine, its) in self.latencies.iter_mut().zip(&other.latencies) {
             let Some(its) = its else { continue };
@@ -261,7 +267,7 @@ mod tests {
                 all.end(3, kind, Duration::from_secs(1) + Duration::from_nanos(latency));
             }
             let counters = Counters { started: latencies.len() as u64, ..Counters::default() };
-            Metrics::new(counters, StreamFigures::default(), Some(&all))
+            Metrics::new(counters, Default::default(), Some(&all))
         };
         let mut sum = metrics(&[(OpKind::Read, 1000)]);
         sum.add(&metrics(&[(OpKind::Read, 3000), (OpKind::Open, 7)]));
@@ -284,12 +290,10 @@ mod tests {
         all.end(5, OpKind::Read, Duration::ZERO);
         all.end(5, OpKind::Read, Duration::ZERO);
         assert_eq!(
-            Metrics::new(Counters::default(), StreamFigures::default(), Some(&all))
-                .latencies()
-                .count(),
+            Metrics::new(Counters::default(), Default::default(), Some(&all)).latencies().count(),
             1
         );
-        let metrics = Metrics::new(Counters::default(), StreamFigures::default(), Some(&all));
+        let metrics = Metrics::new(Counters::default(), Default::default(), Some(&all));
         assert_eq!(metrics.latency(OpKind::Read).unwrap().count(), 1);
     }
 }

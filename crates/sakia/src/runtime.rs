@@ -233,8 +233,8 @@ impl Builder {
     }
 
     /// Sets the way in which streams receive and send: by the ring, or by readiness and plain calls. Without
-    /// this call the environment variable `SAKIA_STREAMS` decides (`queue`, `readiness` or `learned`), and
-    /// without that [`Streams::Learned`]: each thread uses the way that costs it less processor time.
+    /// this call the environment variable `SAKIA_STREAMS` decides (`queue`, `readiness`, `learned`, `auto`),
+    /// and without that [`Streams::Auto`]: each thread uses the way that costs it less processor time.
     ///
     /// # Examples
     /// ```
@@ -283,7 +283,8 @@ impl Builder {
         {
             let streams = value.to_str().and_then(Streams::from_name).ok_or_else(|| {
                 let value = value.to_string_lossy();
-                let message = format!("SAKIA_STREAMS={value} is none of queue, readiness, learned");
+                let message =
+                    format!("SAKIA_STREAMS={value} is none of queue, readiness, learned, auto");
                 io::Error::new(io::ErrorKind::InvalidInput, message)
             })?;
             self.streams = Some(streams);
@@ -330,7 +331,7 @@ impl Builder {
 
     /// Returns the way of streams.
     pub(crate) fn streams_in_force(&self) -> Streams {
-        self.streams.unwrap_or(Streams::Learned)
+        self.streams.unwrap_or(Streams::Auto)
     }
 
     pub(crate) fn spin_time(&self) -> Duration {

@@ -89,7 +89,8 @@ impl Core {
     pub(super) fn begin_turn(&mut self) {
         self.due.wants_turn = false;
         self.due.attention.0.begin.set(None);
-        self.inline.renew();
+        let backend = &self.backend;
+        self.inline.renew(|| backend.processor_time());
     }
 
     /// Updates the attention after a turn.

@@ -14,7 +14,9 @@ use crate::board::OperationState;
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
 use crate::operation::{Class, Completion, InCell, InPlace};
-use crate::policy::{Attempt, CallMode, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing};
+use crate::policy::{
+    Attempt, CallMode, Crowd, CrowdFigures, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing,
+};
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Rules for attempts before the queue, and the budget for plain calls.
@@ -29,6 +31,8 @@ pub(crate) struct Inline {
     deferred: List,
     /// The end of the last timed call of this turn.
     timed_until: Option<Duration>,
+    /// The way of the operations for which a turn has not enough plain calls.
+    crowd: Crowd,
 }
 
 impl Inline {
@@ -36,28 +40,56 @@ impl Inline {
     /// belonged to tasks that gave up.
     const RESERVED_MAX: u32 = 32;
 
-    pub(super) fn new() -> Self {
+    pub(super) fn new(learns: bool) -> Self {
         Self {
             rules: Rules::NONE,
             budget: InlineBudget::new(),
             reserved: 0,
             deferred: List::new(),
             timed_until: None,
+            crowd: Crowd::new(learns),
         }
     }
 
-    /// Begins a turn.
+    /// Begins a turn. `time` returns the processor time of the thread.
     #[inline(always)]
-    pub(super) fn renew(&mut self) {
-        self.budget.renew();
+    pub(super) fn renew(&mut self, time: impl FnOnce() -> Duration) {
+        let mut shrinks = false;
+        let crowd = self.budget.crowd();
+        if crowd.is_some() || self.crowd.is_active {
+            shrinks = self.end_crowd(crowd, time);
+        }
+        self.budget.renew(shrinks);
         self.reserved = self.reserved.min(Self::RESERVED_MAX);
         self.timed_until = None;
     }
 
-    /// Counts an operation that goes to the queue for lack of budget.
+    /// Ends a turn with a `crowd`, or one after such turns. Returns whether the next turns
+    /// are to have fewer plain calls.
+    #[cold]
+    #[inline(never)]
+    fn end_crowd(&mut self, crowd: Option<u32>, time: impl FnOnce() -> Duration) -> bool {
+        let waited = self.crowd.waits();
+        if crowd.is_none() && !(waited && !self.deferred.is_empty()) {
+            self.crowd.interrupt();
+            return false;
+        }
+        let queued = if waited { 0 } else { crowd.unwrap_or(0) };
+        self.crowd.end_turn(self.budget.spent() + queued, time);
+        !self.crowd.waits() && crowd.is_some()
+    }
+
+    /// Counts an operation that has no budget. Returns whether it waits for the next turns; otherwise it goes
+    /// to the queue.
     #[inline(always)]
-    pub(super) fn crowded(&mut self) {
+    pub(super) fn crowded(&mut self) -> bool {
         self.budget.crowded();
+        self.crowd.waits()
+    }
+
+    /// Returns the way of crowds and its measured costs.
+    pub(crate) fn crowd_figures(&self) -> CrowdFigures {
+        self.crowd.figures()
     }
 
     /// Returns the first operation that waits.

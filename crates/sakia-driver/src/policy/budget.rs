@@ -15,10 +15,10 @@ use std::time::Duration;
 /// So a task that works long between its calls waits for the next turn after one piece of work. If many
 /// earlier calls were close to each other, and no completion arrives, it waits after up to 32 pieces.
 ///
-/// Operations without a budget, of a kind that a ring batches well, go to the ring
-/// ([`crowded`](InlineBudget::crowded)). If many do so in a turn, all would have been better off there: an
-/// entry in a full queue costs less than a call. So the budget shrinks, and grows again when it suffices for
-/// all.
+/// Operations without a budget, of a kind that a ring batches well, are a crowd if there are many
+/// ([`crowded`](InlineBudget::crowded)). As long as a crowd goes to the ring, all would be better off there:
+/// an entry in a full queue costs less than a call. So the budget shrinks, and grows again when it suffices
+/// for all.
 #[derive(Debug)]
 pub(crate) struct InlineBudget {
     /// Units left before the clock is read.
@@ -27,7 +27,7 @@ pub(crate) struct InlineBudget {
     rest: u32,
     /// The units of a new turn.
     turn: u32,
-    /// The number of this turn's operations that went to the ring for lack of units.
+    /// The number of this turn's operations of a crowd.
     crowd: u32,
     pace: Pace,
     /// The time of the last clock read.
@@ -80,10 +80,16 @@ impl InlineBudget {
         }
     }
 
-    /// Begins a turn.
+    /// Returns the number of the last turn's operations that found no units, if they were a crowd.
     #[inline(always)]
-    pub(crate) fn renew(&mut self) {
-        if self.crowd >= Self::CROWD {
+    pub(crate) fn crowd(&self) -> Option<u32> {
+        (self.crowd >= Self::CROWD).then_some(self.crowd)
+    }
+
+    /// Begins a turn. `shrinks` says that the ring has taken the operations of a crowd.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, shrinks: bool) {
+        if shrinks {
             self.turn = (self.turn / 2).max(Self::TURN_MIN);
         } else if self.crowd == 0 {
             self.turn = (self.turn * 2).min(Self::TURN_MAX);
@@ -163,7 +169,7 @@ impl InlineBudget {
         true
     }
 
-    /// Counts an operation that went to the ring for lack of units. Late ones do not count.
+    /// Counts an operation that found no units. Late ones do not count.
     #[inline(always)]
     pub(crate) fn crowded(&mut self) {
         self.crowd += u32::from(self.pace != Pace::Late);
@@ -191,6 +197,10 @@ impl InlineBudget {
 mod tests {
     use super::*;
 
+    fn renew(inline_budget: &mut InlineBudget) {
+        inline_budget.renew(inline_budget.crowd().is_some());
+    }
+
     /// Makes plain calls as long as the budget allows them, each followed by work that takes `work`. Returns
     /// their number.
     fn call(
@@ -214,7 +224,7 @@ mod tests {
     fn a_turn_has_one_call_when_work_between_them_is_long() {
         let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
         for turn in 0..100 {
-            inline_budget.renew();
+            renew(&mut inline_budget);
             let count = call(&mut inline_budget, &mut clock, Duration::from_millis(10), 100);
             assert!(count == 1 || turn == 0 && count <= InlineBudget::STRIDE_MAX, "{count}");
             assert_eq!(inline_budget.spent(), InlineBudget::TURN_MAX);
@@ -227,13 +237,13 @@ mod tests {
         let long = Duration::from_millis(10);
         for work in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(3)] {
             for _ in 0..200 {
-                inline_budget.renew();
+                renew(&mut inline_budget);
                 assert_eq!(call(&mut inline_budget, &mut clock, work, 100), InlineBudget::TURN_MAX);
                 clock += long; // a sleep, of which the tasks know nothing
             }
             assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
             // Work that becomes long is detected soon.
-            inline_budget.renew();
+            renew(&mut inline_budget);
             let count = call(&mut inline_budget, &mut clock, long, 100);
             assert!(count <= InlineBudget::STRIDE_MAX, "{count}");
         }
@@ -244,7 +254,7 @@ mod tests {
         let (mut inline_budget, mut clock) = (InlineBudget::new(), Duration::ZERO);
         let counts: Vec<u32> = (0..20)
             .map(|_| {
-                inline_budget.renew();
+                renew(&mut inline_budget);
                 call(&mut inline_budget, &mut clock, Duration::from_millis(10), 7)
             })
             .collect();
@@ -257,7 +267,7 @@ mod tests {
         assert!(inline_budget.is_left() && inline_budget.listens());
         assert!(inline_budget.look(Some(begin), || begin, true));
         assert!(inline_budget.is_left() && !inline_budget.listens());
-        inline_budget.renew();
+        renew(&mut inline_budget);
         assert!(inline_budget.listens());
         assert!(!inline_budget.look(Some(begin), || begin + InlineBudget::TIME_MAX, true));
         assert!(!inline_budget.is_any_left());
@@ -283,7 +293,7 @@ mod tests {
                 calls += 1;
             }
             assert_eq!(calls, count, "{bytes}");
-            inline_budget.renew();
+            renew(&mut inline_budget);
             assert_eq!(inline_budget.left + inline_budget.rest, InlineBudget::TURN_MAX);
         }
     }
@@ -294,7 +304,7 @@ mod tests {
         let mut crowds = |count: u32, turns: u32| {
             for _ in 0..turns {
                 (0..count).for_each(|_| inline_budget.crowded());
-                inline_budget.renew();
+                renew(&mut inline_budget);
             }
             inline_budget.left + inline_budget.rest
         };

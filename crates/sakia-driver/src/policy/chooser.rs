@@ -2,18 +2,18 @@
 //!
 //! The work is divided into epochs. The owner of a [`Chooser`] measures the cost of a unit of work in each
 //! and reports it; the chooser returns the way for the next epoch:
-//! 1. After the first epochs the ways are compared: they alternate, [`ROUNDS`] epochs each. The other way is
-//!    taken if it is better in each pair of epochs: a load that changes meanwhile decides nothing.
-//! 2. From then on the better way is used. Now and then the other has one epoch, more and more rarely as long
-//!    as it stays worse; if it is better, the ways are compared again.
+//! 1. The better way so far is used. After the first epochs, and then more and more rarely, the other has one
+//!    epoch: a trial.
+//! 2. If the trial was better, the ways are compared: they alternate, [`ROUNDS`] epochs each. The other way
+//!    is taken if it is better in each pair of epochs: a load that changes meanwhile decides nothing.
 //! 3. If the cost of the way in use changes by a quarter for two epochs, the work has changed, and the ways
-//!    are compared again. Comparisons that confirm the way make the next one wait longer.
+//!    are compared as well. Comparisons that confirm the way make the next one wait longer.
 //!
 //! The first way is the simpler one: the second has to be more than 5 % cheaper.
 
 /// Epochs of each way in a comparison.
 const ROUNDS: usize = 3;
-/// Epochs before the first comparison: the caches of a new thread are cold.
+/// Epochs before the first trial: the caches of a new thread are cold.
 const WARM_UP: u32 = 2;
 /// The fewest and the most epochs between two trials, and between two comparisons after changes.
 const WAIT: [u32; 2] = [8, 128];
@@ -77,11 +77,11 @@ impl Chooser {
         (self.comparisons, self.changes)
     }
 
-    /// Returns the median of the last costs of a way; `None` as long as it was not compared.
+    /// Returns the median of the last costs of a way; `None` as long as it was not used.
     pub(crate) fn cost(&self, way: usize) -> Option<u64> {
-        let mut costs = self.costs[way];
+        let mut costs: Vec<u64> = self.costs[way].into_iter().filter(|&cost| cost > 0).collect();
         costs.sort_unstable();
-        (costs[0] > 0).then_some(costs[ROUNDS / 2])
+        costs.get(costs.len() / 2).copied()
     }
 
     /// Takes the cost of a unit in the epoch that has ended, and returns the way for the next one.
@@ -148,7 +148,7 @@ impl Chooser {
             self.usual = if self.usual == 0 { cost } else { (self.usual * 7 + cost) / 8 };
         }
         self.wait = self.wait.saturating_sub(1);
-        if self.strange >= STRANGE && self.calm == 0 || self.wait == 0 && self.comparisons == 0 {
+        if self.strange >= STRANGE && self.calm == 0 {
             self.compare();
         } else if self.wait == 0 {
             self.way = 1 - self.best;
@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cheaper_way_is_in_use_after_eight_epochs() {
+    fn the_cheaper_way_is_in_use_after_nine_epochs() {
         for (costs, best) in [([100, 80], 1), ([80, 100], 0), ([100, 96], 0), ([96, 100], 0)] {
             let (mut chooser, mut way) = (Chooser::new(), 0);
-            run(&mut chooser, &mut way, costs, WARM_UP + 2 * ROUNDS as u32);
+            run(&mut chooser, &mut way, costs, WARM_UP + 1 + 2 * ROUNDS as u32);
             assert_eq!((way, chooser.best()), (best, best), "{costs:?}");
             assert_eq!([0, 1].map(|way| chooser.cost(way)), costs.map(Some));
-            assert_eq!(chooser.numbers(), (1, best as u64));
+            assert_eq!(chooser.numbers(), (best as u64, best as u64));
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
             let seconds = run(&mut chooser, &mut way, costs, 1000);
             let others = if chooser.best() == 0 { seconds } else { 1000 - seconds };
             assert!((5..=12).contains(&others), "{others}");
-            assert_eq!(chooser.numbers().0, 1, "one comparison suffices");
+            assert!(chooser.numbers().0 <= 1, "one comparison suffices");
         }
     }
 
@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn an_epoch_that_was_given_up_decides_nothing() {
         let (mut chooser, mut way) = (Chooser::new(), 0);
-        run(&mut chooser, &mut way, [100, 80], WARM_UP + 1);
-        assert_eq!(way, 1, "the comparison is under way");
+        run(&mut chooser, &mut way, [100, 80], WARM_UP);
+        assert_eq!(way, 1, "the trial is under way");
         way = chooser.give_up();
         assert_eq!((way, chooser.best()), (0, 0));
         assert_eq!(run(&mut chooser, &mut way, [100, 80], WAIT_UNMEASURED), 0);

