@@ -497,8 +497,12 @@ pub(crate) fn is_amd() -> bool {
 
 /// Returns the processor time that this thread has used.
 pub(crate) fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let mut time = [0_i64; 2];
+    let args = [abi::CLOCK_THREAD_CPUTIME_ID as usize, time.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes two words, seconds and nanoseconds, to memory that outlives the call.
+    let result = unsafe { syscall(abi::__NR_clock_gettime, args) };
+    debug_assert!(result.is_ok(), "{result:?}");
+    Duration::new(time[0] as u64, time[1] as u32)
 }
 
 /// Returns how often the calling thread has gone to sleep of its own accord: `ru_nvcsw` of `getrusage(2)`.

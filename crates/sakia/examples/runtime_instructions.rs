@@ -31,7 +31,7 @@ use sakia::Runtime;
 use sakia::fs::{self, File};
 use sakia::io::BufResultExt;
 use sakia::net;
-use sakia_driver::Policy;
+use sakia_driver::{Policy, Streams};
 
 const BLOCK_BYTES: usize = 4096;
 const MESSAGE_BYTES: usize = 64;
@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "poll" => Policy::Poll,
         other => return Err(format!("no driver {other}").into()),
     };
-    let runtime = Runtime::builder().backend(policy).build()?;
+    // One way for all rounds: learning would have some go the other.
+    let runtime = Runtime::builder().backend(policy).streams(Streams::Queue).build()?;
     let count = count.parse()?;
     let done = match (operation, rest) {
         ("yield", []) => run(&runtime, yields(count)),

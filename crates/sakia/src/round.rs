@@ -6,21 +6,22 @@
 //! 1. After each poll a few loads tell whether there is such a reason. Reading the clock would cost as much
 //!    as the poll of a task that only yields.
 //! 2. If there is, the round ends once it has taken [`ROUND_TIME`] by the clock; or, if an event has arrived,
-//!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read every few
-//!    polls: after each one while polls take long, else less and less often, up to every [`STRIDE_MAX`]th.
+//!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read after 1, 2,
+//!    4 and so on polls, up to every [`STRIDE_MAX`]th.
 //! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
 //!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
 //!    [`LOOKS_MAX`] polls or plain calls; before that the clock is read after each poll. So threads that wait
 //!    a lot and work little set no alarm.
-//! 4. Epoll reports nothing without a system call. There the clock is read every few polls, as above.
+//! 4. Epoll reports nothing without a system call. There the clock is read every few polls: after each one
+//!    while polls take long, else less and less often, up to every [`STRIDE_MAX`]th.
 //! 5. A single poll may go on for long: the task starts one operation after another, each of which is done at
 //!    once as a plain call, and works in between. So the driver makes no more such calls once a round has
 //!    taken as long, see [`Attention::begin_tasks`]; the task's next operation then waits.
 //!
 //! So an event is handled at most [`ROUND_TIME`] and one poll late; on epoll, if polls that took less than
 //! [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of the longer ones late. The same holds
-//! for the submission of operations; and for plain calls between which a poll begins to work long, on the
-//! ring only if neither completions nor an alarm show.
+//! for plain calls between which a poll begins to work long, on the ring only if neither completions nor an
+//! alarm show. An operation is submitted after at most twice as many polls as take [`ROUND_TIME`].
 //!
 //! A future that polls several children lets at least one of them run in each of its polls, and more until
 //! the round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one
@@ -59,8 +60,8 @@ const LONG_POLL: Duration = Duration::from_micros(4);
 pub(crate) struct Round {
     /// The time at which it began.
     begin: Cell<Duration>,
-    /// The number of polls between two looks at the clock, if the driver reports no completions, or an
-    /// operation to submit is the only reason to look. It outlives the round.
+    /// The number of polls between two looks at the clock, if the driver reports no completions. It outlives
+    /// the round.
     stride: Cell<u32>,
 }
 
@@ -70,9 +71,8 @@ pub(crate) struct Progress {
     polls: u32,
     /// The number of polls after which the clock is read at the latest.
     next_look: u32,
-    /// The number of polls before which the clock is not read only because of operations to submit.
-    next_stride: u32,
-    /// The time of the last reading of the clock that decided the stride, and the number of polls before it.
+    /// The time of the last reading of the clock, on a backend that reports nothing without a system call,
+    /// and the number of polls before it.
     looked: (Duration, u32),
     /// The number of times the clock was read for timers.
     looks: u32,
@@ -99,8 +99,7 @@ impl Local {
     #[inline]
     pub(crate) fn begin_polls(&self) -> Progress {
         let next_look = if self.tells_news { ROUND_MAX } else { 1 };
-        let next_stride = self.round.stride.get();
-        Progress { polls: 0, next_look, next_stride, looked: (self.round.begin.get(), 0), looks: 0 }
+        Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
     }
 
     /// Notes that a task was polled. Returns whether the round is over.
@@ -130,8 +129,8 @@ impl Local {
         if progress.polls >= HEARING_MAX && has_come {
             return true;
         }
-        let only_submits = self.tells_news && !has_come && !self.timers.is_unwatched();
-        if only_submits && progress.polls < progress.next_stride {
+        let is_between = !progress.polls.is_power_of_two() && progress.polls % STRIDE_MAX != 0;
+        if is_between && self.tells_news && !has_come && !self.timers.is_unwatched() {
             return false;
         }
         let now = self.work_clock();
@@ -139,13 +138,8 @@ impl Local {
             self.driver.look_again();
             return true;
         }
-        if only_submits {
-            self.stride(progress, now);
-            return false;
-        }
         if !self.tells_news {
             self.stride(progress, now);
-            progress.next_look = ROUND_MAX.min(progress.next_stride);
             return self.is_timer_due();
         }
         if self.timers.is_unwatched() {
@@ -169,7 +163,7 @@ impl Local {
         let is_long = taken >= LONG_POLL * (progress.polls - polls);
         let longer = (self.round.stride.get() * 2).clamp(1, STRIDE_MAX);
         self.round.stride.set(if is_long { 1 } else { longer });
-        progress.next_stride = progress.polls + self.round.stride.get();
+        progress.next_look = ROUND_MAX.min(progress.polls + self.round.stride.get());
     }
 }
 

@@ -21,7 +21,7 @@ impl Runtime for Sakia {
         let builder = sakia::Runtime::builder();
         let builder = match job.variant.as_str() {
             "poll" => builder.backend(Policy::Poll),
-            "queue" => builder.streams(Streams::Queue),
+            "queue" | "attended" => builder.streams(Streams::Queue),
             "readiness" => builder.streams(Streams::Readiness),
             _ => return sakia::block_on(future),
         };

@@ -57,13 +57,22 @@ impl Permits {
 }
 
 impl<T> Permit<T> {
+    /// Takes the permit if it is free. Callers try this before they await [`take`](Permit::take), which costs
+    /// a state of their future.
+    #[inline(always)]
+    pub(super) fn try_take(of: &Rc<T>, permits: fn(&T) -> &Permits) -> Option<Self> {
+        let was_busy = permits(of).is_busy.replace(true);
+        (!was_busy).then(|| Self { of: Rc::clone(of), permits })
+    }
+
     /// Waits for the permit.
     pub(super) async fn take(of: &Rc<T>, permits: fn(&T) -> &Permits) -> Self {
-        if permits(of).is_busy.get() {
-            permits(of).free().await;
+        loop {
+            match Self::try_take(of, permits) {
+                Some(permit) => return permit,
+                None => permits(of).free().await,
+            }
         }
-        permits(of).is_busy.set(true);
-        Self { of: Rc::clone(of), permits }
     }
 
     /// Gives the permit back although the operation has not ended: no later operation will overlap with

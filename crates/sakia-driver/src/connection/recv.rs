@@ -242,7 +242,10 @@ impl Connection {
     /// 6.0; before that as [`read`](Connection::read). Source: `io_uring_prep_recv_multishot(3)`.
     pub async fn recv(&self) -> io::Result<RecvBuf> {
         let inbox = &self.inner().inbox;
-        let mut permit = Some(self.receive_permit().await);
+        let mut permit = Permit::try_take(self.inner(), |inner| &inner.receives);
+        if permit.is_none() {
+            permit = Some(self.receive_permit().await);
+        }
         loop {
             if let Some(buf) = inbox.pop() {
                 return Ok(buf);

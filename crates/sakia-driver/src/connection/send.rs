@@ -30,7 +30,11 @@ impl Connection {
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_send(3)`.
     pub async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        let permit = self.send_permit().await;
+        let free = Permit::try_take(self.inner(), |inner| &inner.sends);
+        let permit = match free {
+            Some(permit) => permit,
+            None => self.send_permit().await,
+        };
         let send = SocketSend::new(self.fd().clone(), buf, 0);
         let send = send.tried_now(self.inner().inbox.are_sends_plain());
         self.driver().start(WithPermit::new(send, permit, |_, _| ())).await

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 use sakia::Runtime;
 use sakia::net::{TcpListener, TcpStream};
-use sakia_driver::OpKind;
+use sakia_driver::{OpKind, Streams};
 use sakia_testkit::alloc_count::{Counts, measure, thread_counts};
 
 use crate::NOTHING;
@@ -120,7 +120,7 @@ fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Coun
 /// Asserts on round trips of so many connections, where there is a ring. Epoll has plain calls to make, and
 /// memory for what they bring.
 fn assert_echo(connections: u64, calls_max: f64) {
-    let runtime = Runtime::new().unwrap();
+    let runtime = Runtime::builder().streams(Streams::Queue).build().unwrap();
     let (calls, allocated) = echo(&runtime, connections, SMALL_BYTES);
     eprintln!("{connections} connections: {calls:.4} calls a round trip, {allocated:?}");
     if runtime.choice().name() == "uring" {
@@ -142,7 +142,7 @@ fn round_trips_of_many_connections_share_their_calls_and_take_no_memory() {
 /// They are all ready in the same turn, and each takes a buffer that the message just fills.
 #[test]
 fn large_messages_of_many_connections_find_buffers() {
-    let runtime = Runtime::new().unwrap();
+    let runtime = Runtime::builder().streams(Streams::Queue).build().unwrap();
     let (calls, allocated) = echo(&runtime, 300, LARGE_BYTES);
     eprintln!("300 large: {calls:.4} calls a round trip, {allocated:?}");
     assert_eq!(runtime.counters().pool_misses, 0);
