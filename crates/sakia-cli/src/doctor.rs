@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rustix::process::{Resource, getrlimit};
-use sakia_driver::{Auto, Choice, Driver, NoBackend, Policy};
+use sakia_driver::{Auto, Choice, Driver, NoBackend, Policy, Streams};
 use sakia_ring::{Opcode, Ring, SetupError, SetupStep};
 use serde::{Serialize, Serializer};
 
@@ -175,6 +175,8 @@ struct Chosen {
     why: String,
     /// The value of `SAKIA_DRIVER`.
     wanted: &'static str,
+    /// The way of messages on a ring: `queue`, or `learned` by each thread.
+    streams: &'static str,
 }
 
 /// A step down from the best configuration.
@@ -416,7 +418,9 @@ impl Chosen {
             Policy::Poll => "poll",
             _ => "auto",
         };
-        Self { auto, why, wanted }
+        // Epoll alone has one way.
+        let setting = if auto == Some("uring") { Streams::Auto } else { Streams::Queue };
+        Self { auto, why, wanted, streams: setting.on_this_processor().name() }
     }
 }
 
@@ -503,6 +507,12 @@ impl fmt::Display for Findings {
         row(f, "auto chooses", backend.auto.unwrap_or("none"))?;
         row(f, "why", &backend.why)?;
         row(f, "SAKIA_DRIVER", format_args!("asks for {}", backend.wanted))?;
+        let messages = match (backend.auto, backend.streams) {
+            (Some("uring"), "queue") => "by the ring, the cheaper way on this processor family",
+            (Some("uring"), _) => "each thread learns which of two ways costs less",
+            _ => "by epoll and plain calls",
+        };
+        row(f, "messages", messages)?;
         for mount in mounts {
             write!(f, "\n{mount}")?;
         }

@@ -109,7 +109,7 @@ impl Way {
         match route {
             Route::Now(CallMode::NonBlocking) => Self::Nowait,
             Route::Now(CallMode::Blocking) => Self::Timed,
-            Route::Queue => queue,
+            Route::Queue | Route::Readiness => queue,
             Route::Lane(_) => Self::Thread,
         }
     }

@@ -6,8 +6,8 @@
 //! 1. After each poll a few loads tell whether there is such a reason. Reading the clock would cost as much
 //!    as the poll of a task that only yields.
 //! 2. If there is, the round ends once it has taken [`ROUND_TIME`] by the clock; or, if an event has arrived,
-//!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read after 1, 2,
-//!    4 and so on polls, up to every [`STRIDE_MAX`]th.
+//!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read after 1,
+//!    2, 4 and so on polls, up to every [`STRIDE_MAX`]th.
 //! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
 //!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
 //!    [`LOOKS_MAX`] polls or plain calls; before that the clock is read after each poll. So threads that wait

@@ -21,6 +21,7 @@ fn says_what_was_granted() {
         "auto chooses        uring",
         "the kernel grants a ring",
         "asks for auto",
+        "messages",
         "kernel",
         "architecture",
         "cpus",
@@ -67,6 +68,8 @@ fn says_the_same_in_json() {
     assert_eq!(found["poll"]["operations"]["read"], true);
     assert_eq!(found["backend"]["auto"], "uring");
     assert_eq!(found["backend"]["wanted"], "auto");
+    let way = sakia_driver::Streams::Auto.on_this_processor().name();
+    assert_eq!(found["backend"]["streams"], way);
 }
 
 #[test]

@@ -50,6 +50,24 @@ impl Streams {
         Self::NAMES.iter().find(|(_, its)| *its == name).map(|(streams, _)| *streams)
     }
 
+    /// Returns the setting that `Auto` means on this processor: `Queue` or `Learned`. All others are as they
+    /// are.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::Streams;
+    ///
+    /// assert!(matches!(Streams::Auto.on_this_processor(), Streams::Queue | Streams::Learned));
+    /// assert_eq!(Streams::Readiness.on_this_processor(), Streams::Readiness);
+    /// ```
+    pub fn on_this_processor(self) -> Self {
+        match self {
+            Self::Auto if is_queue_cheaper() => Self::Queue,
+            Self::Auto => Self::Learned,
+            other => other,
+        }
+    }
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(streams, _)| *streams == self).map_or("", |(_, name)| name)
@@ -144,12 +162,7 @@ impl Default for Learning {
 impl StreamWays {
     /// Changes the setting. `is_able` says that the backend has both ways.
     pub(crate) fn set(&self, setting: Streams, is_able: bool) {
-        let setting = match setting {
-            _ if !is_able => Streams::Queue,
-            Streams::Auto if is_queue_cheaper() => Streams::Queue,
-            Streams::Auto => Streams::Learned,
-            setting => setting,
-        };
+        let setting = if is_able { setting.on_this_processor() } else { Streams::Queue };
         self.setting.set(setting);
         self.learning.replace(Learning::default());
         self.way.set(if setting == Streams::Readiness { Way::Readiness } else { Way::Queue });
