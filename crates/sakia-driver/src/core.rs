@@ -189,12 +189,8 @@ impl Core {
                     self.queue_refused(slot, class);
                     return slot;
                 }
-                Route::Lane(lane) => {
-                    self.push_lane(slot, lane);
-                    return slot;
-                }
-                Route::Readiness => {
-                    self.push_readiness(slot);
+                other => {
+                    self.push_elsewhere(slot, other);
                     return slot;
                 }
             }

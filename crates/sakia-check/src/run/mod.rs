@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_driver::sim::FaultKind;
 use sakia_driver::{
-    Arena, Auto, Bypass, Driver, Fd, Handle, OpKind, Policy, ReceivedControl, Rules, Wait,
+    Arena, Auto, Bypass, Driver, Fd, Handle, OpKind, Policy, ReceivedControl, Rules, Streams, Wait,
 };
 use sakia_ring::Ring;
 
@@ -170,7 +170,7 @@ pub fn real(
 ) -> anyhow::Result<Option<Failure>> {
     let env = Real::new(folder)?;
     stats.program(program.steps.len());
-    let config = Config::real();
+    let config = Config { seed: program.config.seed, ..Config::real() };
     let program = Program { config, steps: program.steps.clone() };
     let ring = Ring::builder().sq_entries(program.config.sq_entries);
     let (backend, _) = Auto::new(policy, ring)?;
@@ -208,6 +208,12 @@ fn run<E: Env>(
     if config.rules {
         driver.set_bypass(Bypass::Rules(Rules::default()));
     }
+    // Which of the two ways streams go makes no difference to a program. One way only on most backends.
+    driver.set_streams(if program.config.seed % 2 == 0 {
+        Streams::Queue
+    } else {
+        Streams::Readiness
+    });
     let arena = driver.register_arena(BLOCKS, BLOCK_BYTES).ok();
     let mut runner = Runner {
         env,

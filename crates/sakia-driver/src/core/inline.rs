@@ -54,29 +54,31 @@ impl Inline {
     /// Begins a turn. `time` returns the processor time of the thread.
     #[inline(always)]
     pub(super) fn renew(&mut self, time: impl FnOnce() -> Duration) {
-        let mut shrinks = false;
-        let crowd = self.budget.crowd();
-        if crowd.is_some() || self.crowd.is_active {
-            shrinks = self.end_crowd(crowd, time);
+        if self.budget.is_crowded() {
+            self.end_crowd(time);
         }
-        self.budget.renew(shrinks);
+        self.budget.renew();
         self.reserved = self.reserved.min(Self::RESERVED_MAX);
         self.timed_until = None;
     }
 
-    /// Ends a turn with a `crowd`, or one after such turns. Returns whether the next turns
-    /// are to have fewer plain calls.
+    /// Ends a turn with a crowd, or one after such turns.
     #[cold]
     #[inline(never)]
-    fn end_crowd(&mut self, crowd: Option<u32>, time: impl FnOnce() -> Duration) -> bool {
-        let waited = self.crowd.waits();
-        if crowd.is_none() && !(waited && !self.deferred.is_empty()) {
+    fn end_crowd(&mut self, time: impl FnOnce() -> Duration) {
+        let (crowd, waited) = (self.budget.crowd(), self.crowd.waits());
+        if crowd.is_some() || waited && !self.deferred.is_empty() {
+            let queued = if waited { 0 } else { crowd.unwrap_or(0) };
+            self.crowd.end_turn(self.budget.spent() + queued, time);
+        } else {
             self.crowd.interrupt();
-            return false;
         }
-        let queued = if waited { 0 } else { crowd.unwrap_or(0) };
-        self.crowd.end_turn(self.budget.spent() + queued, time);
-        !self.crowd.waits() && crowd.is_some()
+        if self.crowd.waits() {
+            self.budget.fill();
+        } else if crowd.is_some() {
+            self.budget.shrink();
+        }
+        self.budget.watch(self.crowd.is_active);
     }
 
     /// Counts an operation that has no budget. Returns whether it waits for the next turns; otherwise it goes
@@ -334,9 +336,18 @@ impl Core {
                 Some(completion) => self.finish(slot, completion),
                 None => self.list(slot),
             },
+            other => self.push_elsewhere(slot, other),
+        }
+    }
+
+    /// Puts an operation into the backlog, or gives it to a thread or to the epoll set.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn push_elsewhere(&mut self, slot: SlotRef, route: Route) {
+        match route {
             Route::Lane(lane) => self.push_lane(slot, lane),
             Route::Readiness => self.push_readiness(slot),
-            Route::Queue => self.list(slot),
+            Route::Queue | Route::Now(_) => self.list(slot),
         }
     }
 
@@ -416,9 +427,7 @@ impl Core {
                     }
                     None => self.list(slot),
                 },
-                Route::Lane(lane) => self.push_lane(slot, lane),
-                Route::Readiness => self.push_readiness(slot),
-                Route::Queue => self.list(slot),
+                other => self.push_elsewhere(slot, other),
             }
         }
         if !self.inline.deferred.is_empty() {

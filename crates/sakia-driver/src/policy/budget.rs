@@ -29,6 +29,8 @@ pub(crate) struct InlineBudget {
     turn: u32,
     /// The number of this turn's operations of a crowd.
     crowd: u32,
+    /// The number of them from which on a turn counts as crowded.
+    crowd_min: u32,
     pace: Pace,
     /// The time of the last clock read.
     looked: Duration,
@@ -73,6 +75,7 @@ impl InlineBudget {
             rest: Self::TURN_MAX - Self::STRIDE_MAX,
             turn: Self::TURN_MAX,
             crowd: 0,
+            crowd_min: Self::CROWD,
             pace: Pace::Listening,
             looked: Duration::ZERO,
             stride: Self::STRIDE_MAX,
@@ -80,18 +83,36 @@ impl InlineBudget {
         }
     }
 
-    /// Returns the number of the last turn's operations that found no units, if they were a crowd.
+    /// Returns whether the last turn had a crowd, or all turns are to be [watched](InlineBudget::watch).
     #[inline(always)]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowd >= self.crowd_min
+    }
+
+    /// Returns the number of the last turn's operations that found no units, if they were a crowd.
     pub(crate) fn crowd(&self) -> Option<u32> {
         (self.crowd >= Self::CROWD).then_some(self.crowd)
     }
 
-    /// Begins a turn. `shrinks` says that the ring has taken the operations of a crowd.
+    /// Sets whether [`is_crowded`](InlineBudget::is_crowded) returns true after turns without a crowd, too.
+    pub(crate) fn watch(&mut self, is_watched: bool) {
+        self.crowd_min = if is_watched { 0 } else { Self::CROWD };
+    }
+
+    /// Gives the next turns fewer units: the ring takes a crowd.
+    pub(crate) fn shrink(&mut self) {
+        self.turn = (self.turn / 2).max(Self::TURN_MIN);
+    }
+
+    /// Gives the next turns all units: a crowd waits for them.
+    pub(crate) fn fill(&mut self) {
+        self.turn = Self::TURN_MAX;
+    }
+
+    /// Begins a turn.
     #[inline(always)]
-    pub(crate) fn renew(&mut self, shrinks: bool) {
-        if shrinks {
-            self.turn = (self.turn / 2).max(Self::TURN_MIN);
-        } else if self.crowd == 0 {
+    pub(crate) fn renew(&mut self) {
+        if self.crowd == 0 {
             self.turn = (self.turn * 2).min(Self::TURN_MAX);
         }
         self.crowd = 0;
@@ -198,7 +219,10 @@ mod tests {
     use super::*;
 
     fn renew(inline_budget: &mut InlineBudget) {
-        inline_budget.renew(inline_budget.crowd().is_some());
+        if inline_budget.is_crowded() {
+            inline_budget.shrink();
+        }
+        inline_budget.renew();
     }
 
     /// Makes plain calls as long as the budget allows them, each followed by work that takes `work`. Returns
