@@ -478,8 +478,8 @@ impl Local {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
         let wait = self.pass_time(timeout).map_or(Wait::Forever, Wait::For);
-        // A wake before the end of the sleep signals, whichever thread it comes from. The wakers that the turn
-        // calls itself come after the sleep, and cost no system call.
+        // A wake before the end of the sleep signals, whichever thread it comes from. The wakers that the
+        // turn calls itself come after the sleep, and cost no system call.
         let result = self.driver.turn_then(wait, || self.remote.unpark());
         result.map(|_| ())
     }
