@@ -150,7 +150,7 @@ impl Wake for Noting {
     }
 }
 
-/// Awaits a task's read, which is in flight until its driver has it. `noting` is kept for the task's next read.
+/// Awaits a task's read, which is in flight until its driver has it. `noting` is kept for the next read.
 async fn noted<F: Future>(
     worker: &RefCell<Worker>,
     noting: &mut Option<Arc<Noting>>,

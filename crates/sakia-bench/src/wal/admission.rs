@@ -2,8 +2,8 @@
 //!
 //! A device that serves one write after the other is no faster with many under way: each of them waits for
 //! the others, and a thread waits with it. A limit by latency admits fewer once writes take longer than they
-//! have to, as congestion control does for packets: [`ByLatency`]. The question is whether that gains anything
-//! for durable writes, of which a file system may serve several by one commit of its journal.
+//! have to, as congestion control does for packets: [`ByLatency`]. The question is whether that gains
+//! anything for durable writes, of which a file system may serve several by one commit of its journal.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -65,8 +65,8 @@ impl Limit {
 }
 
 /// A limit that follows the ratio of the least latency to the present one. At the least latency it grows by
-/// its root, so that a device which serves several at a time gets them; while writes take longer it shrinks to
-/// the number at which they would not.
+/// its root, so that a device which serves several at a time gets them; while writes take longer it shrinks
+/// to the number at which they would not.
 ///
 /// The least latency is that of a write that is alone. Without such a write it would never be seen again: on
 /// a device that serves one at a time, the latencies of many under way are all alike.
