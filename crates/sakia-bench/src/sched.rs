@@ -8,13 +8,21 @@
 //!
 //! All variants have the same load, which defines the work of each thread. A run adds up the bytes it reads,
 //! and checks those it wrote.
+//!
+//! The time until a call returns tells little about calls that a thread does not wait for. So
+//! [`Mode::Utilization`] has each thread compute as well, and measures how much of that it does while its
+//! reads are under way; there [`Variant::Runtime`] takes part, whose tasks share one thread.
 
+mod computation;
 mod figures;
 mod input;
+mod ledger;
 mod load;
+mod options;
+mod utilization;
 mod variants;
 
-use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -28,8 +36,10 @@ use crate::named::Named;
 use crate::plot::Plot;
 use crate::results::{Results, Row};
 
+use self::computation::{Computation, Speed};
 use self::input::Input;
 use self::load::{Load, Share};
+pub use self::options::{Mode, Options};
 use self::variants::Timing;
 pub use self::variants::Variant;
 
@@ -42,6 +52,8 @@ pub const THREADS_MAX: usize = 1024;
 pub const COUNT_MAX: u64 = 100_000_000;
 /// The most files.
 pub const FILES_MAX: usize = 1000;
+/// The most reads that a thread has under way.
+pub const DEPTH_MAX: usize = 1024;
 
 /// The default number of threads, and then the default sizes.
 const THREADS: usize = 2;
@@ -53,6 +65,11 @@ const MATRIX_SIZES: [u64; 6] = [1000, 10_000, 100_000, 1_000_000, 10_000_000, 10
 const FIGURE_SIZES: [u64; 10] =
     [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 const FIGURE_SIZES_QUICK: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
+/// The size of a read, the depths and the computation if utilization is measured.
+const UTILIZATION_SIZE: u64 = 4096;
+const DEPTHS: [usize; 5] = [1, 2, 4, 8, 16];
+const DEPTHS_QUICK: [usize; 2] = [1, 8];
+const COMPUTATION: Duration = Duration::from_micros(20);
 
 /// The default number of operations of a run is that of this many bytes, within bounds. The largest number of
 /// hand-overs takes about a second.
@@ -93,116 +110,6 @@ const NOTE_ON_CLOCKS: &str = "Each operation reads the clock twice. Counters wit
 const NOTE_ON_DEVICES: &str = "What goes to the device is a part of the file that no other operation of \
                                the run has, in an order in which nothing is read ahead.";
 
-/// The points to measure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The points of the options.
-    #[default]
-    Testbench,
-    /// Reads and writes, 1 to 16 threads, 10^3 to 10^8 bytes.
-    Matrix,
-    /// The time until a read returns, with two threads.
-    Fig4,
-    /// The time of system calls, with one thread.
-    Fig5,
-    /// The time until a read that bypasses the page cache returns, with one thread.
-    Fig6,
-}
-
-/// Options of the experiment.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The mode: it chooses the points; other options narrow the choice.
-    pub mode: Mode,
-    /// Numbers of threads; each is a point with each size. Empty: the default.
-    pub threads: Vec<usize>,
-    /// Sizes of reads. With writes, there must be one size, or as many as sizes of writes.
-    pub read_sizes: Vec<u64>,
-    /// Sizes of writes.
-    pub write_sizes: Vec<u64>,
-    /// Reads over all threads; `None`: the default for their size.
-    pub reads: Option<u64>,
-    /// Writes over all threads.
-    pub writes: Option<u64>,
-    /// Bytes from one read of a file to the next; `None`: 0 if the page cache has the file, and otherwise the
-    /// distance to the next block.
-    pub read_step: Option<u64>,
-    /// The same for writes; 0, or at least their size.
-    pub write_step: Option<u64>,
-    /// The number of files to make, which are used in turn.
-    pub files: usize,
-    /// Existing files to read instead.
-    pub others: Vec<PathBuf>,
-    /// Set if reads and writes alternate.
-    pub mix: bool,
-    /// Set if files have holes where nothing was written.
-    pub sparse: bool,
-    /// Set if files are dropped from the page cache before each run.
-    pub cold: bool,
-    /// Set if the page cache is bypassed.
-    pub direct: bool,
-    /// Do less of everything.
-    pub quick: bool,
-    /// The variants, in the order in which they are shown.
-    pub variants: Vec<Variant>,
-    /// The directory in which the experiment makes a directory for the files.
-    pub directory: PathBuf,
-}
-
-impl Options {
-    /// Checks that the options are consistent.
-    ///
-    /// # Errors
-    /// Two options contradict each other; the error names them by the flags of the command line.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let Self { read_sizes, write_sizes, reads, writes, write_step, others, mix, .. } = self;
-        let is_testbench = self.mode == Mode::Testbench;
-        let is_set = !is_testbench; // the mode defines the points
-        let is_figure = is_set && self.mode != Mode::Matrix;
-        let is_fig5 = self.mode == Mode::Fig5;
-        let (has_reads, has_writes) = (!read_sizes.is_empty(), !write_sizes.is_empty());
-        let (has_both, has_others) = (has_reads && has_writes, !others.is_empty());
-        let lacks_writes = is_testbench && !has_writes;
-        let lacks_reads = is_testbench && has_writes && !has_reads;
-        let tells_of_writes = writes.is_some() || write_step.is_some();
-        let refusals = [
-            (self.variants.is_empty(), "no variant is to be measured"),
-            (self.files == 0, "--nfiles 0: there is nothing to read"),
-            (is_set && has_writes, "--wsize is for the testbench: without --matrix or a figure"),
-            (is_set && has_others, "--files is for the testbench: without --matrix or a figure"),
-            (is_figure && tells_of_writes, "--nwrites and --woff are not for figures, which read"),
-            (is_fig5 && !self.threads.is_empty(), "--threads is not for --fig5, which has one"),
-            (is_fig5 && self.direct, "--direct is not for --fig5, which has both ways"),
-            (*mix && !has_both, "--mix needs --rsize and --wsize: what is to be mixed"),
-            (lacks_writes && writes.is_some(), "--nwrites needs --wsize: how much each writes"),
-            (lacks_reads && reads.is_some(), "--nreads needs --rsize: how much each reads"),
-            (has_others && has_writes, "--files are only read: --wsize would overwrite them"),
-        ];
-        if let Some((_, refusal)) = refusals.iter().find(|(is_so, _)| *is_so) {
-            bail!("{refusal}");
-        }
-        let counts = [read_sizes.len(), write_sizes.len()];
-        ensure!(
-            !is_testbench || counts.contains(&0) || counts.contains(&1) || counts[0] == counts[1],
-            "--rsize and --wsize have {} and {} sizes: give as many, or one",
-            counts[0],
-            counts[1]
-        );
-        for size in write_sizes {
-            let step = write_step.unwrap_or(0);
-            ensure!(
-                step == 0 || step >= *size,
-                "--woff {step} is less than the {size} bytes of a write: what is where would depend on \
-                 the order"
-            );
-        }
-        for path in others {
-            ensure!(path.is_absolute(), "{}: not a path from the root", path.display());
-        }
-        Ok(())
-    }
-}
-
 /// The experiment, with its files. Dropping it removes the files that it made.
 #[derive(Debug)]
 pub struct Sched {
@@ -210,6 +117,8 @@ pub struct Sched {
     about: About,
     loads: Vec<Load>,
     timing: Timing,
+    /// The speed of computation here, if there is to be any.
+    speed: Option<Speed>,
     /// Requested measurements that are left out, with the reasons.
     left_out: Vec<String>,
     input: Input,
@@ -229,7 +138,19 @@ struct Shape {
     /// 0: no reads.
     read_size: u64,
     write_size: u64,
-    direct: bool,
+    cache: Cache,
+    /// The number of reads under way while the thread computes; 0 if it does not.
+    depth: usize,
+}
+
+/// The page cache's part in a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    Hot,
+    /// It was emptied before the run.
+    Cold,
+    /// It is bypassed.
+    Direct,
 }
 
 impl Sched {
@@ -246,10 +167,18 @@ impl Sched {
             Mode::Testbench | Mode::Matrix => Timing::Whole,
             Mode::Fig4 | Mode::Fig6 => Timing::Operations,
             Mode::Fig5 => Timing::Calls,
+            Mode::Utilization => Timing::Utilization,
         };
-        // An engine's wait makes the same call as `blocking`: there is nothing more to trace.
-        let is_traced = |variant: &Variant| timing != Timing::Calls || *variant != Variant::Sakia;
-        let variants: Vec<_> = options.variants.iter().copied().filter(is_traced).collect();
+        let is_measured = |variant: &Variant| match variant {
+            // An engine's wait makes the same call as `blocking`: there is nothing more to trace.
+            Variant::Sakia => timing != Timing::Calls,
+            // Elsewhere each thread waits for its calls, as no task does.
+            Variant::Runtime => timing == Timing::Utilization,
+            _ => true,
+        };
+        let variants: Vec<_> = options.variants.iter().copied().filter(is_measured).collect();
+        ensure!(!variants.is_empty(), "--variants: none of them is measured in this mode");
+        let speed = (timing == Timing::Utilization).then(Speed::measure);
         let variants = Variant::names(&variants);
         let mut sched = Self {
             about: About {
@@ -259,6 +188,7 @@ impl Sched {
             },
             loads: Vec::new(),
             timing,
+            speed,
             left_out: Vec::new(),
             input,
             options,
@@ -281,7 +211,12 @@ impl Sched {
             Mode::Fig4 => "time until a read returns",
             Mode::Fig5 => "time of the system calls of a read",
             Mode::Fig6 => "time until a read that bypasses the page cache returns",
+            Mode::Utilization => "computation of threads while their reads are under way",
         };
+        let content = if self.options.sparse { "sparse" } else { "dense" };
+        if self.timing == Timing::Utilization {
+            return format!("{what}; {content} files");
+        }
         let direct = self.loads.iter().filter(|load| load.direct).count();
         let cached = if self.options.cold { "page cache cold" } else { "page cache hot" };
         let cache = match direct {
@@ -289,13 +224,15 @@ impl Sched {
             all if all == self.loads.len() => "bypassing the page cache (O_DIRECT)".to_owned(),
             _ => format!("{cached}, and bypassed (O_DIRECT)"),
         };
-        let content = if self.options.sparse { "sparse" } else { "dense" };
         format!("{what}; {content} files, {cache}")
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = NOTES.map(str::to_owned).into();
-        if self.timing != Timing::Whole {
+        let mut notes: Vec<String> = match self.timing {
+            Timing::Utilization => utilization::NOTES.map(str::to_owned).into(),
+            _ => NOTES.map(str::to_owned).into(),
+        };
+        if matches!(self.timing, Timing::Operations | Timing::Calls) {
             notes.push(NOTE_ON_CLOCKS.to_owned());
         }
         if self.loads.iter().any(|load| load.scattered) {
@@ -303,7 +240,7 @@ impl Sched {
         }
         let Machine { file_system, .. } = &self.about.machine;
         let is_memory = self.about.machine.is_in_memory();
-        if self.options.cold && is_memory {
+        if self.loads.iter().any(|load| self.is_cold(load)) && is_memory {
             notes.push(format!(
                 "Files on {file_system} cannot be dropped from memory: they are hot."
             ));
@@ -323,13 +260,16 @@ impl Sched {
     /// Returns the points, without the numbers of operations.
     fn shapes(&self) -> Vec<Shape> {
         let Options { mode, threads, read_sizes, write_sizes, quick, direct, .. } = &self.options;
+        if *mode == Mode::Utilization {
+            return self.utilization_shapes();
+        }
         let figure: &[u64] = if *quick { &FIGURE_SIZES_QUICK } else { &FIGURE_SIZES };
         let (usual_threads, usual_sizes): (&[usize], &[u64]) = match mode {
             Mode::Testbench => (&[THREADS], &SIZES),
             Mode::Matrix if *quick => (&[1, 4], &[1000, 100_000]),
             Mode::Matrix => (&MATRIX_THREADS, &MATRIX_SIZES),
             Mode::Fig4 => (&[2], figure),
-            Mode::Fig5 | Mode::Fig6 => (&[1], figure),
+            Mode::Fig5 | Mode::Fig6 | Mode::Utilization => (&[1], figure),
         };
         let threads = if threads.is_empty() { usual_threads } else { threads };
         let sizes = if read_sizes.is_empty() { usual_sizes } else { read_sizes };
@@ -351,18 +291,50 @@ impl Sched {
             _ => &[*direct],
         };
         let mut shapes = Vec::new();
+        let cached = if self.options.cold { Cache::Cold } else { Cache::Hot };
         for &direct in directs {
+            let cache = if direct { Cache::Direct } else { cached };
             for &(read_size, write_size) in &pairs {
-                let of = |&threads: &usize| Shape { threads, read_size, write_size, direct };
+                let of =
+                    |&threads: &usize| Shape { threads, read_size, write_size, cache, depth: 0 };
                 shapes.extend(threads.iter().map(of));
             }
         }
         shapes
     }
 
+    /// Returns the same for reads of threads that compute.
+    fn utilization_shapes(&self) -> Vec<Shape> {
+        let Options { threads, read_sizes, depths, hot, cold, direct, quick, .. } = &self.options;
+        let ways = [(Cache::Hot, *hot), (Cache::Cold, *cold), (Cache::Direct, *direct)];
+        let is_any_set = ways.iter().any(|(_, is_set)| *is_set);
+        let caches = ways.iter().filter(|(_, is_set)| *is_set || !is_any_set).map(|(way, _)| *way);
+        let usual: &[usize] = if *quick { &DEPTHS_QUICK } else { &DEPTHS };
+        let depths = if depths.is_empty() { usual } else { depths };
+        let threads: &[usize] = if threads.is_empty() { &[1] } else { threads };
+        let sizes: &[u64] = if read_sizes.is_empty() { &[UTILIZATION_SIZE] } else { read_sizes };
+        let mut shapes = Vec::new();
+        for cache in caches {
+            for &read_size in sizes {
+                for &threads in threads {
+                    let of = |&depth| Shape { threads, read_size, write_size: 0, cache, depth };
+                    shapes.extend(depths.iter().map(of));
+                }
+            }
+        }
+        shapes
+    }
+
+    /// Returns whether files are dropped from the page cache before a run of this load, and then read through
+    /// it.
+    fn is_cold(&self, load: &Load) -> bool {
+        load.scattered && !load.direct
+    }
+
     /// Adds a point, or the reason why it is left out.
     fn add(&mut self, shape: Shape, alignment: Option<u64>) -> anyhow::Result<()> {
-        let align = match (shape.direct, alignment) {
+        let is_direct = shape.cache == Cache::Direct;
+        let align = match (is_direct, alignment) {
             (false, _) => 1,
             (true, Some(alignment)) => alignment,
             (true, None) => {
@@ -371,7 +343,12 @@ impl Sched {
                     self.about.machine.file_system,
                     self.options.directory.display()
                 );
-                ensure!(self.options.mode == Mode::Fig5, reason);
+                let has_others = match self.options.mode {
+                    Mode::Fig5 => true,
+                    Mode::Utilization => !self.options.direct,
+                    _ => false,
+                };
+                ensure!(has_others, reason);
                 if !self.left_out.contains(&reason) {
                     self.left_out.push(reason);
                 }
@@ -409,10 +386,15 @@ impl Sched {
             }
         }
         params.insert("files".into(), load.files.len().into());
+        if let Some(Computation { depth, steps }) = load.computation {
+            params.insert("depth".into(), depth.into());
+            params.insert("computation_steps".into(), steps.into());
+        }
+        let is_utilization = load.computation.is_some();
         let flags = [
             ("mix", load.mix),
             ("direct", load.direct),
-            ("cold", self.options.cold),
+            ("cold", self.options.cold && !is_utilization || self.is_cold(&load)),
             ("sparse", self.options.sparse),
         ];
         params
@@ -424,8 +406,8 @@ impl Sched {
     }
 
     fn load(&self, shape: Shape, align: u64) -> anyhow::Result<Load> {
-        let Options { reads, writes, read_step, write_step, cold, mix, others, .. } = &self.options;
-        let is_device = shape.direct || *cold;
+        let Options { reads, writes, read_step, write_step, mix, others, .. } = &self.options;
+        let is_device = shape.cache != Cache::Hot;
         let files = match others.is_empty() {
             true => (0..self.options.files).map(|file| format!("data-{file}").into()).collect(),
             false => others.clone(),
@@ -456,8 +438,12 @@ impl Sched {
             writes,
             files,
             mix: *mix,
-            direct: shape.direct,
+            direct: shape.cache == Cache::Direct,
             scattered: is_device,
+            computation: self.speed.map(|speed| {
+                let time = self.options.computation.unwrap_or(COMPUTATION);
+                Computation { depth: shape.depth, steps: speed.steps_in(time) }
+            }),
         })
     }
 
@@ -481,6 +467,10 @@ impl Sched {
 /// Returns the label of a point: `r 1 kB x2` are reads of two threads.
 fn label(load: &Load) -> String {
     let size = |share: &Share| decimal(share.size as u64);
+    if let Some(Computation { depth, .. }) = load.computation {
+        let (cache, size, threads) = (utilization::cache(load), size(&load.reads), load.threads);
+        return format!("{cache} {size} x{threads}, {depth} deep");
+    }
     let direct = if load.direct { "d" } else { "" };
     let threads = load.threads;
     match (load.reads.count, load.writes.count) {
@@ -516,7 +506,7 @@ impl Experiment for Sched {
 
     fn reset(&mut self, point: usize) -> anyhow::Result<()> {
         let load = &self.loads[point];
-        self.input.reset(load, self.options.cold || load.direct)
+        self.input.reset(load, load.scattered)
     }
 
     fn input(&self, point: usize) -> Value {
@@ -524,6 +514,9 @@ impl Experiment for Sched {
     }
 
     fn reason(&self, row: &Row) -> Option<String> {
+        if self.timing == Timing::Utilization {
+            return Some(utilization::in_words(&row.counters));
+        }
         let operations = self.about.points[row.point].work.operations.max(1) as f64;
         let of_each = |number: u64| number as f64 / operations;
         let switches = of_each(row.voluntary_switches);
@@ -556,6 +549,7 @@ impl Experiment for Sched {
                 "an operation: {:.3} requests to the engine's thread, {switches:.3} switches",
                 of_each(row.count("sent"))
             ),
+            Variant::Runtime => return None, // measured with utilization only
         };
         let times = figures::times_in_words(self.timing, &row.counters);
         Some(if times.is_empty() { reason } else { format!("{reason}; {times}") })
@@ -575,6 +569,8 @@ pub(crate) fn run_cell(spec: &Spec) -> anyhow::Result<Outcome> {
     let Task { load, timing } = spec.task()?;
     ensure!((1..=THREADS_MAX).contains(&load.threads), "a number of threads out of range");
     ensure!(!load.files.is_empty(), "no files");
+    let is_depth = |of: Computation| (1..=DEPTH_MAX).contains(&of.depth);
+    ensure!(load.computation.is_none_or(is_depth), "a depth out of range");
     cell::measure(|meter| variants::work(variant, &load, timing, meter))
 }
 

@@ -3,6 +3,7 @@
 //!
 //! A sync costs about the same for one record as for a thousand, so that what counts is how many share one.
 
+mod admission;
 mod ground;
 mod record;
 mod ways;
@@ -87,7 +88,7 @@ impl Default for Options {
             quick: false,
             places: Place::DEFAULT.to_vec(),
             directory: None,
-            variants: Variant::ALL.to_vec(),
+            variants: Variant::DEFAULT.to_vec(),
         }
     }
 }
@@ -124,7 +125,27 @@ named! {
         StdGroup = "std-group",
         /// A thread for each writer, which writes and syncs.
         Std = "std",
+        /// The group commit of `sakia-tokio`, and a task of tokio's for each writer.
+        Tokio = "tokio",
+        /// Without groups: each record is written and synced by a thread of a pool, up to a fixed number at a
+        /// time.
+        Fixed = "fixed",
+        /// The same, with as many under way as their latency allows.
+        ByLatency = "by-latency",
     }
+}
+
+impl Variant {
+    /// Those that are measured unless others are asked for: all that share syncs, or are compared with these.
+    pub const DEFAULT: [Self; 7] = [
+        Self::Runtime,
+        Self::Direct,
+        Self::Engine,
+        Self::Wait,
+        Self::StdGroup,
+        Self::Std,
+        Self::Tokio,
+    ];
 }
 
 /// The load of a point.
@@ -199,11 +220,17 @@ impl Wal {
         let most = points.iter().map(|(_, load)| load.padded_bytes()).max().unwrap_or(0);
         ensure!(most <= BYTES_MAX, "a log of more than {}: fewer records", bytes(BYTES_MAX));
         let variants = Variant::names(&options.variants);
+        let mut pairs = against(&variants, [Variant::StdGroup.name(), Variant::Std.name()]);
+        let limits = [Variant::ByLatency, Variant::Fixed];
+        if limits.iter().all(|variant| options.variants.contains(variant)) {
+            let [by_latency, fixed] = limits.map(Variant::name);
+            pairs.push((by_latency, fixed));
+        }
         let mut about = About {
             title: "a log of which each record is durable before its writer goes on".into(),
             notes: notes(&options),
             points: points.iter().map(|&(place, load)| point(place, load)).collect(),
-            pairs: against(&variants, [Variant::StdGroup.name(), Variant::Std.name()]),
+            pairs,
             variants,
             ..About::new(NAME, Focus::Records, scratch.path())
         };
@@ -222,13 +249,23 @@ fn notes(options: &Options) -> Vec<String> {
             .into(),
         "runtime: a runtime of one thread, a task for each writer. direct: the same past the page \
          cache, records padded to blocks of 4 KiB. engine: one plain thread awaits all writers. wait, \
-         std-group, std: a thread for each writer."
+         std-group, std: a thread for each writer. tokio: the group commit of sakia-tokio, and tasks of \
+         tokio's runtime of several threads."
             .into(),
         "std-group has a lock and a condition variable: of the writers that wait, one writes what \
          has gathered, by one write and one fdatasync, and the next group gathers meanwhile. std \
          writes to a file that was opened to append, and calls fdatasync."
             .into(),
     ];
+    let admits = |variant: &Variant| matches!(variant, Variant::Fixed | Variant::ByLatency);
+    if options.variants.iter().any(admits) {
+        notes.push(format!(
+            "fixed, by-latency: tasks of a runtime of one thread, which admit writes to threads of a pool; \
+             each record is a write and an fdatasync of its own. At most {} are under way, with by-latency \
+             as many as their latency allows.",
+            admission::LIMIT_MAX
+        ));
+    }
     notes.extend(options.places.iter().map(|&place| ground::note(place)));
     notes
 }
@@ -271,7 +308,11 @@ impl Experiment for Wal {
         let syncs = row.count("syncs");
         let shared = records / syncs.max(1) as f64;
         let syncs = counted(syncs, "sync", "syncs");
-        Some(format!("{syncs}, {shared:.1} records each; {switches:.2} switches a record"))
+        let reason = format!("{syncs}, {shared:.1} records each; {switches:.2} switches a record");
+        Some(match admission::in_words(&row.counters) {
+            Some(words) => format!("{reason}; {words}"),
+            None => reason,
+        })
     }
 
     fn plots(&self, results: &Results) -> Vec<Plot> {
@@ -317,6 +358,7 @@ mod tests {
             records: Some(7),
             places: vec![Place::Path],
             directory: Some(parent.path().to_owned()),
+            variants: Variant::ALL.to_vec(),
             ..Options::default()
         };
         let mut experiment = Wal::new(options).unwrap();
@@ -336,6 +378,10 @@ mod tests {
                             "{}: {syncs}",
                             spec.variant
                         );
+                        if let Some(&most) = measured.counters.get("under_way_max") {
+                            assert!((1..=writers).contains(&most), "{}: {most}", spec.variant);
+                            assert_eq!(syncs, all * writers, "each has its own");
+                        }
                     }
                     Outcome::Unavailable(reason) => {
                         let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
@@ -362,6 +408,16 @@ mod tests {
         assert_eq!(labels[..2], ["memory: 1 x 256 bytes", "memory: 8 x 256 bytes"]);
         assert_eq!(experiment.points[0].1.records, 256);
         assert_eq!(experiment.about.points[1].work, Work { operations: 512, bytes: 512 * 256 });
+    }
+
+    #[test]
+    fn admission_is_compared_with_the_fixed_limit() {
+        let variants = vec![Variant::Std, Variant::Fixed, Variant::ByLatency];
+        let experiment = Wal::new(Options { variants, ..Options::default() }).unwrap();
+        assert_eq!(experiment.about.pairs.last(), Some(&("by-latency", "fixed")));
+        assert!(experiment.about.notes.iter().any(|note| note.starts_with("fixed, by-latency")));
+        let usual = Wal::new(Options::default()).unwrap();
+        assert!(!usual.about.variants.contains(&"fixed"));
     }
 
     #[test]

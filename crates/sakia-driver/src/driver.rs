@@ -130,10 +130,38 @@ impl Driver {
     /// See [`Driver`](Driver#examples).
     #[inline]
     pub fn turn(&self, wait: Wait) -> io::Result<u32> {
+        self.turn_then(wait, || {})
+    }
+
+    /// As [`turn`](Driver::turn), with a call of `awake` in each turn: after the sleep, if there is one, and
+    /// before the first waker.
+    ///
+    /// A loop that announces its sleep to other threads, so that they [wake](Driver::remote_wake) the driver,
+    /// takes the announcement back here. Then a waker that the turn itself calls finds the thread awake and
+    /// makes no system call.
+    ///
+    /// # Errors
+    /// As for `turn`; `awake` is called all the same.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::cell::Cell;
+    ///
+    /// use sakia_driver::{Auto, Driver, Wait};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let is_asleep = Cell::new(true);
+    /// driver.turn_then(Wait::Poll, || is_asleep.set(false))?;
+    /// assert!(!is_asleep.get());
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[inline]
+    pub fn turn_then(&self, wait: Wait, awake: impl FnOnce()) -> io::Result<u32> {
         let mut core = self.handle.shared.core.borrow_mut();
         let result = core.take_turn(wait);
         let is_unsettled = core.is_unsettled();
         drop(core);
+        awake();
         if is_unsettled {
             self.handle.shared.settle();
         }

@@ -7,7 +7,8 @@
 //!    it is set, the sender clears it and wakes the thread through the driver; one sender does, since
 //!    it swaps.
 //! 2. The thread sets `parked`, then (sequentially consistent) reads `has_mail`. If it is set, it does
-//!    not sleep. Otherwise it sleeps in the driver, and clears `parked` afterwards.
+//!    not sleep. Otherwise it sleeps in the driver, and clears `parked` at the end of the sleep, before
+//!    the driver calls wakers: their signals make no system call.
 //! 3. Whatever the order, either the sender sees `parked`, or the thread sees the mail: these four operations
 //!    have one order, on which all threads agree.
 //! 4. A wake that comes when the thread did not sleep after all makes its next sleep short: harmless.

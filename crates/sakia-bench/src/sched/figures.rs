@@ -2,7 +2,7 @@
 
 use super::load::Load;
 use super::variants::Timing;
-use super::{Mode, Sched};
+use super::{Mode, Sched, utilization};
 use crate::cell::Counters;
 use crate::plot::{Plot, Scale, Series};
 use crate::results::{Results, Run};
@@ -15,6 +15,7 @@ pub(super) fn plots(sched: &Sched, results: &Results) -> Vec<Plot> {
         Mode::Testbench | Mode::Matrix => matrix(sched, results),
         Mode::Fig4 | Mode::Fig6 => returns(sched, results),
         Mode::Fig5 => calls(sched, results),
+        Mode::Utilization => utilization::plots(sched, results),
     }
 }
 
@@ -91,7 +92,7 @@ pub(super) fn times_in_words(timing: Timing, counters: &Counters) -> String {
         Some(format!("{called} {:.2} us (deviation {:.2})", mean / 1e3, deviation / 1e3))
     };
     match timing {
-        Timing::Whole => String::new(),
+        Timing::Whole | Timing::Utilization => String::new(),
         Timing::Operations => words("op", "returns after").unwrap_or_default(),
         Timing::Calls => {
             let all = CALLS.iter().filter_map(|(_, call)| words(call, call));

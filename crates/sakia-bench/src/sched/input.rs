@@ -11,7 +11,7 @@ use fastrand::Rng;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, StatxFlags, fadvise, fallocate, statx};
 use tempfile::TempDir;
 
-use super::load::{Load, UNWRITTEN, sample};
+use super::load::{Load, UNWRITTEN};
 use crate::bytes::sum;
 use crate::scratch;
 
@@ -160,27 +160,28 @@ impl Input {
         let files: Vec<_> =
             paths.iter().map(|path| open(path, Access::READ)).collect::<Result<_, _>>()?;
         let mut buf = vec![0; load.reads.buffer_bytes()];
-        let mut samples = HashMap::new();
+        let mut values = HashMap::new();
         let mut total = 0u64;
         for thread in 0..load.threads {
             let mut last = None;
             for one in load.of_thread(thread).filter(|operation| !operation.is_write) {
-                let sample = match samples.get(&(one.file, one.offset)) {
-                    Some(&sample) => sample,
+                let value = match values.get(&(one.file, one.offset)) {
+                    Some(&value) => value,
                     None => {
                         let context = || paths[one.file].display().to_string();
                         files[one.file]
                             .read_exact_at(&mut buf, one.offset)
                             .with_context(context)?;
-                        let sample = sample(&buf);
-                        samples.insert((one.file, one.offset), sample);
-                        sample
+                        let value = load.value(&buf);
+                        values.insert((one.file, one.offset), value);
+                        value
                     }
                 };
-                total = total.wrapping_add(sample);
+                total = total.wrapping_add(value);
                 last = Some(one);
             }
-            if let Some(one) = last {
+            // A thread that computes has several buffers, and keeps none.
+            if let Some(one) = last.filter(|_| load.computation.is_none()) {
                 files[one.file].read_exact_at(&mut buf, one.offset)?;
                 total = total.wrapping_add(sum(&buf));
             }
@@ -217,7 +218,16 @@ mod tests {
 
     fn load(reads: Share, writes: Share) -> Load {
         let files = vec!["a".into(), "b".into()];
-        Load { threads: 2, reads, writes, files, mix: false, direct: false, scattered: false }
+        Load {
+            threads: 2,
+            reads,
+            writes,
+            files,
+            mix: false,
+            direct: false,
+            scattered: false,
+            computation: None,
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::computation::{Computation, compute};
+
 /// The size of a file's area that is not written is rounded up to a multiple of this; writes come after it.
 const AREA_BYTES: u64 = 1 << 20;
 /// The byte in dense files before the first write: none of the bytes of [`pattern`].
@@ -27,6 +29,8 @@ pub(super) struct Load {
     pub direct: bool,
     /// Set if operations do not go from the beginning of a file to its end, so that nothing is read ahead.
     pub scattered: bool,
+    /// The computation with each block that is read, if there is one.
+    pub computation: Option<Computation>,
 }
 
 /// The operations of one kind.
@@ -84,7 +88,17 @@ impl Load {
 
     /// Returns the bytes of memory of all threads for them.
     pub fn memory_bytes(&self) -> u64 {
-        self.threads as u64 * (self.reads.buffer_bytes() + self.writes.buffer_bytes()) as u64
+        let of_each = self.reads.buffer_bytes() + self.writes.buffer_bytes();
+        let buffers = self.computation.map_or(1, |computation| computation.buffers());
+        (self.threads * buffers * of_each) as u64
+    }
+
+    /// Returns the part of a read in the sum of a run: its [`sample`], and the result of the computation.
+    #[inline]
+    pub fn value(&self, block: &[u8]) -> u64 {
+        let computed =
+            self.computation.map_or(0, |Computation { steps, .. }| compute(block, steps));
+        sample(block).wrapping_add(computed)
     }
 
     /// Returns the offset in each file at which writes begin.
@@ -188,7 +202,16 @@ mod tests {
 
     fn load(threads: usize, reads: Share, writes: Share, files: usize, mix: bool) -> Load {
         let files = (0..files).map(|file| PathBuf::from(file.to_string())).collect();
-        Load { threads, reads, writes, files, mix, direct: false, scattered: false }
+        Load {
+            threads,
+            reads,
+            writes,
+            files,
+            mix,
+            direct: false,
+            scattered: false,
+            computation: None,
+        }
     }
 
     fn share(count: u64, size: usize, step: u64) -> Share {

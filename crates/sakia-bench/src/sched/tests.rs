@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cell::Measured;
+use crate::machine::Noise;
+use crate::results::Run;
 
 fn options() -> Options {
     Options {
@@ -17,8 +19,11 @@ fn options() -> Options {
         others: Vec::new(),
         mix: false,
         sparse: false,
+        hot: false,
         cold: false,
         direct: false,
+        depths: Vec::new(),
+        computation: None,
         quick: true,
         variants: Variant::ALL.to_vec(),
         // Where the tests were built: that may have direct I/O, which the directory for temporary files may
@@ -105,6 +110,7 @@ fn variants_agree_on_what_is_read() {
                 // What a plain thread waits for is its own call.
                 Variant::Sakia => assert_eq!((count("plain"), count("sent")), (20, 0)),
                 Variant::Ring => assert_eq!((count("plain"), count("sent")), (0, 20)),
+                Variant::Runtime => panic!("its tasks do not wait for calls one by one"),
             }
         }
     }
@@ -157,13 +163,104 @@ fn figures_have_the_times_of_operations_and_of_calls() {
                 assert!(count("io_getevents") >= 4);
             }
             Variant::Ring => assert!((4..=8).contains(&count("enter")), "{measured:?}"),
-            Variant::Sakia => panic!("it is not traced"),
+            Variant::Sakia | Variant::Runtime => panic!("it is not traced"),
         }
     }
     match Sched::new(figure(Mode::Fig6)) {
         Ok(experiment) => assert!(experiment.loads.iter().all(|load| load.direct)),
         Err(error) => assert!(error.to_string().contains("--path"), "{error:#}"),
     }
+}
+
+/// Reads of threads that compute.
+fn utilization(depths: &[usize]) -> Options {
+    let mode = Mode::Utilization;
+    Options { mode, threads: Vec::new(), depths: depths.to_vec(), ..reads(&[1000]) }
+}
+
+#[test]
+fn variants_agree_on_what_is_computed_and_overlap_as_they_can() {
+    let runs = run_all(Options { threads: vec![1, 3], files: 2, ..utilization(&[1, 4]) });
+    for (variant, measured) in runs {
+        let count = |name: &str| measured.counters[name];
+        let (computing, in_flight) = (count("computing_ns"), count("in_flight_ns"));
+        assert!(computing > 0 && in_flight > 0, "{measured:?}");
+        let overlap = count("overlap_ns");
+        assert!(overlap <= computing.min(in_flight), "{measured:?}");
+        assert!(count("operations_in_flight_ns") >= in_flight, "{measured:?}");
+        let is_idle = overlap == 0;
+        match variant {
+            Variant::Blocking => assert!(is_idle && count("utilization_permille") == 0),
+            // The next read has been handed over before the computation begins.
+            Variant::Aio | Variant::Sakia | Variant::Ring => assert!(!is_idle, "{measured:?}"),
+            // A read may be done at once, as a plain call.
+            Variant::Runtime => {}
+        }
+    }
+}
+
+#[test]
+fn utilization_has_a_point_for_each_cache_and_depth() {
+    let labels = |options: Options| {
+        let experiment = Sched::new(options).unwrap();
+        let points = experiment.about.points.iter().filter(|point| !point.label.contains("direct"));
+        points.map(|point| point.label.clone()).collect::<Vec<_>>()
+    };
+    let usual = Options { read_sizes: Vec::new(), ..utilization(&[]) };
+    assert_eq!(
+        labels(usual.clone()),
+        [
+            "hot 4 KiB x1, 1 deep",
+            "hot 4 KiB x1, 8 deep",
+            "cold 4 KiB x1, 1 deep",
+            "cold 4 KiB x1, 8 deep"
+        ]
+    );
+    assert_eq!(labels(Options { cold: true, ..utilization(&[2]) }), ["cold 1 kB x1, 2 deep"]);
+    let both = Options { hot: true, cold: true, ..utilization(&[2]) };
+    assert_eq!(labels(both.clone()), ["hot 1 kB x1, 2 deep", "cold 1 kB x1, 2 deep"]);
+    let mut experiment = Sched::new(both).unwrap();
+    assert!(experiment.about.variants.contains(&"runtime"));
+    let [hot, cold] = [0, 1].map(|point| experiment.about.points[point].params.clone());
+    assert_eq!((hot.get("cold"), cold["cold"].as_bool()), (None, Some(true)));
+    assert_eq!((cold["depth"].as_u64(), cold["computation_steps"].is_u64()), (Some(2), true));
+    // Each block has its own result.
+    let before = experiment.prepare(1, &|| false).unwrap();
+    let computation = experiment.loads[1].computation.as_mut().unwrap();
+    computation.steps += 1;
+    assert_ne!(experiment.prepare(1, &|| false).unwrap(), before);
+}
+
+#[test]
+fn utilization_is_plotted_by_depth() {
+    let experiment = Sched::new(Options { hot: true, ..utilization(&[1, 4]) }).unwrap();
+    let run = |point, variant| {
+        let counters = [("in_flight_ns", 200), ("overlap_ns", 50), ("computing_ns", 60)];
+        let counters = crate::engine::counters(counters);
+        let mut measured = Measured { counters, ..Measured::default() };
+        measured.section.wall_ns = 300;
+        let (round, process_wall_ns, noise) = (0, 0, Noise::default());
+        Run { point, variant, round, measured, process_wall_ns, noise }
+    };
+    let runs = vec![run(0, "runtime"), run(0, "runtime"), run(1, "runtime")];
+    let results = Results {
+        about: experiment.about.clone(),
+        runs,
+        rows: Vec::new(),
+        ratios: Vec::new(),
+        reasons: Vec::new(),
+        missing: Vec::new(),
+        mismatches: Vec::new(),
+    };
+    let plots = experiment.plots(&results);
+    let points = |plot: &Plot| {
+        let of = plot.series.iter().find(|series| series.name == "runtime");
+        of.unwrap().points.clone()
+    };
+    assert_eq!(plots.len(), 2);
+    assert_eq!(points(&plots[0]), [(1.0, 25.0), (4.0, 25.0)]);
+    assert_eq!(points(&plots[1]), [(1.0, 20.0), (4.0, 20.0)]);
+    assert!(plots[0].series.iter().any(|series| series.points.is_empty()));
 }
 
 #[test]
@@ -204,6 +301,10 @@ fn options_that_contradict_each_other_are_refused() {
         (Options { mode: Mode::Fig4, ..both(1, 1) }, "--wsize is for the testbench"),
         (Options { mode: Mode::Fig6, writes: Some(1), ..reads(&[1]) }, "not for figures"),
         (Options { mode: Mode::Fig5, ..reads(&[1]) }, "--threads is not for --fig5"),
+        (Options { depths: vec![2], ..reads(&[1]) }, "--depth and --compute are for"),
+        (Options { hot: true, cold: true, ..reads(&[1]) }, "exclude each other"),
+        (Options { read_sizes: vec![7], ..utilization(&[2]) }, "8 bytes or more"),
+        (Options { variants: vec![Variant::Runtime], ..reads(&[1]) }, "none of them is measured"),
         (Options { read_step: Some(1 << 40), ..reads(&[1]) }, "its files would take"),
         (Options { directory: "/nonexistent".into(), ..reads(&[1]) }, "/nonexistent"),
     ];
@@ -232,7 +333,7 @@ fn file_that_is_too_short_in_a_run_is_an_error_and_no_panic() {
     experiment.prepare(0, &|| false).unwrap();
     let path = experiment.about.directory.join("data-0");
     std::fs::File::options().write(true).open(&path).unwrap().set_len(999).unwrap();
-    for variant in Variant::ALL {
+    for variant in Variant::ALL.into_iter().filter(|variant| *variant != Variant::Runtime) {
         let mut task: Task = serde_json::from_value(experiment.input(0)).unwrap();
         task.load.files = vec![path.clone()];
         let spec =

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::input::{Access, open};
 use super::load::{Load, Operation, pattern, sample};
+use super::utilization;
 use crate::bytes::sum;
 use crate::cell::{Counters, Done, Unavailable};
 use crate::engine::{available, counters};
@@ -37,6 +38,8 @@ named! {
         Sakia = "sakia",
         /// The engine's thread and its ring, without plain calls.
         Ring = "ring",
+        /// Tasks of a runtime, if threads compute as well.
+        Runtime = "runtime",
     }
 }
 
@@ -50,6 +53,8 @@ pub(super) enum Timing {
     Operations,
     /// The time of each system call.
     Calls,
+    /// The times in which threads compute and have operations in flight.
+    Utilization,
 }
 
 /// Does a load.
@@ -59,16 +64,21 @@ pub(super) fn work(
     timing: Timing,
     meter: &mut Meter,
 ) -> anyhow::Result<Done> {
+    if let Some(computation) = load.computation {
+        return utilization::work(variant, load, computation, meter);
+    }
     match variant {
         Variant::Blocking => blocking(load, timing, meter),
         Variant::Aio => scheduled(load, timing, meter),
         Variant::Sakia => through_engine(load, timing, meter, false),
         Variant::Ring if timing == Timing::Calls => on_timed_ring(load, meter),
         Variant::Ring => through_engine(load, timing, meter, true),
+        Variant::Runtime => bail!("a runtime's tasks do not wait for calls one by one"),
     }
 }
 
-fn open_files(load: &Load) -> anyhow::Result<Vec<File>> {
+/// Opens the files of a load.
+pub(super) fn open_files(load: &Load) -> anyhow::Result<Vec<File>> {
     let access = Access { write: load.writes.count > 0, direct: load.direct };
     load.files.iter().map(|path| open(path, access)).collect()
 }
@@ -90,12 +100,16 @@ fn blocking(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Do
     driven.finish(load, &[("calls", load.operations())])
 }
 
-fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
-    let started = Scheduler::builder().trace(timing == Timing::Calls).start();
-    let scheduler = started.map_err(|error| match aio::is_missing(&error) {
+/// Starts a scheduler on Linux AIO, which keeps the durations of its system calls if it is traced.
+pub(super) fn scheduler(is_traced: bool) -> anyhow::Result<Scheduler> {
+    Scheduler::builder().trace(is_traced).start().map_err(|error| match aio::is_missing(&error) {
         true => anyhow!(Unavailable(format!("Linux AIO: {error}"))),
         false => anyhow!(error).context("Linux AIO"),
-    })?;
+    })
+}
+
+fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<Done> {
+    let scheduler = scheduler(timing == Timing::Calls)?;
     let files = open_files(load)?.into_iter().map(|file| Arc::new(OwnedFd::from(file)));
     let files: Vec<_> = files.collect();
     let mut driven = drive(load, timing, meter, |one, buf: Buf| {
@@ -271,8 +285,9 @@ impl<B: Deref<Target = [u8]> + for<'a> From<&'a [u8]>> Thread<B> {
     }
 }
 
+/// Returns the error of an operation that did not transfer all its bytes.
 #[cold]
-fn failed(
+pub(super) fn failed(
     load: &Load,
     one: Operation,
     size: usize,
@@ -357,21 +372,36 @@ where
     B: Deref<Target = [u8]> + for<'a> From<&'a [u8]> + Send,
 {
     let (is_timed, operate) = (timing != Timing::Whole, &operate);
-    let threads = thread::scope(|scope| {
+    let prepare = |index| Thread::new(load, index, is_timed);
+    let threads = on_threads(load.threads, meter, prepare, |index, mut thread: Thread<B>| {
+        thread.run(load, index, is_timed, operate)?;
+        anyhow::Ok(thread)
+    })?;
+    Ok(Driven::of(threads, is_timed))
+}
+
+/// Has `count` threads `run` with their numbers and a value made by `prepare`, and returns their results in
+/// order. The measured section begins when all are ready.
+pub(super) fn on_threads<S: Send, T: Send>(
+    count: usize,
+    meter: &mut Meter,
+    prepare: impl Fn(usize) -> S,
+    run: impl Fn(usize, S) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<T>> {
+    let run = &run;
+    thread::scope(|scope| {
         let (ready, are_ready) = mpsc::channel();
         // If not all threads can be started, the senders are dropped, and the others end.
         let mut starts: Vec<Sender<()>> = Vec::new();
         let mut handles = Vec::new();
-        for index in 0..load.threads {
+        for index in 0..count {
             let (start, begin) = mpsc::channel();
             starts.push(start);
-            let (ready, mut thread) = (ready.clone(), Thread::new(load, index, is_timed));
+            let (ready, prepared) = (ready.clone(), prepare(index));
             let body = move || {
                 ready.send(()).ok();
-                if begin.recv().is_ok() {
-                    thread.run(load, index, is_timed, operate)?;
-                }
-                anyhow::Ok(thread)
+                begin.recv().context("not all threads could be started")?;
+                run(index, prepared)
             };
             let spawned = thread::Builder::new().spawn_scoped(scope, body);
             handles.push(spawned.with_context(|| format!("thread {index}"))?);
@@ -389,14 +419,14 @@ where
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        let ended: Vec<anyhow::Result<Thread<B>>> = handles.into_iter().map(join).collect();
+        let ended: Vec<anyhow::Result<T>> = handles.into_iter().map(join).collect();
         meter.end()?;
-        ended.into_iter().collect::<anyhow::Result<Vec<_>>>()
-    })?;
-    Ok(Driven::of(threads, is_timed))
+        ended.into_iter().collect()
+    })
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+/// Returns a duration in nanoseconds.
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -1,7 +1,9 @@
 //! The ways to write the log.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
@@ -15,6 +17,7 @@ use sakia::engine::{self, Engine};
 use sakia::fs::GroupCommit;
 use sakia_driver::{AlignedBuf, Policy};
 
+use super::admission::{Admission, Limit};
 use super::record::{fill, sum_in};
 use super::{BLOCK_BYTES, Load, Task, Variant};
 use crate::cell::{Counters, Done};
@@ -35,6 +38,9 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
         Variant::Wait => waited(&log.0, load, meter),
         Variant::StdGroup => by_hand(&log.0, load, meter),
         Variant::Std => each(&log.0, load, meter),
+        Variant::Tokio => on_tokio(&log.0, load, meter),
+        Variant::Fixed => admitted(&log.0, load, Limit::fixed(), meter),
+        Variant::ByLatency => admitted(&log.0, load, Limit::by_latency(), meter),
     }?;
     let stride = match variant {
         Variant::Direct => load.record_bytes.next_multiple_of(BLOCK_BYTES),
@@ -274,4 +280,75 @@ fn each(path: &Path, load: Load, meter: &mut Meter) -> anyhow::Result<Counters> 
         file.sync_data()
     })?;
     Ok(counters([("syncs", load.all())]))
+}
+
+/// The group commit of `sakia-tokio`, and a task of tokio's runtime of several threads for each writer.
+fn on_tokio(path: &Path, load: Load, meter: &mut Meter) -> anyhow::Result<Counters> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().context("tokio's runtime")?;
+    let opened = runtime.block_on(async {
+        let file = sakia_tokio::fs::OpenOptions::new().write(true).open(path).await?;
+        sakia_tokio::fs::GroupCommit::new(file).await
+    });
+    let log = opened.context("cannot open the log")?;
+    meter.restart()?;
+    runtime.block_on(async {
+        let write = |writer| {
+            let log = log.clone();
+            tokio::spawn(async move {
+                for number in 0..load.records {
+                    log.append_durable(record(load, writer, number)).await?;
+                }
+                io::Result::Ok(())
+            })
+        };
+        let writers: Vec<_> = (0..load.writers).map(write).collect();
+        for writer in writers {
+            writer.await??;
+        }
+        anyhow::Ok(())
+    })?;
+    meter.end()?;
+    Ok(counters([("syncs", log.syncs())]))
+}
+
+/// A runtime of one thread and a task for each writer, whose records are written and synced one by one: as
+/// many at a time as `limit` admits, each by a thread of the pool for blocking calls.
+fn admitted(path: &Path, load: Load, limit: Limit, meter: &mut Meter) -> anyhow::Result<Counters> {
+    let runtime = runtimes::Engine::URING.start()?;
+    let file = File::options().write(true).open(path).context("cannot open the log")?;
+    let file = Arc::new(file);
+    let admission = Rc::new(Admission::new(limit));
+    let end = Rc::new(Cell::new(0));
+    meter.restart()?;
+    runtime.block_on(async {
+        let write = |writer| {
+            let (file, admission, end) =
+                (Arc::clone(&file), Rc::clone(&admission), Rc::clone(&end));
+            sakia::spawn(async move {
+                for number in 0..load.records {
+                    let permit = admission.enter().await;
+                    // The records of a writer are in order, since it has one at a time.
+                    let at = end.replace(end.get() + load.record_bytes as u64);
+                    let (file, record) = (Arc::clone(&file), record(load, writer, number));
+                    let written = sakia::spawn_blocking(move || {
+                        file.write_all_at(&record, at)?;
+                        file.sync_data()
+                    });
+                    let result = written.await;
+                    admission.leave(permit);
+                    result.map_err(|error| anyhow!(error))??;
+                }
+                anyhow::Ok(())
+            })
+        };
+        let writers: Vec<_> = (0..load.writers).map(write).collect();
+        for writer in writers {
+            writer.await.map_err(|error| anyhow!(error))??;
+        }
+        anyhow::Ok(())
+    })?;
+    meter.end()?;
+    let mut did = admission.counters();
+    did.insert("syncs".into(), load.all());
+    Ok(did)
 }

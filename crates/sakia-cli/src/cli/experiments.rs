@@ -359,7 +359,8 @@ struct ThreadsArgs {
 /// File calls of many threads, done in several ways
 ///
 /// blocking makes plain calls on each thread; aio hands them to one scheduler thread on Linux AIO; sakia is
-/// the engine, as programs use it from plain threads; ring sends each to the engine's thread and ring.
+/// the engine, as programs use it from plain threads; ring sends each to the engine's thread and ring;
+/// runtime has tasks instead, with --utilization only.
 /// Without --matrix or a figure it is a testbench: the requested number of reads of --rsize and writes of
 /// --wsize, shared evenly by --threads threads.
 ///
@@ -438,7 +439,7 @@ struct SchedArgs {
     sparse: bool,
 
     /// Keep the files in the page cache (the default)
-    #[arg(long, conflicts_with = "cold")]
+    #[arg(long)]
     hot: bool,
 
     /// Drop files from the page cache before each run
@@ -449,7 +450,17 @@ struct SchedArgs {
     #[arg(long)]
     direct: bool,
 
-    /// Variants: blocking, aio, sakia, ring
+    /// With --utilization: reads that a thread has under way while it computes; 1,2,4,8,16
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',')]
+    #[arg(value_parser = parse_count::<{ sched::DEPTH_MAX }>)]
+    depth: Vec<usize>,
+
+    /// With --utilization: the time of the computation with each block; 20
+    #[arg(long, value_name = "MICROSECONDS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    compute: Option<u32>,
+
+    /// Variants: blocking, aio, sakia, ring, runtime
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<sched::Variant>)]
     variants: Vec<sched::Variant>,
@@ -476,6 +487,13 @@ struct SchedMode {
     /// Duration of such a read bypassing the page cache (O_DIRECT), of one thread
     #[arg(long)]
     fig6: bool,
+
+    /// How much a thread computes while its reads are under way: hot, cold and bypassing the page cache
+    ///
+    /// Utilization is the part of the time with operations in flight in which the thread computed, as in
+    /// sakia trace summary. --hot, --cold and --direct narrow the choice.
+    #[arg(long)]
+    utilization: bool,
 }
 
 /// Returns the name of the experiment, and its options.
@@ -632,18 +650,19 @@ fn resolve_threads(args: ThreadsArgs) -> threads::Options {
 
 fn resolve_sched(args: SchedArgs) -> sched::Options {
     use sched::Variant;
-    let SchedMode { matrix, fig4, fig5, fig6 } = args.mode;
-    let mode = match [matrix, fig4, fig5, fig6] {
-        [true, ..] => sched::Mode::Matrix,
-        [_, true, ..] => sched::Mode::Fig4,
-        [_, _, true, _] => sched::Mode::Fig5,
-        [_, _, _, true] => sched::Mode::Fig6,
-        _ => sched::Mode::Testbench,
-    };
+    let SchedMode { matrix, fig4, fig5, fig6, utilization } = args.mode;
+    let modes = [
+        (matrix, sched::Mode::Matrix),
+        (fig4, sched::Mode::Fig4),
+        (fig5, sched::Mode::Fig5),
+        (fig6, sched::Mode::Fig6),
+        (utilization, sched::Mode::Utilization),
+    ];
+    let mode = modes.into_iter().find(|(is_set, _)| *is_set).map(|(_, mode)| mode);
     // Runs have another working directory.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     sched::Options {
-        mode,
+        mode: mode.unwrap_or_default(),
         threads: args.threads,
         read_sizes: args.rsize,
         write_sizes: args.wsize,
@@ -655,8 +674,11 @@ fn resolve_sched(args: SchedArgs) -> sched::Options {
         others: args.files.into_iter().map(absolute).collect(),
         mix: args.mix,
         sparse: args.sparse,
+        hot: args.hot,
         cold: args.cold,
         direct: args.direct,
+        depths: args.depth,
+        computation: args.compute.map(|us| Duration::from_micros(us.into())),
         quick: args.common.quick,
         variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
         directory: args.path.unwrap_or_else(default_directory),
@@ -878,11 +900,20 @@ mod tests {
             (sched::Mode::Fig4, "--fig4"),
             (sched::Mode::Fig5, "--fig5"),
             (sched::Mode::Fig6, "--fig6"),
+            (sched::Mode::Utilization, "--utilization"),
         ] {
             assert_eq!(options(&[flag]).unwrap().0.mode, mode);
         }
+        let flags = ["--utilization", "--hot", "--cold", "--depth", "1,32", "--compute", "50"];
+        let (utilization, _) = options(&flags).unwrap();
+        assert!(utilization.hot && utilization.cold && !utilization.direct);
+        assert_eq!(utilization.depths, [1, 32]);
+        assert_eq!(utilization.computation, Some(Duration::from_micros(50)));
         for wrong in [
             &["--threads", "0"][..],
+            &["--utilization", "--depth", "0"],
+            &["--utilization", "--fig6"],
+            &["--compute", "5"],
             &["--rsize", "0"],
             &["--nreads", "0"],
             &["--roff", "x"],

@@ -72,10 +72,14 @@ load, or null.";
 pub(super) const THREADS_NOTES: &str = "\
 The params are place, reads and size_bytes; the counters are the numbers of threads by kind.";
 pub(super) const WAL_NOTES: &str = "\
-The params are place, writers, record_bytes and records; the counters are syncs and what a driver counts.";
+The params are place, writers, record_bytes and records; the counters are syncs and what a driver counts; \
+those of fixed and by-latency syncs, limit (at the end), under_way_max, and median and max of call_ns of a \
+write, and of record_ns with its wait for admission.";
 pub(super) const SCHED_NOTES: &str = "\
-The params are threads, files, read_bytes, reads, read_step_bytes, the same for writes, and those of \
-mix, direct, cold and sparse that are true.";
+The params are threads, files, read_bytes, reads, read_step_bytes, the same for writes, with --utilization \
+depth and computation_steps, and those of mix, direct, cold and sparse that are true. Counters of \
+--utilization are computing_ns, in_flight_ns, overlap_ns, operations_in_flight_ns (the sum over all \
+operations), and utilization_permille.";
 pub(super) const COSTS_NOTES: &str = "\
 The param is operations: the times are for this number. The counters of nop-64-recorded and event are events \
 and events_lost, those of nop-64-measured latency_ns_p50 and latency_ns_p99.";

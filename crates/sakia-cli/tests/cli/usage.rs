@@ -173,6 +173,22 @@ fn help_has_the_notes_of_its_own_experiment() {
 }
 
 #[test]
+fn utilization_is_measured_for_all_ways_and_for_tasks() {
+    let directory = TempDir::new();
+    let args = ["bench", "sched", "--utilization", "--hot", "--depth", "2", "--nreads", "40"];
+    let few = ["--runs", "1", "--variants", "blocking,runtime", "--path"];
+    let ended = run(sakia(args).args(few).arg(directory.path()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("hot 4 KiB x1, 2 deep"), "{ended:?}");
+    let told = ended.stdout.lines().filter(|line| line.contains("utilization "));
+    assert_eq!(told.count(), 2, "{ended:?}");
+    let json = run(sakia(args).args(["--json"]).args(few).arg(directory.path()));
+    for name in ["\"depth\":2", "computation_steps", "utilization_permille", "in_flight_ns"] {
+        assert!(json.stdout.contains(name), "{name}: {json:?}");
+    }
+}
+
+#[test]
 fn figure_six_says_that_it_goes_past_the_page_cache() {
     let directory = TempDir::new();
     let args = ["bench", "sched", "--fig6", "--quick", "--runs", "1", "--variants", "blocking"];

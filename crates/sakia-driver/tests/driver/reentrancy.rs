@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use sakia_driver::{Driver, Handle, IoBuf, IoBufMut, Op, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Handle, IoBuf, IoBufMut, Op, Wait};
 
 use crate::support::{
-    Buf, DropCounter, Hooks, Place, counted, drain, driver, pipe, place, poll_with, turn_until,
-    waker, write_all,
+    Buf, DropCounter, Hooks, Place, counted, counting_waker, drain, driver, pipe, place, poll_with,
+    turn_until, waker, write_all,
 };
 
 #[test]
@@ -108,6 +108,30 @@ fn a_waker_takes_a_turn() {
         nop.try_take().unwrap().unwrap();
     }
     assert_eq!((driver.in_flight(), driver.live_operations()), (0, 0));
+}
+
+#[test]
+fn a_turn_says_that_it_is_awake_after_its_sleep_and_before_it_wakes() {
+    let driver = driver();
+    let (waker, wakes) = counting_waker();
+    let (reader, writer) = pipe(&driver);
+    let mut read = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
+    assert!(poll_with(&mut read, &waker).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    write_all(&writer, b"x");
+    let mut seen = Vec::new();
+    while seen.last() != Some(&1) {
+        let see = || {
+            assert_eq!(wakes.get(), 0, "its wakers come later");
+            seen.push(driver.counters().finished);
+        };
+        driver.turn_then(Wait::Forever, see).unwrap();
+    }
+    assert_eq!(wakes.get(), 1);
+    assert_eq!(read.try_take().unwrap().0.unwrap(), 1);
+    // A turn without work and without a sleep says it, too.
+    driver.turn_then(Wait::Poll, || seen.push(7)).unwrap();
+    assert_eq!(seen.last(), Some(&7));
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! What must not be lost, and what things cost, in numbers.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use sakia::inspect::{Warning, Warnings};
 use sakia::io::pipe;
 use sakia::{Runtime, block_on, spawn, yield_now};
+use sakia_driver::Bypass;
 
 #[test]
 fn a_million_wakes_from_another_thread_arrive() {
@@ -160,4 +163,88 @@ fn a_thread_that_looks_for_work_does_not_sleep() {
     other.join().unwrap();
     assert_eq!(runtime.counters().waits, 0);
     assert_eq!(std::io::Read::read(&mut reader, &mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn operations_of_the_future_of_block_on_send_its_thread_no_wakes() {
+    const ROUNDS: u64 = 100;
+    let runtime = Runtime::builder().bypass(Bypass::Never).build().unwrap();
+    let before = runtime.counters();
+    runtime.block_on(async {
+        let (mut reader, mut writer) = pipe().unwrap();
+        for _ in 0..ROUNDS {
+            writer.write("x").await.0.unwrap();
+            assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
+        }
+    });
+    let after = runtime.counters();
+    assert!(after.started - before.started >= 2 * ROUNDS);
+    assert_eq!(after.remote_wakes - before.remote_wakes, 0);
+    if runtime.choice().name() == "uring" {
+        let enters = after.enters - before.enters;
+        assert!(enters < 2 * ROUNDS + 10, "{enters} enters for {ROUNDS} writes and reads");
+    }
+}
+
+/// The warnings of a turn come after its tasks and before the driver's sleep.
+#[test]
+fn a_wake_between_the_tasks_and_the_sleep_is_not_lost() {
+    const POLLS: u32 = 100;
+    let waiting: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let told = Arc::clone(&waiting);
+    let warnings = Warnings::callback(move |warning: &Warning| {
+        assert!(matches!(warning, Warning::Turn { .. }));
+        if let Some(waker) = told.lock().unwrap().take() {
+            waker.wake();
+        }
+    });
+    let warnings = warnings.turn(Duration::ZERO);
+    let runtime = Runtime::builder().warnings(warnings).build().unwrap();
+    let mut polls = 0;
+    runtime.block_on(poll_fn(|cx| {
+        polls += 1;
+        *waiting.lock().unwrap() = Some(cx.waker().clone());
+        if polls < POLLS { Poll::Pending } else { Poll::Ready(()) }
+    }));
+    assert!(polls >= POLLS);
+}
+
+#[test]
+fn a_runtime_within_another_wakes_the_outer_future() {
+    let (outer, inner) = (Runtime::new().unwrap(), Rc::new(Runtime::new().unwrap()));
+    outer.block_on(async {
+        for number in 0..100 {
+            let (sender, receiver) = async_channel::bounded(1);
+            let inner = Rc::clone(&inner);
+            let task = spawn(async move {
+                inner.block_on(async {
+                    yield_now().await;
+                    sender.send(number).await.unwrap();
+                });
+                // Returns as if it slept, for a foreign loop.
+                inner.run_once(Duration::ZERO).unwrap();
+            });
+            assert_eq!(receiver.recv().await, Ok(number));
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_future_is_woken_by_a_task_that_has_run_its_runtime() {
+    let runtime = Rc::new(Runtime::new().unwrap());
+    let within = Rc::clone(&runtime);
+    runtime.block_on(async {
+        for number in 0..100 {
+            let (sender, receiver) = async_channel::bounded(1);
+            let runtime = Rc::clone(&within);
+            let task = spawn(async move {
+                // From here on the thread counts as asleep, until its next sleep is over.
+                runtime.run_once(Duration::ZERO).unwrap();
+                sender.send(number).await.unwrap();
+            });
+            assert_eq!(receiver.recv().await, Ok(number));
+            task.await.unwrap();
+        }
+    });
 }
