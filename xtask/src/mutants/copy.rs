@@ -86,7 +86,9 @@ fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<String>) -> anyhow
 /// # Errors
 /// A bug's text is missing; the message shows the most similar one.
 fn patch(text: &str, edits: &[Edit<'_>]) -> anyhow::Result<String> {
-    let places: Vec<Place> = edits.iter().map(|edit| edit.place(text)).collect::<Result<_, _>>()?;
+    let functions = places::functions(text)?;
+    let places = edits.iter().map(|edit| edit.place(text, &functions));
+    let places: Vec<Place> = places.collect::<Result<_, _>>()?;
     // The outermost function gets the additional body, so that each bug is in one of them.
     let outermost = |place: &Place| {
         let bodies = places.iter().map(|other| &other.function.body);

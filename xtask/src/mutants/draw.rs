@@ -108,8 +108,10 @@ drawn = \"{operator}, line {line}\"
 /// Returns the smallest unique part of the function around a change: the change itself, its lines, or more.
 fn widen(text: &str, path: &str, function: &Function, range: Range<usize>) -> Option<Range<usize>> {
     let inside = function.body.start + 1..function.body.end - 1;
+    let functions = places::functions(text).ok()?;
     let is_once = |range: &Range<usize>| {
-        places::find(text, path, &text[range.clone()]).is_ok_and(|place| place.range == *range)
+        let place = places::find(text, &functions, path, &text[range.clone()]);
+        place.is_ok_and(|place| place.range == *range)
     };
     // A change of a few characters is shown with its line.
     if text[range.clone()].len() >= 8 && is_once(&range) {

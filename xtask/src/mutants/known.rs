@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 
-use super::places::{self, Place};
+use super::places::{self, Function, Place};
 use crate::suites::Suite;
 
 /// The content of the file; its head explains the format.
@@ -127,29 +127,36 @@ impl Bug {
 }
 
 impl Edit<'_> {
-    /// Returns the place of its text in its file, which has `content`.
+    /// Returns the place of its text in its file, which has `content` and these functions.
     ///
     /// # Errors
     /// The text is missing, or not unique.
-    pub(super) fn place(&self, content: &str) -> anyhow::Result<Place> {
-        let found = places::find(content, self.function, self.text);
+    pub(super) fn place(&self, content: &str, functions: &[Function]) -> anyhow::Result<Place> {
+        let found = places::find(content, functions, self.function, self.text);
         found.map_err(|message| anyhow!("{}: {message}", self.bug))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::Path;
 
     use super::*;
 
+    /// Texts of files, and their functions, by path.
+    type Files = BTreeMap<String, (String, Vec<Function>)>;
+
     /// Finds a bug's texts in their files. If one is in another file of the crate, the error names it.
-    fn check(root: &Path, bug: &Bug) -> anyhow::Result<()> {
+    fn check(root: &Path, files: &mut Files, bug: &Bug) -> anyhow::Result<()> {
         bug.edits().try_for_each(|edit| {
-            let content = fs::read_to_string(root.join(edit.file)).unwrap_or_default();
-            edit.place(&content).map(drop).map_err(|error| {
+            let (content, functions) = files.entry(edit.file.to_owned()).or_insert_with(|| {
+                let content = fs::read_to_string(root.join(edit.file)).unwrap_or_default();
+                let functions = places::functions(&content).unwrap();
+                (content, functions)
+            });
+            edit.place(content, functions).map(drop).map_err(|error| {
                 let moved = elsewhere(root, &edit);
                 let moved = moved.map_or_else(String::new, |at| format!("\n  now in {at}"));
                 anyhow!("{}: {error:#}{moved}", edit.file)
@@ -186,8 +193,9 @@ mod tests {
 
     #[test]
     fn each_text_is_once_in_its_function() {
-        let root = crate::repository_root();
-        let check = |bug: &Bug| check(&root, bug).err().map(|error| format!("{error:#}\n"));
+        let (root, mut files) = (crate::repository_root(), Files::new());
+        let check =
+            |bug: &Bug| check(&root, &mut files, bug).err().map(|error| format!("{error:#}\n"));
         let errors: String = read().unwrap().iter().filter_map(check).collect();
         assert!(errors.is_empty(), "{errors}");
     }
@@ -198,10 +206,12 @@ mod tests {
             name: "a_bug".to_owned(),
             file: "xtask/src/main.rs".to_owned(),
             function: "place".to_owned(),
-            text: "let found = places::find(content, self.function, self.text);".to_owned(),
+            text: "let found = places::find(content, functions, self.function, self.text);"
+                .to_owned(),
             ..Bug::default()
         };
-        let error = check(&crate::repository_root(), &bug).unwrap_err().to_string();
+        let error =
+            check(&crate::repository_root(), &mut Files::new(), &bug).unwrap_err().to_string();
         assert!(
             error.starts_with("xtask/src/main.rs: a_bug: there is no function place"),
             "{error}"

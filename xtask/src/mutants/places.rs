@@ -109,12 +109,16 @@ pub(super) struct Place {
     pub(super) range: Range<usize>,
 }
 
-/// Finds the one place of `wanted` in a function named `name`.
+/// Finds the one place of `wanted` in a function named `name`, of a file's text and its functions.
 ///
 /// # Errors
 /// It is missing, or not unique; the message shows the most similar text.
-pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String> {
-    let functions = functions(text).map_err(|error| format!("{error:#}"))?;
+pub(super) fn find(
+    text: &str,
+    functions: &[Function],
+    name: &str,
+    wanted: &str,
+) -> Result<Place, String> {
     let named = |function: &&Function| is_named(function, name);
     let bodies: Vec<&Function> = functions.iter().filter(named).collect();
     let mut found = Vec::new();
@@ -124,7 +128,7 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
         found.extend(matches.into_iter().map(|m| m.start + begin..m.end + begin));
     }
     if let [range] = &found[..] {
-        let innermost = innermost(&functions, range).ok_or("the text is outside of functions")?;
+        let innermost = innermost(functions, range).ok_or("the text is outside of functions")?;
         if innermost.is_const {
             return Err(format!("{name} is a `const fn`, in which nothing can be switched on"));
         }
@@ -138,7 +142,7 @@ pub(super) fn find(text: &str, name: &str, wanted: &str) -> Result<Place, String
     for range in found {
         let _ = write!(message, "\n  line {}", line_of(text, range.start));
     }
-    if let Some(nearest) = nearest(text, &functions, name, wanted) {
+    if let Some(nearest) = nearest(text, functions, name, wanted) {
         let _ = write!(message, "\n  nearest: {nearest}");
     }
     Err(message)
@@ -244,8 +248,12 @@ mod tests {
 }
 ";
 
+    fn place(name: &str, wanted: &str) -> Result<Place, String> {
+        find(FILE, &functions(FILE).unwrap(), name, wanted)
+    }
+
     fn found(name: &str, wanted: &str) -> Result<&'static str, String> {
-        find(FILE, name, wanted).map(|place| &FILE[place.range])
+        place(name, wanted).map(|place| &FILE[place.range])
     }
 
     #[test]
@@ -254,10 +262,9 @@ mod tests {
         let both = "self.credits -= 1;\nself.in_flight += 1;";
         assert!(found("Core::push", both).unwrap().ends_with("+= 1;"));
         assert_eq!(found("Shared::wake", "go(self.key(), true)").unwrap(), "go(self.key(), true)");
-        let place = find(FILE, "wake", "go(1)").unwrap();
-        assert_eq!(&FILE[place.function.body], "{ go(1) }");
-        let place = find(FILE, "write_all", "< 7").unwrap();
-        assert_eq!(&FILE[place.function.body], "{ while self.write().await < 7 {} }");
+        let body = |name, wanted| &FILE[place(name, wanted).unwrap().function.body];
+        assert_eq!(body("wake", "go(1)"), "{ go(1) }");
+        assert_eq!(body("write_all", "< 7"), "{ while self.write().await < 7 {} }");
     }
 
     #[test]

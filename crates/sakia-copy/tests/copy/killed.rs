@@ -22,10 +22,10 @@ const LINK: u32 = 0o120_000;
 /// Many small files, some large ones and some with holes, links among them.
 fn make(folder: &Folder) -> Tree {
     let mut random = Random::new(7);
-    for number in 0..40 {
+    for number in 0..24 {
         let inner = folder.dir(&format!("from/{}/{number}", number % 4));
         for file in 0..8 {
-            let len = if file == 0 { 1_000_000 } else { random.below(20_000) };
+            let len = if file == 0 { 600_000 } else { random.below(20_000) };
             let path = inner.join(file.to_string());
             fs::write(&path, bytes(len as usize, number)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
@@ -76,7 +76,7 @@ fn killed_and_completed() {
         for round in 0..12 {
             let letters = ["a", "ak", "au"][round % 3];
             let child = children::command(letters, "true", &from, &to).spawn().unwrap();
-            std::thread::sleep(Duration::from_micros(2000 + random.below(60_000)));
+            std::thread::sleep(Duration::from_micros(2000 + random.below(30_000)));
             killed += u32::from(children::kill(child));
             assert_nothing_half_written(&to, &expected);
             // Sometimes another one is killed while it completes the remains.
@@ -116,7 +116,7 @@ fn killed_without_attributes_and_completed() {
         };
         for round in 0..12 {
             let child = children::command("r", "true", &from, &to).spawn().unwrap();
-            std::thread::sleep(Duration::from_micros(2000 + random.below(40_000)));
+            std::thread::sleep(Duration::from_micros(2000 + random.below(20_000)));
             children::kill(child);
             let mut options = Options::new();
             options.existing = [Existing::Keep, Existing::Update][round % 2];

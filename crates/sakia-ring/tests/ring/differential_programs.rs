@@ -179,7 +179,11 @@ impl Engine for IoUring {
         while results.len() < expected {
             let timeout = types::Timespec::from(PATIENCE);
             let args = types::SubmitArgs::new().timespec(&timeout);
-            self.submitter().submit_with_args(1, &args).unwrap();
+            // Work of the kernel for this thread may interrupt the wait.
+            match self.submitter().submit_with_args(1, &args) {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                result => drop(result.unwrap()),
+            }
             results.extend(self.completion().map(|cqe| (cqe.user_data(), cqe.result())));
         }
         results
