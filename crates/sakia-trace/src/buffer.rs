@@ -6,6 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crate::encode::ThreadInfo;
 use crate::{Event, sample};
 
 /// Events of a part of a buffer, of which memory is taken when it is first written.
@@ -19,6 +20,8 @@ type Part = Box<[[AtomicU64; 4]]>;
 /// The events of one thread that have not been written to the file yet.
 #[derive(Debug)]
 pub(crate) struct Buffer {
+    /// The thread that puts events in.
+    pub(crate) owner: ThreadInfo,
     /// Events that it holds: a power of two.
     len: usize,
     parts: Box<[OnceLock<Part>]>,
@@ -48,11 +51,11 @@ struct Reading {
 }
 
 impl Buffer {
-    /// Makes a buffer for `len` events, which is a power of two.
-    pub(crate) fn new(len: usize) -> Self {
+    /// Makes a thread's buffer for `len` events, which is a power of two.
+    pub(crate) fn new(owner: ThreadInfo, len: usize) -> Self {
         assert!(len.is_power_of_two());
         let parts = (0..len.div_ceil(PART)).map(|_| OnceLock::new()).collect();
-        Self { len, parts, writing: Writing::default(), reading: Reading::default() }
+        Self { owner, len, parts, writing: Writing::default(), reading: Reading::default() }
     }
 
     /// Puts an event in; only the buffer's thread calls this. Returns true if the buffer has become half
@@ -141,9 +144,13 @@ mod tests {
         Event { time: number, kind: EventType::Registered, id, a, b }
     }
 
+    fn buffer(len: usize) -> Buffer {
+        Buffer::new(ThreadInfo { pid: 1, tid: 1, name: String::new() }, len)
+    }
+
     #[test]
     fn what_finds_no_room_is_counted() {
-        let buffer = Buffer::new(4);
+        let buffer = buffer(4);
         let half: Vec<bool> = (0..6).map(|number| buffer.push(event(number))).collect();
         assert_eq!(half, [false, false, true, false, false, false]);
         assert_eq!(buffer.lost(), 2);
@@ -159,7 +166,7 @@ mod tests {
     #[test]
     fn no_event_is_torn() {
         const COUNT: u64 = if cfg!(miri) { 300 } else { 5_000_000 };
-        let buffers = [(); 2].map(|()| Arc::new(Buffer::new(1 << 8)));
+        let buffers = [(); 2].map(|()| Arc::new(buffer(1 << 8)));
         thread::scope(|scope| {
             for buffer in &buffers {
                 scope.spawn(|| {

@@ -61,6 +61,11 @@ names! {
     PLAIN way::PLAIN,
     QUEUE way::QUEUE,
     LANE way::LANE,
+    PROCESS sample::NAME,
+    FAULTS sample::FAULTS,
+    USER sample::USER,
+    SYSTEM sample::SYSTEM,
+    WORKERS sample::WORKERS,
 }
 
 /// Values of the argument `way`: how an operation was done.
@@ -70,6 +75,9 @@ pub(crate) mod way {
     pub(crate) const LANE: &str = "lane";
 }
 
+/// Numbers of an event, from which its shape's arguments take theirs.
+type Values = [u64; 4];
+
 /// A type of event in the file.
 #[derive(Debug)]
 struct Shape {
@@ -78,38 +86,42 @@ struct Shape {
     /// Its name, if all such events have one name; the end of a slice has none.
     name: Option<&'static StaticName>,
     category: &'static StaticName,
-    /// In the order of the values. A [`Form::Text`] is the number of a name here.
-    arguments: &'static [(&'static StaticName, Form)],
+    /// Name, form and place in the [`Values`]. A [`Form::Text`] is the number of a name there.
+    arguments: &'static [(&'static StaticName, Form, u8)],
 }
 
 macro_rules! shapes {
-    ($($shape:ident: $kind:ident $name:expr, $category:ident, [$($argument:ident $form:ident),*];)*) => {
+    ($($shape:ident: $kind:ident $name:expr, $category:ident, [$($argument:ident $form:ident $at:literal),*];)*) => {
         $(static $shape: Shape = Shape {
             kind: event::$kind,
             name: $name,
             category: &$category,
-            arguments: &[$((&$argument, Form::$form)),*],
+            arguments: &[$((&$argument, Form::$form, $at)),*],
         };)*
     };
 }
 
+// Events that are written as they are have the values `id`, `a` and `b`.
 shapes! {
-    STARTED: SLICE_BEGIN None, OPERATION, [OPERATION Uint, DESCRIPTOR Int, BYTES Uint, TASK Uint];
+    STARTED: SLICE_BEGIN None, OPERATION, [OPERATION Uint 0, DESCRIPTOR Int 1, BYTES Uint 2, TASK Uint 3];
     KERNEL_HAS_IT: SLICE_BEGIN Some(&IN_KERNEL), OPERATION, [];
-    LANE_HAS_IT: SLICE_BEGIN Some(&ON_LANE), OPERATION, [REASON Text, FILE_SYSTEM Text];
-    IS_DELAYED: INSTANT Some(&DELAYED), OPERATION, [REASON Text];
+    LANE_HAS_IT: SLICE_BEGIN Some(&ON_LANE), OPERATION, [REASON Text 1, FILE_SYSTEM Text 2];
+    IS_DELAYED: INSTANT Some(&DELAYED), OPERATION, [REASON Text 1];
     IS_DROPPED: INSTANT Some(&DROPPED), OPERATION, [];
-    TAKEN: SLICE_END None, OPERATION, [WAY Text, RESULT Int];
-    ENDED: SLICE_END None, OPERATION, [];
-    TURN_BEGINS: SLICE_BEGIN Some(&TURN), TURN, [TO_SUBMIT Uint, IN_FLIGHT Uint, MAY_SLEEP Uint];
-    TURN_ENDS: SLICE_END None, TURN, [FINISHED Uint];
-    SPAWNED: INSTANT Some(&TASK_SPAWNED), TASK, [TASK Uint, PARENT Uint, PLACE Text];
-    TASK_RUNS: SLICE_BEGIN Some(&POLL), TASK, [TASK Uint];
-    TASK_RETURNS: SLICE_END None, TASK, [HAS_ENDED Uint];
-    SCOPE_BEGUN: INSTANT Some(&SCOPE_BEGINS), SCOPE, [SCOPE Uint, TASK Uint];
-    SCOPE_ENDED: INSTANT Some(&SCOPE_ENDS), SCOPE, [SCOPE Uint, TASK Uint];
+    TAKEN: SLICE_END None, OPERATION, [WAY Text 0, RESULT Int 1];
+    WITHOUT_RESULT: SLICE_END None, OPERATION, [WAY Text 0];
+    ENDED: SLICE_END None, PROGRAM, [];
+    TURN_BEGINS: SLICE_BEGIN Some(&TURN), TURN, [TO_SUBMIT Uint 0, IN_FLIGHT Uint 1, MAY_SLEEP Uint 2];
+    TURN_ENDS: SLICE_END None, TURN, [FINISHED Uint 0];
+    SPAWNED: INSTANT Some(&TASK_SPAWNED), TASK, [TASK Uint 0, PARENT Uint 1, PLACE Text 2];
+    TASK_RUNS: SLICE_BEGIN Some(&POLL), TASK, [TASK Uint 0];
+    TASK_RETURNS: SLICE_END None, TASK, [HAS_ENDED Uint 1];
+    SCOPE_BEGUN: INSTANT Some(&SCOPE_BEGINS), SCOPE, [SCOPE Uint 0, TASK Uint 1];
+    SCOPE_ENDED: INSTANT Some(&SCOPE_ENDS), SCOPE, [SCOPE Uint 0, TASK Uint 1];
     SPAN_BEGUN: SLICE_BEGIN None, SPAN, [];
-    ARE_LOST: INSTANT Some(&LOST), PROGRAM, [COUNT Uint];
+    ARE_LOST: INSTANT Some(&LOST), PROGRAM, [COUNT Uint 0];
+    SAMPLED: INSTANT Some(&PROCESS), PROGRAM,
+        [FAULTS Uint 0, USER Uint 1, SYSTEM Uint 2, WORKERS Uint 3];
 }
 
 /// An argument of an event.
@@ -121,7 +133,7 @@ struct Argument {
 }
 
 /// The thread whose events follow.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ThreadInfo {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
@@ -132,21 +144,17 @@ pub(crate) struct ThreadInfo {
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     out: Message,
-    threads: Vec<Thread>,
-    /// Names that were written to the file: a bit for each field of the interned data, by number.
-    known: Vec<u8>,
-    /// The numbers of the names of system calls and one, or zero, by the calls' numbers.
-    calls: Vec<u32>,
-    /// Names that the next packet brings.
-    new: Vec<(u32, Name)>,
-    /// Names that were registered when it was last looked: no number below is unknown.
-    registered: u64,
+    /// Threads so far.
+    threads: u64,
+    /// Names that the file has: those of lower numbers.
+    named: u32,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
     base: u64,
 }
 
+/// A thread as its events so far left it.
 #[derive(Debug)]
-struct Thread {
+pub(crate) struct Thread {
     track: u64,
     operations: InFlight,
     /// In the queue since the last call that submits.
@@ -154,118 +162,94 @@ struct Thread {
     lost: u64,
 }
 
+/// The process or thread that a track is of.
+struct Owner<'a> {
+    /// The field of the track's descriptor, and the field of the name in it.
+    fields: [u32; 2],
+    /// Numbers by their field.
+    numbers: &'a [(u32, u32)],
+}
+
 impl Encoder {
-    /// Begins a file: clocks and the process.
-    pub(crate) fn begin(&mut self, pid: u32, name: &str, clocks: [u64; 3]) {
-        self.base = clocks[1];
+    /// Makes an encoder of events since `base`, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(crate) fn new(base: u64) -> Self {
+        Self { base, ..Self::default() }
+    }
+
+    /// Begins a file: the process, and what `CLOCK_REALTIME` and `CLOCK_BOOTTIME` were at the begin.
+    pub(crate) fn begin(&mut self, pid: u32, name: &str, [realtime, boottime]: [u64; 2]) {
+        let base = self.base;
         self.packet(packet::STATE_CLEARED, |message| {
             message.uint(packet::FIRST_ON_SEQUENCE, 1);
             message.nested(packet::TRACE_PACKET_DEFAULTS, |message| {
                 message.uint(defaults::TIMESTAMP_CLOCK, clock::MONOTONIC);
             });
             message.nested(packet::CLOCK_SNAPSHOT, |message| {
-                let ids = [clock::REALTIME, clock::MONOTONIC, clock::BOOTTIME];
-                for (id, time) in ids.into_iter().zip(clocks) {
-                    message.nested(clock::CLOCKS, |message| {
-                        message.uint(clock::ID, id);
-                        message.uint(clock::TIMESTAMP, time);
-                    });
-                }
+                add_clock(message, clock::REALTIME, realtime);
+                add_clock(message, clock::MONOTONIC, base);
+                add_clock(message, clock::BOOTTIME, boottime);
             });
         });
-        self.packet(0, |message| {
-            message.nested(packet::TRACK_DESCRIPTOR, |message| {
-                message.uint(track::UUID, PROCESS_TRACK);
-                message.nested(track::PROCESS, |message| {
-                    message.uint(track::PROCESS_PID, pid.into());
-                    message.string(track::PROCESS_NAME, name);
-                });
-            });
-        });
-        self.track(SAMPLES_TRACK, PROCESS_TRACK, sample::NAME);
+        let numbers = &[(track::PROCESS_PID, pid)];
+        let process = Owner { fields: [track::PROCESS, track::PROCESS_NAME], numbers };
+        self.track(PROCESS_TRACK, 0, Some(process), name);
+        self.track(SAMPLES_TRACK, PROCESS_TRACK, None, sample::NAME);
     }
 
     /// Adds numbers of the whole process.
     pub(crate) fn sample(&mut self, time: u64, values: &sample::Values) {
-        let arguments = values.map(|(name, value)| {
-            let name = Name::register(name);
-            Argument { name, form: Form::Uint, value }
-        });
-        let name = Name::register(sample::NAME);
-        let names = Some([name, PROGRAM.get()]);
-        self.track_event(SAMPLES_TRACK, time, event::INSTANT, names, &arguments);
+        self.shaped(SAMPLES_TRACK, time, &SAMPLED, None, values);
     }
 
-    /// Adds a thread. Returns its index.
-    pub(crate) fn thread(&mut self, info: &ThreadInfo) -> usize {
-        let index = self.threads.len();
-        let track = (index as u64 + 1) << 32;
-        let operations = InFlight::default();
-        self.threads.push(Thread { track, operations, queued: Vec::new(), lost: 0 });
-        self.packet(0, |message| {
-            message.nested(packet::TRACK_DESCRIPTOR, |message| {
-                message.uint(track::UUID, track);
-                message.uint(track::PARENT, PROCESS_TRACK);
-                message.nested(track::THREAD, |message| {
-                    message.uint(track::THREAD_PID, info.pid.into());
-                    message.uint(track::THREAD_TID, info.tid.into());
-                    message.string(track::THREAD_NAME, &info.name);
-                });
-            });
-        });
-        index
+    /// Adds a thread.
+    #[inline(never)]
+    pub(crate) fn thread(&mut self, info: &ThreadInfo) -> Thread {
+        self.threads += 1;
+        let track = self.threads << 32;
+        let numbers = &[(track::THREAD_PID, info.pid), (track::THREAD_TID, info.tid)];
+        let owner = Owner { fields: [track::THREAD, track::THREAD_NAME], numbers };
+        self.track(track, PROCESS_TRACK, Some(owner), &info.name);
+        Thread { track, operations: InFlight::default(), queued: Vec::new(), lost: 0 }
     }
 
     /// Adds an event of a thread; each thread's come in the order in which it recorded them.
-    pub(crate) fn event(&mut self, thread: usize, it: Event) {
-        let Event { time, id, a, b, .. } = it;
-        let (shape, name, values) = match it.kind {
+    pub(crate) fn event(&mut self, thread: &mut Thread, it: Event) {
+        let mut name = None;
+        let shape = match it.kind {
             EventType::SystemCall => return self.system_call(thread, it),
             EventType::Queued => return self.started(thread, it),
-            EventType::Submitted => {
-                if self.set_way(thread, id, &QUEUE) {
-                    self.threads[thread].queued.push(id);
-                }
-                return;
-            }
-            EventType::ToLane => {
-                self.set_way(thread, id, &LANE);
-                return self.open_inner(thread, id, time, &LANE_HAS_IT, &[a, b]);
-            }
-            EventType::Delayed => {
-                if let Some(track) = self.track_of(thread, id) {
-                    self.shaped(track, time, &IS_DELAYED, None, &[a]);
-                }
-                return;
-            }
-            EventType::Completed => return self.completed(thread, id, time, a as i64),
-            EventType::Resumed => return self.ended(thread, id, time),
-            EventType::Dropped => return self.dropped(thread, id, time, a == 0),
+            EventType::Submitted
+            | EventType::ToLane
+            | EventType::Delayed
+            | EventType::Completed
+            | EventType::Resumed
+            | EventType::Dropped => return self.operation(thread, it),
             EventType::Registered => return self.registered(thread, it),
-            EventType::SpanBegin => match self.name(id) {
-                Some(name) => (&SPAN_BEGUN, Some(name), [0; 3]),
-                None => return,
-            },
-            EventType::SpanEnd => (&ENDED, None, [0; 3]),
-            EventType::TurnBegin => (&TURN_BEGINS, None, [id, a, b]),
-            EventType::TurnEnd => (&TURN_ENDS, None, [id, 0, 0]),
-            EventType::TaskSpawned => (&SPAWNED, None, [id, a, b]),
-            EventType::PollBegin => (&TASK_RUNS, None, [id, 0, 0]),
-            EventType::PollEnd => (&TASK_RETURNS, None, [a, 0, 0]),
-            EventType::ScopeBegin => (&SCOPE_BEGUN, None, [id, a, 0]),
-            EventType::ScopeEnd => (&SCOPE_ENDED, None, [id, a, 0]),
+            EventType::SpanBegin => {
+                name = self.name(it.id);
+                if name.is_none() {
+                    return;
+                }
+                &SPAN_BEGUN
+            }
+            EventType::SpanEnd => &ENDED,
+            EventType::TurnBegin => &TURN_BEGINS,
+            EventType::TurnEnd => &TURN_ENDS,
+            EventType::TaskSpawned => &SPAWNED,
+            EventType::PollBegin => &TASK_RUNS,
+            EventType::PollEnd => &TASK_RETURNS,
+            EventType::ScopeBegin => &SCOPE_BEGUN,
+            EventType::ScopeEnd => &SCOPE_ENDED,
         };
-        self.shaped(self.threads[thread].track, time, shape, name, &values);
+        self.shaped(thread.track, it.time, shape, name, &values(it));
     }
 
     /// Notes the number of events of a thread lost so far. Returns how many of them are new.
-    pub(crate) fn lost(&mut self, thread: usize, time: u64, lost: u64) -> u64 {
-        let its = &mut self.threads[thread];
-        let more = lost - its.lost;
+    pub(crate) fn lost(&mut self, thread: &mut Thread, time: u64, lost: u64) -> u64 {
+        let more = lost - thread.lost;
         if more > 0 {
-            its.lost = lost;
-            let on = its.track;
-            self.shaped(on, time, &ARE_LOST, None, &[more]);
+            thread.lost = lost;
+            self.shaped(thread.track, time, &ARE_LOST, None, &[more, 0, 0, 0]);
         }
         more
     }
@@ -280,17 +264,16 @@ impl Encoder {
         self.out.0.clear();
     }
 
-    fn started(&mut self, thread: usize, it: Event) {
+    fn started(&mut self, thread: &mut Thread, it: Event) {
         // Its end was lost, if there is one.
         self.ended(thread, it.id, it.time);
-        let its = &mut self.threads[thread];
         let way = PLAIN.get().number();
         let operation =
             Operation { id: it.id, way, is_inner_open: false, is_dropped: false, result: None };
-        let (row, is_new) = its.operations.insert(operation);
-        let (parent, track) = (its.track, its.track + 1 + row as u64);
+        let (row, is_new) = thread.operations.insert(operation);
+        let track = thread.track_of(row);
         if is_new {
-            self.track(track, parent, "operations");
+            self.track(track, thread.track, None, "operations");
         }
         let Queued { kind, fd, bytes } = Queued::unpack(it.a);
         let name = self.name(kind.into()).unwrap_or_else(|| OPERATION.get());
@@ -298,92 +281,100 @@ impl Encoder {
         self.shaped(track, it.time, &STARTED, Some(name), &values);
     }
 
-    fn completed(&mut self, thread: usize, id: u64, time: u64, result: i64) {
-        let its = &mut self.threads[thread];
-        if let Some(at) = its.queued.iter().position(|queued| *queued == id) {
-            its.queued.swap_remove(at);
+    /// Adds an event of an operation that was started.
+    fn operation(&mut self, thread: &mut Thread, it: Event) {
+        let Event { time, kind, id, a, .. } = it;
+        if kind == EventType::Completed
+            && let Some(at) = thread.queued.iter().position(|queued| *queued == id)
+        {
+            thread.queued.swap_remove(at);
         }
-        let Some(row) = its.operations.find(id) else { return };
-        let operation = its.operations.get(row);
-        operation.result = Some(result);
-        let is_dropped = operation.is_dropped;
-        self.close_inner(thread, id, time);
-        if is_dropped {
+        let Some(row) = thread.operations.find(id) else { return };
+        let track = thread.track_of(row);
+        let operation = thread.operations.get(row);
+        let mut is_over = false;
+        match kind {
+            EventType::Submitted => {
+                operation.way = QUEUE.get().number();
+                thread.queued.push(id);
+            }
+            EventType::ToLane => {
+                operation.way = LANE.get().number();
+                self.inner(track, operation, time, Some((&LANE_HAS_IT, &values(it))));
+            }
+            EventType::Delayed => self.shaped(track, time, &IS_DELAYED, None, &values(it)),
+            EventType::Completed => {
+                operation.result = Some(a as i64);
+                is_over = operation.is_dropped;
+                self.inner(track, operation, time, None);
+            }
+            EventType::Dropped => {
+                operation.is_dropped = true;
+                is_over = operation.result.is_some();
+                if a == 0 {
+                    self.shaped(track, time, &IS_DROPPED, None, &[0; 4]);
+                }
+            }
+            _ => is_over = true,
+        }
+        if is_over {
             self.ended(thread, id, time);
         }
     }
 
-    fn dropped(&mut self, thread: usize, id: u64, time: u64, is_told: bool) {
-        let Some(track) = self.track_of(thread, id) else { return };
-        if is_told {
-            self.shaped(track, time, &IS_DROPPED, None, &[]);
+    /// Ends the slice of an operation, if there is one: it is over for the program.
+    #[inline(never)]
+    fn ended(&mut self, thread: &mut Thread, id: u64, time: u64) {
+        let Some((row, mut operation)) = thread.operations.remove(id) else { return };
+        let track = thread.track_of(row);
+        self.inner(track, &mut operation, time, None);
+        let (shape, result) = match operation.result {
+            Some(result) => (&TAKEN, result),
+            None => (&WITHOUT_RESULT, 0),
+        };
+        self.shaped(track, time, shape, None, &[operation.way.into(), result as u64, 0, 0]);
+    }
+
+    /// Ends the slice within an operation's, if one is open, and begins the next one.
+    #[inline(never)]
+    fn inner(
+        &mut self,
+        track: u64,
+        operation: &mut Operation,
+        time: u64,
+        next: Option<(&Shape, &Values)>,
+    ) {
+        if std::mem::replace(&mut operation.is_inner_open, next.is_some()) {
+            self.shaped(track, time, &ENDED, None, &[0; 4]);
         }
-        let its = &mut self.threads[thread];
-        let Some(row) = its.operations.find(id) else { return };
-        let operation = its.operations.get(row);
-        operation.is_dropped = true;
-        if operation.result.is_some() {
-            self.ended(thread, id, time);
+        if let Some((shape, values)) = next {
+            self.shaped(track, time, shape, None, values);
         }
     }
 
-    /// Ends the slice of an operation: it is over for the program.
-    fn ended(&mut self, thread: usize, id: u64, time: u64) {
-        self.close_inner(thread, id, time);
-        let its = &mut self.threads[thread];
-        let Some((row, operation)) = its.operations.remove(id) else { return };
-        let track = its.track + 1 + row as u64;
-        let values = [operation.way.into(), operation.result.unwrap_or(0) as u64];
-        let count = if operation.result.is_some() { 2 } else { 1 };
-        self.shaped(track, time, &TAKEN, None, &values[..count]);
-    }
-
-    fn system_call(&mut self, thread: usize, it: Event) {
-        let (number, duration) = (usize::from(it.id as u16), it.id >> 16);
+    fn system_call(&mut self, thread: &mut Thread, it: Event) {
+        let (number, duration) = (it.id as u16, it.id >> 16);
         let begin = it.time.saturating_sub(duration);
-        if number == system_calls::ENTER as usize {
-            for id in std::mem::take(&mut self.threads[thread].queued) {
-                self.open_inner(thread, id, begin, &KERNEL_HAS_IT, &[]);
+        if u32::from(number) == system_calls::ENTER {
+            for id in thread.queued.drain(..) {
+                if let Some(row) = thread.operations.find(id) {
+                    let (track, operation) =
+                        (thread.track + 1 + row as u64, thread.operations.get(row));
+                    self.inner(track, operation, begin, Some((&KERNEL_HAS_IT, &[0; 4])));
+                }
             }
         }
-        let name = match self.calls.get(number).and_then(|number| number.checked_sub(1)) {
-            Some(name) => Name::from_number(name),
-            None => self.name_of_call(number),
-        };
-        // A copy's recording has little else: no look at a shape, and none at names that the file has.
-        let on = self.threads[thread].track;
-        let mut call = EventPacket::new(self.base + begin, event::SLICE_BEGIN, on);
-        call.names(iid(name), iid(CALL.get()));
-        call.argument(iid(DESCRIPTOR.get()), Form::Int, it.a as i32 as i64 as u64);
-        call.argument(iid(RESULT.get()), Form::Int, it.b);
-        self.out.0.extend_from_slice(call.finish());
-        let mut end = EventPacket::new(self.base + it.time, event::SLICE_END, on);
-        self.out.0.extend_from_slice(end.finish());
+        // A copy's recording has little else: no look at a shape.
+        let arguments = [
+            Argument { name: DESCRIPTOR.get(), form: Form::Int, value: it.a as i32 as i64 as u64 },
+            Argument { name: RESULT.get(), form: Form::Int, value: it.b },
+        ];
+        let names = Some([system_calls::name(number), CALL.get()]);
+        self.track_event(thread.track, begin, event::SLICE_BEGIN, names, &arguments);
+        self.track_event(thread.track, it.time, event::SLICE_END, None, &[]);
     }
 
-    /// Returns the name of a system call, which the file has from now on with the others of the event.
-    #[cold]
-    #[inline(never)]
-    fn name_of_call(&mut self, number: usize) -> Name {
-        let name = match system_calls::name(number as u32) {
-            Some(name) => Name::register(name),
-            None => Name::register(&format!("system call {number}")),
-        };
-        if number >= self.calls.len() {
-            self.calls.resize(number + 1, 0);
-        }
-        self.calls[number] = name.number() + 1;
-        self.intern(interned::EVENT_NAMES, name);
-        self.intern(interned::CATEGORIES, CALL.get());
-        self.intern(interned::ANNOTATION_NAMES, DESCRIPTOR.get());
-        self.intern(interned::ANNOTATION_NAMES, RESULT.get());
-        if !self.new.is_empty() {
-            self.bring_names();
-        }
-        name
-    }
-
-    fn registered(&mut self, thread: usize, it: Event) {
+    fn registered(&mut self, thread: &mut Thread, it: Event) {
         let Some(name) = self.name(it.id) else { return };
         let [first, second] = name.values();
         let argument = |name: Option<Name>, otherwise: &StaticName, value| {
@@ -391,63 +382,30 @@ impl Encoder {
             Argument { name, form: Form::Uint, value }
         };
         let arguments = [argument(first, &FIRST, it.a), argument(second, &SECOND, it.b)];
-        let on = self.threads[thread].track;
-        self.track_event(on, it.time, event::INSTANT, Some([name, PROGRAM.get()]), &arguments);
+        let names = Some([name, PROGRAM.get()]);
+        self.track_event(thread.track, it.time, event::INSTANT, names, &arguments);
     }
 
-    fn track_of(&self, thread: usize, id: u64) -> Option<u64> {
-        let its = &self.threads[thread];
-        its.operations.find(id).map(|row| its.track + 1 + row as u64)
-    }
-
-    /// Returns whether there is such an operation.
-    fn set_way(&mut self, thread: usize, id: u64, way: &StaticName) -> bool {
-        let operations = &mut self.threads[thread].operations;
-        let row = operations.find(id);
-        if let Some(row) = row {
-            operations.get(row).way = way.get().number();
-        }
-        row.is_some()
-    }
-
-    fn open_inner(&mut self, thread: usize, id: u64, time: u64, shape: &Shape, values: &[u64]) {
-        self.close_inner(thread, id, time);
-        let its = &mut self.threads[thread];
-        let Some(row) = its.operations.find(id) else { return };
-        its.operations.get(row).is_inner_open = true;
-        let track = its.track + 1 + row as u64;
-        self.shaped(track, time, shape, None, values);
-    }
-
-    fn close_inner(&mut self, thread: usize, id: u64, time: u64) {
-        let its = &mut self.threads[thread];
-        let Some(row) = its.operations.find(id) else { return };
-        if std::mem::take(&mut its.operations.get(row).is_inner_open) {
-            let track = its.track + 1 + row as u64;
-            self.track_event(track, time, event::SLICE_END, None, &[]);
-        }
-    }
-
-    /// Returns the name of this number, if there is one.
+    /// Returns the name of this number, if there is one. The file has it then.
+    #[inline(never)]
     fn name(&mut self, number: u64) -> Option<Name> {
-        if number >= self.registered {
-            self.registered = Name::count();
+        if number >= self.named.into() {
+            self.write_names();
         }
-        (number < self.registered).then(|| Name::from_number(number as u32))
+        (number < self.named.into()).then(|| Name::from_number(number as u32))
     }
 
     /// Adds an event of a shape. `name` is for one whose shape has none.
     #[inline(never)]
-    fn shaped(&mut self, on: u64, time: u64, shape: &Shape, name: Option<Name>, values: &[u64]) {
+    fn shaped(&mut self, on: u64, time: u64, shape: &Shape, name: Option<Name>, values: &Values) {
         let name = name.or_else(|| shape.name.map(StaticName::get));
         let mut arguments =
             [Argument { name: Name::NONE, form: Form::Uint, value: 0 }; ARGUMENTS_MAX];
         let mut count = 0;
-        for ((name, form), &value) in shape.arguments.iter().zip(values) {
-            if *form != Form::Text || self.name(value).is_some() {
-                arguments[count] = Argument { name: name.get(), form: *form, value };
-                count += 1;
-            }
+        for ((name, form, at), argument) in shape.arguments.iter().zip(&mut arguments) {
+            let value = values[usize::from(*at) % values.len()];
+            *argument = Argument { name: name.get(), form: *form, value };
+            count += 1;
         }
         let names = name.map(|name| [name, shape.category.get()]);
         self.track_event(on, time, shape.kind, names, &arguments[..count]);
@@ -464,71 +422,68 @@ impl Encoder {
     ) {
         let mut event = EventPacket::new(self.base + time, kind, on);
         if let Some([name, category]) = names {
-            self.intern(interned::EVENT_NAMES, name);
-            self.intern(interned::CATEGORIES, category);
-            event.names(iid(name), iid(category));
+            event.names(self.iid(name), self.iid(category));
         }
         for Argument { name, form, value } in arguments {
-            self.intern(interned::ANNOTATION_NAMES, *name);
             let mut value = *value;
             if *form == Form::Text {
-                let text = Name::from_number(value as u32);
-                self.intern(interned::TEXTS, text);
+                // A file system may have no name.
+                let Some(text) = self.name(value) else { continue };
                 value = iid(text).into();
             }
-            event.argument(iid(*name), *form, value);
-        }
-        if !self.new.is_empty() {
-            self.bring_names();
+            event.argument(self.iid(*name), *form, value);
         }
         self.out.0.extend_from_slice(event.finish());
     }
 
+    /// Returns the identifier of a name, which the file has then.
     #[inline(always)]
-    fn intern(&mut self, field: u32, name: Name) {
-        // The fields differ in their three lowest bits.
-        let bit = 1 << (field % 8);
-        if self.known.get(name.number() as usize).is_none_or(|known| known & bit == 0) {
-            self.intern_new(field, bit, name);
+    fn iid(&mut self, name: Name) -> u32 {
+        if name.number() >= self.named {
+            self.write_names();
         }
+        iid(name)
     }
 
+    /// Adds a packet with all names that were registered since the last one, for each of their uses: a
+    /// program has few, and events need no look at which of them the file has.
     #[cold]
     #[inline(never)]
-    fn intern_new(&mut self, field: u32, bit: u8, name: Name) {
-        let number = name.number() as usize;
-        if number >= self.known.len() {
-            self.known.resize(number + 1, 0);
-        }
-        self.known[number] |= bit;
-        self.new.push((field, name));
-    }
-
-    /// Adds a packet with the names that the next event has.
-    #[cold]
-    #[inline(never)]
-    fn bring_names(&mut self) {
-        let new = std::mem::take(&mut self.new);
+    fn write_names(&mut self) {
+        let (first, begin) = (self.named, self.out.0.len());
+        let mut count = first;
         self.packet(packet::NEEDS_STATE, |message| {
             message.nested(packet::INTERNED_DATA, |message| {
-                for (field, name) in new {
-                    message.nested(field, |message| {
-                        message.uint(interned::IID, iid(name).into());
-                        message.string(interned::NAME, &name.text());
-                    });
-                }
+                Name::each_from(first, |name, text| {
+                    add_name(message, &interned::FIELDS, name, text);
+                    count = name.number() + 1;
+                });
             });
         });
+        if count == first {
+            self.out.0.truncate(begin);
+        }
+        self.named = count;
     }
 
-    /// Adds a track.
+    /// Adds a track; `parent` is zero for none.
     #[inline(never)]
-    fn track(&mut self, uuid: u64, parent: u64, name: &str) {
+    fn track(&mut self, uuid: u64, parent: u64, owner: Option<Owner<'_>>, name: &str) {
         self.packet(0, |message| {
             message.nested(packet::TRACK_DESCRIPTOR, |message| {
                 message.uint(track::UUID, uuid);
-                message.uint(track::PARENT, parent);
-                message.string(track::NAME, name);
+                if parent != 0 {
+                    message.uint(track::PARENT, parent);
+                }
+                let Some(Owner { fields: [field, name_field], numbers }) = owner else {
+                    return message.string(track::NAME, name);
+                };
+                message.nested(field, |message| {
+                    for (field, number) in numbers {
+                        message.uint(*field, (*number).into());
+                    }
+                    message.string(name_field, name);
+                });
             });
         });
     }
@@ -540,6 +495,37 @@ impl Encoder {
                 message.uint(packet::SEQUENCE_FLAGS, flags);
             }
             fill(message);
+        });
+    }
+}
+
+impl Thread {
+    /// Returns the track of the operation in a row.
+    fn track_of(&self, row: usize) -> u64 {
+        self.track + 1 + row as u64
+    }
+}
+
+/// The values of an event that is written as it is.
+fn values(it: Event) -> Values {
+    [it.id, it.a, it.b, 0]
+}
+
+#[inline(never)]
+fn add_clock(message: &mut Message, id: u64, time: u64) {
+    message.nested(clock::CLOCKS, |message| {
+        message.uint(clock::ID, id);
+        message.uint(clock::TIMESTAMP, time);
+    });
+}
+
+/// Adds a name to each of the fields.
+#[inline(never)]
+fn add_name(message: &mut Message, fields: &[u32], name: Name, text: &str) {
+    for &field in fields {
+        message.nested(field, |message| {
+            message.uint(interned::IID, iid(name).into());
+            message.string(interned::NAME, text);
         });
     }
 }

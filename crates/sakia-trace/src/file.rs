@@ -1,15 +1,18 @@
 //! The file of a recording, and the environment variables for it.
 
-use std::io;
+use std::ffi::{CString, OsString};
+use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Once;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+use crate::TraceOptions;
 use crate::proc::read_small;
-use crate::{Recording, TraceOptions};
+use crate::recorder::begin;
 
 /// The environment variable that names the file of a recording.
 pub const FILE_VARIABLE: &str = "SAKIA_TRACE";
@@ -22,6 +25,7 @@ const AT_SECURE: u64 = 23;
 /// Creates the file, which must not exist.
 pub(crate) fn create(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
     openat(CWD, path, flags | OFlags::APPEND, Mode::RUSR | Mode::WUSR)
 }
 
@@ -43,33 +47,33 @@ pub fn record_as_environment_says() {
         if is_secure() {
             return;
         }
-        match start(Path::new(&path)) {
-            Ok(recording) => std::mem::forget(recording),
-            Err(error) => eprintln!("sakia: no trace: {error}"),
-        }
+        start(path);
     });
 }
 
-fn start(path: &Path) -> io::Result<Recording> {
+fn start(mut path: OsString) {
     let mut options = TraceOptions::default();
     if let Some(text) = std::env::var_os(EVENTS_VARIABLE) {
-        let number = text.to_str().and_then(|text| text.parse().ok());
-        options.buffer_events = number.ok_or_else(|| {
-            let text = text.to_string_lossy();
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{EVENTS_VARIABLE} is {text:?}, which is no number"),
-            )
-        })?;
-    }
-    match Recording::to_file(path, options) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let mut name = path.as_os_str().to_owned();
-            name.push(format!(".{}", std::process::id()));
-            Recording::to_file(PathBuf::from(name), options)
+        match text.to_str().map(str::parse) {
+            Some(Ok(number)) => options.buffer_events = number,
+            _ => return report(format_args!("{EVENTS_VARIABLE} is {text:?}, which is no number")),
         }
-        result => result,
     }
+    let mut result = begin(Path::new(&path), options);
+    if result == Err(Errno::EXIST) {
+        path.push(format!(".{}", std::process::id()));
+        result = begin(Path::new(&path), options);
+    }
+    if let Err(errno) = result {
+        report(format_args!("cannot record to {}: {errno}", path.display()));
+    }
+}
+
+#[inline(never)]
+fn report(problem: fmt::Arguments<'_>) {
+    let text = format!("sakia: no trace: {problem}\n");
+    // There is no other place to tell that this failed.
+    let _ = rustix::io::write(std::io::stderr(), text.as_bytes());
 }
 
 /// Returns true if the program has more rights than its caller, or if that is unknown.
@@ -78,12 +82,10 @@ fn is_secure() -> bool {
     let Ok(vector) = read_small(CWD, c"/proc/self/auxv", &mut room) else {
         return true;
     };
-    let mut words = vector
-        .chunks_exact(8)
-        .map(|bytes| bytes.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte)));
-    while let (Some(kind), Some(value)) = (words.next(), words.next()) {
-        if kind == AT_SECURE {
-            return value != 0;
+    for entry in vector.chunks_exact(16) {
+        let (kind, value) = entry.split_at(8);
+        if kind == AT_SECURE.to_ne_bytes() {
+            return value != [0; 8];
         }
     }
     true

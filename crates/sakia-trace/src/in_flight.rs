@@ -87,6 +87,7 @@ impl InFlight {
     }
 
     /// Returns the place of an id, or the one where it would stand. There is a place that is zero.
+    #[inline(never)]
     fn place(&self, id: u64) -> Result<usize, usize> {
         if self.places.is_empty() {
             return Err(0);
@@ -110,8 +111,10 @@ impl InFlight {
     fn grow(&mut self) {
         let count = (2 * self.places.len()).max(16);
         let before = std::mem::replace(&mut self.places, vec![0; count]);
-        for place in before.into_iter().filter(|place| *place != 0) {
-            if let Err(free) = self.place(self.rows[place as usize - 1].id) {
+        for place in before {
+            if place != 0
+                && let Err(free) = self.place(self.rows[place as usize - 1].id)
+            {
                 self.places[free] = place;
             }
         }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most names in the registry; further ones share the name "too many names".
 const NAMES_MAX: usize = 1 << 16;
+const TOO_MANY: &str = "too many names";
 
 /// A registered name.
 ///
@@ -22,16 +23,27 @@ pub struct Name(u32);
 #[derive(Debug)]
 struct Registry {
     names: Vec<Entry>,
-    /// The numbers of the names in the order of their texts.
-    by_text: Vec<u32>,
+    /// A hash of each text. They are compared one by one: a program has some hundred names, and a map or an
+    /// order takes several times the code, which each program on Sakia has.
+    hashes: Vec<u32>,
 }
 
 impl Registry {
-    /// Returns the number of a text, or its place in `by_text`.
-    fn find(&self, text: &str) -> Result<u32, usize> {
-        let order = |number: &u32| self.names[*number as usize].text.as_str().cmp(text);
-        self.by_text.binary_search_by(order).map(|place| self.by_text[place])
+    /// Returns the number of a text with this hash.
+    #[inline(never)]
+    fn find(&self, text: &str, hash: u32) -> Option<u32> {
+        let mut hashes = (0..).zip(&self.hashes);
+        hashes.find_map(|(number, &its)| {
+            let is_it = its == hash && self.names[number as usize].text == text;
+            is_it.then_some(number)
+        })
     }
+}
+
+/// Returns the FNV-1a hash.
+fn hash(text: &str) -> u32 {
+    let add = |hash: u32, &byte: &u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.as_bytes().iter().fold(0x811c_9dc5, add)
 }
 
 #[derive(Debug)]
@@ -40,8 +52,9 @@ struct Entry {
     values: [Option<Name>; 2],
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { names: Vec::new(), by_text: Vec::new() });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { names: Vec::new(), hashes: Vec::new() });
 
+#[inline(never)]
 fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,24 +70,25 @@ impl Name {
         Self::insert(text, [None; 2])
     }
 
-    pub(crate) fn insert(text: &str, values: [Option<Self>; 2]) -> Self {
+    #[inline(never)]
+    pub(crate) fn insert(mut text: &str, values: [Option<Self>; 2]) -> Self {
         let mut registry = registry();
-        if let Ok(number) = registry.find(text) {
-            let known = &mut registry.names[number as usize].values;
-            if values != [None; 2] {
-                *known = values;
+        loop {
+            let hash = hash(text);
+            if let Some(number) = registry.find(text, hash) {
+                if values != [None; 2] {
+                    registry.names[number as usize].values = values;
+                }
+                return Self(number);
             }
-            return Self(number);
-        }
-        let text = if registry.names.len() + 1 < NAMES_MAX { text } else { "too many names" };
-        match registry.find(text) {
-            Ok(number) => Self(number),
-            Err(place) => {
-                let number = registry.names.len() as u32;
-                registry.names.push(Entry { text: text.into(), values });
-                registry.by_text.insert(place, number);
-                Self(number)
+            // There is room for that name.
+            if registry.names.len() + 1 >= NAMES_MAX && text != TOO_MANY {
+                text = TOO_MANY;
+                continue;
             }
+            registry.names.push(Entry { text: text.into(), values });
+            registry.hashes.push(hash);
+            return Self(registry.names.len() as u32 - 1);
         }
     }
 
@@ -86,22 +100,23 @@ impl Name {
     /// No name: one that a caller replaces.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// Returns the name of a number below [`count`](Name::count).
+    /// Returns the name of a number that [`each_from`](Name::each_from) has brought.
     pub(crate) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Returns the number of names, which have the numbers below it.
-    pub(crate) fn count() -> u64 {
-        registry().names.len() as u64
-    }
-
-    /// Returns its text.
-    pub(crate) fn text(self) -> String {
-        registry().names.get(self.0 as usize).map_or_else(String::new, |entry| entry.text.clone())
+    /// Calls `each` with the names from this number on, in order, and their texts. It must not use names
+    /// itself.
+    pub(crate) fn each_from(first: u32, mut each: impl FnMut(Self, &str)) {
+        let registry = registry();
+        let new = registry.names.get(first as usize..).unwrap_or_default();
+        for (number, entry) in (first..).zip(new) {
+            each(Self(number), &entry.text);
+        }
     }
 
     /// Returns the names of the two values, for an [`EventKind`](crate::EventKind).
+    #[inline(never)]
     pub(crate) fn values(self) -> [Option<Self>; 2] {
         registry().names.get(self.0 as usize).map_or([None; 2], |entry| entry.values)
     }
@@ -134,6 +149,7 @@ impl StaticName {
     ///
     /// # Examples
     /// See [`StaticName`](StaticName#examples).
+    #[inline(never)]
     pub fn get(&self) -> Name {
         if let Some(number) = self.number.load(Ordering::Relaxed).checked_sub(1) {
             return Name(number);
@@ -153,8 +169,17 @@ mod tests {
         let name = Name::register("once");
         assert_eq!(name, Name::register("once"));
         assert_ne!(name, Name::register("twice"));
-        assert_eq!(name.text(), "once");
         assert_eq!(Name::from_number(name.number()), name);
-        assert!(u64::from(name.number()) < Name::count());
+        let mut found = Vec::new();
+        Name::each_from(name.number(), |its, text| found.push((its, text.to_owned())));
+        assert_eq!(found[0], (name, "once".to_owned()));
+    }
+
+    #[test]
+    fn names_of_the_same_hash_are_two() {
+        assert_eq!(hash("costarring"), hash("liquid"));
+        let names = ["costarring", "liquid"].map(Name::register);
+        assert_ne!(names[0], names[1]);
+        assert_eq!(names, ["costarring", "liquid"].map(Name::register));
     }
 }

@@ -1,7 +1,7 @@
 //! Small files of `/proc`.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -11,8 +11,9 @@ pub(crate) const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
 
 /// Reads a small file of `/proc`, relative to `folder`, as far as there is room. By calls of the kernel
 /// alone: what the standard library has for that is ten times as much code, which each program would have.
+#[inline(never)]
 pub(crate) fn read_small<'b>(
-    folder: impl AsFd,
+    folder: BorrowedFd<'_>,
     path: &CStr,
     room: &'b mut [u8],
 ) -> Result<&'b [u8], Errno> {

@@ -4,6 +4,7 @@
 //! thread named `sakia-trace` takes the events out, encodes them and writes them. A thread that ends does the
 //! same, and so does [`flush`]: a program that returns from `main` has all its events in the file.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
@@ -14,13 +15,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
-use crate::{Event, EventType, file, sample, system_calls};
+use crate::proc::read_small;
+use crate::{Event, EventType, encode, file, sample, start_thread, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -38,7 +41,7 @@ static PURPOSES: AtomicU8 = AtomicU8::new(0);
 /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
 static BASE: AtomicU64 = AtomicU64::new(0);
 static STATE: Mutex<State> =
-    Mutex::new(State { number: 0, events: 0, threads: Vec::new(), writer: None, measuring: 0 });
+    Mutex::new(State { events: 0, new: Vec::new(), writer: None, measuring: 0 });
 static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 
 thread_local! {
@@ -47,14 +50,14 @@ thread_local! {
     static TASK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Threads that have recorded something.
+/// The recording, as threads see it that have something to record.
 #[derive(Debug)]
 struct State {
-    /// The number of the recording; changes with each.
-    number: u64,
     /// The number of events of a buffer.
     events: usize,
-    threads: Vec<Recorded>,
+    /// Threads that the file does not have yet.
+    new: Vec<Arc<Buffer>>,
+    /// The thread that writes, once it runs.
     writer: Option<Thread>,
     /// The number of drivers that measure their operations.
     measuring: usize,
@@ -67,20 +70,12 @@ impl State {
     }
 }
 
-#[derive(Debug)]
-struct Recorded {
-    buffer: Arc<Buffer>,
-    info: ThreadInfo,
-    /// Its index in the encoder, once it has one.
-    index: Option<usize>,
-}
-
 /// The file of a recording.
 #[derive(Debug)]
 struct Output {
     fd: OwnedFd,
-    path: PathBuf,
     encoder: Encoder,
+    threads: Vec<(Arc<Buffer>, encode::Thread)>,
     pid: u32,
     events: u64,
     lost: u64,
@@ -197,18 +192,21 @@ pub struct Measuring(());
 /// Makes the event points of operations [watched](is_watched).
 #[must_use]
 pub fn measure() -> Measuring {
-    let mut state = state();
-    state.measuring += 1;
-    state.change(MEASURING, true);
+    count_measuring(1);
     Measuring(())
 }
 
 impl Drop for Measuring {
     fn drop(&mut self) {
-        let mut state = state();
-        state.measuring -= 1;
-        state.change(MEASURING, state.measuring > 0);
+        count_measuring(-1);
     }
+}
+
+#[inline(never)]
+fn count_measuring(change: isize) {
+    let mut state = state();
+    state.measuring = state.measuring.wrapping_add_signed(change);
+    state.change(MEASURING, state.measuring > 0);
 }
 
 /// Records an event of the calling thread, at this time. Call it only if [`is_on`], to keep the path without
@@ -282,39 +280,37 @@ fn record_at(time: u64, kind: EventType, id: u64, a: u64, mut b: u64) {
     let _ = LOCAL.try_with(|local| {
         // A signal handler may interrupt the thread within this function.
         let Ok(mut local) = local.0.try_borrow_mut() else { return };
-        let is_half_full = match &*local {
-            Some((number, buffer)) if *number == CURRENT.load(Ordering::Relaxed) => {
-                buffer.push(event)
-            }
-            _ => {
-                let Some((number, buffer)) = register() else { return };
-                let is_half_full = buffer.push(event);
-                *local = Some((number, buffer));
-                is_half_full
-            }
-        };
+        let current = CURRENT.load(Ordering::Relaxed);
+        if local.as_ref().is_none_or(|(number, _)| *number != current) {
+            let Some(registered) = register() else { return };
+            *local = Some(registered);
+        }
+        let is_half_full = local.as_ref().is_some_and(|(_, buffer)| buffer.push(event));
         if is_half_full && let Some(writer) = &state().writer {
             writer.unpark();
         }
     });
 }
 
-/// The number of the current recording.
+/// The number of the current recording, or of the last one. Changed under the lock of [`OUTPUT`], before a
+/// recording is on.
 static CURRENT: AtomicU64 = AtomicU64::new(0);
 
 /// Gives the calling thread a buffer in the current recording.
+#[cold]
+#[inline(never)]
 fn register() -> Option<(u64, Arc<Buffer>)> {
     let mut state = state();
     if !is_on() {
         return None;
     }
-    let buffer = Arc::new(Buffer::new(state.events));
     let thread = thread::current();
     let tid = gettid().as_raw_nonzero().get() as u32;
     let name = thread.name().map_or_else(|| format!("thread {tid}"), String::from);
     let info = ThreadInfo { pid: std::process::id(), tid, name };
-    state.threads.push(Recorded { buffer: Arc::clone(&buffer), info, index: None });
-    Some((state.number, buffer))
+    let buffer = Arc::new(Buffer::new(info, state.events));
+    state.new.push(Arc::clone(&buffer));
+    Some((CURRENT.load(Ordering::Relaxed), buffer))
 }
 
 /// Returns the time in nanoseconds since the recording began.
@@ -323,6 +319,7 @@ pub fn now() -> u64 {
     nanoseconds(ClockId::Monotonic).saturating_sub(BASE.load(Ordering::Relaxed))
 }
 
+#[inline(never)]
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -350,10 +347,19 @@ pub fn flush() {
     if cfg!(sakia_no_trace) {
         return;
     }
+    empty_buffers(CURRENT.load(Ordering::Relaxed));
+}
+
+/// Writes the buffers to the file, if this recording is on. Returns whether it is.
+#[inline(never)]
+fn empty_buffers(number: u64) -> bool {
     let mut output = output();
-    if let Some(output) = &mut *output {
-        output.drain();
-        output.sample();
+    match &mut *output {
+        Some(output) if CURRENT.load(Ordering::Relaxed) == number => {
+            output.empty_buffers();
+            true
+        }
+        _ => false,
     }
 }
 
@@ -369,39 +375,8 @@ impl Recording {
     /// # Examples
     /// See [`sakia_trace`](crate#examples).
     pub fn to_file(path: impl AsRef<Path>, options: TraceOptions) -> io::Result<Self> {
-        Self::begin(path.as_ref(), options)
-    }
-
-    fn begin(path: &Path, options: TraceOptions) -> io::Result<Self> {
-        let mut output = output();
-        let error = |errno| error("record to", path, errno);
-        if output.is_some() {
-            return Err(error(Errno::ALREADY));
-        }
-        let fd = file::create(path).map_err(error)?;
-        let mut encoder = Encoder::default();
-        let base = nanoseconds(ClockId::Monotonic);
-        let clocks = [nanoseconds(ClockId::Realtime), base, nanoseconds(ClockId::Boottime)];
-        let pid = std::process::id();
-        encoder.begin(pid, &process_name(), clocks);
-        let mut begun =
-            Output { fd, path: path.into(), encoder, pid, events: 0, lost: 0, error: None };
-        begun.sample_at(0);
-        if let Some(errno) = begun.error {
-            return Err(error(errno));
-        }
-        let mut state = state();
-        let number = state.number + 1;
-        let writer =
-            thread::Builder::new().name("sakia-trace".into()).spawn(move || run(number))?;
-        state.number = number;
-        state.events = options.buffer_events.clamp(2, 1 << 24).next_power_of_two();
-        state.threads.clear();
-        state.writer = Some(writer.thread().clone());
-        BASE.store(base, Ordering::Relaxed);
-        CURRENT.store(number, Ordering::Relaxed);
-        *output = Some(begun);
-        state.change(RECORDING, true);
+        let path = path.as_ref();
+        begin(path, options).map_err(|errno| error("record to", path, errno))?;
         Ok(Self { path: path.into(), is_stopped: false })
     }
 
@@ -422,11 +397,10 @@ impl Recording {
         let Some(output) = stop() else {
             return Err(Errno::SRCH.into());
         };
+        let path = mem::take(&mut self.path);
         match output.error {
-            Some(errno) => Err(error("write", &output.path, errno)),
-            None => {
-                Ok(RecordingSummary { path: output.path, events: output.events, lost: output.lost })
-            }
+            Some(errno) => Err(error("write", &path, errno)),
+            None => Ok(RecordingSummary { path, events: output.events, lost: output.lost }),
         }
     }
 }
@@ -439,74 +413,116 @@ impl Drop for Recording {
     }
 }
 
+/// Begins a recording into a new file.
+pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<(), Errno> {
+    let mut output = output();
+    if output.is_some() {
+        return Err(Errno::ALREADY);
+    }
+    let (fd, pid) = (file::create(path)?, std::process::id());
+    let base = nanoseconds(ClockId::Monotonic);
+    let (encoder, threads) = (Encoder::new(base), Vec::new());
+    let begun =
+        output.insert(Output { fd, encoder, threads, pid, events: 0, lost: 0, error: None });
+    begun.write_head();
+    let result = match begun.error {
+        Some(errno) => Err(errno),
+        None => switch_on(base, options),
+    };
+    if result.is_err() {
+        *output = None;
+    }
+    result
+}
+
+/// Starts the writing thread, and the recording of events.
+#[inline(never)]
+fn switch_on(base: u64, options: TraceOptions) -> Result<(), Errno> {
+    let number = CURRENT.load(Ordering::Relaxed) + 1;
+    CURRENT.store(number, Ordering::Relaxed);
+    let writer = thread::Builder::new().name("sakia-trace".into());
+    start_thread(writer, Box::new(move || run(number)))
+        .map(drop)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+    BASE.store(base, Ordering::Relaxed);
+    let mut state = state();
+    state.events = options.buffer_events.clamp(2, 1 << 24).next_power_of_two();
+    state.change(RECORDING, true);
+    Ok(())
+}
+
 fn stop() -> Option<Output> {
     state().change(RECORDING, false);
     let mut output = output();
     let mut ended = output.take()?;
-    ended.drain();
-    ended.sample();
+    ended.empty_buffers();
     let mut state = state();
-    state.threads.clear();
+    state.new.clear();
     if let Some(writer) = state.writer.take() {
         writer.unpark();
     }
     Some(ended)
 }
 
-/// Writes the buffers to the file until the recording ends: the main function of the writing thread.
+/// The main function of the writing thread.
 fn run(number: u64) {
+    let mut state = state();
+    // The next recording may have begun before this thread ran.
+    if CURRENT.load(Ordering::Relaxed) == number {
+        state.writer = Some(thread::current());
+    }
+    drop(state);
     loop {
         thread::park_timeout(PERIOD);
-        let mut output = output();
-        if CURRENT.load(Ordering::Relaxed) != number {
+        if !empty_buffers(number) {
             return;
-        }
-        match &mut *output {
-            Some(output) => {
-                output.drain();
-                output.sample();
-            }
-            None => return,
         }
     }
 }
 
 impl Output {
-    /// Encodes and writes the events in the buffers.
-    fn drain(&mut self) {
-        // After `fork(2)` the file belongs to the parent.
-        if self.pid != std::process::id() {
-            return;
-        }
-        sample::as_own_work(|| self.drain_threads());
+    /// Writes the begin of the file, and a sample of the process.
+    #[inline(never)]
+    fn write_head(&mut self) {
+        let mut room = [0; 4096];
+        let other_clocks = [ClockId::Realtime, ClockId::Boottime].map(nanoseconds);
+        self.encoder.begin(self.pid, &process_name(&mut room), other_clocks);
+        self.sample_at(0);
     }
 
-    fn drain_threads(&mut self) {
-        let mut threads = mem::take(&mut state().threads);
-        threads.retain_mut(|thread| {
-            let is_over = thread.buffer.is_over();
-            let index = *thread.index.get_or_insert_with(|| self.encoder.thread(&thread.info));
-            let buffer = &thread.buffer;
+    /// Writes the events in the buffers, and a sample of the process.
+    #[inline(never)]
+    fn empty_buffers(&mut self) {
+        // After `fork(2)` the file belongs to the parent.
+        if self.pid == std::process::id() {
+            sample::as_own_work(|| self.drain());
+            self.sample_at(now());
+        }
+    }
+
+    fn drain(&mut self) {
+        while let Some(buffer) = take_new() {
+            let thread = self.encoder.thread(&buffer.owner);
+            self.threads.push((buffer, thread));
+        }
+        let mut index = 0;
+        while let Some((buffer, thread)) = self.threads.get_mut(index) {
+            let is_over = buffer.is_over();
             buffer.drain(|event| {
                 self.events += 1;
-                self.encoder.event(index, event);
+                self.encoder.event(thread, event);
                 if self.encoder.bytes().len() >= CHUNK {
                     write_out(&mut self.encoder, &self.fd, &mut self.error);
                 }
             });
-            self.lost += self.encoder.lost(index, now(), buffer.lost());
-            !is_over
-        });
-        state().threads.append(&mut threads);
-        self.write();
-    }
-
-    /// Adds a sample of the process.
-    fn sample(&mut self) {
-        // After fork(2) the file is the parent's.
-        if self.pid == std::process::id() {
-            self.sample_at(now());
+            self.lost += self.encoder.lost(thread, now(), buffer.lost());
+            if is_over {
+                self.threads.swap_remove(index);
+            } else {
+                index += 1;
+            }
         }
+        self.write();
     }
 
     fn sample_at(&mut self, time: u64) {
@@ -521,7 +537,14 @@ impl Output {
     }
 }
 
+/// Returns a thread that the file does not have yet.
+#[inline(never)]
+fn take_new() -> Option<Arc<Buffer>> {
+    state().new.pop()
+}
+
 /// Writes what was encoded unless a write failed before.
+#[inline(never)]
 fn write_out(encoder: &mut Encoder, fd: &OwnedFd, error: &mut Option<Errno>) {
     let mut bytes = encoder.bytes();
     while error.is_none() && !bytes.is_empty() {
@@ -541,16 +564,20 @@ fn error(what: &str, path: &Path, errno: Errno) -> io::Error {
     io::Error::new(cause.kind(), format!("cannot {what} {}: {cause}", path.display()))
 }
 
-fn process_name() -> String {
-    let program = std::env::args_os().next().map(PathBuf::from);
-    let name = program.as_deref().and_then(Path::file_name);
-    name.map_or_else(|| "unknown".into(), |name| name.to_string_lossy().into_owned())
+/// Returns the name of the program's file, as the program was called.
+fn process_name(room: &mut [u8]) -> Cow<'_, str> {
+    let arguments = read_small(CWD, c"/proc/self/cmdline", room).unwrap_or_default();
+    let path = arguments.split(|&byte| byte == 0).next().unwrap_or_default();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    String::from_utf8_lossy(name)
 }
 
+#[inline(never)]
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[inline(never)]
 fn output() -> MutexGuard<'static, Option<Output>> {
     OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
 }

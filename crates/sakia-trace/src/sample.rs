@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
@@ -24,18 +25,19 @@ pub(crate) const USER: &str = "user ticks";
 /// Processor time of the kernel for the program.
 pub(crate) const SYSTEM: &str = "system ticks";
 
-/// The numbers, each with its name.
-pub(crate) type Values = [(&'static str, u64); 4];
+/// The numbers: page faults, user and system ticks, kernel workers.
+pub(crate) type Values = [u64; 4];
 
 /// Reads the numbers. None if `/proc` does not tell.
+#[inline(never)]
 pub(crate) fn take() -> Option<Values> {
     let [faults, user, system] = stat(c"/proc/self/stat")?;
     let own = OWN_FAULTS.load(Ordering::Relaxed);
-    let workers = workers().unwrap_or(0);
-    Some([(FAULTS, faults.saturating_sub(own)), (USER, user), (SYSTEM, system), (WORKERS, workers)])
+    Some([faults.saturating_sub(own), user, system, workers().unwrap_or(0)])
 }
 
 /// Counts the threads of this process that are the ring's kernel's.
+#[inline(never)]
 fn workers() -> Result<u64, Errno> {
     let folder = openat(CWD, c"/proc/self/task", READ | OFlags::DIRECTORY, Mode::empty())?;
     let mut room = [const { MaybeUninit::uninit() }; 2048];
@@ -48,7 +50,7 @@ fn workers() -> Result<u64, Errno> {
         }
         let thread = openat(&folder, thread.file_name(), READ | OFlags::PATH, Mode::empty());
         let mut name = [0; 16];
-        let name = thread.and_then(|thread| read_small(&thread, c"comm", &mut name));
+        let name = thread.and_then(|thread| read_small(thread.as_fd(), c"comm", &mut name));
         count += u64::from(name.is_ok_and(|name| name.starts_with(b"iou-wrk")));
     }
     Ok(count)
@@ -63,12 +65,14 @@ pub(crate) fn as_own_work<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+#[inline(never)]
 fn faults_of_this_thread() -> u64 {
     // Miri has no `/proc`.
     let numbers = if cfg!(miri) { None } else { stat(c"/proc/thread-self/stat") };
     numbers.map_or(0, |[faults, ..]| faults)
 }
 
+#[inline(never)]
 fn stat(path: &CStr) -> Option<[u64; 3]> {
     let mut text = [0; 1024];
     parse(read_small(CWD, path, &mut text).ok()?)
@@ -77,17 +81,19 @@ fn stat(path: &CStr) -> Option<[u64; 3]> {
 /// The page faults, user and system ticks of a text as `/proc/self/stat`, see `proc_pid_stat(5)`; the name
 /// in parentheses may contain anything.
 fn parse(stat: &[u8]) -> Option<[u64; 3]> {
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    // The first of them is the third field.
-    let mut fields = stat.get(end + 2..)?.split(|&byte| byte == b' ');
-    let mut number = |skipped: usize| {
-        let digits = fields.nth(skipped)?;
-        digits.iter().try_fold(0_u64, |number, digit| {
-            let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-            number.checked_mul(10)?.checked_add(digit)
-        })
-    };
-    Some([number(7)?, number(3)?, number(0)?])
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    // Each field follows a space, the third one of the file first.
+    let (mut numbers, mut field) = ([0_u64; 14], 0);
+    for &byte in &stat[name_end..] {
+        match byte {
+            b' ' => field += 1,
+            b'0'..=b'9' if field < numbers.len() => {
+                numbers[field] = numbers[field].wrapping_mul(10) + u64::from(byte - b'0');
+            }
+            _ => {}
+        }
+    }
+    (field >= numbers.len()).then_some([numbers[8], numbers[12], numbers[13]])
 }
 
 #[cfg(test)]
@@ -100,9 +106,10 @@ mod tests {
     fn a_name_with_parentheses_and_spaces_is_skipped() {
         let stat = "17 (a) b) S 1 2 3 4 5 6 700 8 9 10 11 12 13";
         assert_eq!(parse(stat.as_bytes()), Some([700, 11, 12]));
-        for broken in ["", "17 (a", "17 (a)", "17 (a) S 1 2", "17 (a) S 1 2 3 4 5 6 x 8 9 10 11 12"]
+        for cut_short in
+            ["", "17 (a", "17 (a)", "17 (a) S 1 2", "17 (a) S 1 2 3 4 5 6 7 8 9 10 11 12"]
         {
-            assert_eq!(parse(broken.as_bytes()), None, "{broken}");
+            assert_eq!(parse(cut_short.as_bytes()), None, "{cut_short}");
         }
     }
 
@@ -119,7 +126,7 @@ mod tests {
     #[test]
     fn this_process_has_page_faults() {
         let taken = take().expect("/proc");
-        assert!(taken.iter().any(|(name, count)| *name == FAULTS && *count > 0), "{taken:?}");
+        assert!(taken[0] > 0, "{taken:?}");
         // No thread of this process is called so, but this one for a moment.
         let is_worker = |name: &CStr| {
             rustix::thread::set_name(name).expect("a name");

@@ -80,6 +80,8 @@ pub(crate) mod interned {
     pub(crate) const ANNOTATION_NAMES: u32 = 3;
     /// `debug_annotation_string_values`.
     pub(crate) const TEXTS: u32 = 29;
+    /// All of them: names by their use, each with the same two fields.
+    pub(crate) const FIELDS: [u32; 4] = [CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES, TEXTS];
     pub(crate) const IID: u32 = 1;
     pub(crate) const NAME: u32 = 2;
 }

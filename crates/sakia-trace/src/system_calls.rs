@@ -2,13 +2,41 @@
 
 use linux_raw_sys::general as abi;
 
+use crate::{Name, StaticName};
+
 /// `io_uring_enter(2)`, which submits the operations that were queued before.
 pub(crate) const ENTER: u32 = abi::__NR_io_uring_enter;
 
-/// Returns the name of a call by its number: those that Sakia makes.
-pub(crate) fn name(number: u32) -> Option<&'static str> {
-    CALLS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
+/// Returns the name of a call by its number: those that Sakia makes. All others share a name.
+pub(crate) fn name(number: u16) -> Name {
+    let index = BY_NUMBER.get(usize::from(number)).copied().unwrap_or(u8::MAX);
+    let name = NAMES.get(usize::from(index)).unwrap_or(&OTHER);
+    name.get()
 }
+
+static OTHER: StaticName = StaticName::new("another system call");
+
+/// The names of [`CALLS`].
+static NAMES: [StaticName; CALLS.len()] = {
+    let mut names = [const { StaticName::new("") }; CALLS.len()];
+    let mut index = 0;
+    while index < CALLS.len() {
+        names[index] = StaticName::new(CALLS[index].1);
+        index += 1;
+    }
+    names
+};
+
+/// The indexes in [`CALLS`] by the number. A thread looks a number up for each call that was recorded.
+static BY_NUMBER: [u8; 512] = {
+    let mut table = [u8::MAX; 512];
+    let mut index = 0;
+    while index < CALLS.len() {
+        table[CALLS[index].0 as usize] = index as u8;
+        index += 1;
+    }
+    table
+};
 
 /// Returns the number of a call by its name; an invalid number if the name is unknown.
 pub(crate) fn number(name: &str) -> u32 {
@@ -82,6 +110,7 @@ const CALLS: &[(u32, &str)] = calls! {
     __NR_fallocate "fallocate",
     __NR_fchmod "fchmod",
     __NR_fchmodat "fchmodat",
+    __NR_fchmodat2 "fchmodat2",
     __NR_fchown "fchown",
     __NR_fchownat "fchownat",
     __NR_fcntl "fcntl",
@@ -94,6 +123,8 @@ const CALLS: &[(u32, &str)] = calls! {
     __NR_fsync "fsync",
     __NR_ftruncate "ftruncate",
     __NR_getdents64 "getdents64",
+    __NR_getpeername "getpeername",
+    __NR_getrusage "getrusage",
     __NR_getsockname "getsockname",
     __NR_getsockopt "getsockopt",
     __NR_io_uring_enter "io_uring_enter",
@@ -120,6 +151,8 @@ const CALLS: &[(u32, &str)] = calls! {
     __NR_recvmmsg "recvmmsg",
     __NR_recvmsg "recvmsg",
     __NR_renameat2 "renameat2",
+    __NR_rt_sigaction "rt_sigaction",
+    __NR_rt_sigpending "rt_sigpending",
     __NR_rt_sigprocmask "rt_sigprocmask",
     __NR_rt_sigtimedwait "rt_sigtimedwait",
     __NR_sendfile "sendfile",
@@ -149,10 +182,14 @@ mod tests {
     fn names_lead_to_numbers_and_back() {
         assert!(2 * CALLS.len() < SLOTS);
         for (known, its_name) in CALLS {
-            assert_eq!((number(its_name), name(*known)), (*known, Some(*its_name)));
+            let found = (number(its_name), name(*known as u16));
+            assert_eq!(found, (*known, Name::register(its_name)));
         }
         for unknown in ["", "fork", "opena", "openat3"] {
             assert_eq!(number(unknown), u32::MAX, "{unknown}");
+        }
+        for unknown in [abi::__NR_getpid as u16, u16::MAX] {
+            assert_eq!(name(unknown), OTHER.get());
         }
     }
 }

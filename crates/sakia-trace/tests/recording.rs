@@ -81,6 +81,8 @@ fn what_threads_record_is_read_back() {
     let trace = read(&path);
     assert!(!trace.is_truncated);
     assert_eq!(trace.pid, u64::from(std::process::id()));
+    let program = std::env::current_exe().expect("a path");
+    assert_eq!(Some(trace.process.as_str()), program.file_name().and_then(|name| name.to_str()));
     let thread = trace.tracks.iter().find(|track| track.name == "reader").expect("a thread");
     assert!(thread.tid.is_some());
     let names: Vec<_> =
