@@ -97,12 +97,10 @@ pub(crate) enum Suite {
     Cli,
     /// `tests/semantics` of `sakia-socket`.
     SocketSemantics,
-    /// `tests/streams` there.
-    SocketStreams,
     /// The unit tests of `sakia-socket-core`.
     SocketCore,
-    /// `tests/readiness` of `sakia-socket`.
-    SocketReadiness,
+    /// `tests/differential` of `sakia-socket`.
+    SocketDifferential,
     /// `tests/waking` there.
     SocketWaking,
 }
@@ -135,9 +133,8 @@ impl Suite {
             Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),
             Self::SocketSemantics => ("sakia-socket", "semantics", None),
-            Self::SocketStreams => ("sakia-socket", "streams", None),
             Self::SocketCore => ("sakia-socket-core", "sakia_socket_core", None),
-            Self::SocketReadiness => ("sakia-socket", "readiness", None),
+            Self::SocketDifferential => ("sakia-socket", "differential", None),
             Self::SocketWaking => ("sakia-socket", "waking", None),
         }
     }

@@ -3,14 +3,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use rustix::process::Signal;
-
-use crate::signals::{end, hearing, send, start};
-use crate::support::{Ended, TempDir, run, sakia};
+use crate::support::{Ended, TempDir, at_once, run, sakia};
 
 /// Runs the program in the directory.
 fn in_directory(directory: &TempDir, arguments: &str) -> Ended {
@@ -356,37 +352,6 @@ fn a_worker_per_processor_for_directories_and_one_for_files() {
     assert_eq!(workers("cp -r --json dir to"), Some(all as u64));
 }
 
-/// After a signal, and files that look complete are.
-#[test]
-fn an_interrupted_copy_leaves_nothing_half_written() {
-    let directory = TempDir::new();
-    let contents = |number: usize| vec![number as u8; 40_000];
-    for number in 0..600 {
-        let inner = directory.path().join(format!("dir/{}", number % 30));
-        fs::create_dir_all(&inner).unwrap();
-        fs::write(inner.join(number.to_string()), contents(number)).unwrap();
-    }
-    let mut interrupted = 0;
-    for round in 0..8u64 {
-        let mut command = hearing(["cp", "-r", "dir", "to"]);
-        let mut child = start(command.current_dir(directory.path()));
-        std::thread::sleep(std::time::Duration::from_micros(round * 1500));
-        send(&child, Signal::INT);
-        let status = end(&mut child);
-        assert!(status.signal() == Some(libc::SIGINT) || status.success(), "{status:?}");
-        interrupted += u32::from(!status.success());
-        let to = directory.path().join("to");
-        for number in 0..600 {
-            let path: PathBuf = to.join((number % 30).to_string()).join(number.to_string());
-            if path.exists() {
-                assert!(fs::read(path).unwrap() == contents(number), "{number} is half-written");
-            }
-        }
-        fs::remove_dir_all(to).ok();
-    }
-    assert!(interrupted > 0, "they had ended before");
-}
-
 #[test]
 fn rm_removes_what_it_is_told_to() {
     let directory = TempDir::new();
@@ -489,10 +454,12 @@ fn little_memory_does_not_end_it() {
     // The least that the program can be loaded with: the stack of the working thread, and a little.
     let least = (8..256).map(|mib| mib << 10).find(|&kib| limited(kib, "--version").success());
     let least = least.unwrap() + (3 << 10);
-    for kib in (least..least + (64 << 10)).step_by(1 << 10) {
-        let status = limited(kib, "cp -r dir to");
+    let expected = names(&directory, "dir");
+    at_once((least..least + (64 << 10)).step_by(1 << 10), |kib| {
+        let to = format!("to-{kib}");
+        let status = limited(kib, &format!("cp -r dir {to}"));
         assert!(status.success(), "{kib} KiB: {status}");
-        assert_eq!(names(&directory, "to"), names(&directory, "dir"));
-        fs::remove_dir_all(directory.path().join("to")).unwrap();
-    }
+        assert_eq!(names(&directory, &to), expected);
+        fs::remove_dir_all(directory.path().join(to)).unwrap();
+    });
 }

@@ -10,7 +10,7 @@ use sakia_testkit::fuse::{Fuse, Opcode};
 use sakia_testkit::{available, skip};
 use serde_json::Value;
 
-use crate::support::{TempDir, needs_ring, program_for_all, run, sakia};
+use crate::support::{TempDir, at_once, needs_ring, program_for_all, run, sakia};
 
 #[test]
 fn says_what_was_granted() {
@@ -187,8 +187,9 @@ fn agrees_with_programs_whatever_memory_may_be_locked() {
         command.args(args).stdin(Stdio::null()).env_remove("SAKIA_DRIVER");
         run(as_a_fresh_user(&mut command, kib * 1024))
     };
-    let mut seen = [0; 3];
-    for kib in (0..=256).step_by(4) {
+    let seen = [0; 3].map(AtomicU32::new);
+    let see = |which: usize| seen[which].fetch_add(1, Ordering::Relaxed);
+    at_once((0..=256).step_by(4), |kib| {
         let ended = ask(&["sum", "--json"], kib);
         let summary: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
         let found = ask(&["doctor", "--json", "/"], kib).json();
@@ -199,16 +200,17 @@ fn agrees_with_programs_whatever_memory_may_be_locked() {
         if ring["available"] == true {
             assert_eq!(backend["why"], "the kernel grants a ring", "{context}");
             let is_whole = ring["steps"].as_array().unwrap().is_empty();
-            seen[if is_whole { 2 } else { 1 }] += 1;
+            see(if is_whole { 2 } else { 1 });
         } else {
             assert_eq!(backend["why"], ring["error"], "{context}");
             assert_eq!(summary["refusal"], ring["error"], "{context}");
-            seen[0] += 1;
+            see(0);
         }
         // The human layout has the same facts.
         let ended = ask(&["doctor", "/"], kib);
         let chosen = format!("auto chooses        {}", backend["auto"].as_str().unwrap());
         assert!(ended.stdout.contains(&chosen), "{kib} KiB: {}", ended.stdout);
-    }
+    });
+    let seen = seen.map(AtomicU32::into_inner);
     assert!(seen.iter().all(|&count| count > 0), "no ring, a small one, a whole one: {seen:?}");
 }

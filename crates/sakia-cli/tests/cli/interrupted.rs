@@ -11,7 +11,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::signals::{end, hearing, send, start};
-use crate::support::{TempDir, random_bytes, run, wait};
+use crate::support::{TempDir, at_once, random_bytes, run, wait};
 
 /// The mode of a file that is not complete.
 const UNFINISHED: u32 = 0o1200;
@@ -147,7 +147,7 @@ fn command(kind: &Kind, extra: &str, source: &TempDir, target: &TempDir) -> std:
 #[test]
 fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP];
-    for (number, kind) in KINDS.iter().enumerate() {
+    at_once(KINDS.iter().enumerate(), |(number, kind)| {
         let (source, target) = places(kind);
         let to = target.path().join("to");
         run(&mut command(kind, "", &source, &target)).assert_quiet_success();
@@ -196,7 +196,7 @@ fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
             assert!(is.len() == expected.len() && differs.is_none(), "{case}: {differs:?}");
             remove(&to);
         }
-    }
+    });
 }
 
 /// Prints the time from a signal to the end of a copy of one large file: `cargo test --release -p sakia-cli

@@ -119,11 +119,11 @@ fn of_more_files_than_are_opened_ahead(driver: &str) {
 fn of_a_sparse_file_are_zero(driver: &str) {
     let directory = TempDir::new();
     let path = directory.file("sparse", b"");
-    fs::File::options().write(true).open(&path).unwrap().set_len(300 << 20).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(100 << 20).unwrap();
     let ended = sum_on(driver, [&path]);
     ended.assert_quiet_success();
     assert_eq!(ended.rows()[0].0, 0);
-    assert_eq!(ended.rows()[0].1, 300 << 20);
+    assert_eq!(ended.rows()[0].1, 100 << 20);
 }
 
 fn of_files_that_the_kernel_makes_up(driver: &str) {

@@ -180,6 +180,15 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls `act` for each item, several at a time: the programs that it runs wait often.
+pub fn at_once<T: Send>(items: impl IntoIterator<Item = T>, act: impl Fn(T) + Sync) {
+    const AT_A_TIME: usize = 4;
+    let items: Mutex<Vec<T>> = Mutex::new(items.into_iter().collect());
+    let take = || items.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || std::iter::from_fn(take).for_each(&act);
+    thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
+}
+
 /// Waits for the end, up to a time limit.
 pub fn wait(mut child: Child) -> Ended {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

@@ -2,7 +2,7 @@
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, Driver, Fd, IoBuf, IoBufMut};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, Driver, Fd, IoBuf, IoBufMut, OpKind};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
@@ -47,6 +47,8 @@ pub fn a_read_without_room_is_refused(stage: &Stage) {
     check(&driver, &file, || Converted::<Vec<u8>>::new(Vec::new()));
     let arena = driver.register_arena(1, 4096).unwrap();
     check(&driver, &file, || arena.block().unwrap().slice(..0));
+    let counters = driver.counters().of(OpKind::Read);
+    assert_eq!((counters.submitted, counters.inline), (0, 0), "no kernel heard of it");
     let (_, buf) = wait(&driver, driver.read(&file, vec![0; 3], CURRENT_POSITION));
     assert_eq!(buf, b"012", "nothing moved the position");
 }
@@ -286,8 +288,10 @@ pub fn what_was_written_can_be_synced(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"");
     wait(&driver, driver.write(&file, "durable", 0)).0.unwrap();
+    let (receiver, _sender) = stage.pipe(&driver);
     for data_only in [false, true] {
         wait(&driver, driver.fsync(&file, data_only)).unwrap();
+        assert_eq!(errno(wait(&driver, driver.fsync(&receiver, data_only))), Errno::INVAL);
     }
 }
 

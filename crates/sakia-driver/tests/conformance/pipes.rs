@@ -138,7 +138,13 @@ pub fn readiness_comes_with_data(stage: &Stage) {
     settle(&driver);
     assert!(poll.try_take().is_none());
     wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
-    assert!(wait(&driver, poll).unwrap().contains(PollEvents::READABLE));
+    let both = PollEvents::READABLE | PollEvents::WRITABLE;
+    // It is said again for as long as it is so.
+    for poll in [poll, driver.poll(&receiver, both)] {
+        let events = wait(&driver, poll).unwrap();
+        assert!(events.contains(PollEvents::READABLE), "{events:?}");
+        assert!(!events.contains(PollEvents::HANG_UP), "{events:?}");
+    }
 }
 
 pub fn readiness_to_write_is_there(stage: &Stage) {

@@ -56,25 +56,6 @@ fn relative_to_a_directory() {
 }
 
 #[test]
-fn what_cannot_be_opened() {
-    let folder = TempDir::new();
-    let path = folder.file("file", 10);
-    let driver = driver();
-    let failure =
-        |path: CString, flags| errno(finish(&driver, &mut driver.open(None, path, flags, 0o600)));
-    assert_eq!(failure(c(folder.join("none")), RDONLY), Errno::NOENT);
-    assert_eq!(failure(c(""), RDONLY), Errno::NOENT);
-    assert_eq!(failure(c(path.join("below")), RDONLY), Errno::NOTDIR);
-    assert_eq!(failure(c(folder.path()), OFlags::WRONLY.bits()), Errno::ISDIR);
-    assert_eq!(failure(c(&path), CREATE | OFlags::EXCL.bits()), Errno::EXIST);
-    assert_eq!(failure(c(&path), OFlags::DIRECTORY.bits()), Errno::NOTDIR);
-    assert_eq!(failure(c("x".repeat(5000)), RDONLY), Errno::NAMETOOLONG);
-    std::os::unix::fs::symlink(&path, folder.join("link")).unwrap();
-    assert_eq!(failure(c(folder.join("link")), OFlags::NOFOLLOW.bits()), Errno::LOOP);
-    assert_eq!(driver.live_operations(), 0);
-}
-
-#[test]
 fn descriptors_are_not_inherited() {
     let driver = driver();
     let open = &mut driver.open(None, c("/proc/self/comm"), RDONLY, 0);

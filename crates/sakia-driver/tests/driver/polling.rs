@@ -6,22 +6,7 @@ use std::os::unix::net::UnixStream;
 use rustix::io::Errno;
 use sakia_driver::{PollEvents, Wait};
 
-use crate::support::{TempDir, driver, errno, finish, pipe, write_all};
-
-#[test]
-fn until_there_is_something_to_read() {
-    let driver = driver();
-    let (fd, write) = pipe(&driver);
-    let mut poll = driver.poll(&fd, PollEvents::READABLE);
-    driver.turn(Wait::Poll).unwrap();
-    assert!(poll.try_take().is_none());
-    write_all(&write, b"x");
-    let events = finish(&driver, &mut poll).unwrap();
-    assert!(events.contains(PollEvents::READABLE) && !events.contains(PollEvents::HANG_UP));
-    // It is said again for as long as it is so.
-    let mut again = driver.poll(&fd, PollEvents::READABLE | PollEvents::WRITABLE);
-    assert!(finish(&driver, &mut again).unwrap().contains(PollEvents::READABLE));
-}
+use crate::support::{TempDir, driver, finish, pipe};
 
 #[test]
 fn until_there_is_room_to_write() {
@@ -59,19 +44,6 @@ fn until_the_other_end_is_gone() {
     let mut poll = driver.poll(&socket, PollEvents::READABLE);
     let events = finish(&driver, &mut poll).unwrap();
     assert!(events.contains(PollEvents::HANG_UP | PollEvents::READABLE));
-}
-
-#[test]
-fn until_it_is_canceled() {
-    let driver = driver();
-    let (fd, _write) = pipe(&driver);
-    let mut polls: Vec<_> = (0..50).map(|_| driver.poll(&fd, PollEvents::READABLE)).collect();
-    driver.turn(Wait::Poll).unwrap();
-    polls.iter_mut().for_each(sakia_driver::Op::cancel);
-    for poll in &mut polls {
-        assert_eq!(errno(finish(&driver, poll)), Errno::CANCELED);
-    }
-    assert_eq!(driver.counters().cancels, 50);
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! Reads, with `std` as the model.
+//! Reads into every kind of buffer, and what is special about them. `conformance` has the rules.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::net::UnixStream;
+use std::fs::File;
+use std::io::Seek;
 
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, IoBuf, IoBufMut, OpKind, Wait};
+use sakia_driver::{AlignedBuf, CURRENT_POSITION, Converted, IoBuf, IoBufMut, Wait};
 use sakia_ring::Opcode;
 
 use crate::arena::arena;
@@ -14,67 +13,6 @@ use crate::support::{
     Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, open_direct, panic_of,
     pipe, write_all,
 };
-
-#[test]
-fn at_offsets_in_the_middle_at_the_end_and_behind() {
-    const LEN: usize = 10_000;
-    let folder = TempDir::new();
-    let path = folder.file("file", LEN);
-    let model = fs::read(&path).unwrap();
-    let driver = driver();
-    let fd = driver.adopt(File::open(&path).unwrap().into());
-    for offset in [0, 1, 4095, 4096, 9_990, 9_999, 10_000, 10_001, 1 << 40] {
-        for len in [1, 10, 11, 5000] {
-            let mut read = driver.read(&fd, vec![UNTOUCHED; len], offset);
-            let (result, buf) = finish(&driver, &mut read);
-            let rest = model.get(offset as usize..).unwrap_or_default();
-            let expected = &rest[..rest.len().min(len)];
-            assert_eq!(result.unwrap(), expected.len(), "{len} at {offset}");
-            assert_eq!(&buf[..expected.len()], expected);
-            assert!(buf[expected.len()..].iter().all(|&byte| byte == UNTOUCHED));
-        }
-    }
-}
-
-#[test]
-fn at_the_files_own_position() {
-    let folder = TempDir::new();
-    let path = folder.file("file", 100);
-    let driver = driver();
-    let mut model = File::open(&path).unwrap();
-    let mut ours = File::open(&path).unwrap();
-    let fd = driver.adopt(ours.try_clone().unwrap().into());
-    for len in [7, 30, 1, 60, 10] {
-        let mut expected = vec![0; len];
-        let count = model.read(&mut expected).unwrap();
-        let mut read = driver.read(&fd, vec![0; len], CURRENT_POSITION);
-        let (result, buf) = finish(&driver, &mut read);
-        assert_eq!((result.unwrap(), &buf), (count, &expected));
-        assert_eq!(ours.stream_position().unwrap(), model.stream_position().unwrap());
-    }
-    // A read at an offset leaves the position alone.
-    ours.seek(SeekFrom::Start(3)).unwrap();
-    finish(&driver, &mut driver.read(&fd, vec![0; 5], 50)).0.unwrap();
-    assert_eq!(ours.stream_position().unwrap(), 3);
-}
-
-#[test]
-fn a_buffer_of_no_bytes_is_refused() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let file = driver.adopt(File::open(folder.file("file", 100)).unwrap().into());
-    let (empty_pipe, _write) = pipe(&driver);
-    for fd in [&file, &empty_pipe] {
-        let mut read = driver.read(fd, Vec::new(), 0);
-        // Nothing has to be waited for, since the kernel never heard of it.
-        let (result, buf) = read.try_take().expect("done at once");
-        assert_eq!((errno(result), buf.len()), (Errno::INVAL, 0));
-    }
-    let mut read = driver.read(&file, vec![7; 10].slice(4..4), 0);
-    let (result, buf) = finish(&driver, &mut read);
-    assert_eq!((errno(result), buf.into_inner()), (Errno::INVAL, vec![7; 10]));
-    assert_eq!(driver.counters().of(OpKind::Read).submitted, 0);
-}
 
 /// A user's own type.
 struct Page {
@@ -221,26 +159,6 @@ macro_rules! forward {
 forward!(Leaked, Array);
 
 #[test]
-fn from_pipes_and_sockets_until_they_end() {
-    let driver = driver();
-    let (fd, write) = pipe(&driver);
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let socket = driver.adopt(ours.into());
-    write_all(&write, b"pipe");
-    theirs.write_all(b"sock").unwrap();
-    for (fd, expected) in [(&fd, b"pipe"), (&socket, b"sock")] {
-        let (result, buf) = finish(&driver, &mut driver.read(fd, vec![0; 64], 0));
-        assert_eq!((result.unwrap(), &buf[..4]), (4, &expected[..]));
-    }
-    let mut waiting = [driver.read(&fd, vec![0; 64], 0), driver.read(&socket, vec![0; 64], 0)];
-    driver.turn(Wait::Poll).unwrap();
-    drop((write, theirs));
-    for read in &mut waiting {
-        assert_eq!(finish(&driver, read).0.unwrap(), 0, "the other end is closed");
-    }
-}
-
-#[test]
 fn from_descriptors_that_do_not_block() {
     let driver = driver();
     let (read_end, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
@@ -255,18 +173,6 @@ fn from_descriptors_that_do_not_block() {
             assert_eq!(finish(&driver, &mut read).0.unwrap(), 5);
         }
     }
-}
-
-#[test]
-fn of_a_directory_a_closed_side_and_a_write_only_file() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let directory = driver.adopt(File::open(folder.path()).unwrap().into());
-    let (result, buf) = finish(&driver, &mut driver.read(&directory, vec![9; 8], 0));
-    assert_eq!((errno(result), buf), (Errno::ISDIR, vec![9; 8]));
-    let write_only = driver.adopt(File::create(folder.join("w")).unwrap().into());
-    let (result, buf) = finish(&driver, &mut driver.read(&write_only, vec![9; 8], 0));
-    assert_eq!((errno(result), buf), (Errno::BADF, vec![9; 8]));
 }
 
 #[test]

@@ -71,17 +71,6 @@ fn of_links_and_what_they_point_to() {
 }
 
 #[test]
-fn of_what_is_not_there() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let missing = &mut driver.statx(None, c(folder.join("none")), 0);
-    assert_eq!(errno(finish(&driver, missing)), Errno::NOENT);
-    assert_eq!(errno(finish(&driver, &mut driver.statx(None, c(""), 0))), Errno::NOENT);
-    let nonsense = &mut driver.statx(None, c("/"), 1 << 30);
-    assert_eq!(errno(finish(&driver, nonsense)), Errno::INVAL);
-}
-
-#[test]
 fn results_of_many_at_a_time_do_not_mix() {
     let folder = TempDir::new();
     let driver = driver();

@@ -5,9 +5,7 @@ use std::fs::{self, File};
 use rustix::io::Errno;
 use sakia_driver::Wait;
 
-use crate::support::{
-    Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe, write_all,
-};
+use crate::support::{Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe};
 
 /// What the kernel takes at a time.
 const BUFFERS_MAX: usize = 1024;
@@ -49,21 +47,6 @@ fn writes_from_any_number_of_buffers() {
 }
 
 #[test]
-fn short_reads_fill_the_first_buffers() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let fd = driver.adopt(File::open(folder.file("file", 10)).unwrap().into());
-    let bufs = vec![vec![UNTOUCHED; 4], Vec::new(), vec![UNTOUCHED; 4], vec![UNTOUCHED; 4]];
-    let mut read = driver.read_vectored(&fd, bufs.clone(), 5);
-    let (result, bufs) = finish(&driver, &mut read);
-    assert_eq!(result.unwrap(), 5);
-    assert_eq!(bufs[2], [content(9), UNTOUCHED, UNTOUCHED, UNTOUCHED]);
-    assert_eq!(bufs[3], [UNTOUCHED; 4]);
-    let mut at_end = driver.read_vectored(&fd, bufs, 10);
-    assert_eq!(finish(&driver, &mut at_end).0.unwrap(), 0);
-}
-
-#[test]
 fn all_buffers_come_back_on_error_and_stay_when_dropped() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
@@ -84,15 +67,4 @@ fn all_buffers_come_back_on_error_and_stay_when_dropped() {
     let read_end = driver.adopt(write);
     let (result, back) = finish(&driver, &mut driver.read_vectored(&read_end, bufs(), 0));
     assert_eq!((errno(result), back.len()), (Errno::BADF, 10));
-}
-
-#[test]
-fn reads_from_a_pipe_across_buffers() {
-    let driver = driver();
-    let (fd, write) = pipe(&driver);
-    let mut read = driver.read_vectored(&fd, vec![vec![0; 2]; 3], 0);
-    driver.turn(Wait::Poll).unwrap();
-    write_all(&write, b"12345");
-    let (result, bufs) = finish(&driver, &mut read);
-    assert_eq!((result.unwrap(), bufs.concat()), (5, b"12345\0".to_vec()));
 }

@@ -1,4 +1,4 @@
-//! Writes and fsync, with `std` as the model.
+//! Writes from every kind of buffer, and to what takes none. `conformance` has the rules.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Seek;
@@ -13,46 +13,6 @@ use sakia_driver::{AlignedBuf, CURRENT_POSITION, IoBuf, Wait};
 
 use crate::children;
 use crate::support::{TempDir, driver, errno, finish, open_direct, pipe};
-
-#[test]
-fn at_offsets_inside_and_behind_the_end() {
-    let folder = TempDir::new();
-    let path = folder.join("file");
-    let driver = driver();
-    let fd = driver.adopt(File::create(&path).unwrap().into());
-    let mut model = Vec::new();
-    for (offset, byte, len) in [(0, 1, 100), (50, 2, 100), (500, 3, 10), (0, 4, 1), (510, 5, 0)] {
-        let mut write = driver.write(&fd, vec![byte; len], offset as u64);
-        let (result, buf) = finish(&driver, &mut write);
-        assert_eq!((result.unwrap(), buf), (len, vec![byte; len]));
-        if len > 0 {
-            model.resize(model.len().max(offset + len), 0);
-            model[offset..offset + len].fill(byte);
-        }
-    }
-    assert_eq!(fs::read(&path).unwrap(), model);
-}
-
-#[test]
-fn at_the_files_own_position_and_to_its_end() {
-    let folder = TempDir::new();
-    let path = folder.join("file");
-    let driver = driver();
-    let mut file = File::create(&path).unwrap();
-    let fd = driver.adopt(file.try_clone().unwrap().into());
-    for text in ["one", "two"] {
-        let mut write = driver.write(&fd, text, CURRENT_POSITION);
-        assert_eq!(finish(&driver, &mut write).0.unwrap(), 3);
-    }
-    assert_eq!(file.stream_position().unwrap(), 6);
-    // A file opened to append ignores the offset.
-    let append = OpenOptions::new().append(true).open(&path).unwrap();
-    let append = driver.adopt(append.into());
-    for offset in [0, 2, CURRENT_POSITION] {
-        finish(&driver, &mut driver.write(&append, "+", offset)).0.unwrap();
-    }
-    assert_eq!(fs::read_to_string(&path).unwrap(), "onetwo+++");
-}
 
 #[test]
 fn from_every_kind_of_buffer() {
@@ -77,18 +37,6 @@ fn from_every_kind_of_buffer() {
     write!(Box::new(*b"h"));
     write!("xijx".slice(1..3));
     assert_eq!((at, fs::read_to_string(&path).unwrap().as_str()), (10, "abcdefghij"));
-}
-
-#[test]
-fn to_what_cannot_be_written_to() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let read_only = driver.adopt(File::open(folder.file("file", 10)).unwrap().into());
-    let (result, buf) = finish(&driver, &mut driver.write(&read_only, vec![1, 2], 0));
-    assert_eq!((errno(result), buf), (Errno::BADF, vec![1, 2]));
-    let full = driver.adopt(OpenOptions::new().write(true).open("/dev/full").unwrap().into());
-    let (result, _) = finish(&driver, &mut driver.write(&full, vec![1, 2], 0));
-    assert_eq!(errno(result), Errno::NOSPC);
 }
 
 #[test]
@@ -125,19 +73,6 @@ fn a_full_pipe_makes_a_write_wait_and_be_canceled() {
     }
     assert!(filled <= 1 << 20);
     assert_eq!(written, Some(total), "bytes arrived that were not reported");
-}
-
-#[test]
-fn fsync_succeeds_on_files_and_fails_on_pipes() {
-    let folder = TempDir::new();
-    let driver = driver();
-    let fd = driver.adopt(File::create(folder.join("file")).unwrap().into());
-    finish(&driver, &mut driver.write(&fd, "durable", 0)).0.unwrap();
-    for data_only in [false, true] {
-        finish(&driver, &mut driver.fsync(&fd, data_only)).unwrap();
-    }
-    let (pipe, _write) = pipe(&driver);
-    assert_eq!(errno(finish(&driver, &mut driver.fsync(&pipe, false))), Errno::INVAL);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use sakia_socket::Events;
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
-use crate::{assert_same, programs};
+use crate::{assert_same, each_seed, programs};
 
 /// Datagrams under way at most: fewer than the queue of a Unix socket holds.
 const UNDER_WAY: usize = 8;
@@ -106,13 +106,13 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
 
 #[test]
 fn programs_on_datagrams_see_the_same_as_on_the_kernel() {
-    for (seed, wire) in
-        (0..programs(300)).flat_map(|seed| [(seed, Wire::UnixDatagrams), (seed, Wire::Udp)])
-    {
-        let expected = run(&OfKernel, seed, wire);
-        for mode in [PLAIN].into_iter().chain(MODES) {
-            let found = run(&OfLayer::new(options(mode)), seed, wire);
-            assert_same(&format!("seed {seed}, {wire:?}, {mode:?}"), &expected, &found);
+    each_seed(0..programs(300), |seed| {
+        for wire in [Wire::UnixDatagrams, Wire::Udp] {
+            let expected = run(&OfKernel, seed, wire);
+            for mode in [PLAIN].into_iter().chain(MODES) {
+                let found = run(&OfLayer::new(options(mode)), seed, wire);
+                assert_same(&format!("seed {seed}, {wire:?}, {mode:?}"), &expected, &found);
+            }
         }
-    }
+    });
 }

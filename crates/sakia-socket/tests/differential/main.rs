@@ -14,10 +14,19 @@
 mod support;
 
 mod api;
+mod crowd;
 mod datagrams;
+mod readiness;
 mod streams;
 mod threads;
 mod urgent;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Programs that run at a time: most of their time passes in waits for the kernel.
+const AT_A_TIME: usize = 4;
 
 /// The number of programs, unless the environment has another.
 fn programs(usual: u64) -> u64 {
@@ -25,6 +34,31 @@ fn programs(usual: u64) -> u64 {
         Ok(number) => number.parse().expect("SAKIA_TEST_SOCKET_PROGRAMS is a number"),
         Err(_) => usual,
     }
+}
+
+/// Calls `act` for each seed, on several threads. After a panic no other seed is begun.
+fn each_seed(seeds: Range<u64>, act: impl Fn(u64) + Sync) {
+    /// Ends the loop of all threads if its own one panics.
+    struct Stop<'a>(&'a AtomicU64, u64);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                self.0.store(self.1, Ordering::Relaxed);
+            }
+        }
+    }
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let _stop = Stop(&next, seeds.end);
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            act(seed);
+        }
+    };
+    thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// Fails if the lines of two logs differ.

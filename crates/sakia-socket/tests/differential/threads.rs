@@ -11,8 +11,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use sakia_socket::Events;
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
-use crate::programs;
 use crate::support::{MODES, byte, options};
+use crate::{each_seed, programs};
 
 /// How a writer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ fn check(seen: &Seen, direction: Direction, is_whole: bool, what: &str) {
 }
 
 fn compare(seeds: std::ops::Range<u64>, is_whole: bool) {
-    for seed in seeds {
+    each_seed(seeds, |seed| {
         let mut random = fastrand::Rng::with_seed(seed);
         let wire = [Wire::Unix, Wire::Tcp][seed as usize % 2];
         let buffers = random.choice([1, 5000, 100_000]).expect("some");
@@ -202,7 +202,7 @@ fn compare(seeds: std::ops::Range<u64>, is_whole: bool) {
         for (seen, direction) in seen.iter().zip(directions) {
             check(seen, direction, is_whole, &format!("seed {seed}, {wire:?}, {options:?}"));
         }
-    }
+    });
 }
 
 #[test]

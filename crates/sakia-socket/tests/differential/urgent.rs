@@ -11,7 +11,7 @@ use sakia_socket::Events;
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
-use crate::{assert_same, programs};
+use crate::{assert_same, each_seed, programs};
 
 /// Bytes under way in one direction at most, so that no buffer of the kernel is ever full.
 const UNDER_WAY: u64 = 10_000;
@@ -177,7 +177,7 @@ fn pass(mark: &mut Option<u64>, receives: u64) {
 
 #[test]
 fn programs_with_urgent_data_see_the_same_as_on_the_kernel() {
-    for seed in 0..programs(60) {
+    each_seed(0..programs(60), |seed| {
         let expected = run(&OfKernel, seed);
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
         for mode in [PLAIN].into_iter().chain(MODES) {
@@ -186,5 +186,5 @@ fn programs_with_urgent_data_see_the_same_as_on_the_kernel() {
             let found = run(&OfLayer::new(options), seed);
             assert_same(&format!("seed {seed}, {mode:?}"), &expected, &found);
         }
-    }
+    });
 }

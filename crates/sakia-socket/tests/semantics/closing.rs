@@ -8,7 +8,8 @@ use sakia_socket::When;
 use sakia_socket::sockopt::{SO_LINGER, SO_RCVBUF, SO_SNDBUF};
 
 use crate::support::{
-    MODES, PLAIN, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp, unix,
+    MODES, PLAIN, at_once, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp,
+    unix,
 };
 
 #[test]
@@ -101,7 +102,8 @@ fn without_time_to_linger_delayed_bytes_are_dropped() {
 #[test]
 fn delayed_bytes_arrive_after_the_close() {
     // In the background, or with time to linger, of which a part is enough or not.
-    for linger in [None, Some(Duration::from_secs(60)), Some(Duration::from_secs(1))] {
+    let lingers = [None, Some(Duration::from_secs(60)), Some(Duration::from_secs(1))];
+    at_once(lingers, |linger| {
         let mut options = options((When::Never, When::Always));
         options.limits.bytes = 50_000;
         let layer = layer(options);
@@ -121,5 +123,5 @@ fn delayed_bytes_arrive_after_the_close() {
         drop(a);
         let (found, error) = reader.join().expect("no panic");
         assert_eq!((found.len() as u64, error), (sent, None), "{linger:?}");
-    }
+    });
 }

@@ -4,9 +4,11 @@
 mod support;
 
 mod closing;
+mod enclave;
 mod errors;
 mod hostile;
 mod hostile_sets;
 mod messages;
 mod options;
 mod signals;
+mod streams;

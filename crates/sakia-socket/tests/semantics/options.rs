@@ -13,8 +13,8 @@ use sakia_socket::{Layer, Socket, When};
 
 use crate::support::watched::Watched;
 use crate::support::{
-    MODES, PLAIN, byte, connect, delayed, fill, layer, listener, options, read_ahead, recv,
-    recv_all, send, tcp, unix,
+    MODES, PLAIN, at_once, byte, connect, delayed, fill, layer, listener, options, read_ahead,
+    recv, recv_all, send, tcp, unix,
 };
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(20));
@@ -140,7 +140,8 @@ fn a_look_for_all_waits_behind_the_bytes_in_memory() {
 /// With the time over, the bytes that were taken stay so, and arrive.
 #[test]
 fn a_send_ends_with_its_time_and_loses_nothing() {
-    for (mode, is_tcp) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+    let wires = MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
+    at_once(wires, |(mode, is_tcp)| {
         let mut options = options(mode);
         options.limits.bytes = 3000;
         let layer = layer(options);
@@ -170,7 +171,7 @@ fn a_send_ends_with_its_time_and_loses_nothing() {
         let (found, error) = reader.join().expect("no panic");
         assert_eq!(error, None);
         assert!(found.iter().copied().eq((0..sent).map(byte)), "{mode:?}, {sent}, {}", found.len());
-    }
+    });
 }
 
 #[test]

@@ -11,7 +11,7 @@ use sakia_socket::sockopt::{SO_RCVBUF, SO_RCVTIMEO, SO_SNDBUF};
 use sakia_socket::{EpollEvent, Events, PollEntry, SelectEntry, Selection};
 
 use crate::support::{
-    MODES, PLAIN, byte, fill, layer, listener, options, recv, recv_all, send, tcp, unix,
+    MODES, PLAIN, at_once, byte, fill, layer, listener, options, recv, recv_all, send, tcp, unix,
 };
 
 extern "C" fn do_nothing(_: libc::c_int) {}
@@ -44,7 +44,7 @@ fn interrupted<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> 
 
 #[test]
 fn a_signal_ends_each_wait() {
-    for mode in [PLAIN].into_iter().chain(MODES) {
+    at_once([PLAIN].into_iter().chain(MODES), |mode| {
         let layer = layer(options(mode));
         let (a, b) = tcp(&layer);
         for flags in [RecvFlags::empty(), RecvFlags::WAITALL, RecvFlags::PEEK] {
@@ -76,13 +76,13 @@ fn a_signal_ends_each_wait() {
         send(&a, b"whole");
         layer.flush();
         assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"whole".into()));
-    }
+    });
 }
 
 /// What came, and what was taken, counts.
 #[test]
 fn a_signal_leaves_the_bytes_that_were_moved() {
-    for mode in [PLAIN].into_iter().chain(MODES) {
+    at_once([PLAIN].into_iter().chain(MODES), |mode| {
         let mut options = options(mode);
         options.limits.bytes = 3000;
         let layer = layer(options);
@@ -117,5 +117,5 @@ fn a_signal_leaves_the_bytes_that_were_moved() {
             assert_eq!(error, None);
             assert!(found.iter().copied().eq((0..sent).map(byte)), "{mode:?}, {sent}");
         }
-    }
+    });
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -69,6 +70,14 @@ pub fn tcp<H: Host>(layer: &Layer<H>) -> (Socket<H>, Socket<H>) {
 
 pub fn unix<H: Host>(layer: &Layer<H>) -> (Socket<H>, Socket<H>) {
     layer.pair(AddressFamily::UNIX, SocketType::STREAM).expect("a pair")
+}
+
+/// Calls `act` for each item, all at a time: most of the time passes in waits.
+pub fn at_once<T: Send>(items: impl IntoIterator<Item = T>, act: impl Fn(T) + Sync) {
+    let act = &act;
+    thread::scope(|scope| {
+        items.into_iter().for_each(|item| drop(scope.spawn(move || act(item))));
+    });
 }
 
 pub fn byte(number: u64) -> u8 {

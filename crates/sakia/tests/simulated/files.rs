@@ -99,28 +99,6 @@ fn saving_leaves_the_old_or_the_new_and_nothing_beside() {
 }
 
 #[test]
-fn trees_are_made_and_removed() {
-    awkward().run(async |kernel| {
-        fs::create_dir_all("tree/a/b").await?;
-        let mut set = JoinSet::new();
-        for number in 0..12 {
-            set.spawn(async move {
-                let path = format!("tree/a/{number}");
-                fs::write(&path, path.clone()).await?;
-                fs::rename(&path, format!("tree/a/b/{number}")).await
-            });
-        }
-        while let Some(done) = set.join_next().await {
-            done.unwrap()?;
-        }
-        assert_eq!(kernel.contents("tree/a/b/7").unwrap(), b"tree/a/7");
-        fs::remove_dir_all("tree").await?;
-        assert!(!fs::exists("tree").await?);
-        Ok::<_, fs::Error>(())
-    });
-}
-
-#[test]
 fn operations_that_fail_lose_no_descriptor() {
     // Errors of any kind, which the program sees: only what it leaves behind is looked at.
     let test = Test::new().seeds(0..300).kernel(|kernel| kernel.entries(2, 4).chaos(1 << 12));

@@ -75,27 +75,6 @@ fn files_on_queues_of_any_size() {
 }
 
 #[test]
-fn many_operations_through_two_entries() {
-    let dir = TempDir::new();
-    let content: Vec<u8> = (0..64_000).map(|index| (index / 1000) as u8).collect();
-    let path = c_path(&dir.file("file", &content));
-    let driver = driver_with(EpollOptions::new().entries(2, 2));
-    let file = finish(&driver, driver.open(None, path, 0, 0)).unwrap();
-    let (near, far) = sockets(&driver);
-    let mut echo = driver.read(&far, vec![0; 4], 0);
-    let reads = (0..64).map(|index| driver.read(&file, vec![0; 1000], index * 1000));
-    let reads: Vec<_> = reads.collect();
-    for (index, read) in reads.into_iter().enumerate() {
-        let (count, bytes) = finish(&driver, read);
-        assert_eq!((count.unwrap(), bytes), (1000, vec![index as u8; 1000]));
-    }
-    assert!(echo.try_take().is_none());
-    assert_eq!(finish(&driver, driver.write(&near, b"echo".to_vec(), 0)).0.unwrap(), 4);
-    assert_eq!(finish(&driver, echo).1, b"echo");
-    assert_eq!(driver.shutdown(PATIENCE).leaked, 0);
-}
-
-#[test]
 fn a_thousand_pipes_wait_while_files_are_read() {
     const PIPES: usize = 1000;
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -253,19 +232,6 @@ fn a_driver_that_sleeps_without_end_is_woken() {
         thread.join().unwrap();
     }
     assert!(waiting.try_take().is_none());
-}
-
-#[test]
-fn registered_memory_is_read_and_written() {
-    let dir = TempDir::new();
-    let path = c_path(&dir.file("file", b"abc"));
-    let driver = driver_with(EpollOptions::new());
-    let arena = driver.register_arena(2, 4096).unwrap();
-    let file = finish(&driver, driver.open(None, path, OFlags::RDWR.bits(), 0)).unwrap();
-    let (count, block) = finish(&driver, driver.read_fixed(&file, arena.block().unwrap(), 0));
-    assert_eq!((count.unwrap(), &block[..3]), (3, &b"abc"[..]));
-    let (count, _) = finish(&driver, driver.write_fixed(&file, block, 3));
-    assert_eq!(count.unwrap(), 4096);
 }
 
 /// Such an open does not end by itself, but occupies a thread.

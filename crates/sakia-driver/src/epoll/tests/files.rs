@@ -87,15 +87,6 @@ fn fixed_transfers_use_the_registered_buffer() {
 }
 
 #[test]
-fn a_file_opened_to_append_ignores_the_offset() {
-    let (dir, mut test) = (TempDir::new(), Loop::new());
-    let path = dir.file("file", b"abc");
-    let file = test.open(&path, OFlags::WRONLY | OFlags::APPEND).unwrap();
-    assert_eq!(test.run(write(&file, &Lendable::new(b"de"), 0)), 2);
-    assert_eq!(fs::read(&path).unwrap(), b"abcde");
-}
-
-#[test]
 fn reads_and_writes_fail_as_the_calls_do() {
     let (dir, mut test) = (TempDir::new(), Loop::new());
     let path = dir.file("file", b"abc");

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::ops::{RecvMessage, SendMessage};
+use crate::sim::Sim;
 use crate::sim::random::Random;
-use crate::sim::{Sim, SimHandle};
 use crate::{ControlMessage, ControlMessages, Driver, Fd, Op, SocketAddress, Wait};
 
 const PEEK: u32 = rustix::net::RecvFlags::PEEK.bits();
@@ -67,8 +67,8 @@ impl Program {
     }
 }
 
-/// Runs a program. Returns its kernel, and the number of descriptors received.
-fn run(seed: u64) -> (SimHandle, u64) {
+/// Runs a program. Returns the number of descriptors received.
+fn run(seed: u64) -> u64 {
     let builder = Sim::builder(seed).entries(4, 8).socket_bytes(5).late_writes(1 << 13);
     let sim = builder.descriptors_max(12).chaos(1 << 11).network_chaos(1 << 9).build();
     let kernel = sim.handle();
@@ -97,22 +97,15 @@ fn run(seed: u64) -> (SimHandle, u64) {
     assert!(kernel.read_pipe(reader, 1).is_ok_and(|bytes| bytes.is_empty()), "seed {seed}");
     drop(driver);
     assert_eq!(kernel.run_late(), 0, "seed {seed}");
-    (kernel, received)
+    received
 }
 
 #[test]
 fn no_descriptor_is_left_open_or_on_its_way() {
     let mut received = 0;
     for seed in 0..if cfg!(miri) { 3 } else { 300 } {
-        received += run(seed).1;
+        received += run(seed);
     }
     // Otherwise the test proves nothing.
     assert!(received > if cfg!(miri) { 10 } else { 3000 }, "{received}");
-}
-
-#[test]
-fn the_same_seed_does_the_same() {
-    for seed in 0..if cfg!(miri) { 1 } else { 20 } {
-        assert_eq!(run(seed).0.log_hash(), run(seed).0.log_hash());
-    }
 }

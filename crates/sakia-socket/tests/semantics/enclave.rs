@@ -213,7 +213,7 @@ fn strace_sees_the_calls_that_were_counted() {
         let path = format!("{}/trace-{mode}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
         let mut command = Command::new("strace");
         command.args(["-f", "-o", &path]).arg(env::current_exe().expect("this program"));
-        command.args(["--exact", "scene", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "enclave::scene", "--ignored", "--nocapture", "--test-threads=1"]);
         let output = command.env(SCENE, mode).output().expect("strace");
         assert!(output.status.success(), "{mode}: {output:?}");
         let log = fs::read_to_string(&path).expect("the log");

@@ -27,6 +27,8 @@ use sakia_socket::{
     Socket, When,
 };
 
+use crate::each_seed;
+
 /// Connections of a program; every other one is of TCP, the others are Unix sockets.
 const CONNECTIONS: usize = 3;
 /// Bytes under way in one direction at most, and calls that sent them, so that no buffer of the kernel is
@@ -826,8 +828,8 @@ fn compare(plain: &[Seen], found: &[Seen], is_exact: bool, what: &str) {
 
 fn run(modes: &[Mode], may_want_edges_of_out: bool, seeds: std::ops::Range<u64>) {
     let address: SocketAddr = ([127, 0, 0, 1], 0).into();
-    let listener = TcpListener::bind(address).expect("a port");
-    for seed in seeds {
+    each_seed(seeds, |seed| {
+        let listener = TcpListener::bind(address).expect("a port");
         let plain = Program::new(&Plain, &listener, seed, may_want_edges_of_out).run();
         for mode in modes {
             let layer = mode.layer();
@@ -835,7 +837,7 @@ fn run(modes: &[Mode], may_want_edges_of_out: bool, seeds: std::ops::Range<u64>)
             let is_exact = mode.read_ahead == When::Never && mode.gather == When::Never;
             compare(&plain, &found, is_exact, &format!("seed {seed}, {mode:?}"));
         }
-    }
+    });
 }
 
 const fn mode(read_ahead: When, gather: When, ahead_bytes: usize) -> Mode {

@@ -7,9 +7,6 @@
 //!
 //! In half of the programs an end is closed, shut down or reset in the middle, while all threads are at work.
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

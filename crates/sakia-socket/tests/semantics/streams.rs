@@ -1,0 +1,66 @@
+//! Streams of TCP: when delayed bytes are sent, and what a look sees.
+
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use sakia_socket::When;
+
+use crate::support::{MODES, layer, options, read_ahead, send, tcp};
+
+#[test]
+fn questions_are_sent_before_answers_are_waited_for() {
+    for mode in MODES {
+        let layer = layer(options(mode));
+        let (a, b) = tcp(&layer);
+        let server = thread::spawn(move || {
+            let mut buffer = [0; 4];
+            while b.recv(&mut buffer, RecvFlags::WAITALL).expect("an open connection") == 4 {
+                send(&b, &buffer);
+            }
+        });
+        for number in 0..500_u32 {
+            // By single bytes, which are gathered.
+            for byte in number.to_be_bytes() {
+                send(&a, &[byte]);
+            }
+            let mut answer = [0; 4];
+            assert_eq!(a.recv(&mut answer, RecvFlags::WAITALL), Ok(4));
+            assert_eq!(u32::from_be_bytes(answer), number);
+        }
+        drop(a);
+        server.join().expect("no panic");
+    }
+}
+
+#[test]
+fn delayed_bytes_are_sent_while_the_program_computes() {
+    let layer = layer(options((When::Never, When::Always)));
+    let (a, b) = tcp(&layer);
+    let reader = thread::spawn(move || {
+        let mut buffer = [0; 5];
+        b.recv(&mut buffer, RecvFlags::WAITALL).map(|_| buffer)
+    });
+    send(&a, b"hello");
+    // It waits for the thread only, which is no call of the library.
+    assert_eq!(reader.join().expect("no panic"), Ok(*b"hello"));
+}
+
+#[test]
+fn a_look_sees_the_bytes_behind_those_in_memory() {
+    let layer = layer(options((When::Always, When::Never)));
+    let (a, b) = tcp(&layer);
+    send(&a, b"12");
+    read_ahead(&b);
+    send(&a, b"345");
+    let mut seen = [0; 4];
+    while b.recv(&mut seen, RecvFlags::PEEK) != Ok(4) {
+        thread::yield_now();
+    }
+    assert_eq!(&seen, b"2345");
+    assert_eq!(b.unread(), Ok(4));
+    assert_eq!(b.hand_back().err(), Some(Errno::BUSY));
+    let mut rest = [0; 4];
+    assert_eq!(b.recv(&mut rest, RecvFlags::empty()), Ok(4));
+    assert!(b.hand_back().is_ok());
+}
