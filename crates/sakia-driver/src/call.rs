@@ -430,7 +430,7 @@ impl System {
     pub(crate) unsafe fn run(self) -> Result<usize, Errno> {
         let Self { function, args } = self;
         // SAFETY: the caller lends the memory and the descriptors that the arguments name.
-        let call = || unsafe { sys::syscall(function as u32, args) };
+        let call = || unsafe { sys::shared_syscall(function as u32, args) };
         let result = match function.properties() {
             // SAFETY: as above.
             _ if function == Function::Sendfile => unsafe { send_file(args) },

@@ -9,6 +9,7 @@ use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
+use sakia_trace::start_thread;
 
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
@@ -32,7 +33,7 @@ impl Descriptors for KernelDescriptors {
         // If the thread cannot be started, its closure is dropped, which closes the descriptors on this
         // thread: without threads there is no other place for it.
         let closer = thread::Builder::new().name("sakia-close".into());
-        with_lane_mask(|| closer.spawn(move || drop(fd))).map(drop).or(Ok(()))
+        with_lane_mask(|| start_thread(closer, Box::new(|| drop(fd)))).map(drop).or(Ok(()))
     }
 
     unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {

@@ -394,7 +394,7 @@ impl Driver {
             // No loop asks for the tokens any more, and a turn does not sleep while there are some.
             core.outbox.tokens.clear();
             let wait = Wait::For(left.min(ask_again - now));
-            let turn = catch_unwind(AssertUnwindSafe(|| core.take_turn(wait)));
+            let turn = catch_unwind(AssertUnwindSafe(|| core.take_rare_turn(wait)));
             drop(core);
             settle();
             match turn {

@@ -118,6 +118,8 @@ impl Metrics {
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 
 impl Histogram {
+    #[cold]
+    #[inline(never)]
     fn new() -> Self {
         let inner = hdrhistogram::Histogram::new_with_bounds(1, NANOSECONDS_MAX, DIGITS);
         Self(inner.expect("the bounds and the digits are in the range that the crate takes"))

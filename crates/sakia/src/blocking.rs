@@ -25,6 +25,7 @@ use std::time::Duration;
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use sakia_driver::lanes;
+use sakia_trace::start_thread;
 
 use crate::executor::try_current;
 use crate::gate::{Gate, Work};
@@ -330,7 +331,8 @@ impl lanes::Worker for Worker {
     type Jobs = Queue;
 
     fn start(&self, _: usize, _: u32, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        thread::Builder::new().name("sakia-blocking".into()).spawn(run).map(drop)
+        let thread = thread::Builder::new().name("sakia-blocking".into());
+        start_thread(thread, Box::new(run)).map(drop)
     }
 
     /// Performs a job. Only a waker can panic here.

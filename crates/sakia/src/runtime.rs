@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules, Streams};
 use sakia_ring::Ring;
-use sakia_trace::is_on;
+use sakia_trace::{is_on, start_thread};
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local, current};
@@ -512,7 +512,7 @@ impl Thread {
         let remote = Arc::clone(&remotes[number]);
         let (remotes, shown) = (Arc::clone(remotes), Arc::clone(shown));
         let name = format!("sakia-{number}");
-        let join = std::thread::Builder::new().name(name).spawn(move || {
+        let main = move || {
             match builder.local(policy, number, remotes, shown) {
                 Ok((local, choice)) => {
                     // The receiver is gone if `build` has failed meanwhile; it then stops this thread.
@@ -521,7 +521,8 @@ impl Thread {
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
-        })?;
+        };
+        let join = start_thread(std::thread::Builder::new().name(name), Box::new(main))?;
         let thread = Self { remote, join: Some(join) };
         let gone = || io::Error::other("a thread of the runtime ended while it started");
         let choice = ready.recv().unwrap_or_else(|_| Err(gone()))?;

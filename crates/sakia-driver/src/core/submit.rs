@@ -142,6 +142,18 @@ impl Core {
         if is_on() { self.recorded_turn(wait) } else { self.turn(wait) }
     }
 
+    /// As [`take_turn`](Core::take_turn), by the copy of the code that turns of a recording have.
+    #[cold]
+    pub(crate) fn take_rare_turn(&mut self, wait: Wait) -> io::Result<u32> {
+        if is_on() { self.recorded_turn(wait) } else { self.rare_turn(wait) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn rare_turn(&mut self, wait: Wait) -> io::Result<u32> {
+        self.turn(wait)
+    }
+
     /// Submits queued entries, fetches ready completions, and sleeps if there are none. Returns the number of
     /// finished operations, plus that of completions that were not their operation's last.
     #[inline]

@@ -197,8 +197,8 @@ impl Core {
         }
     }
 
-    /// Takes a turn and records its begin and end. A second copy of the turn's code, so that a turn without a
-    /// recording has one test instead of two.
+    /// Takes a turn and records its begin and end. By a second copy of the turn's code, so that a turn without
+    /// a recording has one test instead of two.
     #[cold]
     #[inline(never)]
     pub(super) fn recorded_turn(&mut self, wait: Wait) -> io::Result<u32> {
@@ -208,7 +208,7 @@ impl Core {
         let pending = u64::from(self.backend.sq_pending());
         let may_sleep = wait != Wait::Poll;
         record(EventType::TurnBegin, pending, self.in_flight.into(), may_sleep.into());
-        let result = self.turn(wait);
+        let result = self.rare_turn(wait);
         let finished = result.as_ref().map_or(0, |&count| count);
         record(EventType::TurnEnd, finished.into(), 0, 0);
         result

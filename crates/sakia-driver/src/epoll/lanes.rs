@@ -26,6 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use sakia_trace::start_thread;
 
 use super::inbox::Inbox;
 use super::job::{Outcome, Work};
@@ -227,7 +228,7 @@ impl lanes::Worker for Worker {
     ) -> io::Result<()> {
         let name = thread_name(Lane::ALL[lane], number);
         let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
-        with_lane_mask(|| thread.spawn(run)).map(drop)
+        with_lane_mask(|| start_thread(thread, Box::new(run))).map(drop)
     }
 
     fn perform(threads: &Threads, lane: usize, (ticket, work): (u64, Work)) {

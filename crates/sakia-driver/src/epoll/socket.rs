@@ -151,6 +151,6 @@ impl SocketCall {
             Verb::RecvMessage => (abi::__NR_recvmsg, [raw, first, flags, 0, 0, 0]),
         };
         // SAFETY: the arguments name memory and a descriptor that are lent, by the caller's promise.
-        unsafe { sys::syscall(number, args) }
+        unsafe { sys::shared_syscall(number, args) }
     }
 }

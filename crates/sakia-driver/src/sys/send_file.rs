@@ -21,7 +21,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::signals::without_sigpipe;
-use super::{Tick, abi, borrow, retry, syscall};
+use super::{Tick, abi, borrow, retry, shared_syscall};
 
 /// The mode is only read.
 pub(crate) const GIVEN: usize = 0;
@@ -56,14 +56,15 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let fd = unsafe { borrow(socket as i32) }?;
     // SAFETY: by the caller's promise the call accesses the offset and no other memory of the program.
-    let send = || match unsafe { syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0]) } {
-        Err(Errno::INVAL | Errno::SPIPE) => {
-            let flags = abi::SPLICE_F_NONBLOCK as usize;
-            // SAFETY: the call touches no memory of ours.
-            unsafe { syscall(abi::__NR_splice, [file, 0, socket, 0, len, flags]) }
-        }
-        result => result,
-    };
+    let send =
+        || match unsafe { shared_syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0]) } {
+            Err(Errno::INVAL | Errno::SPIPE) => {
+                let flags = abi::SPLICE_F_NONBLOCK as usize;
+                // SAFETY: the call touches no memory of ours.
+                unsafe { shared_syscall(abi::__NR_splice, [file, 0, socket, 0, len, flags]) }
+            }
+            result => result,
+        };
     let send = || without_sigpipe(|| retry(send));
     if mode_use == NON_BLOCKING {
         return send();
@@ -125,7 +126,7 @@ pub(crate) unsafe fn is_cached(args: [usize; 6]) -> Option<bool> {
     };
     let (range, result) = (&raw const range as usize, &raw mut found as usize);
     // SAFETY: the kernel reads the range and fills the result, both of which outlive the call.
-    unsafe { syscall(abi::__NR_cachestat, [file, range, result, 0, 0, 0]) }.ok()?;
+    unsafe { shared_syscall(abi::__NR_cachestat, [file, range, result, 0, 0, 0]) }.ok()?;
     let is_cached = found.nr_cache > last - offset / PAGE_BYTES;
     if let Some(known) = known.filter(|_| is_cached) {
         *known = Cached { begin, end, found: now };

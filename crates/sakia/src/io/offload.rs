@@ -25,6 +25,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sakia_trace::start_thread;
+
 use super::source::Block;
 use super::source::private::{Blocks, Next};
 use super::transfer::repeated;
@@ -177,12 +179,13 @@ impl Offloaded {
         let work = Condvar::new();
         let shared = Arc::new(Shared { block_bytes, half: blocks / 2, state, work });
         let thread = Arc::clone(&shared);
-        thread::Builder::new().name("sakia-reader".into()).spawn(move || {
+        let main = move || {
             // Only a waker can panic.
             if catch_unwind(AssertUnwindSafe(|| thread.run(&file, offset))).is_err() {
                 thread.break_off();
             }
-        })?;
+        };
+        start_thread(thread::Builder::new().name("sakia-reader".into()), Box::new(main))?;
         Ok(Self { shared, taken: 0 })
     }
 }

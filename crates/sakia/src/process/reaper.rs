@@ -11,6 +11,7 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
+use sakia_trace::start_thread;
 
 use super::pid_of;
 use crate::blocking::spawn_blocking;
@@ -48,8 +49,8 @@ impl Reaper {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reaper = Arc::new(Self { inbox: Mutex::new(Vec::new()), wake });
         let thread_reaper = Arc::clone(&reaper);
-        let name = "sakia-reaper".to_string();
-        thread::Builder::new().name(name).spawn(move || thread_reaper.run())?;
+        let thread = thread::Builder::new().name("sakia-reaper".into());
+        start_thread(thread, Box::new(move || thread_reaper.run()))?;
         Ok(reaper)
     }
 
