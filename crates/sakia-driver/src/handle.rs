@@ -165,7 +165,8 @@ impl Handle {
     }
 
     /// Sets the way in which [connections](crate::Connection) receive and send, from their next message on
-    /// and for all handles. A new driver has [`Streams::Queue`].
+    /// and for all handles: those that use [`Connection::recv`](crate::Connection::recv). All others use the
+    /// queue. A new driver has [`Streams::Queue`].
     ///
     /// Without a ring of the kernel there is one way only, and the setting has no effect.
     ///

@@ -94,7 +94,8 @@ impl Metrics {
     /// measured them, or has compared streams more often.
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
-        if other.streams.comparisons > self.streams.comparisons {
+        let is_nothing = self.streams == StreamFigures::default();
+        if is_nothing || other.streams.comparisons > self.streams.comparisons {
             self.streams = other.streams;
         }
         if self.crowds.costs[0].is_none() {

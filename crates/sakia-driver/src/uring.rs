@@ -3,6 +3,7 @@
 mod files;
 
 use std::any::TypeId;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
@@ -79,6 +80,20 @@ struct Lanes {
     is_due: bool,
     /// The last enter has handled events of the set after the ring's completions had come.
     has_looked: bool,
+    /// [`needs_enter`](Backend::needs_enter) was not asked since the last enter.
+    is_fresh: Cell<bool>,
+}
+
+impl Lanes {
+    /// Returns whether an enter would bring completions, as far as is known without one.
+    fn have_news(&self) -> bool {
+        self.is_due || self.epoll.has_news() || self.epoll.cq_ready() > 0
+    }
+
+    /// Returns whether sockets wait in the set, and the ring does not poll it.
+    fn are_unwatched(&self) -> bool {
+        !self.is_watched && self.epoll.has_waiters()
+    }
 }
 
 impl Uring {
@@ -306,16 +321,26 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         count
     }
 
+    /// Also returns true if the ring does not poll the epoll set: only an enter pushes that poll. Not at once
+    /// after an enter, since the next one may come by itself; but before a foreign loop sleeps.
     #[inline(always)]
     fn needs_enter(&self) -> bool {
-        // A foreign loop sleeps only once the set is polled.
-        let is_foreign = self.eventfd.is_some();
-        let have_news = |lanes: &Lanes| {
-            lanes.is_due
-                || lanes.epoll.has_news()
-                || is_foreign && !lanes.is_watched && lanes.epoll.has_waiters()
+        let are_unwatched = |lanes: &Lanes| {
+            let was_fresh = lanes.is_fresh.replace(false);
+            lanes.are_unwatched() && (!was_fresh || self.eventfd.is_some())
         };
-        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(have_news)
+        self.has_news() || self.lanes.as_deref().is_some_and(are_unwatched)
+    }
+
+    #[inline(always)]
+    fn has_news(&self) -> bool {
+        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(Lanes::have_news)
+    }
+
+    fn look_again(&self) {
+        if let Some(lanes) = &self.lanes {
+            lanes.is_fresh.set(false);
+        }
     }
 
     fn tells_news(&self) -> bool {
@@ -442,6 +467,7 @@ impl<H: Host + 'static> Uring<H> {
                 is_watched: false,
                 is_due: false,
                 has_looked: false,
+                is_fresh: Cell::new(false),
             }));
         }
         Ok(self.lanes.as_mut().expect("made just above"))
@@ -451,8 +477,8 @@ impl<H: Host + 'static> Uring<H> {
     /// eventfd that the lanes' threads write to; or, if sockets wait in the epoll set, that set, which has
     /// the eventfd in it.
     ///
-    /// The poll of the set has one completion. It is pushed again before the next sleep, and completes at
-    /// once if the set has further events: no event is missed, and none needs a call to find out.
+    /// The poll of the set has one completion. It is pushed again by the next enter, and completes at once if
+    /// the set has further events: no event is missed, and none needs a call to find out.
     #[cold]
     #[inline(never)]
     fn enter_with_lanes(
@@ -464,6 +490,11 @@ impl<H: Host + 'static> Uring<H> {
             return self.ring.enter(min_complete, timeout);
         };
         lanes.epoll.collect();
+        lanes.is_fresh.set(true);
+        if std::mem::take(&mut lanes.is_due) {
+            // Before the poll is pushed, which then stays until the next event.
+            lanes.epoll.look();
+        }
         let watches = lanes.epoll.has_waiters();
         if watches && !lanes.is_watched {
             let sqe = Sqe::poll_add(lanes.epoll.set().as_raw_fd(), POLLIN);
@@ -474,9 +505,7 @@ impl<H: Host + 'static> Uring<H> {
             // SAFETY: as above, of the eventfd.
             lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
-        let is_due = std::mem::take(&mut lanes.is_due);
-        let may_sleep =
-            min_complete > 0 && !is_due && if watches { lanes.is_watched } else { lanes.is_armed };
+        let may_sleep = min_complete > 0 && if watches { lanes.is_watched } else { lanes.is_armed };
         // Completions that are ready already prevent the sleep.
         let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
         let entered = if sleeps || min_complete == 0 {
@@ -484,7 +513,7 @@ impl<H: Host + 'static> Uring<H> {
         } else {
             self.ring.enter(0, None)
         };
-        lanes.has_looked = watches && (is_due || sleeps);
+        lanes.has_looked = watches && sleeps;
         if lanes.has_looked {
             lanes.epoll.look();
         }

@@ -457,6 +457,16 @@ unsafe impl Operation for MultiRecv {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
                 self.pool.grow(self.size);
             }
+            // A limit of epoll. The queue has none.
+            Err(error)
+                if self.pool.way == Way::Readiness
+                    && matches!(
+                        Errno::from_io_error(&error),
+                        Some(Errno::NOSPC | Errno::NOMEM)
+                    ) =>
+            {
+                self.pool.streams.has_none();
+            }
             Err(error) => inbox.end(Err(error)),
         }
         if let Some(waiter) = waiter {

@@ -49,6 +49,9 @@ impl Core {
         if pool.is_registered(size).is_none() {
             let registered = self.backend.register_group(size.group(way), size.most());
             pool.set_registered(size, registered.is_ok());
+            if registered.is_err() && way == Way::Readiness {
+                streams.has_none();
+            }
         }
         if pool.is_registered(size) != Some(true) {
             return None;

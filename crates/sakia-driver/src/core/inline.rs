@@ -67,7 +67,8 @@ impl Inline {
     #[inline(never)]
     fn end_crowd(&mut self, time: impl FnOnce() -> Duration) {
         let (crowd, waited) = (self.budget.crowd(), self.crowd.waits());
-        if crowd.is_some() || waited && !self.deferred.is_empty() {
+        let is_crowd = crowd.is_some() || waited && !self.deferred.is_empty();
+        if is_crowd && !self.budget.is_late() {
             let queued = if waited { 0 } else { crowd.unwrap_or(0) };
             self.crowd.end_turn(self.budget.spent() + queued, time);
         } else {
@@ -154,7 +155,9 @@ impl Ways {
 #[inline(always)]
 fn bytes_moved(kind: OpKind, res: i32) -> u32 {
     match kind {
-        OpKind::Read | OpKind::Write | OpKind::List => u32::try_from(res).unwrap_or(0),
+        OpKind::Read | OpKind::Write | OpKind::Send | OpKind::List => {
+            u32::try_from(res).unwrap_or(0)
+        }
         OpKind::SendFile => res.max(0) as u32 / 4,
         _ => 0,
     }

@@ -17,7 +17,8 @@
 //! watch.
 //!
 //! A watch with repeated events that let no operation continue (a socket with an error that no read fetches)
-//! rests for a moment, so that it costs little and delays no other.
+//! rests for a moment, so that it costs little and delays no other. Where no watch may rest, it gets changes
+//! only.
 //!
 //! Source: `epoll_ctl(2)`, `epoll(7)`.
 
@@ -80,6 +81,8 @@ pub(super) struct Watch {
     going_on: Vec<u64>,
     /// The number belongs to this file until it is forgotten: a socket made here.
     is_lasting: bool,
+    /// Events let no multishot operation continue, and no watch rests: epoll reports changes only.
+    is_tired: bool,
 }
 
 /// Operations that wait for the same direction, oldest first.
@@ -117,7 +120,8 @@ impl Watch {
     fn wanted(&self) -> EventFlags {
         let interest = self.interest();
         if !self.going_on.is_empty() {
-            interest
+            // Nothing was left when the last try found nothing, so what comes is a change.
+            if self.is_tired { interest | EventFlags::ET } else { interest }
         } else if self.is_lasting && EventFlags::IN.contains(interest) {
             EventFlags::IN | EventFlags::ET
         } else {
@@ -371,7 +375,7 @@ impl Registry {
 
     /// Makes epoll report readiness once more, as soon as an operation waits for it.
     pub(super) fn report_again(&mut self, place: usize) {
-        self.watches[place].armed = EventFlags::empty();
+        self.disarm(place);
     }
 
     /// Stops epoll from repeating reported events without waiters. The caller arms the watch afterwards. An
@@ -400,8 +404,12 @@ impl Registry {
             return;
         }
         watch.fruitless = if was_fruitful { 0 } else { watch.fruitless.saturating_add(1) };
-        let is_tired = watch.fruitless >= FRUITLESS_MAX && !self.is_restless;
-        if is_tired && !watch.is_resting {
+        let is_tired = watch.fruitless >= FRUITLESS_MAX;
+        if self.is_restless {
+            if watch.is_tired != is_tired {
+                (watch.is_tired, watch.armed) = (is_tired, EventFlags::empty());
+            }
+        } else if is_tired && !watch.is_resting {
             watch.is_resting = true;
             self.disarm(place);
             self.resting.push_back((Instant::now() + REST, token));

@@ -94,6 +94,11 @@ impl InlineBudget {
         (self.crowd >= Self::CROWD).then_some(self.crowd)
     }
 
+    /// Returns whether the time for this turn's plain calls is over: then units are lost that were not spent.
+    pub(crate) fn is_late(&self) -> bool {
+        self.pace == Pace::Late
+    }
+
     /// Sets whether [`is_crowded`](InlineBudget::is_crowded) returns true after turns without a crowd, too.
     pub(crate) fn watch(&mut self, is_watched: bool) {
         self.crowd_min = if is_watched { 0 } else { Self::CROWD };

@@ -45,7 +45,8 @@ use crate::counters::OpKind;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a driver has one, which is looked at and not moved")]
 pub enum Bypass {
-    /// No plain calls, as long as the queue can do the operation.
+    /// No plain calls, as long as the queue can do the operation. Streams have a setting of their own:
+    /// [`Streams`].
     #[default]
     Never,
     /// By a rule for each kind of operation.

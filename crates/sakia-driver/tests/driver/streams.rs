@@ -1,7 +1,8 @@
 //! Streams that receive by the queue or by readiness, and change from one to the other.
 
 use std::future::Future;
-use std::os::fd::OwnedFd;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -275,4 +276,98 @@ fn a_driver_without_a_ring_has_no_choice() {
         driver.set_streams(streams);
         assert_eq!(driver.streams().setting, Streams::Queue);
     }
+}
+
+/// A loop that never sleeps is told of bytes, too.
+#[test]
+fn a_busy_loop_receives() {
+    let driver = by_readiness();
+    let (near, far) = pair(&driver);
+    for round in 0..20_u8 {
+        assert!(poll_once(far.recv()).is_pending());
+        // Nothing is left to submit: only the set's events make a turn enter.
+        for _ in 0..10 {
+            driver.turn(Wait::Poll).unwrap();
+        }
+        run(&driver, near.send(vec![round])).0.unwrap();
+        let watch = support::Watch::new();
+        let buf = loop {
+            driver.turn(Wait::Poll).unwrap();
+            if let Poll::Ready(buf) = poll_once(far.recv()) {
+                break buf.unwrap();
+            }
+            watch.check(|| format!("round {round}"));
+        };
+        assert_eq!(*buf, [round]);
+    }
+}
+
+/// Bytes that wait when the receive begins, and make it change to larger buffers at once.
+#[test]
+fn bytes_that_wait_are_all_received() {
+    for len in [100, 5_000, 50_000, 200_000] {
+        let driver = by_readiness();
+        let (near, far) = pair(&driver);
+        let mut sent = 0;
+        while sent < len {
+            let Ok(count) = near.try_send(&[IoSlice::new(&vec![7; len - sent])]) else { break };
+            sent += count;
+        }
+        let mut received = 0;
+        while received < sent {
+            received += run(&driver, far.recv()).unwrap().len();
+        }
+        assert_eq!(received, sent);
+    }
+}
+
+/// A dropped connection is closed by the turns that a loop without sleeps takes.
+#[test]
+fn a_dropped_connection_is_closed_without_a_sleep() {
+    let driver = by_readiness();
+    let (near, far) = pair(&driver);
+    assert!(poll_once(far.recv()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    drop(far);
+    let watch = support::Watch::new();
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Poll).unwrap();
+        watch.check(|| "the end of the receive".to_owned());
+    }
+    assert!(run(&driver, near.recv()).unwrap().is_empty(), "the peer has closed");
+}
+
+/// An error that no receive fetches makes epoll report the socket all the time.
+#[test]
+fn an_error_that_stays_keeps_no_turn_from_sleeping() {
+    let driver = by_readiness();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    // Each send leaves a time stamp in the socket's queue of errors.
+    let flags: libc::c_uint = libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+    // SAFETY: the option's value is an integer, which the kernel reads during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw const flags).cast(),
+            size_of_val(&flags) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0);
+    let connection = driver.connection(driver.adopt(socket.into()));
+    assert!(poll_once(connection.recv()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    run(&driver, connection.send(vec![1])).0.unwrap();
+    let before = driver.counters().enters;
+    for _ in 0..50 {
+        driver.turn(Wait::For(Duration::from_millis(2))).unwrap();
+    }
+    let enters = driver.counters().enters - before;
+    assert!(enters < 150, "{enters} enters");
+    use std::io::Write;
+    (&peer).write_all(b"x").unwrap();
+    assert_eq!(*run(&driver, connection.recv()).unwrap(), *b"x");
 }
