@@ -477,7 +477,8 @@ impl Local {
         if is_busy || !self.remote.prepare_to_park() {
             return self.driver.turn(Wait::Poll).map(|_| ());
         }
-        let wait = self.pass_time(timeout).map_or(Wait::Forever, Wait::For);
+        let timeout = self.pass_time(timeout);
+        let wait = timeout.map_or(Wait::Forever, Wait::For);
         // A wake before the end of the sleep signals, whichever thread it comes from. The wakers that the
         // turn calls itself come after the sleep, and cost no system call.
         let result = self.driver.turn_then(wait, || self.remote.unpark());
