@@ -129,7 +129,8 @@ impl Local {
         if progress.polls >= HEARING_MAX && has_come {
             return true;
         }
-        let is_between = !progress.polls.is_power_of_two() && progress.polls % STRIDE_MAX != 0;
+        let is_between =
+            !progress.polls.is_power_of_two() && !progress.polls.is_multiple_of(STRIDE_MAX);
         if is_between && self.tells_news && !has_come && !self.timers.is_unwatched() {
             return false;
         }

@@ -209,7 +209,7 @@ fn run<E: Env>(
         driver.set_bypass(Bypass::Rules(Rules::default()));
     }
     // Which of the two ways streams go makes no difference to a program. One way only on most backends.
-    driver.set_streams(if program.config.seed % 2 == 0 {
+    driver.set_streams(if program.config.seed.is_multiple_of(2) {
         Streams::Queue
     } else {
         Streams::Readiness
