@@ -444,7 +444,7 @@ impl Experiment for CopyTree {
 /// Returns phrases for the figures that a program reported about its work.
 fn explained(row: &Row) -> Vec<String> {
     // With the smallest value that is shown.
-    const COUNTS: [(&str, &str, u64); 13] = [
+    const COUNTS: [(&str, &str, u64); 14] = [
         ("workers", "workers", 0),
         ("plain_calls", "plain calls", 0),
         ("uncached_opens", "uncached opens", 0),
@@ -452,6 +452,7 @@ fn explained(row: &Row) -> Vec<String> {
         ("ring_reads", "reads by the ring", 0),
         ("pool_lists", "directories read by threads", 1),
         ("parts", "parts of directories handed over", 1),
+        ("ranges", "files with helpers", 1),
         ("depth_max", "of all these at most at a time", 0),
         ("enters", "enters", 0),
         ("laid_off", "times laid off", 1),

@@ -380,6 +380,7 @@ fn summary(
             "workers": counters.workers, "plain_calls": counters.plain_calls,
             "uncached_opens": counters.uncached_opens, "ring_opens": counters.ring_opens,
             "pool_lists": counters.pool_lists, "parts": counters.parts,
+            "ranges": counters.ranges,
             "ring_reads": counters.ring_reads, "waits": counters.waits,
             "depth_max": counters.depth_max, "laid_off": counters.laid_off,
             "apart": counters.apart, "creates": counters.creates,

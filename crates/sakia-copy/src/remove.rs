@@ -1,5 +1,6 @@
 //! Removing a tree.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -101,6 +102,7 @@ impl Remove {
 
 impl Job for Remove {
     type Facts = ();
+    type Rest = Infallible;
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let (above, name, place) = (unit.above.as_ref(), &*unit.name, unit.place());

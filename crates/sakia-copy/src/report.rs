@@ -80,6 +80,8 @@ pub struct Counters {
     pub pool_lists: u64,
     /// Parts of directories with large files that an idle worker took over.
     pub parts: u64,
+    /// Times that an idle worker began to copy ranges of a large file that another one copies.
+    pub ranges: u64,
     /// Reads left to the runtime.
     pub ring_reads: u64,
     /// Waits of a worker for one of these, doing other work meanwhile.
@@ -110,6 +112,7 @@ impl Counters {
         self.ring_opens += other.ring_opens;
         self.pool_lists += other.pool_lists;
         self.parts += other.parts;
+        self.ranges += other.ranges;
         self.ring_reads += other.ring_reads;
         self.waits += other.waits;
         self.depth_max = self.depth_max.max(other.depth_max);

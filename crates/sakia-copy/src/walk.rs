@@ -1,5 +1,6 @@
 //! Walks a tree.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
 use std::io;
@@ -191,6 +192,7 @@ impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Job for Walk<V> {
     type Facts = ();
+    type Rest = Infallible;
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let (above, name, place) = (unit.above.as_ref(), &*unit.name, unit.place());

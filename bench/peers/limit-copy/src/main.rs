@@ -7,11 +7,12 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 
@@ -35,6 +36,9 @@ struct Options {
     /// How contents are copied
     #[arg(long, value_enum, default_value_t = Way::Read)]
     way: Way,
+    /// One file only: all threads copy it, each by descriptors of its own and ranges of this many bytes
+    #[arg(long)]
+    range: Option<u64>,
     /// A directory of files and directories, or a file
     source: PathBuf,
     /// What it is copied to, which is not there yet
@@ -66,6 +70,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> io::Result<()> {
+    if let Some(range) = options.range.filter(|&range| range > 0) {
+        return ranges(options, range);
+    }
     if !options.source.is_dir() {
         let (source, target) = (read(CWD, &options.source)?, write(CWD, &options.target)?);
         if options.way == Way::Mapped {
@@ -197,6 +204,58 @@ fn mapped(source: &File, target: &File, threads: usize) -> io::Result<()> {
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
+        threads.into_iter().try_for_each(end)
+    })
+}
+
+/// Copies ranges of a file with all threads at once.
+fn ranges(options: &Options, range: u64) -> io::Result<()> {
+    let size = options.source.metadata()?.len();
+    write(CWD, &options.target)?;
+    let next = AtomicU64::new(0);
+    let part = || -> io::Result<()> {
+        let source = File::open(&options.source)?;
+        let target = File::options().write(true).open(&options.target)?;
+        let (mut memory, begin) = buffer();
+        let buf = &mut memory[begin..][..BUFFER];
+        loop {
+            let mut offset = next.fetch_add(range, Ordering::Relaxed);
+            let end = size.min(offset.saturating_add(range));
+            if offset >= end {
+                return Ok(());
+            }
+            (&target).seek(SeekFrom::Start(offset))?;
+            while offset < end {
+                let left = usize::try_from(end - offset).unwrap_or(usize::MAX);
+                let count = match options.way {
+                    Way::Read => {
+                        let most = left.min(buf.len());
+                        let count = source.read_at(&mut buf[..most], offset)?;
+                        target.write_all_at(&buf[..count], offset)?;
+                        count
+                    }
+                    Way::Range => {
+                        let (mut from, mut to) = (offset, offset);
+                        let (from, to) = (Some(&mut from), Some(&mut to));
+                        rustix::fs::copy_file_range(&source, from, &target, to, left)?
+                    }
+                    Way::Send => {
+                        let mut from = offset;
+                        rustix::fs::sendfile(&target, &source, Some(&mut from), left)?
+                    }
+                    Way::Map | Way::Mapped => {
+                        return Err(io::Error::other("ranges are not mapped"));
+                    }
+                };
+                if count == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                offset += count as u64;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads).map(|_| scope.spawn(part)).collect();
         threads.into_iter().try_for_each(end)
     })
 }

@@ -2,15 +2,20 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
+use sakia::engine::__private::is_in_memory;
 use sakia::fs::AlignedBuf;
+use sakia::{Permit, Resource};
 
 use super::file::SMALL;
+use super::ranges::{Entry, Help, Ranges, Rest, Shared};
 use super::{At, Copy, EntryError, Learned, Result, Spot};
+use crate::crew::Fiber;
 use crate::kernel::OwnedFd;
 use crate::options::{Reflink, Sparse};
 use crate::source::Source;
@@ -26,6 +31,14 @@ const PART_MIN: usize = 256 << 10;
 const SLOW: Duration = Duration::from_millis(50);
 /// A part that takes no longer is followed by a larger one.
 const QUICK: Duration = Duration::from_millis(20);
+/// The buffer of a file with helpers is this many times as large: they change turns less often.
+const SHARED_BUFFER: usize = 4;
+/// A file with helpers is written in pieces of this size: for larger ones the kernel makes larger pages, which
+/// a virtual machine may not have, as its host takes them back.
+const WRITE_SHARED: usize = 128 << 10;
+/// Files beside such a large one are given away before directories: those are more, and smaller, pieces of
+/// work, which are better for the end.
+const HUGE: u64 = 16 << 20;
 /// The size of a block of zeros that can become a hole.
 const BLOCK: usize = 4096;
 /// The unit of `st_blocks` in bytes.
@@ -66,51 +79,96 @@ impl Copy {
                 Err(_) => {}
             }
         }
+        let size = sys::size(stat);
+        let has_holes = self.options.sparse == Sparse::Auto && self.has_holes(stat);
+        let entry = Entry::of(spot);
         let mut run = Run {
             copy: self,
-            spot,
+            learned: spot.learned,
+            fiber: &mut *spot.fiber,
             source,
             target: target.as_fd(),
             buf,
+            ranges: Ranges::new(Rest::of(size, has_holes)),
+            way: None,
+            can_offer: None,
+            large: None,
             position: 0,
             part: PART_FIRST,
             told: 0,
-            is_large: sys::size(stat) >= SMALL,
+            entry: (size >= SMALL).then_some(entry),
+            is_huge: size >= HUGE,
         };
-        let copied = if self.options.sparse == Sparse::Auto && self.has_holes(stat) {
-            run.sparse(sys::size(stat)).await
-        } else {
-            match run.range(0, None).await {
-                Ok(end) if self.options.sparse == Sparse::Always => {
-                    truncate(target.as_fd(), end).map(|()| end)
-                }
-                result => result,
-            }
-        };
+        let copied = run.all().await;
         let told = run.told;
+        drop(run);
         match &copied {
             Ok(end) => spot.fiber.tally.counts.bytes += end.saturating_sub(told),
             Err(_) => spot.fiber.crew().progress.take_back_bytes(told),
         }
         copied
     }
+
+    /// Copies ranges of a file that another fiber has created.
+    pub(super) async fn help_with(&self, fiber: &mut Fiber<Self>, shared: &Arc<Shared>) {
+        let Some((files, help)) = Help::begin(shared) else { return };
+        fiber.begin_part(shared.place(), &shared.name);
+        let nothing = Learned::default();
+        let folder = shared.folder.as_ref();
+        let mut source = Source::Plain(files.source);
+        let mut buf = std::mem::take(&mut fiber.kit.buf);
+        let mut run = Run {
+            copy: self,
+            learned: folder.map_or(&nothing, |folder| &folder.facts.target.learned),
+            fiber: &mut *fiber,
+            source: &mut source,
+            target: files.target.as_fd(),
+            buf: &mut buf,
+            ranges: help.ranges(),
+            way: None,
+            can_offer: None,
+            large: None,
+            position: 0,
+            part: PART_FIRST,
+            told: 0,
+            entry: None,
+            is_huge: false,
+        };
+        let result = run.parts().await;
+        let told = run.told;
+        drop(run);
+        fiber.kit.buf = buf;
+        // Before the file gets its attributes: some are set again by the last close.
+        drop((source, files.target));
+        help.end(result, told);
+    }
 }
 
-/// The copy of one file's contents.
-struct Run<'a, 'b> {
+/// The copy of one file's contents, or of some of its ranges.
+struct Run<'a> {
     copy: &'a Copy,
-    spot: &'a mut Spot<'b>,
+    learned: &'a Learned,
+    fiber: &'a mut Fiber<Copy>,
     source: &'a mut Source,
     target: BorrowedFd<'a>,
     buf: &'a mut AlignedBuf,
+    ranges: Ranges,
+    /// The way of the last range, and its end.
+    way: Option<(Way, u64)>,
+    /// Helpers are of use, if known.
+    can_offer: Option<bool>,
+    /// A larger buffer for a file with helpers.
+    large: Option<(AlignedBuf, Permit)>,
     /// The target's own file position.
     position: u64,
     /// The size of the kernel's next part.
     part: usize,
     /// The bytes reported to the progress.
     told: u64,
-    /// Copying it takes longer than creating it.
-    is_large: bool,
+    /// The name of a file whose copy takes longer than its creation: while it is copied, other workers may
+    /// take the rest of its directory, or some of its ranges. `None`: another one, or a helper's.
+    entry: Option<Entry<'a>>,
+    is_huge: bool,
 }
 
 /// The system call that moves the contents.
@@ -123,78 +181,108 @@ enum Way {
     Buffer,
 }
 
-impl Run<'_, '_> {
-    /// Copies a file that had `size` bytes, without its holes.
-    async fn sparse(&mut self, mut size: u64) -> Result<u64> {
-        let mut offset = 0;
-        while offset < size {
-            self.spot.fiber.tally.counters.plain_calls += 2;
-            let begin = match kernel::seek(self.source.as_fd(), SeekFrom::Data(offset)) {
-                // Only a hole is left, or the file became shorter.
-                Err(Errno::NXIO) => {
-                    let end = kernel::seek(self.source.as_fd(), SeekFrom::End(0));
-                    size = size.min(end.at_source("seek")?);
-                    break;
-                }
-                // The file system does not report holes.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) if offset == 0 => {
-                    return self.range(0, None).await;
-                }
-                begin => begin.at_source("seek")?,
-            };
-            let end = kernel::seek(self.source.as_fd(), SeekFrom::Hole(begin)).at_source("seek")?;
-            let reached = self.range(begin, Some(end)).await?;
-            if reached < end {
-                // The file became shorter.
-                return Ok(reached);
-            }
-            offset = end;
+impl Run<'_> {
+    /// Copies all ranges, some of them by helpers. Returns the file's end.
+    async fn all(&mut self) -> Result<u64> {
+        let mut result = self.parts().await;
+        if let Some(helpers) = self.ranges.close(&mut result)
+            && !helpers.is_closed()
+        {
+            self.fiber.about_to_wait();
+            // Nothing is sent to it: it ends with the last helper.
+            helpers.recv().await.ok();
         }
-        truncate(self.target, size)?;
-        Ok(size.max(offset))
+        let (rest, told, shared) = self.ranges.outcome();
+        self.told += told;
+        result.and(shared)?;
+        let is_whole = rest.has_holes || rest.is_short;
+        let end = if is_whole { rest.reached() } else { self.range(rest.end, None).await? };
+        if rest.has_holes {
+            truncate(self.target, rest.end)?;
+        } else if rest.is_short || self.copy.options.sparse == Sparse::Always {
+            // A helper may have copied more of a file that became shorter.
+            truncate(self.target, end)?;
+        }
+        Ok(end)
+    }
+
+    /// Copies ranges until none is left.
+    async fn parts(&mut self) -> Result<()> {
+        loop {
+            let (most, tally) = (self.part as u64, &mut self.fiber.tally);
+            let range = self.ranges.take(most, self.source.as_fd(), tally)?;
+            let Some(range) = range else { return Ok(()) };
+            let reached = self.range(range.start, Some(range.end)).await?;
+            if reached < range.end {
+                self.ranges.ends_at(reached);
+            }
+        }
+    }
+
+    /// Gives work to an idle worker: other files of the directory, or else ranges of this one.
+    ///
+    /// Only reads are done at the same time, so helpers are of use between page caches. A file system that
+    /// copies a range by itself, or a disk that must be read, needs none. In memory, making pages takes most
+    /// of the time, and is done under the file's lock.
+    fn share(&mut self, way: Way) {
+        let Self { fiber, ranges, source, target, can_offer, entry: Some(entry), .. } = self else {
+            return;
+        };
+        let rest = || {
+            let is_cached = way == Way::Send || ranges.is_shared();
+            let may = is_cached && *can_offer.get_or_insert_with(|| !is_in_memory(*target));
+            if may { ranges.offer(*entry, source.as_fd(), *target) } else { None }
+        };
+        fiber.copying_large(self.is_huge, rest);
     }
 
     /// Copies from `offset` to `end`, or to the end of the file. Returns the end of the copied range.
     async fn range(&mut self, mut offset: u64, end: Option<u64>) -> Result<u64> {
-        let mut way = self.first_way(offset);
+        let mut way = match self.way {
+            Some((way, end)) if end == offset => way,
+            _ => self.first_way(offset),
+        };
         loop {
-            self.spot.fiber.go_on().at_source("copy")?;
-            if self.is_large {
-                self.spot.fiber.copying_large();
-            }
             let left = end.map_or(u64::MAX, |end| end - offset);
             if left == 0 {
-                return Ok(offset);
+                break;
+            }
+            self.fiber.go_on().at_source("copy")?;
+            self.share(way);
+            if self.ranges.is_shared() {
+                way = Way::Buffer;
             }
             let count = match way {
                 Way::Buffer => Some(self.by_buffer(offset, left).await?),
                 way => self.by_kernel(way, offset, left)?,
             };
             match count {
-                Some(0) => return Ok(offset),
+                Some(0) => break,
                 Some(count) => {
                     offset += count;
                     self.told += count;
-                    self.spot.fiber.crew().progress.add_bytes(count);
+                    self.fiber.crew().progress.add_bytes(count);
                 }
                 None if way == Way::Range => way = Way::Send,
                 None => way = Way::Buffer,
             }
             sakia::yield_now().await;
         }
+        self.way = Some((way, offset));
+        Ok(offset)
     }
 
     /// Returns the best way that was not refused. For uncached contents the kernel would wait for a disk.
     fn first_way(&mut self, offset: u64) -> Way {
         let is_refused = |refused: &AtomicBool| refused.load(Ordering::Relaxed);
-        if self.copy.options.sparse == Sparse::Always || !self.is_cached(offset) {
+        let is_read = self.copy.options.sparse == Sparse::Always || self.ranges.is_shared();
+        if is_read || !self.is_cached(offset) {
             Way::Buffer
-        } else if !is_refused(&self.spot.learned.no_range)
-            && self.copy.options.reflink != Reflink::Never
+        } else if !is_refused(&self.learned.no_range) && self.copy.options.reflink != Reflink::Never
         {
             // Some file systems share blocks for it.
             Way::Range
-        } else if !is_refused(&self.spot.learned.no_send) {
+        } else if !is_refused(&self.learned.no_send) {
             Way::Send
         } else {
             Way::Buffer
@@ -205,7 +293,7 @@ impl Run<'_, '_> {
     /// wait for a disk.
     fn is_cached(&mut self, offset: u64) -> bool {
         let mut byte = [0];
-        self.spot.fiber.tally.counters.plain_calls += 1;
+        self.fiber.tally.counters.plain_calls += 1;
         !matches!(sys::read_now(self.source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
     }
 
@@ -214,12 +302,12 @@ impl Run<'_, '_> {
     fn by_kernel(&mut self, way: Way, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
         if way == Way::Send && self.position != offset {
-            self.spot.fiber.tally.counters.plain_calls += 1;
+            self.fiber.tally.counters.plain_calls += 1;
             if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
                 return Ok(None);
             }
         }
-        self.spot.fiber.tally.counters.plain_calls += 1;
+        self.fiber.tally.counters.plain_calls += 1;
         let begin = Instant::now();
         let (source, mut from, mut to) = (self.source.as_fd(), offset, offset);
         let copied = retry_on_intr(|| match way {
@@ -232,7 +320,7 @@ impl Run<'_, '_> {
             Ok(0) if offset == 0 => None,
             Ok(count) => Some(count as u64),
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let Learned { no_range, no_send, .. } = self.spot.learned;
+                let Learned { no_range, no_send, .. } = self.learned;
                 let refused = if way == Way::Send { no_send } else { no_range };
                 refused.store(true, Ordering::Relaxed);
                 None
@@ -257,14 +345,22 @@ impl Run<'_, '_> {
     }
 
     async fn by_buffer(&mut self, offset: u64, left: u64) -> Result<u64> {
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.buf.len());
-        let (source, reads) = (&mut *self.source, &self.spot.learned.reads);
-        let count = self.spot.fiber.read_at(source, self.buf, 0..len, offset, reads).await;
+        if self.ranges.is_shared() && self.large.is_none() {
+            let len = self.buf.len() * SHARED_BUFFER;
+            let permit = self.fiber.crew().budget().try_acquire(Resource::Bytes, len as u64);
+            self.large = permit.map(|permit| (AlignedBuf::zeroed(len), permit));
+        }
+        let buf = self.large.as_mut().map_or(&mut *self.buf, |(buf, _)| buf);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let (source, reads) = (&mut *self.source, &self.learned.reads);
+        let count = self.fiber.read_at(source, buf, 0..len, offset, reads).await;
         let count = count.at_source("read")?;
-        self.spot.fiber.tally.counters.plain_calls += 1;
+        self.fiber.tally.counters.plain_calls += 1;
         let mut done = 0;
-        for bytes in self.buf[..count].chunks(PART_MAX) {
-            self.spot.fiber.go_on().at_source("copy")?;
+        let turn = self.ranges.turn();
+        let most = if turn.is_some() { WRITE_SHARED } else { PART_MAX };
+        for bytes in buf[..count].chunks(most) {
+            self.fiber.go_on().at_source("copy")?;
             let written = if self.copy.options.sparse == Sparse::Always {
                 write_dense(self.target, bytes, offset + done)
             } else {

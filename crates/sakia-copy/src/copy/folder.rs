@@ -10,6 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
+use super::ranges::Shared;
 use super::{At, Copy, EntryError, Facts, Learned, Result, Spot, Target, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Unit};
 use crate::kernel::{self, OwnedFd};
@@ -28,6 +29,7 @@ const SET_GROUP: u32 = 0o2000;
 
 impl Job for Copy {
     type Facts = Facts;
+    type Rest = Arc<Shared>;
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let (above, name) = (unit.above.as_ref(), &*unit.name);
@@ -58,6 +60,10 @@ impl Job for Copy {
             self.tell(&spot);
         }
         Some(folder)
+    }
+
+    async fn help(&self, fiber: &mut Fiber<Self>, rest: Arc<Shared>) {
+        self.help_with(fiber, &rest).await;
     }
 
     async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {

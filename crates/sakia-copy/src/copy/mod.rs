@@ -10,6 +10,7 @@ mod folder;
 mod links;
 mod mark;
 mod names;
+mod ranges;
 mod stream;
 mod verify;
 

@@ -3,6 +3,7 @@
 //! It is a second walk over the whole tree, after the copy and a sync of the file system: each file of the
 //! copy is dropped from the page cache first, so that it comes from the disk.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::AsFd;
@@ -130,6 +131,7 @@ fn changed(stat: &Stat) -> i128 {
 impl Job for Verify {
     /// The directory of the copy.
     type Facts = Arc<Place>;
+    type Rest = Infallible;
 
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>> {
         let (above, name) = (unit.above.as_ref(), &*unit.name);

@@ -13,7 +13,7 @@ use sakia::Permit;
 use sakia::fs::AlignedBuf;
 
 use super::frame::{BATCH_BYTES, Frame, List};
-use super::worker::{Item, Work, Worker};
+use super::worker::{FileSize, Item, Work, Worker};
 use super::{Crew, Folder, Found, Job, Next, Unit};
 use crate::place::{OpenDir, Place};
 use crate::progress::Hold;
@@ -92,6 +92,7 @@ impl<J: Job> Fiber<J> {
                 Work::Entry(frame, kind) => self.entry(&frame, &name, kind).await,
                 Work::Item(Item::Frame(frame)) => self.read(frame).await,
                 Work::Item(Item::Unit(unit)) => self.enter(unit).await,
+                Work::Item(Item::Rest(rest)) => self.worker().crew.job.help(self, rest).await,
             }
             self.turn += 1;
             if self.turn >= TURN {
@@ -184,18 +185,25 @@ impl<J: Job> Fiber<J> {
         crew.pace.made(made, timed, time);
     }
 
-    /// Declares that the current entry is a large file: other workers may take the rest of its directory.
-    pub(crate) fn copying_large(&self) {
-        self.worker.has_large_file.set(true);
-        self.worker.share();
+    /// Declares that the current entry is a large file: other workers may take the rest of its directory, if
+    /// it is huge even before other directories, or else what `rest` offers of the file.
+    pub(crate) fn copying_large(&self, is_huge: bool, rest: impl FnOnce() -> Option<J::Rest>) {
+        self.worker.file.set(if is_huge { FileSize::Huge } else { FileSize::Large });
+        self.worker.share(rest);
+    }
+
+    /// Begins a part of the entry `name` in `place`, which another fiber handles.
+    pub(crate) fn begin_part(&mut self, place: &Arc<Place>, name: &CStr) {
+        self.tally.counters.ranges += 1;
+        self.kit.hold.begin(place, name);
     }
 
     async fn entry(&mut self, frame: &Rc<Frame<J>>, name: &[u8], kind: FileType) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { return };
         let worker = self.worker();
         self.kit.hold.begin(&frame.folder.place, name);
-        worker.share();
-        worker.has_large_file.set(false);
+        worker.share(|| None);
+        worker.file.set(FileSize::Small);
         match worker.crew.job.entry(self, Found { frame, name, kind }).await {
             Next::Done => self.done(Some(&frame.folder)),
             Next::Enter => worker.begin(frame, vec![name.to_owned()]),
@@ -207,7 +215,7 @@ impl<J: Job> Fiber<J> {
         let worker = self.worker();
         let crew = &worker.crew;
         self.kit.hold.begin(unit.place(), &unit.name);
-        self.worker.share();
+        self.worker.share(|| None);
         let Some(folder) = crew.job.enter(self, &unit).await else {
             return self.done(unit.above.as_ref());
         };

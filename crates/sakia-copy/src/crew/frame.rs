@@ -107,8 +107,8 @@ impl<J: Job> Frame<J> {
         Some(entry.kind)
     }
 
-    /// Returns half of its entries, for another worker: the directory then counts one more pending part.
-    /// `None`: there are too few.
+    /// Returns half of its entries, the only one included, for another worker: the directory then counts one
+    /// more pending part. `None`: there are none.
     pub(super) fn split(&self) -> Option<Self> {
         let list = self.list.borrow_mut().split()?;
         self.folder.left.fetch_add(1, Ordering::Relaxed);
@@ -164,10 +164,10 @@ impl List {
         self.entries.push(Entry { begin, end: self.names.len() as u32, kind, inode });
     }
 
-    /// Returns the half that would come last. `None`: it cannot be split.
+    /// Returns the larger half, of the entries that would come last. `None`: there are none.
     fn split(&mut self) -> Option<Self> {
         let mut last = Self::default();
-        for entry in self.entries.drain(..self.entries.len() / 2) {
+        for entry in self.entries.drain(..self.entries.len().div_ceil(2)) {
             last.push(entry.name(&self.names), entry.kind, entry.inode);
         }
         (!last.entries.is_empty()).then_some(last)

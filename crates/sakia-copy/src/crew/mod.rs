@@ -3,7 +3,8 @@
 //! A directory is the unit of work of one worker: several that create small files in one directory would
 //! only wait for its lock. A worker does the deepest directory first, and gives half of its pending
 //! directories, those nearest to the root, to an idle worker. If it has none, but large files, it gives away
-//! half of the rest of their directory.
+//! half of the rest of their directory, and, when it has the last one in hand, ranges of that file. Beside a
+//! huge file its directory comes first: the largest pieces of work are to be begun first.
 //!
 //! A *fiber* does one operation after the other by plain calls, which do not wait if the caches have the
 //! data. Only when a fiber is about to wait, another is started: a worker has one fiber as long as nothing
@@ -38,6 +39,8 @@ use crate::sys::lock;
 pub(crate) trait Job: Sized + Send + Sync + 'static {
     /// Its knowledge about a directory.
     type Facts: Send + Sync + 'static;
+    /// The rest of an entry that several workers can do.
+    type Rest: Send + 'static;
 
     /// Begins a directory. `None` if its contents are skipped.
     async fn enter(&self, fiber: &mut Fiber<Self>, unit: &Unit<Self>) -> Option<Arc<Folder<Self>>>;
@@ -49,6 +52,9 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
 
     /// Handles an entry that is no directory, or of an unknown kind.
     async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next;
+
+    /// Does a part of an entry that another fiber handles.
+    async fn help(&self, _: &mut Fiber<Self>, _: Self::Rest) {}
 
     /// Ends a directory whose entries are all done.
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
@@ -120,6 +126,8 @@ enum Share<J: Job> {
     Units(Vec<Unit<J>>),
     /// Entries of a directory.
     Part(Frame<J>),
+    /// The rest of an entry.
+    Rest(J::Rest),
 }
 
 /// All workers of a job.
@@ -192,6 +200,10 @@ impl<J: Job> Crew<J> {
         }
         guard.disarm();
         crew
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Returns the counts of its workers.

@@ -13,13 +13,14 @@ use super::fiber::{Fiber, Kit};
 use super::{Crew, Frame, Job, Share, Unit};
 use crate::delays::Delays;
 
-/// Descriptors that a fiber needs: two files, and two more while a directory is opened.
+/// Descriptors that a fiber needs: two files, and two more while a directory is opened, or for a helper.
 const FIBER_DESCRIPTORS: u64 = 4;
 
 /// An item of a worker's list.
 pub(super) enum Item<J: Job> {
     Unit(Unit<J>),
     Frame(Rc<Frame<J>>),
+    Rest(J::Rest),
 }
 
 impl<J: Job> Item<J> {
@@ -60,8 +61,41 @@ pub(crate) struct Worker<J: Job> {
     pub(crate) opens: Delays,
     /// Delays of reading directories.
     pub(super) lists: Delays,
-    /// The file begun last is large: other workers may take the rest of its directory.
-    pub(super) has_large_file: Cell<bool>,
+    /// The file begun last.
+    pub(super) file: Cell<FileSize>,
+}
+
+/// The size of a file, for the use of its directory.
+#[derive(Clone, Copy)]
+pub(super) enum FileSize {
+    /// Its directory is the work of one worker.
+    Small,
+    /// Other workers may take the rest of its directory, if there are no directories.
+    Large,
+    /// That, even if there are.
+    Huge,
+}
+
+/// Work for another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gift {
+    /// Directories that are not begun.
+    Units,
+    /// Entries of the directory in hand.
+    Part,
+    /// A part of the entry in hand.
+    Rest,
+}
+
+impl FileSize {
+    /// Returns the work to give away, the first choice first.
+    fn gifts(self) -> &'static [Gift] {
+        match self {
+            Self::Small => &[Gift::Units],
+            Self::Large => &[Gift::Units, Gift::Part, Gift::Rest],
+            Self::Huge => &[Gift::Part, Gift::Units, Gift::Rest],
+        }
+    }
 }
 
 impl<J: Job> Worker<J> {
@@ -76,7 +110,7 @@ impl<J: Job> Worker<J> {
             spare: RefCell::default(),
             opens: Delays::new(is_alone),
             lists: Delays::new(is_alone),
-            has_large_file: Cell::new(false),
+            file: Cell::new(FileSize::Small),
         });
         // The first fiber of each worker runs even with an exhausted budget.
         let kit = worker.kit().unwrap_or_else(|| Kit::new(&worker.crew, None));
@@ -141,29 +175,37 @@ impl<J: Job> Worker<J> {
                 self.push(Rc::new(frame));
                 true
             }
+            Ok(Share::Rest(rest)) => {
+                self.items.borrow_mut().push(Item::Rest(rest));
+                false
+            }
             Err(_) => false,
         }
     }
 
-    /// Gives work to an idle worker, if there is one. The caller has work in hand, so it can spare the rest.
-    pub(super) fn share(&self) {
+    /// Gives work to an idle worker, if there is one. The caller has work in hand, so it can spare the rest;
+    /// if there is none, `rest` returns what can be spared of the entry in hand.
+    pub(super) fn share(&self, rest: impl FnOnce() -> Option<J::Rest>) {
         if self.crew.idle.load(Ordering::Relaxed) == 0 || !self.crew.sender.is_empty() {
             return;
         }
         let mut items = self.items.borrow_mut();
-        let give = items.iter().filter(|item| item.is_unit()).count().div_ceil(2);
-        let share = if give > 0 {
-            Share::Units(take_units(&mut items, give))
-        } else if self.has_large_file.get()
-            && let Some(Item::Frame(frame)) = items.last()
-            && let Some(part) = frame.split()
-        {
-            Share::Part(part)
-        } else {
-            return;
-        };
+        let mut rest = Some(rest);
+        let share = self.file.get().gifts().iter().find_map(|gift| match gift {
+            Gift::Units => {
+                let give = items.iter().filter(|item| item.is_unit()).count().div_ceil(2);
+                (give > 0).then(|| Share::Units(take_units(&mut items, give)))
+            }
+            Gift::Part => match items.last() {
+                Some(Item::Frame(frame)) => frame.split().map(Share::Part),
+                _ => None,
+            },
+            Gift::Rest => rest.take()?().map(Share::Rest),
+        });
         drop(items);
-        self.crew.give(share);
+        if let Some(share) = share {
+            self.crew.give(share);
+        }
     }
 
     /// Returns the next piece of work; the name of an entry goes to `name`.
@@ -231,5 +273,18 @@ impl<J: Job> Worker<J> {
         let descriptors = budget.try_acquire(Resource::Descriptors, FIBER_DESCRIPTORS)?;
         let bytes = budget.try_acquire(Resource::Bytes, self.crew.size.buffer as u64)?;
         Some(Kit::new(&self.crew, Some((descriptors, bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest pieces of work first, and the files of a directory with small ones never.
+    #[test]
+    fn work_is_given_away_in_order() {
+        assert_eq!(FileSize::Small.gifts(), [Gift::Units]);
+        assert_eq!(FileSize::Large.gifts(), [Gift::Units, Gift::Part, Gift::Rest]);
+        assert_eq!(FileSize::Huge.gifts(), [Gift::Part, Gift::Units, Gift::Rest]);
     }
 }

@@ -64,6 +64,12 @@ pub(crate) fn run_until<T>(
     (value, STATE.take().calls)
 }
 
+/// Sets the plan of this thread from now on, and a callback before its next call.
+pub(crate) fn set(plan: Option<Plan>, before: Option<Box<dyn FnOnce()>>) {
+    let before = before.map(|before| (0, before));
+    STATE.set(PlanState { plan, before, ..PlanState::default() });
+}
+
 /// Returns the possible faults of a call. Those of the first list lose nothing: the call is repeated, or
 /// replaced by another.
 pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {

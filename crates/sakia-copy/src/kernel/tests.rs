@@ -362,6 +362,78 @@ fn killed_at_each_call_and_completed() {
     }
 }
 
+/// Copies a file on two threads, of which one has this plan, or panics at its first call: `None`.
+fn copy_on_two(from: &Path, to: &Path, plan: Plan, thread: usize, panics: bool) -> Option<Report> {
+    let runtime = sakia::Runtime::builder().threads(2).build().unwrap();
+    let copying = async {
+        let set = move || async move {
+            let panic = || -> () { panic!("as asked for") };
+            sim::set(Some(plan), panics.then(|| Box::new(panic) as Box<dyn FnOnce()>));
+        };
+        sakia::spawn_on(thread, set).await.unwrap();
+        copy_tree(from, to, &Options::new(), &Arc::new(Progress::new())).await.unwrap()
+    };
+    let copying = std::panic::AssertUnwindSafe(|| runtime.block_on(copying));
+    let report = std::panic::catch_unwind(copying).ok();
+    drop(runtime);
+    sim::set(None, None);
+    report
+}
+
+/// Of a file that both workers copy, one cannot write its ranges.
+#[test]
+fn a_failure_of_either_worker_fails_a_shared_file_once() {
+    let folder = Folder::new("shared");
+    let memory = Folder(format!("/dev/shm/sakia-sim-shared-{}", std::process::id()).into());
+    let device = |path: &Path| fs::metadata(path).map(|stat| stat.dev()).ok();
+    if fs::create_dir_all(&memory.0).is_err() || device(&memory.0) == device(&folder.0) {
+        sakia_testkit::skip!("two file systems, of which one is in memory");
+    }
+    let bytes: Vec<u8> = (0..24 << 20).map(|index| (index >> 12) as u8 | 1).collect();
+    let (from, to) = (memory.0.join("large"), folder.0.join("copy"));
+    fs::write(&from, &bytes).unwrap();
+    // Until the file is shared, its contents are sent.
+    let refused = Plan::Refused(&["pwrite"], Errno::NOSPC);
+    let unasked = Plan::Refused(&["preadv2"], Errno::OPNOTSUPP);
+    for thread in [0, 1] {
+        for plan in [refused, unasked] {
+            let mut helped = 0;
+            for _ in 0..500 {
+                let report = copy_on_two(&from, &to, plan, thread, false).unwrap();
+                helped += report.counters.ranges;
+                if plan == refused && report.counts.failures > 0 {
+                    assert_eq!(report.counts.failures, 1, "{report:#?}");
+                    let failure = &report.failures[0];
+                    assert_eq!((failure.operation(), failure.path()), ("write", &*to));
+                    assert_eq!(failure.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+                    assert!(!to.exists() && report.counts.bytes == 0, "{report:#?}");
+                } else {
+                    assert!(report.is_complete(), "{report:#?}");
+                    assert_eq!(report.counts.bytes, bytes.len() as u64);
+                    assert!(fs::read(&to).unwrap() == bytes);
+                }
+                fs::remove_file(&to).ok();
+                if helped > 2 {
+                    break;
+                }
+            }
+            assert!(helped > 0, "one worker did it all");
+        }
+    }
+    let mut panics = 0;
+    for thread in [0, 1].repeat(10) {
+        // A thread that came too late makes no call.
+        let report = copy_on_two(&from, &to, unasked, thread, true);
+        panics += u32::from(report.is_none());
+        if let Ok(stat) = fs::metadata(&to) {
+            let is_marked = stat.mode() == UNFINISHED.0;
+            assert!(is_marked || report.is_some() && fs::read(&to).unwrap() == bytes);
+            fs::remove_file(&to).unwrap();
+        }
+    }
+    assert!(panics > 0);
+}
+
 /// Every copy within the kernel, except by `sendfile`, may share blocks.
 #[test]
 fn blocks_are_not_shared_when_that_is_not_wanted() {

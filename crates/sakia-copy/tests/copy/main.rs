@@ -18,6 +18,7 @@ mod killed;
 mod limits;
 mod links;
 mod looking_on;
+mod ranges;
 mod removing;
 mod sharing;
 mod support;

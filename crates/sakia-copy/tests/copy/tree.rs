@@ -17,6 +17,8 @@ pub enum Kind {
     File(usize),
     /// Its size, and the offsets of 10,000 bytes of data.
     Sparse(u64, Vec<u64>),
+    /// The same with 3,000,000 bytes each, so that several workers copy it.
+    Large(u64, Vec<u64>),
     Directory,
     /// To a missing name, or to that of an entry.
     Link(Option<prop::sample::Index>),
@@ -50,6 +52,8 @@ fn kind() -> impl Strategy<Value = Kind> {
         1 => (250_000..900_000_usize).prop_map(Kind::File),
         2 => (1..3_000_000_u64, prop::collection::vec(0..2_000_000_u64, 0..4))
             .prop_map(|(size, places)| Kind::Sparse(size, places)),
+        1 => (5_000_000..30_000_000_u64, prop::collection::vec(0..25_000_000_u64, 0..4))
+            .prop_map(|(size, places)| Kind::Large(size, places)),
         6 => Just(Kind::Directory),
         1 => Just(Kind::Link(None)),
         2 => index().prop_map(|index| Kind::Link(Some(index))),
@@ -135,13 +139,8 @@ fn make_entry(path: &Path, item: &Item, seed: u64, made: &[(PathBuf, &Item)]) ->
     match &item.kind {
         Kind::Empty => drop(File::create_new(path).unwrap()),
         Kind::File(len) => fs::write(path, bytes(*len, seed)).unwrap(),
-        Kind::Sparse(size, places) => {
-            let file = File::create_new(path).unwrap();
-            file.set_len(*size).unwrap();
-            for place in places.iter().filter(|&place| place + 10_000 < *size) {
-                file.write_all_at(&bytes(10_000, seed), *place).unwrap();
-            }
-        }
+        Kind::Sparse(size, places) => make_sparse(path, *size, places, &bytes(10_000, seed)),
+        Kind::Large(size, places) => make_sparse(path, *size, places, &bytes(3_000_000, seed)),
         Kind::Directory => fs::create_dir(path).unwrap(),
         Kind::Link(index) => {
             let target = match index {
@@ -168,6 +167,14 @@ fn make_entry(path: &Path, item: &Item, seed: u64, made: &[(PathBuf, &Item)]) ->
     true
 }
 
+fn make_sparse(path: &Path, size: u64, places: &[u64], data: &[u8]) {
+    let file = File::create_new(path).unwrap();
+    file.set_len(size).unwrap();
+    for place in places.iter().filter(|&place| place + (data.len() as u64) < size) {
+        file.write_all_at(data, *place).unwrap();
+    }
+}
+
 pub fn make_node(path: &Path, kind: FileType, device: u64) {
     rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device).unwrap();
 }
@@ -181,7 +188,8 @@ fn set_attributes(path: &Path, item: &Item) {
         set_attribute(path, "trusted.test", b"\0\xff");
     }
     let is_directory = matches!(item.kind, Kind::Directory);
-    let has_contents = matches!(item.kind, Kind::Empty | Kind::File(_) | Kind::Sparse(..));
+    let has_contents =
+        matches!(item.kind, Kind::Empty | Kind::File(_) | Kind::Sparse(..) | Kind::Large(..));
     if let Some(len) = item.user_attribute
         && (is_directory || has_contents)
     {
