@@ -100,7 +100,14 @@ impl Progress {
     /// See [`Progress`](Progress#examples).
     pub fn under_way(&self) -> Vec<PathBuf> {
         let holds = lock(&self.holds).clone();
-        holds.iter().filter_map(|hold| hold.upgrade()?.path()).collect()
+        let mut paths = Vec::new();
+        for path in holds.iter().filter_map(|hold| hold.upgrade()?.path()) {
+            // Several may copy ranges of one file.
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths
     }
 
     pub(crate) fn hold(&self) -> Arc<Hold> {
