@@ -163,7 +163,9 @@ impl<E: End> Program<E> {
                 let events = end.events(Events::RDHUP, Duration::ZERO);
                 !events.is_empty()
             };
-            for _ in 0..if self.is_cut { 20 } else { 10_000 } {
+            // The kernel drops what comes to an end that has shut down both directions.
+            let is_dropped = side.has_ended && side.is_deaf;
+            for _ in 0..if self.is_cut || is_dropped { 20 } else { 10_000 } {
                 let has_come = end.unread().is_ok_and(|count| count >= expected);
                 if has_come && (!peer.has_ended || has_ended()) {
                     break;
@@ -171,7 +173,8 @@ impl<E: End> Program<E> {
                 std::thread::yield_now();
             }
         }
-        if self.is_cut && self.wire == Wire::Tcp {
+        let is_any_deaf = self.sides.iter().any(|side| side.is_deaf);
+        if (self.is_cut || is_any_deaf) && self.wire == Wire::Tcp {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -250,8 +253,6 @@ impl<E: End> Program<E> {
                 self.may_refuse = true;
                 this.has_ended |= *how != Shutdown::Read;
                 this.is_deaf |= *how != Shutdown::Write;
-                // The kernel drops what comes to an end that has shut down both directions.
-                self.is_cut |= this.has_ended && this.is_deaf;
                 format!("{:?}", end.shutdown(*how))
             }
             Step::Error => format!("{:?}", end.take_error()),
