@@ -6,7 +6,8 @@
 //! old kernel, decided when it is compiled. Calls that `rustix` has with types are made with `rustix`.
 //!
 //! All go through [`syscall`] or [`shared_syscall`], the ring's own instruction: libc's symbols may be
-//! interposed by a preload library that sits on top of this very crate. Nothing of the crate is imported here.
+//! interposed by a preload library that sits on top of this very crate. Nothing of the crate is imported
+//! here.
 //!
 //! # Rules that calls have in common
 //!

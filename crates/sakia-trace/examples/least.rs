@@ -1,5 +1,5 @@
-//! The least recording: what any program needs to write a trace of Perfetto itself, and nothing else. It shows
-//! how much code that is, against the same program without it (`--cfg sakia_no_trace`):
+//! The least recording: what any program needs to write a trace of Perfetto itself, and nothing else. It
+//! shows how much code that is, against the same program without it (`--cfg sakia_no_trace`):
 //!
 //! ```text
 //! for flags in "--cfg sakia_no_trace" ""; do

@@ -91,7 +91,8 @@ struct Shape {
 }
 
 macro_rules! shapes {
-    ($($shape:ident: $kind:ident $name:expr, $category:ident, [$($argument:ident $form:ident $at:literal),*];)*) => {
+    ($($shape:ident: $kind:ident $name:expr, $category:ident,
+       [$($argument:ident $form:ident $at:literal),*];)*) => {
         $(static $shape: Shape = Shape {
             kind: event::$kind,
             name: $name,

@@ -33,8 +33,8 @@ const SLOW: Duration = Duration::from_millis(50);
 const QUICK: Duration = Duration::from_millis(20);
 /// The buffer of a file with helpers is this many times as large: they change turns less often.
 const SHARED_BUFFER: usize = 4;
-/// A file with helpers is written in pieces of this size: for larger ones the kernel makes larger pages, which
-/// a virtual machine may not have, as its host takes them back.
+/// A file with helpers is written in pieces of this size: for larger ones the kernel makes larger pages,
+/// which a virtual machine may not have, as its host takes them back.
 const WRITE_SHARED: usize = 128 << 10;
 /// Files beside such a large one are given away before directories: those are more, and smaller, pieces of
 /// work, which are better for the end.

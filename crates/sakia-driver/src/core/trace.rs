@@ -197,8 +197,8 @@ impl Core {
         }
     }
 
-    /// Takes a turn and records its begin and end. By a second copy of the turn's code, so that a turn without
-    /// a recording has one test instead of two.
+    /// Takes a turn and records its begin and end. By a second copy of the turn's code, so that a turn
+    /// without a recording has one test instead of two.
     #[cold]
     #[inline(never)]
     pub(super) fn recorded_turn(&mut self, wait: Wait) -> io::Result<u32> {

@@ -105,8 +105,8 @@ impl Way {
 }
 
 /// Returns whether figures show that the queue is the cheaper way on this family of processors: then
-/// measuring would only cost. AMD EPYC (family 25): readiness takes 1.07 to 1.39 of the queue's processor time
-/// per message, from 1 to 512 connections and from 64 bytes to 16 KiB.
+/// measuring would only cost. AMD EPYC (family 25): readiness takes 1.07 to 1.39 of the queue's processor
+/// time per message, from 1 to 512 connections and from 64 bytes to 16 KiB.
 pub(crate) fn is_queue_cheaper() -> bool {
     sys::is_amd()
 }
