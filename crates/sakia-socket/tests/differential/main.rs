@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// Programs that run at a time: most of their time passes in waits for the kernel.
-const AT_A_TIME: usize = 4;
+const AT_A_TIME: usize = 2;
 
 /// The number of programs, unless the environment has another.
 fn programs(usual: u64) -> u64 {
