@@ -93,11 +93,7 @@ const POOL: Source = Source {
     ],
     mutants: &[
         // A lane has as many threads as it has jobs.
-        (
-            "pool_without_bound",
-            "let most = self.shared.threads_max[lane];",
-            "let most = u32::MAX;",
-        ),
+        ("pool_without_bound", "let most = self.shared.threads_max[lane];", "let most = u32::MAX;"),
         // A thread whose idle time is over ends without checking the queue.
         (
             "pool_ends_on_job",
@@ -133,6 +129,7 @@ const LANES: Source = Source {
         ),
         ("use rustix::io::Errno;", "use super::job::Errno;"),
         ("use crate::counters::OpKind;", "use super::job::OpKind;"),
+        ("use sakia_trace::start_thread;", "use super::thread::start_thread;"),
         ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
         ("use crate::call::failed;", "use super::job::failed;"),
         ("use crate::policy::Lane;", "use super::job::Lane;"),

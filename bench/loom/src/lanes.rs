@@ -157,12 +157,16 @@ mod thread {
             self
         }
 
-        pub(super) fn spawn(self, run: impl FnOnce() + 'static) -> io::Result<()> {
+        fn spawn(self, run: impl FnOnce() + 'static) -> io::Result<()> {
             let left = SUPPLY.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
             SUPPLY.set(left);
             loom::thread::spawn(run);
             Ok(())
         }
+    }
+
+    pub(super) fn start_thread(thread: Builder, main: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        thread.spawn(main)
     }
 
     pub(super) fn with_lane_mask<T>(run: impl FnOnce() -> T) -> T {
