@@ -343,9 +343,11 @@ mod tests {
         assert_eq!(labels, ["1 x 64 bytes", "64 x 64 bytes", "1 x 16 KiB", "64 x 16 KiB"]);
         let operations = echo.about.points.iter().map(|point| point.work.operations);
         assert_eq!(operations.collect::<Vec<_>>(), [8_000, 100_032, 8_000, 40_000]);
-        let expected = [("uring", "poll"), ("ring", "poll"), ("blocking", "poll")];
-        assert_eq!(echo.about.pairs[..3], expected);
-        assert_eq!(echo.about.pairs[3..], [("uring", "blocking"), ("ring", "blocking")]);
+        let names = ["uring", "ring", "readiness"];
+        let against = |base| names.map(|name| (name, base));
+        assert_eq!(echo.about.pairs[..3], against("poll"));
+        assert_eq!(echo.about.pairs[3], ("blocking", "poll"));
+        assert_eq!(echo.about.pairs[4..], against("blocking"));
     }
 
     #[test]
