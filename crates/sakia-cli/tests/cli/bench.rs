@@ -203,7 +203,7 @@ fn servers_are_measured_and_every_byte_comes_back() {
     assert!(lines[0]["network"]["namespace"].is_boolean(), "{}", lines[0]);
     let results = of("result");
     let variants: Vec<_> = results.iter().map(|result| &result["variant"]).collect();
-    assert_eq!(variants, ["uring", "ring", "poll", "blocking"]);
+    assert_eq!(variants, ["uring", "ring", "readiness", "poll", "blocking"]);
     for result in results {
         assert_eq!(result["params"]["connections"], 3);
         assert_eq!(
