@@ -29,15 +29,17 @@ use std::task::{Context, Wake, Waker};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use sakia::{Builder, Engine, Runtime, spawn, spawn_on};
+use sakia::{Runtime, spawn, spawn_on};
 use sakia_bench_support::aio::{Buf, Request};
-use sakia_driver::{AlignedBuf, Bypass, Policy};
+use sakia_driver::{AlignedBuf, Policy};
 
 use super::Sched;
 use super::computation::Computation;
 use super::ledger::{Ledger, Times};
 use super::load::{Load, Operation};
-use super::variants::{Variant, failed, nanoseconds, on_threads, open_files, scheduler};
+use super::variants::{
+    Variant, failed, nanoseconds, on_threads, open_engine, open_files, scheduler,
+};
 use crate::cell::{Counters, Done};
 use crate::engine::{available, counters};
 use crate::measure::Meter;
@@ -247,13 +249,7 @@ fn through_engine(
     meter: &mut Meter,
     is_ring: bool,
 ) -> anyhow::Result<Done> {
-    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
-    let engine = match is_ring {
-        true => available(builder.build_engine())?,
-        false => Engine::new().context("the engine")?,
-    };
-    let files = open_files(load)?.into_iter().map(|file| engine.adopt(file));
-    let files: Vec<_> = files.collect::<io::Result<_>>()?;
+    let (engine, files) = open_engine(load, is_ring)?;
     let workers = overlapped(
         load,
         computation,

@@ -146,6 +146,21 @@ fn scheduled(load: &Load, timing: Timing, meter: &mut Meter) -> anyhow::Result<D
     )
 }
 
+/// Starts an engine with its defaults, or one without plain calls, and opens the files with it.
+pub(super) fn open_engine(
+    load: &Load,
+    is_ring: bool,
+) -> anyhow::Result<(Engine, Vec<sakia::engine::File>)> {
+    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
+    let engine = match is_ring {
+        true => available(builder.build_engine())?,
+        false => Engine::new().context("the engine")?,
+    };
+    let files = open_files(load)?.into_iter().map(|file| engine.adopt(file));
+    let files: Vec<_> = files.collect::<io::Result<_>>()?;
+    Ok((engine, files))
+}
+
 /// Uses the engine with its defaults, which may make plain calls on this thread; or its ring, to which each
 /// request is sent, without plain calls.
 fn through_engine(
@@ -154,13 +169,7 @@ fn through_engine(
     meter: &mut Meter,
     is_ring: bool,
 ) -> anyhow::Result<Done> {
-    let builder = Builder::new().backend(Policy::Uring).bypass(Bypass::Never);
-    let engine = match is_ring {
-        true => available(builder.build_engine())?,
-        false => Engine::new().context("the engine")?,
-    };
-    let files = open_files(load)?.into_iter().map(|file| engine.adopt(file));
-    let files: Vec<_> = files.collect::<io::Result<_>>()?;
+    let (engine, files) = open_engine(load, is_ring)?;
     let driven = drive(load, timing, meter, |one, buf: AlignedBuf| {
         let file = &files[one.file];
         match (one.is_write, is_ring) {

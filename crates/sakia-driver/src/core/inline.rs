@@ -79,7 +79,7 @@ impl Inline {
         } else if crowd.is_some() {
             self.budget.shrink();
         }
-        self.budget.watch(self.crowd.is_active);
+        self.budget.watch(self.crowd.is_active());
     }
 
     /// Counts an operation that has no budget. Returns whether it waits for the next turns; otherwise it goes

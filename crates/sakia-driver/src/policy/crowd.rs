@@ -36,26 +36,22 @@ pub(crate) struct Crowd {
     begin: Option<Duration>,
     /// The ways are compared. Otherwise the queue is used.
     learns: bool,
-    /// Operations wait, or an epoch has begun.
-    pub(crate) is_active: bool,
 }
 
 impl Crowd {
     /// Makes one that compares the ways if `learns`.
     pub(crate) fn new(learns: bool) -> Self {
-        Self {
-            chooser: Chooser::new(),
-            waits: false,
-            count: 0,
-            begin: None,
-            learns,
-            is_active: false,
-        }
+        Self { chooser: Chooser::new(), waits: false, count: 0, begin: None, learns }
     }
 
     /// Returns whether operations wait for the next turns.
     pub(crate) fn waits(&self) -> bool {
         self.waits
+    }
+
+    /// Returns whether the end of each turn counts: operations wait, or an epoch has begun.
+    pub(crate) fn is_active(&self) -> bool {
+        self.waits || self.begin.is_some()
     }
 
     pub(crate) fn figures(&self) -> CrowdFigures {
@@ -71,7 +67,7 @@ impl Crowd {
             return;
         }
         let Some(begin) = self.begin else {
-            (self.count, self.begin, self.is_active) = (0, Some(time()), true);
+            (self.count, self.begin) = (0, Some(time()));
             return;
         };
         self.count += count;
@@ -85,7 +81,7 @@ impl Crowd {
 
     /// Notes a turn without a crowd.
     pub(crate) fn interrupt(&mut self) {
-        (self.begin, self.is_active) = (None, self.waits);
+        self.begin = None;
     }
 }
 
