@@ -43,6 +43,8 @@ pub const SIZE_BYTES: usize = 4096;
 pub const BYTES_MAX: u64 = 1 << 30;
 /// The default delay of an answer of the FUSE file system.
 pub const DELAY: Duration = Duration::from_millis(10);
+/// The default time without changes after which threads are counted.
+pub const SETTLE: Duration = Duration::from_secs(1);
 
 /// Options of the experiment.
 #[derive(Clone, Debug)]
@@ -55,6 +57,9 @@ pub struct Options {
     pub direct: bool,
     /// The delay of each answer of the FUSE file system, once it answers.
     pub delay: Duration,
+    /// Threads are counted after this time in which no thread started or ended and no read began. If it is too
+    /// short on a busy machine, threads are missed.
+    pub settle: Duration,
     /// The places of the files; each is a point.
     pub places: Vec<Place>,
     /// The directory in which the experiment makes a directory for [`Place::Path`].
@@ -70,6 +75,7 @@ impl Default for Options {
             size_bytes: SIZE_BYTES,
             direct: false,
             delay: DELAY,
+            settle: SETTLE,
             places: Place::DEFAULT.to_vec(),
             directory: None,
             variants: Variant::ALL.to_vec(),
@@ -142,6 +148,7 @@ struct Task {
     reads: usize,
     size_bytes: usize,
     direct: bool,
+    settle: Duration,
     /// The socket of the gate's keeper; `None` if no answer is held back.
     gate: Option<PathBuf>,
 }
@@ -195,13 +202,13 @@ fn notes(options: &Options) -> Vec<String> {
             .into(),
     ];
     if options.places != [Place::Path] {
-        notes.push(
-            "Reads are held until nothing has changed for a second: no thread came or went, and no \
-             read was begun. Then the threads are counted, and all is answered. Begun: reads that a \
-             thread had asked for until then. Time is from there on, processor time from the \
-             beginning."
-                .into(),
-        );
+        notes.push(format!(
+            "Reads are held until nothing has changed for {} ms: no thread started or ended, and no \
+             read began. Then the threads are counted, and all reads are answered. Begun: reads that \
+             a thread had requested until then. Time is from there on, processor time from the \
+             beginning.",
+            options.settle.as_millis()
+        ));
     }
     notes.extend(options.places.iter().map(|&place| note_on(place, options)));
     notes
@@ -265,6 +272,7 @@ impl Experiment for ManyReads {
             reads: self.options.reads,
             size_bytes: self.options.size_bytes,
             direct: self.options.direct,
+            settle: self.options.settle,
             gate: input.and_then(Input::gate).map(Path::to_owned),
         })
     }

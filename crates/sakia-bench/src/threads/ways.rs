@@ -40,8 +40,6 @@ const SPARE_FILES: u64 = 64;
 const LOOK_AFTER: usize = 64;
 /// The interval of checks for changes.
 const LOOK: Duration = Duration::from_millis(50);
-/// The time without changes after which none is expected any more.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// Progress of the reads, reported by the reading threads to the first one.
 struct Reads {
@@ -128,7 +126,7 @@ pub(super) fn work(variant: Variant, task: &Task, meter: &mut Meter) -> anyhow::
     }?;
     let mut counted = Counters::new();
     if let Some(held) = &mut held {
-        wait_until_quiet(&reads, &mut census);
+        wait_until_quiet(&reads, task.settle, &mut census);
         counted = meter.aside(|| at_rest(&reads, &readers, &mut census))?;
         meter.note_threads();
         reads.check()?;
@@ -192,11 +190,12 @@ fn raise_limit(files: u64) -> anyhow::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, files, hard).context("setrlimit")
 }
 
-/// Waits until all reads have begun, or none begins any more, and the number of threads is stable.
-fn wait_until_quiet(reads: &Reads, census: &mut Census) {
+/// Waits until all reads have begun, or none begins any more, and the number of threads is stable: until
+/// nothing has changed for `settle`.
+fn wait_until_quiet(reads: &Reads, settle: Duration, census: &mut Census) {
     let look = || (reads.begun.load(Ordering::Relaxed), reads.ended(), threads());
     let (mut seen, mut since) = (look(), Instant::now());
-    while since.elapsed() < QUIET {
+    while since.elapsed() < settle {
         thread::park_timeout(LOOK);
         let now = look();
         census.threads_max = census.threads_max.max(now.2);

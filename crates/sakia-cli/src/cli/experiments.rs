@@ -342,6 +342,11 @@ struct ThreadsArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
     delay: u16,
 
+    /// Count threads after this time without a new read or thread, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    settle: u16,
+
     /// Places of the files: disk, full, fuse
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_threads_place)]
     places: Vec<threads::Place>,
@@ -642,6 +647,7 @@ fn resolve_threads(args: ThreadsArgs) -> threads::Options {
         size_bytes: args.size as usize,
         direct: args.direct,
         delay: Duration::from_millis(args.delay.into()),
+        settle: Duration::from_millis(args.settle.into()),
         places: Place::in_order(&or(places, &Place::DEFAULT)),
         directory: args.path,
         variants: Variant::in_order(&or(args.variants, &Variant::ALL)),
@@ -847,6 +853,7 @@ mod tests {
         };
         let (threads, runs) = options(&[]).unwrap();
         assert_eq!((threads.reads, runs, threads.delay), (10_000, 3, threads::DELAY));
+        assert_eq!(threads.settle, threads::SETTLE);
         assert_eq!(threads.places, threads::Place::DEFAULT);
         assert_eq!(threads.variants, threads::Variant::ALL);
         let (threads, _) = options(&["--quick", "--path", "d", "--variants", "poll"]).unwrap();

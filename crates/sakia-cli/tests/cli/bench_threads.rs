@@ -26,7 +26,9 @@ const EXTRA_MAX: u64 = 8;
 fn measure(place: &str, args: &[&str]) -> Vec<(String, Value)> {
     let _alone = alone();
     let mut command = sakia(["bench", "threads", "--json", "--runs", "1", "--places", place]);
-    let ended = run(command.args(["--reads", &READS.to_string()]).args(args));
+    // So few reads begin at once.
+    command.args(["--reads", &READS.to_string(), "--settle", "300"]);
+    let ended = run(command.args(args));
     ended.assert_quiet_success();
     let lines = ended.json_lines();
     let of = |kind: &'static str| lines.iter().filter(move |line| line["type"] == kind);
