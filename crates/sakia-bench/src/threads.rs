@@ -57,8 +57,8 @@ pub struct Options {
     pub direct: bool,
     /// The delay of each answer of the FUSE file system, once it answers.
     pub delay: Duration,
-    /// Threads are counted after this time in which no thread started or ended and no read began. If it is too
-    /// short on a busy machine, threads are missed.
+    /// Threads are counted after this time in which no thread started or ended and no read began. If it is
+    /// too short on a busy machine, threads are missed.
     pub settle: Duration,
     /// The places of the files; each is a point.
     pub places: Vec<Place>,
