@@ -11,9 +11,12 @@
 //! Those of `datagrams` come in rounds, too, of so many at a time, from a plain socket of this thread, whose
 //! calls are counted along.
 //!
+//! `echo-no-tasks` is the limit program of `echo`: the same rounds on the same driver, whose results are
+//! taken without a runtime, a task or a waker. So its count is that of the driver alone, on a ring.
+//!
 //! Usage: `runtime_instructions DRIVER OPERATION COUNT`, with the driver `uring` or `poll`, and the operation
-//! `yield`, `spawn`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT` or `echo CONNECTIONS`, whose argument
-//! comes last.
+//! `yield`, `spawn`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT`, `echo CONNECTIONS` or
+//! `echo-no-tasks CONNECTIONS`, whose argument comes last.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -21,9 +24,10 @@ use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::pin::pin;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,7 +35,7 @@ use sakia::Runtime;
 use sakia::fs::{self, File};
 use sakia::io::BufResultExt;
 use sakia::net;
-use sakia_driver::{Policy, Streams};
+use sakia_driver::{Driver, Policy, Streams, Wait};
 
 const BLOCK_BYTES: usize = 4096;
 const MESSAGE_BYTES: usize = 64;
@@ -52,9 +56,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         "poll" => Policy::Poll,
         other => return Err(format!("no driver {other}").into()),
     };
+    let count = count.parse()?;
+    if let ("uring", "echo-no-tasks", [connections]) = (driver, operation, rest) {
+        let done = echoes_without_tasks(&Driver::uring()?, count, connections.parse()?)?;
+        assert_eq!(done, count);
+        return Ok(());
+    }
     // One way for all rounds: learning would have some go the other.
     let runtime = Runtime::builder().backend(policy).streams(Streams::Queue).build()?;
-    let count = count.parse()?;
     let done = match (operation, rest) {
         ("yield", []) => run(&runtime, yields(count)),
         ("spawn", []) => run(&runtime, spawns(count)),
@@ -125,28 +134,16 @@ struct Round {
 
 /// Serves rounds of a request on each connection, until `count` were served.
 async fn echoes(count: usize, connections: usize) -> io::Result<usize> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut client = Command::new(std::env::current_exe()?)
-        .args(["client", &listener.local_addr()?.to_string(), &connections.to_string()])
-        .stdin(Stdio::piped())
-        .spawn()?;
-    let mut control = client.stdin.take().expect("the client's input is a pipe");
+    let mut client = Client::start(connections)?;
     let round = Rc::new(Round::default());
-    let mut streams = Vec::with_capacity(connections);
-    for _ in 0..connections {
-        let (stream, _) = listener.accept()?;
+    for stream in &client.streams {
         let served = net::TcpStream::from_std(stream.try_clone()?)?;
-        served.set_nodelay(true)?;
         sakia::spawn(echo(served, Rc::clone(&round))).detach();
-        streams.push(stream);
     }
     let mut done = 0;
     for _ in 0..count / connections {
         round.left.set(connections);
-        control.write_all(&[0])?;
-        for stream in &streams {
-            poll(&mut [PollFd::new(stream, PollFlags::IN)], None)?;
-        }
+        client.request()?;
         poll_fn(|context| {
             round.end.register(context.waker());
             if round.left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
@@ -154,9 +151,84 @@ async fn echoes(count: usize, connections: usize) -> io::Result<usize> {
         .await;
         done += connections;
     }
-    drop(control);
-    assert!(client.wait()?.success());
+    client.end()?;
     Ok(done)
+}
+
+/// Serves the same rounds: takes what has arrived on each connection, and sends it back.
+fn echoes_without_tasks(driver: &Driver, count: usize, connections: usize) -> io::Result<usize> {
+    driver.set_streams(Streams::Queue);
+    let mut client = Client::start(connections)?;
+    let mut served = Vec::with_capacity(connections);
+    for stream in &client.streams {
+        served.push(driver.connection(driver.adopt(stream.try_clone()?.into())));
+    }
+    let mut sends = Vec::with_capacity(connections);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut done = 0;
+    for _ in 0..count / connections {
+        client.request()?;
+        while sends.len() < connections {
+            driver.turn(Wait::Poll)?;
+            for connection in &served[sends.len()..] {
+                let Poll::Ready(bytes) = pin!(connection.recv()).poll(&mut context) else { break };
+                let bytes = bytes?;
+                assert_eq!(bytes.len(), MESSAGE_BYTES);
+                sends.push(driver.send(connection.fd(), bytes, 0));
+            }
+        }
+        while let Some(send) = sends.last_mut() {
+            let Some((sent, _)) = send.try_take() else {
+                driver.turn(Wait::Poll)?;
+                continue;
+            };
+            assert_eq!(sent?, MESSAGE_BYTES);
+            sends.pop();
+            done += 1;
+        }
+    }
+    client.end()?;
+    Ok(done)
+}
+
+/// The other process of `echo`, and the server's ends of its connections.
+struct Client {
+    process: Child,
+    control: ChildStdin,
+    streams: Vec<TcpStream>,
+}
+
+impl Client {
+    fn start(connections: usize) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["client", &listener.local_addr()?.to_string(), &connections.to_string()])
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let control = process.stdin.take().expect("the client's input is a pipe");
+        let mut streams = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            let (stream, _) = listener.accept()?;
+            stream.set_nodelay(true)?;
+            streams.push(stream);
+        }
+        Ok(Self { process, control, streams })
+    }
+
+    /// Begins a round, and waits until a request has arrived on each connection.
+    fn request(&mut self) -> io::Result<()> {
+        self.control.write_all(&[0])?;
+        for stream in &self.streams {
+            poll(&mut [PollFd::new(stream, PollFlags::IN)], None)?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<()> {
+        drop(self.control);
+        assert!(self.process.wait()?.success());
+        Ok(())
+    }
 }
 
 async fn echo(mut stream: net::TcpStream, round: Rc<Round>) -> io::Result<()> {

@@ -63,13 +63,15 @@ pub(super) const ECHO: Operation = Operation { name: "echo", connections: Some(1
 /// Receives datagrams, and sends them back.
 const DATAGRAMS: Operation = Operation { name: "datagrams", ..ECHO };
 
-const OPERATIONS: [Operation; 11] = [
+const OPERATIONS: [Operation; 12] = [
     Operation { name: "yield", ..TASK },
     Operation { name: "spawn", ..TASK },
     Operation { name: "read-at", has_file: true, ..TASK },
     READ,
     ECHO,
     Operation { name: "echo", connections: Some(64), ..TASK },
+    // The driver's part of the cell before.
+    Operation { name: "echo-no-tasks", connections: Some(64), ..TASK },
     Operation { name: "echo", connections: Some(1), driver: "poll", ..TASK },
     Operation { name: "echo", connections: Some(64), driver: "poll", ..TASK },
     DATAGRAMS,
@@ -82,7 +84,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
     if !json {
         println!("\ninstructions per operation in a runtime, least of {RUNS}");
         println!(
-            "{:<10} {:>6} {:>11} {:>9} {:>9} {:>9}",
+            "{:<14} {:>6} {:>11} {:>9} {:>9} {:>9}",
             "operation", "driver", "connections", "sakia", "median", "max"
         );
     }
@@ -105,7 +107,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
         } else {
             let Operation { name, driver, connections, .. } = operation;
             let connections = connections.map_or("-".to_owned(), |count| count.to_string());
-            print!("{name:<10} {driver:>6} {connections:>11} ");
+            print!("{name:<14} {driver:>6} {connections:>11} ");
             println!("{min:>9.1} {median:>9.1} {max:>9.1}");
         }
         rows.push(Row { params, counts: vec![("sakia", min)] });
