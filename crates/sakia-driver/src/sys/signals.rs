@@ -110,7 +110,7 @@ fn restore(old: SignalSet) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::pipe::{PipeFlags, pipe_with};
+    use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
     fn mask() -> SignalSet {
         sys::signal_mask(MaskChange::Block, 0).unwrap()
@@ -121,15 +121,19 @@ mod tests {
         std::thread::spawn(test).join().unwrap();
     }
 
+    /// Writes to a socket that was shut down. A pipe whose reader was closed would not do: a child that another
+    /// test has forked in between may still hold the reader.
     fn write_to_nobody() -> Result<usize, Errno> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        drop(reader);
+        let (writer, _peer) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        shutdown(&writer, Shutdown::Write).unwrap();
         without_sigpipe(|| rustix::io::write(&writer, b"x"))
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
-    fn a_pipe_without_reader_says_epipe_and_leaves_nothing_behind() {
+    fn a_socket_that_was_shut_down_says_epipe_and_leaves_nothing_behind() {
         alone(|| {
             let before = mask();
             assert_eq!(write_to_nobody(), Err(Errno::PIPE));
