@@ -121,8 +121,8 @@ mod tests {
         std::thread::spawn(test).join().unwrap();
     }
 
-    /// Writes to a socket that was shut down. A pipe whose reader was closed would not do: a child that another
-    /// test has forked in between may still hold the reader.
+    /// Writes to a socket that was shut down. A pipe whose reader was closed would not do: a child that
+    /// another test has forked in between may still hold the reader.
     fn write_to_nobody() -> Result<usize, Errno> {
         let (writer, _peer) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
