@@ -247,7 +247,10 @@ fn strace_sees_the_calls_that_were_counted() {
             assert!(parked.iter().all(Option::is_some), "{parked:?}");
         }
         let (rounds, made) = (ROUNDS as u64, ROUNDS as u64 / 10);
-        assert!(counted["receive"] > rounds && counted["close"] > 2 * made, "{mode}: {counted:?}");
+        assert!(
+            counted["receive"] > rounds && counted["close"] > made * 5 / 2,
+            "{mode}: {counted:?}"
+        );
         // 60 small reads and writes of each round, of which variants save most.
         let is_saved = |call: &str| counted[call] < rounds * 60;
         assert_eq!(is_saved("receive"), read_ahead != When::Never, "{mode}: {counted:?}");
