@@ -101,7 +101,12 @@ pub(crate) fn per_operation(
     count: impl Fn(u64) -> anyhow::Result<u64>,
 ) -> anyhow::Result<f64> {
     let (short, long) = (count(operations)?, count(2 * operations)?);
-    Ok((long as f64 - short as f64) / operations as f64)
+    Ok(difference(operations, short, long))
+}
+
+/// Returns the instructions of one operation, from those of a run and of one with `operations` more.
+pub(crate) fn difference(operations: u64, short: u64, long: u64) -> f64 {
+    (long as f64 - short as f64) / operations as f64
 }
 
 /// Parses the number in callgrind's line `==PID== Collected : NUMBER`.

@@ -186,6 +186,12 @@ impl Driver {
         self.handle.shared.core.borrow().has_news()
     }
 
+    /// Returns whether operations wait to be submitted, and the kernel has at most as many: it may soon have
+    /// none to work on.
+    pub fn is_mostly_unsubmitted(&self) -> bool {
+        self.handle.shared.core.borrow().is_mostly_unsubmitted()
+    }
+
     /// Returns whether [`wants_turn`](Driver::wants_turn) reports every completion. If not, a busy loop calls
     /// [`look_again`](Driver::look_again) and takes a turn from time to time.
     pub fn tells_news(&self) -> bool {

@@ -7,7 +7,8 @@
 //!    as the poll of a task that only yields.
 //! 2. If there is, the round ends once it has taken [`ROUND_TIME`] by the clock; or, if an event has arrived,
 //!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read after 1,
-//!    2, 4 and so on polls, up to every [`STRIDE_MAX`]th.
+//!    2, 4 and so on polls, up to every [`STRIDE_MAX`]th; and [`SUBMIT_TIME`] is enough if the kernel has no
+//!    more operations than wait to be submitted, so that a device works while tasks compute.
 //! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
 //!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
 //!    [`LOOKS_MAX`] polls or plain calls; before that the clock is read after each poll. So threads that wait
@@ -48,6 +49,8 @@ pub(crate) const ROUND_MAX: u32 = 256;
 const HEARING_MAX: u32 = 32;
 /// The shortest time after which a round ends for a reason.
 const ROUND_TIME: Duration = Duration::from_micros(500);
+/// The same if most operations in flight are not submitted yet: some twenty times as long as a submission takes.
+const SUBMIT_TIME: Duration = Duration::from_micros(50);
 /// Readings of the clock for timers in one round, before an alarm is set.
 const LOOKS_MAX: u32 = 8;
 /// The most polls between two readings of the clock, on a backend that reports nothing without a system call.
@@ -135,8 +138,12 @@ impl Local {
             return false;
         }
         let now = self.work_clock();
-        if now.saturating_sub(self.round.begin.get()) >= ROUND_TIME {
+        let taken = now.saturating_sub(self.round.begin.get());
+        if taken >= ROUND_TIME {
             self.driver.look_again();
+            return true;
+        }
+        if taken >= SUBMIT_TIME && self.tells_news && self.driver.is_mostly_unsubmitted() {
             return true;
         }
         if !self.tells_news {

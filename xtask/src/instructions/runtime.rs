@@ -9,11 +9,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::Row;
-use crate::callgrind::{self, per_operation};
+use crate::callgrind::{self, difference};
 
 /// Operations of the shorter run; the longer has twice as many. A multiple of all numbers of connections.
 pub(super) const COUNT: u64 = 6400;
-/// The number of counts per cell, of which the minimum is used: disturbances only add.
+/// The number of runs of each length, of which the minimum is used: disturbances only add.
 const RUNS: usize = 5;
 
 /// An operation, by its name in the program.
@@ -27,13 +27,24 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Instructions of one of them.
-    fn count(&self, program: &Path, data: &Path) -> anyhow::Result<f64> {
-        per_operation(COUNT, |count| {
-            let (_, taken) =
-                callgrind::run(program, |command| self.add_arguments(command, count, data))?;
-            Ok(taken)
-        })
+    /// Instructions of one of them: from the runs with the fewest instructions, those with the median, and
+    /// those with the most. A disturbed run must not be subtracted from an undisturbed one.
+    fn count(&self, program: &Path, data: &Path) -> anyhow::Result<[f64; 3]> {
+        let runs = |count| {
+            let mut taken = [0; RUNS];
+            for taken in &mut taken {
+                (_, *taken) =
+                    callgrind::run(program, |command| self.add_arguments(command, count, data))?;
+            }
+            taken.sort_unstable();
+            anyhow::Ok(taken)
+        };
+        let (short, long) = (runs(COUNT)?, runs(2 * COUNT)?);
+        let mut counts = [0.0; 3];
+        for (count, rank) in counts.iter_mut().zip([0, RUNS / 2, RUNS - 1]) {
+            *count = difference(COUNT, short[rank], long[rank]);
+        }
+        Ok(counts)
     }
 
     /// Adds the program's arguments for `count` operations.
@@ -90,12 +101,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
     }
     let mut rows = Vec::new();
     for operation in &OPERATIONS {
-        let mut counts = [0.0; RUNS];
-        for count in &mut counts {
-            *count = operation.count(program, data)?;
-        }
-        counts.sort_by(f64::total_cmp);
-        let (median, min, max) = (counts[RUNS / 2], counts[0], counts[RUNS - 1]);
+        let [min, median, max] = operation.count(program, data)?;
         let params = operation.params();
         if json {
             let line = json!({

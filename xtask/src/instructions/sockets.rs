@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::callgrind::{self, per_operation};
+use crate::callgrind::{self, difference};
 
 const VARIANTS: [&str; 3] = ["plain", "default", "ahead"];
 /// Cells, and how many operations the shorter run has: the longer has twice as many. Of connections that are
@@ -93,8 +93,6 @@ fn measure(program: &Path, cell: &str, variant: &str, operations: u64) -> anyhow
         anyhow::Ok((instructions, exits))
     };
     let (short, long) = (count(operations)?, count(2 * operations)?);
-    let of = |short: u64, long: u64| {
-        per_operation(operations, |count| Ok(if count == operations { short } else { long }))
-    };
-    Ok(Cost { instructions: of(short.0, long.0)?, exits: of(short.1, long.1)? })
+    let of = |short, long| difference(operations, short, long);
+    Ok(Cost { instructions: of(short.0, long.0), exits: of(short.1, long.1) })
 }

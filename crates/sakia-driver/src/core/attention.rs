@@ -114,6 +114,12 @@ impl Core {
         self.backend.cq_ready() > 0 || self.backend.has_news()
     }
 
+    /// Returns whether at least half of the operations in flight are not submitted yet.
+    pub(crate) fn is_mostly_unsubmitted(&self) -> bool {
+        let pending = self.backend.sq_pending();
+        pending > 0 && pending >= self.in_flight.saturating_sub(pending)
+    }
+
     /// Requests a turn even if there may be no work; see [`Backend::look_again`].
     pub(crate) fn look_again(&self) {
         self.backend.look_again();

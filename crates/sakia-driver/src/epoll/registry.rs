@@ -186,8 +186,7 @@ impl Registry {
     pub(super) fn resolve(&self, token: u64) -> Option<usize> {
         let (place, generation) = (token as u32 as usize, (token >> 32) as u32);
         let watch = self.watches.get(place)?;
-        let is_current = watch.generation == generation && self.find(watch.raw) == Some(place);
-        is_current.then_some(place)
+        (watch.generation == generation).then_some(place)
     }
 
     fn token(&self, place: usize) -> u64 {

@@ -150,6 +150,33 @@ fn an_operation_is_submitted_before_others_work_long() {
 }
 
 #[test]
+fn an_idle_kernel_gets_an_operation_after_short_work() {
+    const SHORT: Duration = Duration::from_micros(60);
+    Test::new().seeds(0..5).run(async |kernel| {
+        let (raw, other_end) = kernel.pipe();
+        let mut reader = PipeReader::from_simulated(raw);
+        let begun = Rc::new(Cell::new(None));
+        let seen = Rc::new(Cell::new(None));
+        let watched = (kernel.clone(), Rc::clone(&begun), Rc::clone(&seen));
+        let busy = Busy::start(&kernel, 50, move |polls| {
+            let (kernel, begun, seen) = &watched;
+            if let Some(begun) = begun.get().filter(|_| kernel.in_flight() > 0) {
+                seen.set(seen.get().or(Some(polls - begun)));
+            }
+            SHORT
+        });
+        let polls = Rc::clone(&busy.polls);
+        yield_now().await;
+        begun.set(Some(polls.get()));
+        kernel.write_pipe_after(MS * 5, other_end, b"x");
+        assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
+        let seen = seen.get().expect("the kernel had the read");
+        assert!(seen <= 3, "{seen} polls");
+        kernel.close(other_end)
+    });
+}
+
+#[test]
 fn children_of_one_task_do_not_keep_others_waiting() {
     Test::new().seeds(0..5).run(async |kernel| {
         let worker = kernel.clone();
