@@ -375,8 +375,9 @@ impl Connection {
         });
         let offered = offers.find_map(|(size, way)| Some((size, core.offer(size, way)?)));
         let Some((size, pool)) = offered else { return false };
+        let are_calls_plain = core.makes_calls();
         drop(core);
-        inbox.sends_now(pool.way == Way::Readiness);
+        inbox.sends_now(pool.way == Way::Readiness || are_calls_plain);
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let recv = MultiRecv { fd, inner, pool, size };
         self.inner().inbox.multishot.start(self.driver(), recv);

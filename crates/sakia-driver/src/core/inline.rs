@@ -288,6 +288,11 @@ impl Core {
         self.ways.takes == Takes::Entries
     }
 
+    /// Returns whether the backend makes a call for each operation, so that a plain call saves it the rest.
+    pub(crate) fn makes_calls(&self) -> bool {
+        self.ways.takes == Takes::Calls
+    }
+
     /// Returns whether the bytes that a backend reports as read were written; see
     /// [`Backend::fills_what_it_reports`].
     pub(crate) fn fills(&self) -> bool {

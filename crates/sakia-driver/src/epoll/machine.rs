@@ -361,7 +361,7 @@ impl Machine {
         if request.call.goes_on() {
             return self.shoot(request, raw);
         }
-        let is_own = self.registry.is_own(raw);
+        let is_own = request.call.depends_on_mode() && self.registry.is_own(raw);
         // SAFETY: the request is not completed, so its memory is lent.
         let tried = unsafe { request.call.try_now(class, self.ways, is_own) };
         match tried {
@@ -375,7 +375,7 @@ impl Machine {
     /// Lets a multishot operation take the available data. Returns the same as [`attempt`](Machine::attempt).
     fn shoot(&mut self, request: &Request, raw: i32) -> (Try, bool) {
         let &Request { user_data, kind, ref call } = request;
-        let is_own = self.registry.is_own(raw);
+        let is_own = call.depends_on_mode() && self.registry.is_own(raw);
         let room = self.queue.room() as usize;
         let Self { groups, queue, registry, .. } = self;
         let mut count = 0;

@@ -34,6 +34,16 @@ impl Call {
         }
     }
 
+    /// Returns whether it depends on the socket's mode: there is no flag that makes it not wait.
+    pub(super) fn depends_on_mode(&self) -> bool {
+        match self {
+            Self::Socket(SocketCall { verb, .. }) => {
+                matches!(verb, Verb::Accept | Verb::Connect)
+            }
+            _ => matches!(self, Self::AcceptMany(_)),
+        }
+    }
+
     /// Returns whether it is multishot: any number of completions.
     pub(super) fn goes_on(&self) -> bool {
         matches!(self, Self::AcceptMany(_) | Self::RecvMany { .. })
