@@ -66,7 +66,7 @@ impl Groups {
         group.buffers.push_back(buffer);
     }
 
-    /// Returns the buffer to be used next.
+    /// Returns the oldest buffer, which a kernel uses next.
     pub(crate) fn oldest(&self, group: u16) -> Option<Provided> {
         let buffers = &self.by_number.get(&group)?.buffers;
         buffers.front().copied()
@@ -76,6 +76,19 @@ impl Groups {
     pub(crate) fn take_oldest(&mut self, group: u16) {
         if let Some(group) = self.by_number.get_mut(&group) {
             group.buffers.pop_front();
+        }
+    }
+
+    /// Returns the newest buffer, of which the processor's caches may still have a part.
+    pub(crate) fn newest(&self, group: u16) -> Option<Provided> {
+        let buffers = &self.by_number.get(&group)?.buffers;
+        buffers.back().copied()
+    }
+
+    /// Takes the newest buffer out: a completion names it.
+    pub(crate) fn take_newest(&mut self, group: u16) {
+        if let Some(group) = self.by_number.get_mut(&group) {
+            group.buffers.pop_back();
         }
     }
 }

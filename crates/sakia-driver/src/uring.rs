@@ -423,7 +423,9 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         let eventfd = match &self.eventfd {
             Some(eventfd) => eventfd,
             None => {
-                let fresh = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                let has_events = self.lanes.as_ref().is_some_and(|lanes| lanes.epoll.has_events());
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let fresh = eventfd(has_events.into(), flags)?;
                 self.ring.register_eventfd(fresh.as_fd())?;
                 self.eventfd.insert(fresh)
             }
@@ -491,12 +493,16 @@ impl<H: Host + 'static> Uring<H> {
         };
         lanes.epoll.collect();
         lanes.is_fresh.set(true);
-        if std::mem::take(&mut lanes.is_due) {
+        // A foreign loop does not know of events that are left.
+        let looks_at_all = self.eventfd.is_some();
+        if std::mem::take(&mut lanes.is_due) || lanes.epoll.has_events() {
             // Before the poll is pushed, which then stays until the next event.
-            lanes.epoll.look();
+            lanes.epoll.look(looks_at_all);
         }
         let watches = lanes.epoll.has_waiters();
-        if watches && !lanes.is_watched {
+        // What is here already prevents the sleep.
+        let is_idle = lanes.epoll.cq_ready() == 0 && !lanes.epoll.has_events();
+        if watches && !lanes.is_watched && (is_idle || looks_at_all) {
             let sqe = Sqe::poll_add(lanes.epoll.set().as_raw_fd(), POLLIN);
             // SAFETY: a poll names no memory; the set is closed after the ring, which is declared before it.
             lanes.is_watched = unsafe { self.ring.push(sqe.user_data(SET)) }.is_some();
@@ -506,16 +512,17 @@ impl<H: Host + 'static> Uring<H> {
             lanes.is_armed = unsafe { self.ring.push(sqe.user_data(LANE)) }.is_some();
         }
         let may_sleep = min_complete > 0 && if watches { lanes.is_watched } else { lanes.is_armed };
-        // Completions that are ready already prevent the sleep.
-        let sleeps = may_sleep && lanes.epoll.cq_ready() == 0 && lanes.epoll.park();
+        let sleeps = may_sleep && is_idle && lanes.epoll.park();
         let entered = if sleeps || min_complete == 0 {
             self.ring.enter(min_complete, timeout)
-        } else {
+        } else if self.ring.sq_pending() > 0 || self.ring.needs_enter() {
             self.ring.enter(0, None)
+        } else {
+            Ok(Entered { consumed: 0, timed_out: false })
         };
         lanes.has_looked = watches && sleeps;
         if lanes.has_looked {
-            lanes.epoll.look();
+            lanes.epoll.look(looks_at_all);
         }
         lanes.epoll.collect();
         entered

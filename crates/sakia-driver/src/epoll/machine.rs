@@ -12,6 +12,10 @@
 //! A multishot operation (see [`multishot`]) posts completions with more to come in between, and stays in
 //! place.
 //!
+//! Events are handled in batches, so that the tasks of some get on before the next ones are looked at: what a
+//! receive has brought into the processor's caches is still there when the task sends it on. The other events
+//! are kept for the next enter.
+//!
 //! A flight is in one place only: in a watch, or with a lane. The exception is a waiter that cannot be tried
 //! without blocking: it stays first in its queue, which is marked busy, while a lane thread tries it.
 
@@ -31,7 +35,7 @@ use super::inbox::Inbox;
 use super::job::{Outcome, Work, close};
 use super::lanes::{Job, Limits, Pool};
 use super::multishot;
-use super::registry::{INBOX, Registry};
+use super::registry::{INBOX, Registry, Watch};
 use super::sleep::{EVENTS, Sleep, Sleeper};
 use super::transfer::{FileClass, Try, Ways, poll_now};
 use crate::call::{Call, Request, SocketCall, System, Transfer, Verb, Victims, failed, outcome};
@@ -41,6 +45,11 @@ use crate::policy::Lane;
 use crate::queue::Queue;
 use crate::readable;
 use crate::sys::{Direction, borrow};
+
+/// The most events of a batch.
+const BATCH_EVENTS: usize = 32;
+/// Received bytes that end a batch.
+const BATCH_BYTES: usize = 128 << 10;
 
 /// The parts of a backend except its process.
 pub(super) struct Machine {
@@ -52,6 +61,10 @@ pub(super) struct Machine {
     pub(super) flights: Flights,
     pub(super) registry: Registry,
     sleeper: Sleeper,
+    /// The bytes received in the batch of events that is being handled.
+    received: usize,
+    /// A batch has no end. A foreign loop must not sleep while events are left, and does not know of them.
+    pub(super) is_unbatched: bool,
     /// Jobs that go to the pool together, by lane.
     jobs: [Vec<(u64, Job)>; 2],
     /// The ways of operations, by kind.
@@ -77,6 +90,8 @@ impl Machine {
             groups: Groups::default(),
             flights: Flights::default(),
             sleeper: Sleeper::new(),
+            received: 0,
+            is_unbatched: false,
             jobs: [Vec::new(), Vec::new()],
             kinds: [KindCounters::default(); OpKind::COUNT],
             results: Vec::new(),
@@ -87,6 +102,10 @@ impl Machine {
     pub(super) fn pollable(&mut self) -> Result<OwnedFd, Errno> {
         let pollable = readable::around(self.registry.epoll())?;
         self.registry.is_restless = true;
+        self.is_unbatched = true;
+        if self.has_events() {
+            self.inbox.wake(); // the next enter handles them
+        }
         // Resting watches continue now: their events are reported.
         while let Some(until) = self.registry.next_rested() {
             if let Some(place) = self.registry.pop_rested(until) {
@@ -104,7 +123,7 @@ impl Machine {
         let mut looked = 0;
         while let Ok(count) = self.wait(Sleep::No) {
             looked += count;
-            if self.has_seen_all(count, looked) {
+            if self.has_seen_all(looked) {
                 break;
             }
         }
@@ -152,7 +171,7 @@ impl Machine {
             match self.wait(sleep) {
                 Ok(count) => {
                     looked += count;
-                    has_looked |= self.has_seen_all(count, looked);
+                    has_looked |= self.has_seen_all(looked);
                 }
                 Err(Errno::INTR) => return self.interrupted(consumed),
                 Err(errno) => return Err(errno.into()),
@@ -162,11 +181,18 @@ impl Machine {
         }
     }
 
-    /// Returns whether every descriptor had a turn, when the last wait returned `count` of `looked` events
-    /// in total. A full buffer may hide further events, but peers that send continuously cause events
-    /// without end.
-    fn has_seen_all(&self, count: usize, looked: usize) -> bool {
-        count < EVENTS || looked > self.registry.waiters()
+    /// Returns whether every descriptor had a turn after `looked` events in total, or a batch has results. A
+    /// full buffer may hide further events, but peers that send continuously cause events without end.
+    fn has_seen_all(&self, looked: usize) -> bool {
+        if self.has_events() {
+            return self.queue.ready() > 0;
+        }
+        self.sleeper.fetched() < EVENTS || looked > self.registry.waiters()
+    }
+
+    /// Returns whether events are left for the next enter.
+    pub(super) fn has_events(&self) -> bool {
+        self.sleeper.has_events()
     }
 
     /// Handles a sleep that a signal ended. As on the ring that is an error only if there is nothing to
@@ -199,15 +225,21 @@ impl Machine {
         Sleep::Until(times.into_iter().flatten().min())
     }
 
-    /// Waits for events and handles them. Returns their number.
+    /// Waits for events, unless some are left, and handles a batch of them. Returns their number.
     fn wait(&mut self, sleep: Sleep) -> Result<usize, Errno> {
-        let count = self.sleeper.sleep(self.registry.epoll(), sleep)?;
-        for index in 0..count {
-            let (token, flags) = self.sleeper.event(index);
+        let are_old = self.has_events();
+        if !are_old {
+            self.sleeper.sleep(self.registry.epoll(), sleep)?;
+        }
+        let mut count = 0;
+        self.received = 0;
+        while self.is_unbatched || count < BATCH_EVENTS && self.received < BATCH_BYTES {
+            let Some((token, flags)) = self.sleeper.next_event() else { break };
+            count += 1;
             if token != INBOX
                 && let Some(place) = self.registry.resolve(token)
             {
-                self.handle_event(place, flags);
+                self.handle_event(place, flags, are_old);
             }
         }
         self.push_jobs();
@@ -378,10 +410,11 @@ impl Machine {
         let is_own = call.depends_on_mode() && self.registry.is_own(raw);
         let room = self.queue.room() as usize;
         let Self { groups, queue, registry, .. } = self;
-        let mut count = 0;
-        let post = |res, flags| {
-            if let Call::AcceptMany(_) = call {
-                registry.note_socket(res);
+        let (mut count, mut received) = (0, 0);
+        let post = |res: i32, flags| {
+            match call {
+                Call::AcceptMany(_) => registry.note_socket(res),
+                _ => received += usize::try_from(res).unwrap_or(0),
             }
             queue.post_cqe(Cqe { user_data, res, flags }, false);
             count += 1;
@@ -389,6 +422,7 @@ impl Machine {
         // SAFETY: the request is not completed, so its descriptor is lent. A buffer is in its group from
         // when it was provided, which lends it, until a completion names it.
         let tried = unsafe { multishot::shoot(call, groups, is_own, room, post) };
+        self.received += received;
         self.count(kind).inline += count;
         if count == 0 && tried == Try::WouldBlock {
             self.count(kind).would_block += 1;
@@ -482,8 +516,8 @@ impl Machine {
 
     // ---- going on ------------------------------------------------------------------------------
 
-    /// Handles an event that epoll reported for a watch.
-    fn handle_event(&mut self, place: usize, ready: EventFlags) {
+    /// Handles an event that epoll reported for a watch: just now, or, if it `is_old`, in an earlier enter.
+    fn handle_event(&mut self, place: usize, ready: EventFlags, is_old: bool) {
         const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
         self.registry.fired(place);
         let was_idle = self.registry.watch(place).is_idle();
@@ -494,10 +528,14 @@ impl Machine {
         if ready.intersects(ALWAYS | EventFlags::OUT) {
             was_fruitful |= self.run_way(place, Direction::Write);
         }
-        let polls = &self.registry.watch(place).polls;
+        let &mut Watch { raw, ref polls, .. } = self.registry.watch(place);
         let told = polls.iter().filter_map(|&(id, events)| {
             let wanted = EventFlags::from_bits_retain(u32::from(events)) | ALWAYS;
-            let told = ready & wanted;
+            let mut told = ready & wanted;
+            if is_old && !told.is_empty() {
+                // The poll may have begun after the event, and other calls may have taken what was there.
+                told &= still_ready(raw, told);
+            }
             (!told.is_empty()).then_some((id, told.bits() as i32))
         });
         for (id, res) in told.collect::<Vec<_>>() {
@@ -685,4 +723,16 @@ fn with_read_hang_up(events: u16) -> u16 {
     const IN: u16 = EventFlags::IN.bits() as u16;
     const READ_HANG_UP: u16 = EventFlags::RDHUP.bits() as u16;
     if events & IN == 0 { events } else { events | READ_HANG_UP }
+}
+
+/// Returns which of these events the descriptor of a waiting operation has now.
+#[cold]
+#[allow(clippy::unnecessary_cast, reason = "the bits are signed where `rustix` goes by libc")]
+fn still_ready(raw: i32, events: EventFlags) -> EventFlags {
+    let wanted = PollFlags::from_bits_retain(events.bits() as u16 as _);
+    // SAFETY: the request of the waiting operation is not completed, so its descriptor is open.
+    match unsafe { poll_now(raw, wanted) } {
+        Ok(ready) => EventFlags::from_bits_retain(u32::from(ready.bits() as u16)),
+        Err(_) => events,
+    }
 }

@@ -273,9 +273,16 @@ impl Epoll {
         self.machine.registry.waiters() > 0
     }
 
-    /// Handles the events of the epoll set, or a part of very many.
-    pub(crate) fn look(&mut self) {
+    /// Returns whether events are left of those that were fetched, for the next [`look`](Epoll::look).
+    pub(crate) fn has_events(&self) -> bool {
+        self.machine.has_events()
+    }
+
+    /// Handles events of the epoll set: a batch of them, or, if `all` is set, as many as are fetched at a
+    /// time.
+    pub(crate) fn look(&mut self, all: bool) {
         if self.process.is_intact() {
+            self.machine.is_unbatched = all;
             self.machine.look();
         }
     }

@@ -76,7 +76,7 @@ unsafe fn receive(
     mut post: impl FnMut(i32, CqeFlags),
 ) -> Try {
     for _ in 0..room {
-        let Some(buffer) = groups.oldest(group) else {
+        let Some(buffer) = groups.newest(group) else {
             // SAFETY: the caller's promise.
             return unsafe { without_buffer(raw) };
         };
@@ -87,7 +87,7 @@ unsafe fn receive(
             Err(errno) => return Try::Done(failed(errno)),
             Ok(0) => return Try::Done(0),
             Ok(count) => {
-                groups.take_oldest(group);
+                groups.take_newest(group);
                 let number = u32::from(buffer.id) << IORING_CQE_BUFFER_SHIFT;
                 // The kernel moves no more than `MAX_RW_BYTES` at a time.
                 post(count as i32, CqeFlags(number | IORING_CQE_F_BUFFER | IORING_CQE_F_MORE));
@@ -115,7 +115,7 @@ unsafe fn receive_messages(
     mut post: impl FnMut(i32, CqeFlags),
 ) -> Try {
     for _ in 0..room {
-        let Some(buffer) = groups.oldest(group) else {
+        let Some(buffer) = groups.newest(group) else {
             // SAFETY: the caller's promise.
             return match unsafe { without_buffer(raw) } {
                 Try::Done(0) => Try::Done(failed(Errno::NOBUFS)), // an empty one
@@ -145,7 +145,7 @@ unsafe fn receive_messages(
         // SAFETY: the header lies at the front of the buffer, which is lent; it leaves the group before a
         // completion names it.
         unsafe { at(0).cast::<[u32; 4]>().write_unaligned(facts) };
-        groups.take_oldest(group);
+        groups.take_newest(group);
         let number = u32::from(buffer.id) << IORING_CQE_BUFFER_SHIFT;
         let flags = CqeFlags(number | IORING_CQE_F_BUFFER | IORING_CQE_F_MORE);
         post((rooms.payload_at() + count) as i32, flags);

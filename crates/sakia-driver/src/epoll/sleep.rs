@@ -28,28 +28,42 @@ pub(super) enum Sleep {
 /// Waits for events, and keeps the last ones.
 pub(super) struct Sleeper {
     events: Vec<Event>,
+    /// The number of events that were taken.
+    taken: usize,
     /// The kernel has `epoll_pwait2(2)`, or it was not tried yet.
     has_pwait2: bool,
 }
 
 impl Sleeper {
     pub(super) fn new() -> Self {
-        Self { events: Vec::with_capacity(EVENTS), has_pwait2: true }
+        Self { events: Vec::with_capacity(EVENTS), taken: 0, has_pwait2: true }
     }
 
-    /// Returns the token and the flags of an event of the last sleep.
-    pub(super) fn event(&self, index: usize) -> (u64, EventFlags) {
-        let event = self.events[index];
-        (event.data.u64(), event.flags)
+    /// Takes an event of the last sleep. Returns its token and its flags.
+    pub(super) fn next_event(&mut self) -> Option<(u64, EventFlags)> {
+        let event = self.events.get(self.taken)?;
+        self.taken += 1;
+        Some((event.data.u64(), event.flags))
     }
 
-    /// Waits for events. Returns their number.
+    /// Returns whether there are events of the last sleep that were not taken.
+    pub(super) fn has_events(&self) -> bool {
+        self.taken < self.events.len()
+    }
+
+    /// Returns the number of events of the last sleep.
+    pub(super) fn fetched(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Waits for events, in place of those of the last sleep. Returns their number.
     ///
     /// # Errors
     /// `EINTR`: a signal came first.
     #[inline(always)]
     pub(super) fn sleep(&mut self, epoll: BorrowedFd<'_>, sleep: Sleep) -> Result<usize, Errno> {
         self.events.clear();
+        self.taken = 0;
         let timeout = match sleep {
             Sleep::No => Some(Duration::ZERO),
             Sleep::Until(until) => {
