@@ -58,6 +58,11 @@ use crate::slab::{Slab, SlotRef, SlotState, flag};
 const BATCH: usize = 256;
 /// The maximum number of completions handled in one turn before the caller runs.
 const TURN_COMPLETIONS_MAX: u32 = 1024;
+/// Messages received in a turn after which it makes no further enter, so that the tasks that they are for run
+/// while the processor's caches have them.
+const TURN_MESSAGES: u64 = 64;
+/// The same in bytes.
+const TURN_BYTES: usize = 256 << 10;
 
 /// The phase of a driver's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) phase: Phase,
     /// Entries pushed and without a last completion, requests to cancel included.
     pub(crate) in_flight: u32,
+    /// Bytes that receives with more to come have brought in this turn.
+    turn_bytes: usize,
     pub(crate) counters: Counters,
     memory: Memory,
     /// State for the board, once the driver is watched.
@@ -131,6 +138,7 @@ impl Core {
             slab: Slab::new(),
             phase: Phase::Running,
             in_flight: 0,
+            turn_bytes: 0,
             counters: Counters::default(),
             memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },
             watcher: None,

@@ -1,8 +1,9 @@
 //! Memory that the kernel picks from when there is something to receive.
 //!
 //! A waiting connection has no buffer: the connection that is ready first gets one. Buffers come in three
-//! sizes, each a group of its own. A group begins small, since its buffers are used in turn and should stay
-//! in the processor's cache, and grows when the kernel finds it empty.
+//! sizes, each a group of its own. The kernel uses the buffers of a group in turn, and they should stay in the
+//! processor's cache. So it has few of them, and gets those back first that were freed last. It gets more when
+//! it finds the group empty, and fewer again when it leaves most of them unused for [`TURNS`] turns.
 //!
 //! At every moment a buffer is in one of three places: free here, in the group and thereby the kernel's, or
 //! in a [`RecvBuf`](super::RecvBuf). Only [`Pool::next_free`] puts it into the group. It goes to a `RecvBuf`
@@ -35,6 +36,9 @@ const SIZES: [SizeFacts; 3] = [
     SizeFacts { bytes: 16 << 10, first: 16, most: 1024 },
     SizeFacts { bytes: 128 << 10, first: 4, most: 64 },
 ];
+
+/// Turns after which the kernel gets fewer buffers, if it never used more than half of them in one.
+const TURNS: u32 = 64;
 
 /// The number of the first group for receives by readiness. Groups below are the queue's.
 pub(crate) const READINESS_GROUPS: u16 = SIZES.len() as u16;
@@ -81,6 +85,8 @@ pub(crate) struct Pool {
     pub(crate) way: Way,
     /// Told when buffers become free that could be given to the kernel.
     pub(crate) streams: Rc<StreamWays>,
+    /// The turn in which used buffers were noted last.
+    noted: Cell<u32>,
 }
 
 /// The buffers of one size.
@@ -92,6 +98,14 @@ struct Group {
     free: RefCell<Vec<u16>>,
     /// The number of buffers that the kernel has.
     provided: Cell<u32>,
+    /// The number of buffers that it is to have.
+    wanted: Cell<u32>,
+    /// The number of buffers that it has used in this turn.
+    used: Cell<u32>,
+    /// The most that it has used in a turn, and the number of turns for which that is counted.
+    most_used: Cell<(u32, u32)>,
+    /// The last turn in which the kernel found no buffer.
+    ran_out: Cell<Option<u32>>,
     /// Set if the backend has such a group; `None` until the driver has tried to register it.
     is_registered: Cell<Option<bool>>,
 }
@@ -105,7 +119,7 @@ struct Buf {
 
 impl Pool {
     pub(crate) fn new(way: Way, streams: Rc<StreamWays>) -> Self {
-        Self { groups: Default::default(), way, streams }
+        Self { groups: Default::default(), way, streams, noted: Cell::new(0) }
     }
 
     fn group(&self, size: Size) -> &Group {
@@ -137,9 +151,33 @@ impl Pool {
         self.group(size).provided.get() > 0
     }
 
-    /// Gives a free buffer to the kernel. Returns its number and address.
+    /// Takes note, once in a turn, of the number of buffers that the kernel has used.
+    pub(crate) fn note_used(&self) {
+        let turn = self.streams.turn.get();
+        if self.noted.replace(turn) == turn {
+            return;
+        }
+        for (group, facts) in self.groups.iter().zip(&SIZES) {
+            let (most, turns) = group.most_used.get();
+            let (most, turns) = (most.max(group.used.take()), turns + 1);
+            if turns < TURNS {
+                group.most_used.set((most, turns));
+                continue;
+            }
+            let (wanted, least) = (group.wanted.get(), u32::from(facts.first));
+            if most < wanted / 2 {
+                group.wanted.set((2 * most).max(wanted / 4 * 3).max(least));
+            }
+            group.most_used.set((0, 0));
+        }
+    }
+
+    /// Gives a free buffer to the kernel, if it is to have more. Returns its number and address.
     pub(crate) fn next_free(&self, size: Size) -> Option<(u16, NonNull<u8>)> {
         let group = self.group(size);
+        if group.provided.get() >= group.wanted.get() {
+            return None;
+        }
         let id = group.free.borrow_mut().pop()?;
         let buf = &mut group.bufs.borrow_mut()[usize::from(id)];
         buf.is_provided = true;
@@ -147,18 +185,27 @@ impl Pool {
         Some((id, buf.addr))
     }
 
-    /// Doubles the number of buffers. Returns false at the maximum.
+    /// Notes that the kernel found no buffer: it is to have twice as many, however often it found none in
+    /// this turn. If none is free, their number is doubled, up to the maximum. Returns false if none is free
+    /// after that.
     pub(crate) fn grow(&self, size: Size) -> bool {
         let (facts, group) = (size.facts(), self.group(size));
-        let mut bufs = group.bufs.borrow_mut();
-        let have = bufs.len();
-        let want = (have * 2).clamp(facts.first.into(), facts.most.into());
-        for id in have..want {
-            bufs.push(Buf { addr: allocate(facts.bytes), is_provided: false });
-            group.free.borrow_mut().push(id as u16);
+        let (first, most) = (facts.first.into(), facts.most.into());
+        let turn = Some(self.streams.turn.get());
+        if group.ran_out.replace(turn) != turn {
+            group.wanted.set((group.wanted.get() * 2).clamp(first, most));
+            group.most_used.set((0, 0));
         }
-        self.streams.has_work.set(want > have || self.streams.has_work.get());
-        want > have
+        let (mut bufs, mut free) = (group.bufs.borrow_mut(), group.free.borrow_mut());
+        if free.is_empty() {
+            let have = bufs.len();
+            for id in have..(have * 2).clamp(first as usize, most as usize) {
+                bufs.push(Buf { addr: allocate(facts.bytes), is_provided: false });
+                free.push(id as u16);
+            }
+        }
+        self.streams.has_work.set(!free.is_empty() || self.streams.has_work.get());
+        !free.is_empty()
     }
 
     /// Takes the buffer that a completion names from the kernel. `None` if the kernel did not have it.
@@ -169,6 +216,7 @@ impl Pool {
         let was_provided = std::mem::take(&mut buf.is_provided);
         was_provided.then(|| {
             group.provided.set(group.provided.get().saturating_sub(1));
+            group.used.set(group.used.get() + 1);
             buf.addr
         })
     }
@@ -205,4 +253,93 @@ fn allocate(bytes: u32) -> NonNull<u8> {
     let layout = layout(bytes);
     // SAFETY: no size is zero.
     NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Size = Size(0);
+
+    /// A pool of one size, and the turns of its driver.
+    struct Turns {
+        pool: Pool,
+        streams: Rc<StreamWays>,
+        /// The buffers that the kernel has, oldest first.
+        provided: Vec<u16>,
+    }
+
+    impl Turns {
+        fn new() -> Self {
+            let streams = Rc::<StreamWays>::default();
+            let pool = Pool::new(Way::Queue, Rc::clone(&streams));
+            Self { pool, streams, provided: Vec::new() }
+        }
+
+        /// Begins a turn, and gives the kernel what it is to have.
+        fn turn(&mut self) {
+            self.streams.turn.set(self.streams.turn.get() + 1);
+            self.pool.note_used();
+            while let Some((id, _)) = self.pool.next_free(SMALL) {
+                self.provided.push(id);
+            }
+        }
+
+        /// Receives this many messages, whose buffers are freed before the next turn.
+        fn receive(&mut self, count: usize) {
+            for id in self.provided.drain(..count).collect::<Vec<_>>() {
+                assert!(self.pool.take(SMALL, id).is_some());
+                self.pool.give_back(SMALL, id);
+            }
+        }
+    }
+
+    #[test]
+    fn many_receives_without_a_buffer_in_one_turn_count_once() {
+        let mut turns = Turns::new();
+        for expected in [64, 128, 256] {
+            (0..100).for_each(|_| assert!(turns.pool.grow(SMALL)));
+            turns.turn();
+            assert_eq!(turns.provided.len(), expected);
+            assert_eq!(turns.pool.numbers(), [expected as u64, expected as u64, 0]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_gets_fewer_buffers_when_it_uses_few() {
+        let mut turns = Turns::new();
+        for _ in 0..4 {
+            turns.pool.grow(SMALL);
+            turns.turn();
+        }
+        assert_eq!(turns.provided.len(), 512);
+        for _ in 0..50 * TURNS {
+            turns.receive(20);
+            turns.turn();
+        }
+        assert_eq!(turns.provided.len(), 64, "as many as at first");
+        // It gets those that were freed last, and all again when it needs them.
+        turns.receive(1);
+        let last = *turns.pool.group(SMALL).free.borrow().last().unwrap();
+        turns.turn();
+        assert_eq!(turns.provided.last(), Some(&last));
+        for _ in 0..3 {
+            turns.pool.grow(SMALL);
+            turns.turn();
+        }
+        assert_eq!(turns.pool.numbers(), [512, 512, 0]);
+    }
+
+    #[test]
+    fn a_group_whose_buffers_are_all_in_use_grows_to_its_maximum() {
+        let mut turns = Turns::new();
+        let mut held = Vec::new();
+        while turns.pool.grow(SMALL) {
+            turns.turn();
+            for id in turns.provided.drain(..) {
+                held.push(turns.pool.take(SMALL, id));
+            }
+        }
+        assert_eq!(held.len(), usize::from(SMALL.most()));
+    }
 }

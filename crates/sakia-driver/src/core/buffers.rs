@@ -26,6 +26,12 @@ impl Lent {
         self.streams.has_work.get()
     }
 
+    /// Begins a turn.
+    #[inline(always)]
+    pub(super) fn begin_turn(&self) {
+        self.streams.turn.set(self.streams.turn.get().wrapping_add(1));
+    }
+
     /// Returns the number of buffers of all sizes and ways, of those that receives may take, and of those
     /// that are free.
     pub(crate) fn numbers(&self) -> [u64; 3] {
@@ -90,6 +96,7 @@ impl Core {
         self.lent.streams.has_work.set(false);
         for (pool, way) in self.lent.pools.iter().zip(Way::ALL) {
             let Some(pool) = pool else { continue };
+            pool.note_used();
             for size in Size::ALL {
                 while let Some((id, addr)) = pool.next_free(size) {
                     let group = size.group(way);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_trace::is_on;
 
-use super::{BATCH, Core, Phase, TURN_COMPLETIONS_MAX};
+use super::{BATCH, Core, Phase, TURN_BYTES, TURN_COMPLETIONS_MAX, TURN_MESSAGES};
 use crate::backend::Backend;
 use crate::counters::OpKind;
 
@@ -216,7 +216,7 @@ impl Core {
     /// not satisfied costs a timer interrupt (measured as 15 us, against 0.2 us for an enter).
     #[inline]
     fn drain(&mut self, mut sleep: bool, timeout: Option<Duration>) -> io::Result<()> {
-        let mut reaped = 0;
+        let (mut reaped, delivered) = (0, self.counters.delivered);
         while sleep || self.backend.sq_pending() > 0 || self.backend.needs_enter() {
             let expected = self.enters.expected();
             let entered = if expected > 0 {
@@ -241,7 +241,9 @@ impl Core {
             } else if expected == 0 {
                 break; // has slept, or nothing is ready
             }
-            if reaped >= TURN_COMPLETIONS_MAX {
+            let messages = self.counters.delivered - delivered;
+            let is_full = messages >= TURN_MESSAGES || self.turn_bytes >= TURN_BYTES;
+            if is_full || reaped >= TURN_COMPLETIONS_MAX {
                 self.want_turn();
                 break;
             }

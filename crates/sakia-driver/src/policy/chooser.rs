@@ -79,9 +79,10 @@ impl Chooser {
 
     /// Returns the median of the last costs of a way; `None` as long as it was not used.
     pub(crate) fn cost(&self, way: usize) -> Option<u64> {
-        let mut costs: Vec<u64> = self.costs[way].into_iter().filter(|&cost| cost > 0).collect();
+        let mut costs = self.costs[way];
         costs.sort_unstable();
-        costs.get(costs.len() / 2).copied()
+        let known = &costs[costs.iter().filter(|&&cost| cost == 0).count()..];
+        known.get(known.len() / 2).copied()
     }
 
     /// Takes the cost of a unit in the epoch that has ended, and returns the way for the next one.

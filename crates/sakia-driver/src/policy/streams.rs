@@ -138,6 +138,8 @@ pub(crate) struct StreamWays {
     late: Cell<u32>,
     /// Set if there are free buffers that the backend could have, or the next step is due.
     pub(crate) has_work: Cell<bool>,
+    /// The number of turns of the driver, which wraps around.
+    pub(crate) turn: Cell<u32>,
     learning: RefCell<Learning>,
 }
 

@@ -64,6 +64,48 @@ fn a_message_by_readiness_is_two_plain_calls() {
     assert_eq!(after.delivered - before.delivered, 200);
 }
 
+/// The tasks that messages are for run before the next messages come.
+#[test]
+fn a_turn_brings_a_part_of_many_messages() {
+    for streams in [Streams::Queue, Streams::Readiness] {
+        let driver = support::driver();
+        driver.set_streams(streams);
+        let ends: Vec<_> = (0..300).map(|_| UnixStream::pair().unwrap()).collect();
+        let (nears, fars): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+        let adopt = |end: UnixStream| driver.connection(driver.adopt(OwnedFd::from(end)));
+        let nears: Vec<_> = nears.into_iter().map(adopt).collect();
+        // Each turn submits what there is room for, so that all receives wait.
+        for near in &nears {
+            assert!(poll_once(near.recv()).is_pending());
+        }
+        driver.turn(Wait::Poll).unwrap();
+        for mut far in &fars {
+            far.write_all(b"message").unwrap();
+        }
+        let (mut came, mut turns) = (0, 0);
+        let watch = support::Watch::new();
+        while came < 300 {
+            let before = driver.counters();
+            driver.turn(Wait::For(support::patience())).unwrap();
+            let after = driver.counters();
+            let count = after.delivered - before.delivered;
+            // Before Linux 6.13 an enter brings all at once.
+            assert!(
+                count <= 96 || after.enters - before.enters <= 1,
+                "{streams:?}: {count} at once"
+            );
+            came += count;
+            turns += 1;
+            watch.check(|| format!("{came} of 300 messages"));
+            // Buffers are needed for the next ones.
+            for near in &nears {
+                let _ = poll_once(near.recv());
+            }
+        }
+        assert_eq!(came, 300, "{streams:?}, {turns} turns");
+    }
+}
+
 /// A turn that sleeps is woken by bytes, as often as they come.
 #[test]
 fn bytes_wake_a_sleeping_turn() {

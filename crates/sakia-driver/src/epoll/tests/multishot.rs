@@ -21,10 +21,10 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 struct Pool(Lendable, u32);
 
 impl Pool {
-    /// Makes a group with all of its buffers.
+    /// Makes a group with all of its buffers, which are used in the order of their numbers.
     fn new(test: &mut Loop, group: u16, count: u16, len: u32) -> Self {
         let pool = Self::empty(test, group, count, len);
-        (0..count).for_each(|id| pool.provide(test, group, id));
+        (0..count).rev().for_each(|id| pool.provide(test, group, id));
         pool
     }
 
@@ -101,10 +101,10 @@ fn each_message_comes_in_a_buffer_of_its_own_until_the_end() {
         drop(far);
         assert_eq!(test.enter_shots(1, 1), [(0, false, None)]);
         assert_eq!(test.flights(), 0);
-        // The end took no buffer, and returned buffers are used last.
+        // The end took no buffer, and the buffer that was returned last is used first.
         let (near, far) = sockets();
         test.push(2, Sqe::recv_multishot(near.as_raw_fd(), 3, 0));
-        for id in [3, 0] {
+        for id in [0, 3] {
             rustix::io::write(&far, b"x").unwrap();
             assert_eq!(test.enter_shots(2, 1), [(1, true, Some(id))]);
         }
@@ -119,11 +119,10 @@ fn a_message_costs_one_call() {
     test.push(1, Sqe::recv_multishot(near.as_raw_fd(), 0, 0));
     assert_eq!(test.turn(), []);
     assert_eq!(test.calls(OpKind::Recv), (0, 1), "the first look");
-    for round in 0..100 {
+    for _ in 0..100 {
         rustix::io::write(&far, b"message").unwrap();
-        let id = round % 4;
-        assert_eq!(test.enter_shots(1, 1), [(7, true, Some(id))]);
-        pool.provide(&mut test, 0, id);
+        assert_eq!(test.enter_shots(1, 1), [(7, true, Some(0))], "the buffer returned last");
+        pool.provide(&mut test, 0, 0);
     }
     assert_eq!(test.calls(OpKind::Recv), (100, 1));
 }
@@ -310,6 +309,76 @@ fn a_foreign_loop_is_told_of_each_message() {
         assert!(!is_readable());
         assert_eq!(test.shots(), [(1, (1, true, Some(id)))]);
     }
+}
+
+/// Starts a receive on each of `count` pairs of sockets, and sends it as many bytes. The `user_data` of each
+/// is its index.
+fn receives(test: &mut Loop, count: u64, bytes: usize) -> Vec<(OwnedFd, OwnedFd)> {
+    let pairs: Vec<_> = (0..count).map(|_| sockets()).collect();
+    for (index, (near, _)) in (0..).zip(&pairs) {
+        test.push(index, Sqe::recv_multishot(near.as_raw_fd(), 0, 0));
+    }
+    assert_eq!(test.submit(), []);
+    for (_, far) in &pairs {
+        assert_eq!(rustix::io::write(far, &vec![1; bytes]), Ok(bytes));
+    }
+    pairs
+}
+
+#[test]
+fn ready_sockets_are_received_from_in_batches() {
+    for (bytes, batch) in [(10, 32), (16 << 10, 8)] {
+        let mut test = Loop::new();
+        let pool = Pool::new(&mut test, 0, 64, 16 << 10);
+        let _pairs = receives(&mut test, 40, bytes);
+        let mut seen = Vec::new();
+        while seen.len() < 40 {
+            let shots = test.turn_shots();
+            assert_eq!(shots.len(), batch.min(40 - seen.len()), "after {}", seen.len());
+            for (user_data, (count, _, id)) in shots {
+                assert_eq!(count as usize, bytes);
+                seen.push(user_data);
+                pool.provide(&mut test, 0, id.unwrap());
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..40).collect::<Vec<_>>());
+        assert_eq!(test.turn_shots(), []);
+    }
+}
+
+#[test]
+fn events_that_are_left_prevent_a_sleep_and_reach_a_foreign_loop() {
+    let mut test = Loop::new();
+    let _pool = Pool::new(&mut test, 0, 128, 16);
+    let _pairs = receives(&mut test, 70, 1);
+    assert_eq!(test.turn_shots().len(), 32);
+    // Nothing else ends this one.
+    test.epoll.enter(1, None).unwrap();
+    assert_eq!(test.shots().len(), 32);
+    let pollable = test.epoll.pollable().unwrap();
+    let mut polled = [PollFd::new(&pollable, PollFlags::IN)];
+    let no_time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(poll(&mut polled, Some(&no_time)), Ok(1));
+    assert!(test.epoll.needs_enter());
+    assert_eq!(test.turn_shots().len(), 6);
+}
+
+#[test]
+fn an_event_that_is_left_does_not_end_a_poll_for_what_was_taken_since() {
+    let mut test = Loop::new();
+    let _pool = Pool::new(&mut test, 0, 64, 16);
+    let pairs = receives(&mut test, 32, 1);
+    let (near, far) = sockets();
+    test.push(100, Sqe::poll_add(near.as_raw_fd(), PollFlags::IN.bits().into()));
+    assert_eq!(test.submit(), []);
+    rustix::io::write(&far, b"x").unwrap();
+    assert_eq!(test.turn_shots().len(), 32, "its event is left");
+    rustix::io::read(&near, &mut [0; 1]).unwrap();
+    assert_eq!(test.turn_shots(), []);
+    rustix::io::write(&far, b"y").unwrap();
+    assert_eq!(test.turn_shots(), [(100, (PollFlags::IN.bits().into(), false, None))]);
+    drop(pairs);
 }
 
 /// Returns a listener that was made outside the driver, and its address.
