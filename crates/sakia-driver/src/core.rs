@@ -51,7 +51,7 @@ use crate::board::mark;
 use crate::counters::{Counters, OpKind};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
-use crate::policy::{CallMode, Route, Rules, is_queue_cheaper};
+use crate::policy::{CallMode, Route, Rules, learns_crowds};
 use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
@@ -143,7 +143,7 @@ impl Core {
             memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },
             watcher: None,
             ways: Ways::of(&backend),
-            inline: Inline::new(backend.has_readiness() && !is_queue_cheaper()),
+            inline: Inline::new(backend.has_readiness() && learns_crowds()),
             admission: Admission::new(cq_entries.saturating_sub(reserve).max(1)),
             enters: Enters::new(backend.sq_entries()),
             cancels: Cancels::new(reserve),

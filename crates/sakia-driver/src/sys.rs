@@ -516,15 +516,40 @@ impl Tick {
     }
 }
 
-/// Returns whether AMD made the processor.
-pub(crate) fn is_amd() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
+/// Kinds of processors that rules distinguish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Processor {
+    Amd,
+    /// Intel Xeon, fifth generation ("Emerald Rapids"): family 6, model 207.
+    EmeraldRapids,
+    Other,
+}
+
+impl Processor {
+    /// Returns the kind of this machine's processors.
+    ///
+    /// Source: Intel's Software Developer's Manual, volume 2, `CPUID`; AMD's manual, volume 3.
+    pub(crate) fn current() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let leaf = std::arch::x86_64::__cpuid(0);
+            let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+            Self::of(&vendor, std::arch::x86_64::__cpuid(1).eax)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Self::Other
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+
+    /// Returns the kind with this vendor and signature (`EAX` of leaf 1).
+    #[cfg(any(target_arch = "x86_64", test))]
+    fn of(vendor: &[u8], signature: u32) -> Self {
+        let (family, model) = (signature >> 8 & 0xf, signature >> 4 & 0xf | signature >> 12 & 0xf0);
+        match (vendor, family, model) {
+            (b"AuthenticAMD", ..) => Self::Amd,
+            (b"GenuineIntel", 6, 207) => Self::EmeraldRapids,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Returns the processor time that this thread has used.
@@ -604,6 +629,18 @@ pub(crate) fn take_signal(set: SignalSet) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_are_told_apart_by_vendor_family_and_model() {
+        for (vendor, signature, kind) in [
+            (&b"AuthenticAMD"[..], 0x00a2_0f10, Processor::Amd),
+            (b"GenuineIntel", 0x000c_06f2, Processor::EmeraldRapids),
+            (b"GenuineIntel", 0x0008_06f8, Processor::Other),
+            (b"CentaurHauls", 0x000c_06f2, Processor::Other),
+        ] {
+            assert_eq!(Processor::of(vendor, signature), kind, "{signature:#x}");
+        }
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use peers_common::block::{aligned, marks};
 use peers_common::files::{expect_whole, small_file_check};
 use peers_common::{Job, Tally, fail};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// Reads at random places: 64 slots, each with its buffer and its place in its task's order.
@@ -56,16 +56,37 @@ pub(crate) fn small_file_owned(job: &Job, path: &Path) -> u64 {
     small_file_check(job, &whole_file)
 }
 
+/// The same where the mount decides whether a read may be tried: it is queried together with the length.
+pub(crate) fn small_file_of_mount(job: &Job, path: &Path) -> u64 {
+    let read = || {
+        let file = File::from(open(path)?);
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MNT_ID;
+        let stat = rustix::fs::statx(&file, "", flags, wanted)?;
+        let mut whole_file = vec![0; stat.stx_size as usize];
+        let len = file.read_at(&mut whole_file, 0)?;
+        whole_file.truncate(len);
+        io::Result::Ok(whole_file)
+    };
+    let whole_file = read().unwrap_or_else(|error| fail(path.display(), error));
+    small_file_check(job, &whole_file)
+}
+
+/// Opens a file whose path is cached.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Err(Errno::AGAIN) => Ok(rustix::fs::open(path, flags, Mode::empty())?),
+        other => Ok(other?),
+    }
+}
+
 /// Reads a file into the memory that `memory` gives for its length, and answers that memory.
 fn whole<'b>(
     path: &Path,
     memory: impl FnOnce(usize) -> Option<&'b mut [u8]>,
 ) -> io::Result<&'b mut [u8]> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Err(Errno::AGAIN) => rustix::fs::open(path, flags, Mode::empty())?,
-        other => other?,
-    };
+    let file = open(path)?;
     // A read of so many bytes ends at the end of the file, so that no second one has to ask for it.
     let len = rustix::io::ioctl_fionread(file.as_fd())? as usize;
     let buffer = memory(len).ok_or(io::ErrorKind::FileTooLarge)?;

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::chooser::Chooser;
+use crate::sys::Processor;
 
 /// Operations of an epoch.
 const EPOCH: u32 = 1024;
@@ -22,6 +23,11 @@ pub struct CrowdFigures {
     /// The processor time of an operation by the queue, and by the next turns' plain calls, the program's own
     /// work included; `None` as long as it was not measured.
     pub costs: [Option<Duration>; 2],
+}
+
+/// Returns whether the way is learned on this kind of processors.
+pub(crate) fn learns_crowds() -> bool {
+    Processor::current() != Processor::Amd
 }
 
 /// Chooses between the queue (0) and the next turns (1).

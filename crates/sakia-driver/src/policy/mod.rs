@@ -29,13 +29,13 @@ use std::fmt;
 
 pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
-pub(crate) use self::crowd::Crowd;
 pub use self::crowd::CrowdFigures;
+pub(crate) use self::crowd::{Crowd, learns_crowds};
 pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
 pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 pub use self::streams::{StreamFigures, Streams};
-pub(crate) use self::streams::{StreamWays, Way, is_queue_cheaper};
+pub(crate) use self::streams::{StreamWays, Way};
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.
