@@ -158,7 +158,9 @@ impl Core {
     #[inline(never)]
     fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
         self.counters.delivered += 1;
-        self.turn_bytes += cqe.res.max(0) as usize;
+        if cqe.flags.buffer_id().is_some() {
+            self.turn_bytes += cqe.res.max(0) as usize;
+        }
         self.trace_delivered(slot);
         let vtable = self.slab.header(slot).vtable;
         let deliver = vtable.expect("a slot in flight holds an operation").deliver;

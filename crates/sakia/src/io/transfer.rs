@@ -136,14 +136,26 @@ pub(crate) async fn read_to_end(
 /// Writes all of `buf` by as many writes as necessary. Each gets the rest, and the number of bytes written so
 /// far.
 pub(crate) async fn write_all<T, F>(
-    mut buf: T,
+    buf: T,
     write: impl Fn(Slice<T>, usize) -> F,
 ) -> BufResult<(), T>
 where
     T: IoBuf,
     F: Future<Output = BufResult<usize, Slice<T>>>,
 {
-    let mut done = 0;
+    write_rest(buf, 0, write).await
+}
+
+/// As [`write_all`], when `done` bytes are written already.
+pub(crate) async fn write_rest<T, F>(
+    mut buf: T,
+    mut done: usize,
+    write: impl Fn(Slice<T>, usize) -> F,
+) -> BufResult<(), T>
+where
+    T: IoBuf,
+    F: Future<Output = BufResult<usize, Slice<T>>>,
+{
     while done < buf.bytes_len() {
         let (result, slice) = write(buf.slice(done..), done).await;
         buf = slice.into_inner();

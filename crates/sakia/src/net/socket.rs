@@ -18,7 +18,7 @@ use sakia_driver::{
 
 use super::listener::release;
 use crate::executor::current;
-use crate::io::transfer::{may_retry, retrying, uninterrupted};
+use crate::io::transfer::{may_retry, retrying, uninterrupted, write_rest};
 
 /// A connection: a [`TcpStream`](super::TcpStream) or a [`UnixStream`](super::UnixStream). No other type has
 /// this trait.
@@ -144,6 +144,23 @@ impl Socket {
                 result => return (result, back),
             }
         }
+    }
+
+    /// Writes all of `buf`. Usually one send takes it as a whole, and nothing is sliced.
+    pub async fn write_all<T: IoBuf>(&self, buf: T) -> BufResult<(), T> {
+        let len = buf.bytes_len();
+        if len == 0 {
+            return (Ok(()), buf);
+        }
+        let (result, buf) = self.connection.send(buf).await;
+        let done = match result {
+            Ok(count) if count == len => return (Ok(()), buf),
+            Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+            Ok(count) => count,
+            Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => 0,
+            Err(error) => return (Err(error), buf),
+        };
+        write_rest(buf, done, |rest, _| self.write_some(rest)).await
     }
 
     pub fn write_some_vectored<T: IoBuf>(

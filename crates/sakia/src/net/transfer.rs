@@ -146,8 +146,7 @@ macro_rules! writers {
         /// # Examples
         /// See [`TcpStream`](crate::net::TcpStream#examples).
         pub async fn write_all<T: IoBuf>(&mut self, buf: T) -> BufResult<(), T> {
-            let socket = self.socket();
-            $crate::io::transfer::write_all(buf, |rest, _| socket.write_some(rest)).await
+            self.socket().write_all(buf).await
         }
 
         /// Sends the bytes of `file` in `range`, `..` for all of it, without passing them through this
