@@ -67,12 +67,14 @@ impl Groups {
     }
 
     /// Returns the oldest buffer, which a kernel uses next.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn oldest(&self, group: u16) -> Option<Provided> {
         let buffers = &self.by_number.get(&group)?.buffers;
         buffers.front().copied()
     }
 
     /// Takes the oldest buffer out: a completion names it.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn take_oldest(&mut self, group: u16) {
         if let Some(group) = self.by_number.get_mut(&group) {
             group.buffers.pop_front();
