@@ -1,9 +1,9 @@
 //! Memory that the kernel picks from when there is something to receive.
 //!
 //! A waiting connection has no buffer: the connection that is ready first gets one. Buffers come in three
-//! sizes, each a group of its own. The kernel uses the buffers of a group in turn, and they should stay in the
-//! processor's cache. So it has few of them, and gets those back first that were freed last. It gets more when
-//! it finds the group empty, and fewer again when it leaves most of them unused for [`TURNS`] turns.
+//! sizes, each a group of its own. The kernel uses the buffers of a group in turn, and they should stay in
+//! the processor's cache. So it has few of them, and gets those back first that were freed last. It gets more
+//! when it finds the group empty, and fewer again when it leaves most of them unused for [`TURNS`] turns.
 //!
 //! At every moment a buffer is in one of three places: free here, in the group and thereby the kernel's, or
 //! in a [`RecvBuf`](super::RecvBuf). Only [`Pool::next_free`] puts it into the group. It goes to a `RecvBuf`

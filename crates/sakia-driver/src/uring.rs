@@ -500,7 +500,7 @@ impl<H: Host + 'static> Uring<H> {
             lanes.epoll.look(looks_at_all);
         }
         let watches = lanes.epoll.has_waiters();
-        // What is here already prevents the sleep.
+        // A result or an event that is here already prevents the sleep.
         let is_idle = lanes.epoll.cq_ready() == 0 && !lanes.epoll.has_events();
         if watches && !lanes.is_watched && (is_idle || looks_at_all) {
             let sqe = Sqe::poll_add(lanes.epoll.set().as_raw_fd(), POLLIN);

@@ -49,7 +49,7 @@ pub(crate) const ROUND_MAX: u32 = 256;
 const HEARING_MAX: u32 = 32;
 /// The shortest time after which a round ends for a reason.
 const ROUND_TIME: Duration = Duration::from_micros(500);
-/// The same if most operations in flight are not submitted yet: some twenty times as long as a submission takes.
+/// The same if most operations in flight are not submitted yet: some twenty times the time of a submission.
 const SUBMIT_TIME: Duration = Duration::from_micros(50);
 /// Readings of the clock for timers in one round, before an alarm is set.
 const LOOKS_MAX: u32 = 8;

@@ -9,8 +9,8 @@
 //! - `nowait`: the limit of a loop that never blocks. A read is one `preadv2` with `RWF_NOWAIT` into
 //!   one of 64 buffers; a small file is an `openat2` with `RESOLVE_CACHED`, a `FIONREAD` for its length,
 //!   a `preadv2` with `RWF_NOWAIT`, and a close. Where the kernel would block, the plain call follows.
-//!   `nowait-vec`: the same into a new vector for each small file. `nowait-statx`: the same where `statx` tells
-//!   the mount and the length, and the read may block, as a file system without `RWF_NOWAIT` needs.
+//!   `nowait-vec`: the same into a new vector for each small file. `nowait-statx`: the same where `statx`
+//!   tells the mount and the length, and the read may block, as a file system without `RWF_NOWAIT` needs.
 //! - `make`, `warm` and `sync` write the files of a job, cache them, and write them back.
 
 mod nowait;
