@@ -81,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) phase: Phase,
     /// Entries pushed and without a last completion, requests to cancel included.
     pub(crate) in_flight: u32,
+    /// A foreign loop polls a descriptor, which does not tell of messages that a turn leaves to the next one.
+    pub(crate) is_polled: bool,
     /// Bytes that receives with more to come have brought in this turn.
     turn_bytes: usize,
     pub(crate) counters: Counters,
@@ -138,6 +140,7 @@ impl Core {
             slab: Slab::new(),
             phase: Phase::Running,
             in_flight: 0,
+            is_polled: false,
             turn_bytes: 0,
             counters: Counters::default(),
             memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },

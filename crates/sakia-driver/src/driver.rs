@@ -315,7 +315,9 @@ impl Driver {
     /// # }
     /// ```
     pub fn pollable(&self) -> io::Result<OwnedFd> {
-        self.handle.shared.core.borrow_mut().backend.pollable()
+        let mut core = self.handle.shared.core.borrow_mut();
+        core.is_polled = true;
+        core.backend.pollable()
     }
 
     /// Makes the descriptor of [`pollable`](Driver::pollable) unreadable until something new comes. Call it

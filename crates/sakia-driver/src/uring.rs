@@ -94,6 +94,11 @@ impl Lanes {
     fn are_unwatched(&self) -> bool {
         !self.is_watched && self.epoll.has_waiters()
     }
+
+    /// Returns whether only an enter makes the ring tell of all events.
+    fn are_hidden(&self) -> bool {
+        self.are_unwatched() || self.epoll.has_events()
+    }
 }
 
 impl Uring {
@@ -321,20 +326,23 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         count
     }
 
-    /// Also returns true if the ring does not poll the epoll set: only an enter pushes that poll. Not at once
-    /// after an enter, since the next one may come by itself; but before a foreign loop sleeps.
+    /// Also returns true if the ring does not poll the epoll set, since only an enter pushes that poll, or if
+    /// events of the set are left. Not at once after an enter, since the next one may come by itself; but
+    /// before a foreign loop sleeps.
     #[inline(always)]
     fn needs_enter(&self) -> bool {
-        let are_unwatched = |lanes: &Lanes| {
+        let have_work = |lanes: &Lanes| {
             let was_fresh = lanes.is_fresh.replace(false);
-            lanes.are_unwatched() && (!was_fresh || self.eventfd.is_some())
+            let may_ask = !was_fresh || self.eventfd.is_some();
+            lanes.have_news() || may_ask && lanes.are_hidden()
         };
-        self.has_news() || self.lanes.as_deref().is_some_and(are_unwatched)
+        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(have_work)
     }
 
     #[inline(always)]
     fn has_news(&self) -> bool {
-        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(Lanes::have_news)
+        let have_news = |lanes: &Lanes| lanes.have_news() || lanes.epoll.has_events();
+        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(have_news)
     }
 
     fn look_again(&self) {
@@ -423,9 +431,15 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         let eventfd = match &self.eventfd {
             Some(eventfd) => eventfd,
             None => {
-                let has_events = self.lanes.as_ref().is_some_and(|lanes| lanes.epoll.has_events());
+                // The last turn may have left something, of which nothing else tells.
+                let is_readable = self.cq_ready() > 0
+                    || self.has_news()
+                    || self.lanes.as_deref().is_some_and(Lanes::are_hidden);
                 let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let fresh = eventfd(has_events.into(), flags)?;
+                let fresh = eventfd(is_readable.into(), flags)?;
+                if let Some(lanes) = &self.lanes {
+                    lanes.epoll.watch_with(rustix::io::fcntl_dupfd_cloexec(&fresh, 0)?);
+                }
                 self.ring.register_eventfd(fresh.as_fd())?;
                 self.eventfd.insert(fresh)
             }
@@ -463,6 +477,9 @@ impl<H: Host + 'static> Uring<H> {
         if self.lanes.is_none() {
             let epoll = Epoll::new();
             let epoll = epoll.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+            if let Some(eventfd) = &self.eventfd {
+                epoll.watch_with(rustix::io::fcntl_dupfd_cloexec(eventfd, 0)?);
+            }
             self.lanes = Some(Box::new(Lanes {
                 epoll,
                 is_armed: false,

@@ -243,7 +243,7 @@ impl Core {
             }
             let messages = self.counters.delivered - delivered;
             let is_full = messages >= TURN_MESSAGES || self.turn_bytes >= TURN_BYTES;
-            if is_full || reaped >= TURN_COMPLETIONS_MAX {
+            if is_full && !self.is_polled || reaped >= TURN_COMPLETIONS_MAX {
                 self.want_turn();
                 break;
             }

@@ -29,7 +29,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -45,6 +45,8 @@ pub(super) struct Inbox {
     has_news: AtomicBool,
     /// In the backend's epoll set. It lives as long as any sender, so that its number is not reused.
     event: OwnedFd,
+    /// Also written to, if a foreign loop polls the ring that the backend works beside.
+    foreign: OnceLock<OwnedFd>,
     process: Process,
 }
 
@@ -67,7 +69,7 @@ impl Inbox {
     pub(super) fn new(process: Process) -> Result<Self, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (state, has_news) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { state, has_news, event, process })
+        Ok(Self { state, has_news, event, foreign: OnceLock::new(), process })
     }
 
     /// Returns the descriptor that becomes readable when a sleep is to end; it is watched for edges.
@@ -109,6 +111,9 @@ impl Inbox {
         // The counter is never near its maximum, the only reason for which this could fail.
         let written = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         debug_assert!(written.is_ok(), "{written:?}");
+        if let Some(foreign) = self.foreign.get() {
+            rustix::io::write(foreign, &1_u64.to_ne_bytes()).ok();
+        }
     }
 
     // The backend's side.
@@ -127,6 +132,13 @@ impl Inbox {
         if has_news {
             self.ring();
         }
+    }
+
+    /// As [`watch`](Inbox::watch), and every sender writes to this eventfd, too: that of a ring, which a foreign
+    /// loop polls.
+    pub(super) fn watch_with(&self, foreign: OwnedFd) {
+        let _ = self.foreign.set(foreign);
+        self.watch();
     }
 
     /// Prepares a sleep. Returns false if the inbox is not empty.

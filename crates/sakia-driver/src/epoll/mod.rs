@@ -258,6 +258,13 @@ impl Epoll {
         self.machine.inbox.event()
     }
 
+    /// Makes threads write to this eventfd with each result, also while nothing sleeps.
+    pub(crate) fn watch_with(&self, eventfd: OwnedFd) {
+        if self.process.is_intact() {
+            self.machine.inbox.watch_with(eventfd);
+        }
+    }
+
     /// Prepares a sleep that the descriptor ends. Returns false if there is a result to collect.
     pub(crate) fn park(&self) -> bool {
         self.process.is_intact() && self.machine.inbox.park()

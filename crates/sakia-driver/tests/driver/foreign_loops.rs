@@ -1,12 +1,17 @@
 //! The descriptor for foreign loops is the caller's own: whatever safe code does with it, others are told,
 //! and the driver neither waits for it nor loses anything.
 
+use std::future::Future;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use sakia_driver::{Driver, Epoll, Uring, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Epoll, Lane, Streams, Uring, Wait};
 
 use crate::support::{finish, patience, pipe_ends, turn_until, write_all};
 
@@ -81,4 +86,102 @@ fn break_nothing_of_epoll() {
     whoever_has_one_breaks_it_for_himself(&driver, |driver, fd| {
         driver.lend(std::sync::Arc::new(fd))
     });
+}
+
+/// Takes turns as a foreign loop does, one each time that the descriptor becomes readable, until `is_done`.
+fn turn_when_told(driver: &Driver, pollable: &OwnedFd, mut is_done: impl FnMut() -> bool) {
+    while !is_done() {
+        // Operations that were started since the last turn may be done at once, of which nothing is told.
+        if !driver.wants_turn() {
+            assert!(is_readable(pollable, patience().as_secs()), "nothing is told");
+        }
+        driver.clear_readiness();
+        driver.turn(Wait::Poll).unwrap();
+    }
+}
+
+#[test]
+fn are_told_of_results_of_threads() {
+    for is_first in [true, false] {
+        let driver = Driver::new(Uring::new().unwrap());
+        let pollable = is_first.then(|| driver.pollable().unwrap());
+        let file = driver.adopt(std::fs::File::open("/proc/self/exe").unwrap().into());
+        // A file's own position is for threads.
+        let read = || driver.read(&file, vec![0; 4], CURRENT_POSITION);
+        if !is_first {
+            assert_eq!(finish(&driver, &mut read()).0.unwrap(), 4);
+        }
+        let pollable = pollable.unwrap_or_else(|| driver.pollable().unwrap());
+        for _ in 0..3 {
+            let (mut read, mut output) = (read(), None);
+            driver.turn(Wait::Poll).unwrap();
+            turn_when_told(&driver, &pollable, || {
+                output = output.take().or_else(|| read.try_take());
+                output.is_some()
+            });
+            assert_eq!(output.unwrap().0.unwrap(), 4);
+        }
+        let statistics = |ring: &Uring| ring.lane_statistics(Lane::Bounded).finished;
+        assert!(driver.with_backend(statistics).unwrap() > 0, "threads made them");
+    }
+}
+
+#[test]
+fn are_told_of_messages_by_readiness_since_the_last_turn() {
+    let driver = Driver::new(Uring::new().unwrap());
+    driver.set_streams(Streams::Readiness);
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let near = driver.connection(driver.adopt(near.into()));
+    let mut context = Context::from_waker(Waker::noop());
+    for byte in [b'a', b'b'] {
+        let mut recv = pin!(near.recv());
+        assert!(recv.as_mut().poll(&mut context).is_pending());
+        far.write_all(&[byte]).unwrap();
+        let mut output = None;
+        if byte == b'a' {
+            // The ring does not poll the set of sockets any more after this.
+            turn_until(&driver, || match recv.as_mut().poll(&mut context) {
+                Poll::Ready(result) => {
+                    output = Some(result);
+                    true
+                }
+                Poll::Pending => false,
+            });
+        } else {
+            let pollable = driver.pollable().unwrap();
+            turn_when_told(&driver, &pollable, || match recv.as_mut().poll(&mut context) {
+                Poll::Ready(result) => {
+                    output = Some(result);
+                    true
+                }
+                Poll::Pending => false,
+            });
+        }
+        assert_eq!(*output.unwrap().unwrap(), [byte]);
+    }
+}
+
+#[test]
+fn are_told_of_all_messages_of_a_crowd() {
+    for streams in [Streams::Queue, Streams::Readiness] {
+        let driver = Driver::new(Uring::new().unwrap());
+        driver.set_streams(streams);
+        let (nears, fars): (Vec<_>, Vec<_>) = (0..300).map(|_| UnixStream::pair().unwrap()).unzip();
+        let adopt = |end: UnixStream| driver.connection(driver.adopt(end.into()));
+        let nears: Vec<_> = nears.into_iter().map(adopt).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting: Vec<_> = nears.iter().map(|near| Box::pin(near.recv())).collect();
+        waiting.retain_mut(|recv| recv.as_mut().poll(&mut context).is_pending());
+        driver.turn(Wait::Poll).unwrap();
+        let pollable = driver.pollable().unwrap();
+        driver.clear_readiness();
+        driver.turn(Wait::Poll).unwrap();
+        for mut far in &fars {
+            far.write_all(b"x").unwrap();
+        }
+        turn_when_told(&driver, &pollable, || {
+            waiting.retain_mut(|recv| recv.as_mut().poll(&mut context).is_pending());
+            waiting.is_empty()
+        });
+    }
 }
