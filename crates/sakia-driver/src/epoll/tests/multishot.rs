@@ -365,6 +365,22 @@ fn events_that_are_left_prevent_a_sleep_and_reach_a_foreign_loop() {
 }
 
 #[test]
+fn an_event_that_is_left_and_comes_once_is_not_lost() {
+    let mut test = Loop::new();
+    let pairs: Vec<_> = (0..40).map(|_| sockets()).collect();
+    let buffers: Vec<_> = (0..40).map(|_| Lendable::zeroed(1)).collect();
+    for (index, ((near, _), buffer)) in (0..).zip(pairs.iter().zip(&buffers)) {
+        test.push(index, receive(near, buffer));
+    }
+    assert_eq!(test.submit(), []);
+    for (_, far) in &pairs {
+        rustix::io::write(far, b"x").unwrap();
+    }
+    let counts = [(); 3].map(|()| test.turn_shots().len());
+    assert_eq!(counts, [32, 8, 0]);
+}
+
+#[test]
 fn an_event_that_is_left_does_not_end_a_poll_for_what_was_taken_since() {
     let mut test = Loop::new();
     let _pool = Pool::new(&mut test, 0, 64, 16);
