@@ -73,7 +73,7 @@ fn two_threads_wake_each_other_in_turn() {
 /// Unless the thread loses its processor meanwhile: a round ends after 50 us if the kernel has nothing to do.
 #[test]
 fn what_one_turn_starts_leaves_with_one_enter() {
-    const OPERATIONS: u64 = 20;
+    const OPERATIONS: u64 = 8;
     const TRIES: u32 = 100;
     let runtime = Runtime::new().unwrap();
     let enters_of_a_turn = || {
