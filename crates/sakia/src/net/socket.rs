@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
@@ -153,14 +154,29 @@ impl Socket {
             return (Ok(()), buf);
         }
         let (result, buf) = self.connection.send(buf).await;
-        let done = match result {
-            Ok(count) if count == len => return (Ok(()), buf),
-            Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-            Ok(count) => count,
-            Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => 0,
-            Err(error) => return (Err(error), buf),
-        };
-        write_rest(buf, done, |rest, _| self.write_some(rest)).await
+        match result {
+            Ok(count) if count == len => (Ok(()), buf),
+            result => self.write_rest(buf, result).await,
+        }
+    }
+
+    /// Writes what a first send has left. Boxed, so that a task that waits has no room for its state: the peer
+    /// has to be waited for, which costs more than the allocation.
+    #[cold]
+    fn write_rest<'a, T: IoBuf + 'a>(
+        &'a self,
+        buf: T,
+        first: io::Result<usize>,
+    ) -> Pin<Box<dyn Future<Output = BufResult<(), T>> + 'a>> {
+        Box::pin(async move {
+            let done = match first {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
+                Ok(count) => count,
+                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => 0,
+                Err(error) => return (Err(error), buf),
+            };
+            write_rest(buf, done, |rest, _| self.write_some(rest)).await
+        })
     }
 
     pub fn write_some_vectored<T: IoBuf>(
