@@ -160,8 +160,8 @@ impl Socket {
         }
     }
 
-    /// Writes what a first send has left. Boxed, so that a task that waits has no room for its state: the peer
-    /// has to be waited for, which costs more than the allocation.
+    /// Writes what a first send has left. Boxed, so that a task that waits has no room for its state: the
+    /// peer has to be waited for, which costs more than the allocation.
     #[cold]
     fn write_rest<'a, T: IoBuf + 'a>(
         &'a self,
