@@ -437,7 +437,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
                     || self.lanes.as_deref().is_some_and(Lanes::are_hidden);
                 let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
                 let fresh = eventfd(is_readable.into(), flags)?;
-                if let Some(lanes) = &self.lanes {
+                if let Some(lanes) = &mut self.lanes {
                     lanes.epoll.watch_with(rustix::io::fcntl_dupfd_cloexec(&fresh, 0)?);
                 }
                 self.ring.register_eventfd(fresh.as_fd())?;
@@ -476,7 +476,7 @@ impl<H: Host + 'static> Uring<H> {
         }
         if self.lanes.is_none() {
             let epoll = Epoll::new();
-            let epoll = epoll.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+            let mut epoll = epoll.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
             if let Some(eventfd) = &self.eventfd {
                 epoll.watch_with(rustix::io::fcntl_dupfd_cloexec(eventfd, 0)?);
             }
@@ -510,16 +510,14 @@ impl<H: Host + 'static> Uring<H> {
         };
         lanes.epoll.collect();
         lanes.is_fresh.set(true);
-        // A foreign loop does not know of events that are left.
-        let looks_at_all = self.eventfd.is_some();
         if std::mem::take(&mut lanes.is_due) || lanes.epoll.has_events() {
             // Before the poll is pushed, which then stays until the next event.
-            lanes.epoll.look(looks_at_all);
+            lanes.epoll.look();
         }
         let watches = lanes.epoll.has_waiters();
         // A result or an event that is here already prevents the sleep.
         let is_idle = lanes.epoll.cq_ready() == 0 && !lanes.epoll.has_events();
-        if watches && !lanes.is_watched && (is_idle || looks_at_all) {
+        if watches && !lanes.is_watched && (is_idle || self.eventfd.is_some()) {
             let sqe = Sqe::poll_add(lanes.epoll.set().as_raw_fd(), POLLIN);
             // SAFETY: a poll names no memory; the set is closed after the ring, which is declared before it.
             lanes.is_watched = unsafe { self.ring.push(sqe.user_data(SET)) }.is_some();
@@ -539,7 +537,7 @@ impl<H: Host + 'static> Uring<H> {
         };
         lanes.has_looked = watches && sleeps;
         if lanes.has_looked {
-            lanes.epoll.look(looks_at_all);
+            lanes.epoll.look();
         }
         lanes.epoll.collect();
         entered

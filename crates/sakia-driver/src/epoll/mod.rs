@@ -258,9 +258,11 @@ impl Epoll {
         self.machine.inbox.event()
     }
 
-    /// Makes threads write to this eventfd with each result, also while nothing sleeps.
-    pub(crate) fn watch_with(&self, eventfd: OwnedFd) {
+    /// Prepares for a foreign loop, which polls this eventfd of the ring: threads write to it with each
+    /// result, also while nothing sleeps, and no events are left for a later look.
+    pub(crate) fn watch_with(&mut self, eventfd: OwnedFd) {
         if self.process.is_intact() {
+            self.machine.is_unbatched = true;
             self.machine.inbox.watch_with(eventfd);
         }
     }
@@ -285,11 +287,9 @@ impl Epoll {
         self.machine.has_events()
     }
 
-    /// Handles events of the epoll set: a batch of them, or, if `all` is set, as many as are fetched at a
-    /// time.
-    pub(crate) fn look(&mut self, all: bool) {
+    /// Handles a batch of events of the epoll set.
+    pub(crate) fn look(&mut self) {
         if self.process.is_intact() {
-            self.machine.is_unbatched = all;
             self.machine.look();
         }
     }
