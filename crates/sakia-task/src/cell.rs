@@ -175,12 +175,23 @@ fn allocate<S, F: Future>(
     future: F,
     scheduler: S,
 ) -> NonNull<Header> {
-    let (home_join, far_join) = (Slot::new(None), Mutex::new(None));
-    let header = Header { count, state: HomeCell::new(state), home_join, far_join, table };
-    let stage = Slot::new(Stage { future: ManuallyDrop::new(future) });
-    let cell = Box::new(Cell { prefix: Prefix { header, scheduler }, stage });
+    let place = NonNull::from(Box::leak(Box::<Cell<S, F>>::new_uninit()));
+    let cell = place.cast::<Cell<S, F>>().as_ptr();
+    // Part by part, since a cell that is moved into its box as a whole is copied once more.
+    // SAFETY: the box is this function's alone, as large and aligned as a cell, and each part of it is
+    // written once.
+    unsafe {
+        let header = &raw mut (*cell).prefix.header;
+        (&raw mut (*header).count).write(count);
+        (&raw mut (*header).state).write(HomeCell::new(state));
+        (&raw mut (*header).home_join).write(Slot::new(None));
+        (&raw mut (*header).far_join).write(Mutex::new(None));
+        (&raw mut (*header).table).write(table);
+        (&raw mut (*cell).prefix.scheduler).write(scheduler);
+        (&raw mut (*cell).stage).write(Slot::new(Stage { future: ManuallyDrop::new(future) }));
+    }
     // The header is the first field of the first field, in C's layout. The pointer covers the whole cell.
-    NonNull::from(Box::leak(cell)).cast()
+    place.cast()
 }
 
 /// Returns the place of the future or the outcome.

@@ -49,9 +49,9 @@ pub(crate) struct Count {
     word: AtomicU64,
 }
 
-// SAFETY: `home` is only read, and `word` is atomic. `local` is touched by `retain`, `release`, `revive`,
-// `settle` and `merge` only, each of which has found before that it runs on the home thread; there is one
-// such thread.
+// SAFETY: `home` is only read, and `word` is atomic. `local` is touched on the home thread only, of which
+// there is one: `retain`, `release`, `revive`, `settle` and `merge` have found before that they run there,
+// and callers of `retain_at_home` promise it.
 unsafe impl Sync for Count {}
 
 /// The result of [`Count::settle`].
@@ -118,6 +118,15 @@ impl Count {
         } else {
             self.retain_shared();
         }
+    }
+
+    /// As [`retain`](Self::retain), without a test of what the caller knows.
+    ///
+    /// # Safety
+    /// - The calling thread is home, and the count was not merged.
+    #[inline(always)]
+    pub(crate) unsafe fn retain_at_home(&self) {
+        self.local.set(self.local.get() + 1);
     }
 
     #[inline(never)]
@@ -193,7 +202,8 @@ impl Count {
         if left == 0 {
             return Settled::Last;
         }
-        let new = (checked(left) << 8) | (word & FLAGS) | flags | MERGED;
+        // Without the caller's reference, one is left at least.
+        let new = (checked(left.cast_unsigned()) << 8) | (word & FLAGS) | flags | MERGED;
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         match self.word.compare_exchange(word, new, order.0, order.1) {
             Ok(_) => Settled::Done,
@@ -204,17 +214,19 @@ impl Count {
     /// Merges, if that was not done before. Must be called at home, with a reference.
     pub(crate) fn merge(&self) {
         if self.is_home() && self.word.load(Ordering::Relaxed) & MERGED == 0 {
-            let local = checked(self.local.get());
-            self.word.fetch_add((local << 8).wrapping_add(MERGED), Ordering::AcqRel);
+            let local = self.local.get();
+            checked(local.unsigned_abs());
+            let references = local.cast_unsigned() << 8;
+            self.word.fetch_add(references.wrapping_add(MERGED), Ordering::AcqRel);
         }
     }
 }
 
-/// Returns references in the form in which they are added to a word, where they must fit.
+/// Returns this number of references, if a word has room for it. Ends the process otherwise.
 #[inline(always)]
-fn checked(references: i64) -> u64 {
-    if references.unsigned_abs() > REFERENCES_MAX.unsigned_abs() {
+fn checked(references: u64) -> u64 {
+    if references > REFERENCES_MAX.cast_unsigned() {
         std::process::abort();
     }
-    references.cast_unsigned()
+    references
 }

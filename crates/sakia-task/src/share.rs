@@ -43,7 +43,8 @@ impl<T> Root<T> {
     /// Returns one more share.
     #[inline(always)]
     pub fn share(&self) -> Share<T> {
-        self.shared().count.retain();
+        // SAFETY: a root never leaves the thread that made it, which is home; only its end merges the count.
+        unsafe { self.shared().count.retain_at_home() };
         Share { shared: self.shared, _has: PhantomData }
     }
 

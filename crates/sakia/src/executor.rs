@@ -136,12 +136,7 @@ impl Schedule for Gate {
     /// Not generic, so that it is compiled here, once for all types of tasks.
     #[inline(never)]
     fn here(task: Runnable) {
-        if let Err(task) = push(task) {
-            // The thread is not in the task's runtime at this moment.
-            if let Some(mail) = task.into_mail() {
-                Self::elsewhere(mail);
-            }
-        }
+        CURRENT.with(|current| queue(current, task));
     }
 
     #[cold]
@@ -153,19 +148,22 @@ impl Schedule for Gate {
     }
 }
 
-/// Puts a woken task on the queue of its runtime.
+/// Puts a woken task on the queue of its runtime: `current`, if the calling code runs in that.
 ///
-/// # Errors
-/// The task, if the calling code does not run in that runtime.
-#[inline(always)]
-fn push(task: Runnable) -> Result<(), Runnable> {
-    CURRENT.with(|current| match &**current.borrow() {
-        Some(local) if task.scheduler().is_to(&local.remote) => {
-            local.queue.borrow_mut().push_back(task);
-            Ok(())
-        }
-        _ => Err(task),
-    })
+/// A function of its own, so that its caller is small enough for the compiler to reach the thread's variable
+/// without a call.
+#[inline(never)]
+fn queue(current: &RefCell<ManuallyDrop<Option<Rc<Local>>>>, task: Runnable) {
+    if let Some(local) = &**current.borrow()
+        && task.scheduler().is_to(&local.remote)
+    {
+        local.queue.borrow_mut().push_back(task);
+        return;
+    }
+    // The thread is not in the task's runtime at this moment.
+    if let Some(mail) = task.into_mail() {
+        Gate::elsewhere(mail);
+    }
 }
 
 /// Returns whether this is the inbox of the runtime that the calling code runs in.
@@ -334,7 +332,8 @@ impl Local {
         self.spawn_at(future, Location::caller())
     }
 
-    #[inline]
+    /// Not inlined, for the reason of [`queue`].
+    #[inline(never)]
     fn spawn_at<F>(
         self: &Rc<Self>,
         future: F,
@@ -349,6 +348,12 @@ impl Local {
         let (runnable, task) = sakia_task::spawn(future, Gate::near(self.gate.share(), spawned_at));
         self.queue.borrow_mut().push_back(runnable);
         JoinHandle::new(task)
+    }
+
+    #[inline(never)]
+    fn take_off_list(&self, key: usize) {
+        let task = self.tasks.borrow_mut().try_remove(key);
+        drop(task); // outside the borrow: the last reference frees the task
     }
 
     /// Returns the thread's number in its runtime.
@@ -582,6 +587,7 @@ enum Place {
 }
 
 impl Registered {
+    #[inline(always)]
     fn new(local: &Rc<Local>, spawned_at: &'static Location<'static>) -> Self {
         local.live.set(local.live.get() + 1);
         Self {
@@ -593,11 +599,11 @@ impl Registered {
 }
 
 impl Drop for Registered {
+    #[inline(always)]
     fn drop(&mut self) {
         self.local.live.set(self.local.live.get() - 1);
         if let Place::Listed(key) = self.place {
-            let task = self.local.tasks.borrow_mut().try_remove(key);
-            drop(task); // outside the borrow: the last reference frees the task
+            self.local.take_off_list(key);
         }
     }
 }
