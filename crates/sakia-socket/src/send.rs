@@ -386,7 +386,11 @@ impl<H: Host> Delayed for Open<H> {
     fn send_due(&self, occasion: Occasion) -> Option<Duration> {
         let mut sending = self.sending();
         let is_due = match occasion {
-            Occasion::Time(now) => sending.queue.is_due(now),
+            // Bytes that came after the clock was read may seem to be due later than is possible.
+            Occasion::Time(now) => {
+                let is_past = sending.queue.due().is_some_and(|due| due <= now);
+                is_past || sending.queue.is_due(now) && sending.queue.is_due(self.host().now())
+            }
             Occasion::Wait => !sending.queue.is_postponed(),
             Occasion::Flush => true,
         };

@@ -1,12 +1,14 @@
 //! Streams of TCP: when delayed bytes are sent, and what a look sees.
 
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sakia_socket::When;
+use sakia_socket::{Layer, When};
 
-use crate::support::{MODES, layer, options, read_ahead, send, tcp};
+use crate::support::watched::Watched;
+use crate::support::{MODES, delayed, layer, options, read_ahead, send, tcp};
 
 #[test]
 fn questions_are_sent_before_answers_are_waited_for() {
@@ -44,6 +46,19 @@ fn delayed_bytes_are_sent_while_the_program_computes() {
     send(&a, b"hello");
     // It waits for the thread only, which is no call of the library.
     assert_eq!(reader.join().expect("no panic"), Ok(*b"hello"));
+}
+
+#[test]
+fn bytes_that_come_after_the_clock_was_read_are_not_due() {
+    let layer = Layer::new(Watched::default(), delayed());
+    let (a, _b) = tcp(&layer);
+    layer.host().is_late.store(true, Ordering::Relaxed);
+    send(&a, b"hello");
+    while layer.host().parks.load(Ordering::Relaxed) == 0 {
+        thread::yield_now();
+    }
+    assert!(!layer.host().is_late.load(Ordering::Relaxed), "the thread has read the clock");
+    assert_eq!(a.delayed(), 5);
 }
 
 #[test]
