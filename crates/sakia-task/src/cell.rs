@@ -370,7 +370,7 @@ unsafe fn publish<S: Schedule, F: Future>(cell: NonNull<Header>, flags: u64) {
         unsafe { free::<S, F>(cell) };
     }
     if let Some(join) = join {
-        join.wake();
+        S::ended(join);
     }
 }
 

@@ -21,6 +21,12 @@ pub trait Schedule: Send + Sync + Sized + 'static {
     /// Takes a mail about a task that was woken, or told to end, perhaps on another thread. It must be
     /// [opened](Mail::open) on the task's own thread. Dropping it loses its wakes.
     fn elsewhere(mail: Mail<Self>);
+
+    /// Takes the waker of a handle on another thread that awaits a task, once the task has ended. It is to be
+    /// woken, now or soon.
+    fn ended(waker: Waker) {
+        waker.wake();
+    }
 }
 
 /// A task that is ready to run, on its own thread. It has the only access to the task's future.

@@ -30,6 +30,7 @@ use crate::inspect::{Observed, Shared};
 use crate::join::JoinHandle;
 use crate::random;
 use crate::remote::Remote;
+use crate::results::Results;
 use crate::round::Round;
 use crate::time::Timers;
 use crate::trace::PollRun;
@@ -66,6 +67,8 @@ pub(crate) struct Local {
     pub(crate) tells_news: bool,
     pub(crate) attention: Attention,
     pub(crate) round: Round,
+    /// Wakes of tasks on other threads.
+    pub(crate) results: Results,
     /// How long an idle thread looks for work before it sleeps.
     pub(crate) spin: Cell<Duration>,
     /// The inboxes of all threads of the runtime, this one's included.
@@ -144,6 +147,15 @@ impl Schedule for Gate {
         if let Some(remote) = mail.scheduler().remote().cloned() {
             // A runtime that has ended refuses the mail; its task has ended as well, or ends now.
             drop(remote.send(mail, false));
+        }
+    }
+
+    #[cold]
+    fn ended(waker: Waker) {
+        // A waker is users' code, which may enter a runtime: none is borrowed while it is called.
+        match try_current() {
+            Some(local) => local.results.push(waker),
+            None => waker.wake(),
         }
     }
 }
@@ -313,6 +325,7 @@ impl Local {
             tells_news: driver.tells_news(),
             attention: driver.attention(),
             round: Round::default(),
+            results: Results::default(),
             driver,
             environment,
             spin: Cell::new(Duration::ZERO),
@@ -435,6 +448,11 @@ impl Local {
         self.queue.borrow_mut().pop_front()
     }
 
+    /// Returns the number of tasks that are ready to run.
+    pub(crate) fn ready_tasks(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
     /// Returns whether a task is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
         !self.queue.borrow().is_empty()
@@ -513,6 +531,7 @@ impl Local {
     ///
     /// Mail for tasks that have ended has no effect.
     pub(crate) fn end_tasks(&self) {
+        self.results.end();
         let mut mail = self.remote.close();
         loop {
             // Each waker puts its task on the queue; dropping the queue drops the futures, which may wake

@@ -71,6 +71,7 @@ pub mod net;
 pub mod process;
 mod random;
 mod remote;
+mod results;
 mod round;
 mod runtime;
 mod settings;

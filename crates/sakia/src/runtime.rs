@@ -416,7 +416,9 @@ impl Builder {
         };
         for thread in 1..this.threads {
             // An error drops the runtime, which ends the threads started so far.
-            runtime.threads.push(Thread::start(thread, &remotes, &shown, policy, &this)?.0);
+            runtime
+                .threads
+                .push(Thread::start(thread, run_round, &remotes, &shown, policy, &this)?.0);
         }
         Ok(runtime)
     }
@@ -482,7 +484,8 @@ pub(crate) struct Started {
 }
 
 impl Thread {
-    /// Starts as many threads as the builder says; the calling thread is not one of them.
+    /// Starts as many threads as the builder says, whose results are for other threads; the calling thread is
+    /// not one of them.
     ///
     /// # Errors
     /// See [`Builder::build`].
@@ -490,11 +493,12 @@ impl Thread {
         let builder = &builder.clone().with_environment()?;
         let policy = builder.policy()?;
         let (remotes, shown) = (builder.remotes(), inspect::Shared::new(builder.threads));
-        let (first, choice) = Self::start(0, &remotes, &shown, policy, builder)?;
+        let run_round: RunRound = run_round_for_others;
+        let (first, choice) = Self::start(0, run_round, &remotes, &shown, policy, builder)?;
         let mut threads = vec![first];
         for number in 1..builder.threads {
             // An error drops the threads started so far, which ends them.
-            threads.push(Self::start(number, &remotes, &shown, policy, builder)?.0);
+            threads.push(Self::start(number, run_round, &remotes, &shown, policy, builder)?.0);
         }
         Ok(Started { threads, remotes, shown, choice })
     }
@@ -502,6 +506,7 @@ impl Thread {
     /// Starts the thread, and waits until it has a driver.
     fn start(
         number: usize,
+        run_round: RunRound,
         remotes: &Arc<[Arc<Remote>]>,
         shown: &Arc<inspect::Shared>,
         policy: Policy,
@@ -517,7 +522,7 @@ impl Thread {
                 Ok((local, choice)) => {
                     // The receiver is gone if `build` has failed meanwhile; it then stops this thread.
                     report.send(Ok(choice)).ok();
-                    run_until_stopped(&local);
+                    run_until_stopped(&local, run_round);
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
@@ -565,17 +570,45 @@ pub fn metrics() -> Metrics {
     current().driver.metrics()
 }
 
-/// Runs the loop of a further thread until the thread is told to stop.
-fn run_until_stopped(local: &Rc<Local>) {
+/// A round of tasks on a thread that runs until it is stopped.
+type RunRound = fn(&Local, Option<&Observed>) -> bool;
+
+/// Runs the loop of a thread that has no main future until the thread is told to stop.
+fn run_until_stopped(local: &Rc<Local>, run_round: RunRound) {
     let _entered = Entered::new(local);
     let _ending = EndTasks(local);
     let observed = local.observed();
     while !local.remote.is_stopping() {
-        local.begin_round();
-        let is_busy = local.run_batch(observed);
+        let is_busy = run_round(local, observed);
         let driven = local.drive_by(observed, is_busy, None);
         driven.unwrap_or_else(|error| panic!("the driver failed: {error}"));
     }
+}
+
+/// A round of a runtime's thread.
+fn run_round(local: &Local, observed: Option<&Observed>) -> bool {
+    local.begin_round();
+    local.run_batch(observed)
+}
+
+/// A round of a thread whose results are for other threads: those of the tasks that the last turn has made
+/// ready are told together.
+fn run_round_for_others(local: &Local, observed: Option<&Observed>) -> bool {
+    let results = &local.results;
+    results.begin(local.ready_tasks());
+    local.begin_round();
+    let is_busy = match observed {
+        None => local.run_batch_by(|runnable| {
+            runnable.run();
+            results.polled();
+        }),
+        Some(observed) => local.run_batch_by(|runnable| {
+            observed.poll(&local.driver, runnable.scheduler().mark.origin(), || runnable.run());
+            results.polled();
+        }),
+    };
+    results.end(); // the round may have ended before
+    is_busy
 }
 
 /// Ends a thread's tasks when dropped, after a panic too.

@@ -10,7 +10,8 @@
 //! 1. A request that has to leave its thread goes into the inbox of an engine thread, which is woken if it
 //!    sleeps. That thread takes all requests that have queued meanwhile, and submits them together.
 //! 2. There the request is a task like any other of the runtime, with its rules for ring and plain call.
-//! 3. Its result goes back through the task's handle, which wakes the caller's task.
+//! 3. Its result goes back through the task's handle, which wakes the caller's task. Results of operations
+//!    that the kernel completed together are told together.
 //!
 //! [`Engine::stop`] refuses new requests and waits for those under way. The threads end with the last clone.
 
