@@ -1,17 +1,23 @@
-//! The experiments on files in tasks of tokio, with `sakia::Engine` below. Variants:
+//! The experiments on files in tasks of tokio, or of an executor of one thread, with `sakia::Engine` below.
+//! Variants:
 //!
 //! - `mt`: the multi-thread runtime as it is by default; all its threads are one runtime's.
 //! - `ct`: the current-thread runtime as it is by default.
+//! - `local`: no tokio, but `LocalPool` of the crate `futures`, on the main thread.
 //! - `fs-mt`, `fs-ct`: the same runtimes, and files by nothing but `sakia_tokio::fs`: each task has a file of
 //!   its own, and a read is a seek and a read. Small files are read by these names in any case.
 //!
 //! The engine is the one of the process, as it is by default.
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 
+use futures_executor::{LocalPool, LocalSpawner};
+use futures_util::future::Either;
+use futures_util::task::LocalSpawnExt;
 use peers_common::{Access, Files, Job, Moved, PerTask, Runtime, Tally, Task, buffers, joined};
 use sakia::Engine;
 use sakia::engine::File;
@@ -20,7 +26,12 @@ use sakia_tokio::fs;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::Builder;
 
-struct OnTokio;
+thread_local! {
+    /// Starts tasks of the executor of the variant `local`.
+    static SPAWNER: OnceCell<LocalSpawner> = const { OnceCell::new() };
+}
+
+struct OnEngine;
 
 /// A file as a variant has it.
 #[derive(Clone)]
@@ -37,9 +48,14 @@ async fn open_own(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).write(true).open(path).await
 }
 
-impl Runtime for OnTokio {
+impl Runtime for OnEngine {
     fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T {
         let mut builder = match job.variant.as_str() {
+            "local" => {
+                let mut pool = LocalPool::new();
+                SPAWNER.with(|spawner| spawner.set(pool.spawner())).expect("there is one");
+                return pool.run_until(future);
+            }
             "mt" | "fs-mt" => Builder::new_multi_thread(),
             _ => Builder::new_current_thread(),
         };
@@ -47,7 +63,7 @@ impl Runtime for OnTokio {
     }
 }
 
-impl Files for OnTokio {
+impl Files for OnEngine {
     type File = SharedFile;
     buffers!(AlignedBuf, AlignedBuf::zeroed);
     type Whole = Vec<u8>;
@@ -57,7 +73,14 @@ impl Files for OnTokio {
     }
 
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static {
-        joined(tokio::spawn(task.run()))
+        let local = SPAWNER.with(|spawner| spawner.get().cloned());
+        match local {
+            Some(spawner) => {
+                let started = spawner.spawn_local_with_handle(task.run());
+                Either::Left(started.expect("the executor still runs"))
+            }
+            None => Either::Right(joined(tokio::spawn(task.run()))),
+        }
     }
 
     async fn open(job: &Job, access: Access) -> io::Result<Self::File> {
@@ -103,5 +126,5 @@ impl Files for OnTokio {
 }
 
 fn main() -> ExitCode {
-    peers_common::main_files::<OnTokio>()
+    peers_common::main_files::<OnEngine>()
 }
