@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_stays_open_is_found() {
-        let path = std::env::temp_dir().join(format!("soak-leak-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("leaked-file-{}", std::process::id()));
         let name = path.to_str().unwrap();
         let baseline = Snapshot::take().unwrap();
         let leak = File::create(&path).unwrap();

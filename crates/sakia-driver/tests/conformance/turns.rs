@@ -51,12 +51,12 @@ pub fn a_queue_of_two_entries_serves_thousands(stage: &Stage) {
     let driver = stage.driver_of(2, 4);
     let file = stage.file(&driver, "file", b"0123456789");
     let mut reads: Vec<_> =
-        (0..2000).map(|number| driver.read(&file, vec![0; 1], number % 10)).collect();
+        (0..2000).map(|number| (number, driver.read(&file, vec![0; 1], number % 10))).collect();
     turn_until(&driver, || {
-        reads.retain_mut(|read| match read.try_take() {
+        reads.retain_mut(|(number, read)| match read.try_take() {
             None => true,
-            Some((result, _)) => {
-                assert_eq!(result.unwrap(), 1);
+            Some((result, buf)) => {
+                assert_eq!((result.unwrap(), buf), (1, vec![b'0' + (*number % 10) as u8]));
                 false
             }
         });

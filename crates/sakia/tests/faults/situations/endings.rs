@@ -1,19 +1,67 @@
 //! The end of a runtime, with what the kernel still has.
 
+use std::fs::File as StdFile;
 use std::future::Future;
+use std::os::unix::fs::OpenOptionsExt;
+use std::rc::Rc;
 use std::task::Poll;
 use std::thread;
+use std::time::Duration;
 
+use sakia::fs::{AlignedBuf, File};
 use sakia::io::PipeReader;
 use sakia::{spawn, spawn_on, yield_now};
 use sakia_driver::Policy;
 
-use crate::support::{on_each_backend, poll_once, runtime};
+use crate::support::{TempDir, announce_skip, on_each_backend, poll_once, runtime};
 
 on_each_backend! {
+    direct_reads_dropped_with_their_runtime
     a_forgotten_read
     a_reused_descriptor_number
     a_handle_awaited_on_another_thread
+}
+
+/// Hundreds of reads that the device itself writes to memory are under way when their futures and then
+/// their runtime are dropped. The memory is used for something else, which must stay as it is.
+fn direct_reads_dropped_with_their_runtime(policy: Policy) {
+    const READS: usize = 512;
+    const LEN: usize = 64 << 10;
+    const ROUNDS: usize = 3;
+    let folder = TempDir::new();
+    let path = folder.join("file");
+    std::fs::write(&path, vec![0xd1; 4 * LEN]).unwrap();
+    StdFile::open(&path).unwrap().sync_all().unwrap();
+    let open = || StdFile::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    if let Err(error) = open() {
+        let test = "direct_reads_dropped_with_their_runtime";
+        return announce_skip(test, &format!("no direct I/O: {error}"));
+    }
+    for _ in 0..ROUNDS {
+        let runtime = runtime(policy);
+        runtime.block_on(async {
+            let file = Rc::new(File::from_std(open().unwrap()).unwrap());
+            let mut reads: Vec<_> = (0..READS)
+                .map(|read| {
+                    let file = Rc::clone(&file);
+                    let buf = AlignedBuf::zeroed(LEN);
+                    Box::pin(async move { file.read_at(buf, (read % 4 * LEN) as u64).await })
+                })
+                .collect();
+            let mut pending = 0;
+            for read in &mut reads {
+                pending += usize::from(poll_once(read).await.is_pending());
+            }
+            assert!(pending > READS / 2, "they were done at once");
+            yield_now().await;
+            drop(reads);
+        });
+        drop(runtime);
+        let reuse: Vec<Vec<u8>> = (0..READS).map(|_| vec![0x5c; LEN]).collect();
+        thread::sleep(Duration::from_millis(5));
+        let is_ours = reuse.iter().all(|bytes| bytes.iter().all(|&byte| byte == 0x5c));
+        assert!(is_ours, "the kernel wrote into memory that it had given back");
+    }
 }
 
 /// A read is forgotten, and its data comes: nobody else's memory has it.
