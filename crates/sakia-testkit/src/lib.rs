@@ -30,6 +30,7 @@
 
 pub mod alloc_count;
 pub mod drop_probe;
+pub mod ends;
 pub mod hostile;
 pub mod mount_facts;
 pub mod page_guard;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use sakia_driver::{Driver, Fd, IoBuf, IoBufMut, Op, Operation, Uring, Wait};
 use sakia_ring::Ring;
 pub use sakia_testkit::drop_probe::DropCounter;
@@ -89,6 +90,13 @@ impl Watch {
 pub fn patience() -> Duration {
     let seconds = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(60))
+}
+
+/// Checks that no reader of a pipe is left.
+#[track_caller]
+pub fn assert_unread(writer: &OwnedFd) {
+    sakia_testkit::ends::wait_until_closed(writer);
+    assert_eq!(rustix::io::write(writer, b"x"), Err(Errno::PIPE));
 }
 
 /// Takes turns until `is_done`.

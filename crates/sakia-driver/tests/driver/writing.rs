@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use sakia_driver::{AlignedBuf, CURRENT_POSITION, IoBuf, Wait};
+use sakia_testkit::ends::wait_until_closed;
 
 use crate::children;
 use crate::support::{TempDir, driver, errno, finish, open_direct, pipe};
@@ -128,12 +129,14 @@ pub fn scene_broken_pipe() {
     }
     let driver = driver();
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let socket = driver.adopt(ours.into());
     drop(theirs);
+    wait_until_closed(&ours);
+    let socket = driver.adopt(ours.into());
     assert_eq!(errno(finish(&driver, &mut driver.write(&socket, "x", 0)).0), Errno::PIPE);
     let (read, write) = pipe(&driver);
-    let write = driver.adopt(write);
     finish(&driver, &mut driver.close(read)).unwrap();
+    wait_until_closed(&write);
+    let write = driver.adopt(write);
     assert_eq!(errno(finish(&driver, &mut driver.write(&write, "x", 0)).0), Errno::PIPE);
     assert!(SIGNALS.load(Ordering::Relaxed) <= 2, "a signal a write, or none");
     // A signal that comes with the completion must not make an operation happen twice, or never.

@@ -129,13 +129,15 @@ fn a_future_may_move_to_another_thread(builder: &Builder) {
 fn a_request_outlives_all_other_holders(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let file = engine.open(folder.file("x", bytes(1 << 20))).wait().unwrap();
-    let mut slow = engine.run(|| async { sakia::time::sleep(Duration::from_millis(20)).await });
+    let (sender, receiver) = async_channel::bounded::<()>(1);
+    let mut slow = engine.run(move || async move { receiver.recv().await.unwrap() });
     assert!(poll_once(&mut slow).is_pending());
     let read = file.read_at(vec![0; 1 << 20], 0);
     drop((file, engine));
     let (result, read) = on_tokio(1, read);
     assert_eq!(result.unwrap(), 1 << 20);
     assert!(read == bytes(1 << 20));
+    sender.send_blocking(()).unwrap();
     slow.wait().unwrap();
 }
 
@@ -155,15 +157,17 @@ fn a_runtime_that_ends_midway_leaves_nothing(builder: &Builder) {
 
 fn the_engine_may_end_on_its_own_thread(builder: &Builder) {
     let engine = engine(&builder.clone().threads(2));
+    let (go, told) = async_channel::bounded::<()>(1);
     let (sender, receiver) = mpsc::channel();
     let held = engine.clone();
     let mut request = engine.run(move || async move {
-        sakia::time::sleep(Duration::from_millis(5)).await;
+        told.recv().await.unwrap();
         drop(held);
         sender.send(()).unwrap();
     });
     assert!(poll_once(&mut request).is_pending());
     drop(engine);
+    go.send_blocking(()).unwrap();
     receiver.recv().unwrap();
     drop(request);
 }

@@ -186,7 +186,7 @@ fn what_was_accepted_is_written_though_nothing_awaits_it(builder: &Builder) {
         let mut request = journal.append_durable(record(0, number));
         match number % 3 {
             0 => drop(request.submit()),
-            1 => assert!(poll_once(&mut request).is_pending()),
+            1 => drop(poll_once(&mut request)),
             // Dropped in the middle of a round, or after it.
             _ => {
                 for _ in 0..number {
@@ -207,7 +207,8 @@ fn a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop(builder: &Bui
     let (folder, engine) = (Folder::new(), engine(builder));
     let journal = journal(&engine, &folder);
     let mut first = journal.append_durable(record(0, 0));
-    assert!(poll_once(&mut first).is_pending());
+    // On a busy machine it may be done already.
+    let begun = poll_once(&mut first);
     let second = journal.append_durable(record(0, 1)).submit();
     on_tokio(1, async {
         journal.append_durable(record(0, 2)).await.0.unwrap();
@@ -215,7 +216,11 @@ fn a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop(builder: &Bui
     });
     assert_eq!(engine.statistics().live, 0);
     // They are done, and may say so after the stop.
-    first.wait().0.unwrap();
+    let (result, _) = match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => first.wait(),
+    };
+    result.unwrap();
     on_tokio(1, second).0.unwrap();
     assert_records(&folder, 1, 3);
 }

@@ -16,6 +16,7 @@ use sakia::net::{
     TcpStream, UCred, UnixListener, UnixStream, serve,
 };
 use sakia::{CancellationToken, join, spawn};
+use sakia_testkit::ends::wait_until_closed;
 
 use crate::support::{bytes, on_each_backend, pair as tcp_pair, poll_once};
 
@@ -314,6 +315,7 @@ async fn the_peer_is_gone() {
     server.write_all("still").await.value().unwrap();
     assert_eq!(client.read_exact(vec![0; 5]).await.buffer().unwrap(), b"still");
     client.close().await.unwrap();
+    wait_until_closed(&server);
     assert_eq!(server.write("x").await.value().unwrap_err().kind(), ErrorKind::BrokenPipe);
     let error = server.send_message("x", ControlMessages::new()).await.value().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);

@@ -9,6 +9,15 @@ use std::task::Poll;
 use sakia::io::{PipeReader, PipeWriter, pipe, stderr, stdin, stdout};
 use sakia::process::{Command, Stdio};
 use sakia::{Runtime, block_on, spawn};
+use sakia_testkit::ends::wait_until_closed;
+
+/// Returns the writing end of a pipe that has no reader, not even in a child that another test has started.
+pub fn unread_pipe() -> PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    wait_until_closed(&writer);
+    PipeWriter::from_fd(writer.into())
+}
 
 async fn assert_pending<F: Future>(mut future: std::pin::Pin<&mut F>) {
     poll_fn(|cx| {
@@ -85,9 +94,7 @@ fn an_empty_vector_is_read_into_up_to_its_capacity() {
 #[test]
 fn without_a_reader_the_buffer_comes_back_with_the_error() {
     block_on(async {
-        let (reader, mut writer) = pipe().unwrap();
-        reader.close().await.unwrap();
-        let (result, buf) = writer.write_all("unread").await;
+        let (result, buf) = unread_pipe().write_all("unread").await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
         assert_eq!(buf, "unread");
     });

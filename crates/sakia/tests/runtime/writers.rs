@@ -14,6 +14,7 @@ use sakia::io::{
 use sakia::{Runtime, block_on, spawn, yield_now};
 
 use super::mocks::{EIO, Mock, Syncing, Turn, at_most, pause, run, turns, with_runtime};
+use super::pipes::unread_pipe;
 
 fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
@@ -282,9 +283,7 @@ fn pipes_reach_no_more_than_accepted() {
 #[test]
 fn nobody_reads() {
     block_on(async {
-        let (reader, writer) = pipe().unwrap();
-        reader.close().await.unwrap();
-        let mut writer = Writer::new(writer);
+        let mut writer = Writer::new(unread_pipe());
         writer.write_all(b"unread").await.unwrap();
         for _ in 0..3 {
             let error = writer.flush(Level::Accepted).await.unwrap_err();

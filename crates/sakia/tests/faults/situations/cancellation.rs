@@ -9,6 +9,7 @@ use sakia::io::{PipeReader, Reader};
 use sakia::time::{sleep, timeout};
 use sakia::{CancellationToken, select, spawn, yield_now};
 use sakia_driver::Policy;
+use sakia_testkit::ends::wait_until_closed;
 
 use crate::load;
 use crate::support::{Random, TempDir, on_each_backend, open_descriptors, poll_once, runtime};
@@ -127,8 +128,9 @@ fn exit_while_a_cancel_is_in_flight(policy: Policy) {
                 }
             });
             drop(runtime);
-            // With the runtime its descriptors have gone: nobody reads.
+            // With the runtime its descriptors have gone: no reader is left.
             for mut writer in writers {
+                wait_until_closed(&writer);
                 let error = writer.write(b"x").unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
             }

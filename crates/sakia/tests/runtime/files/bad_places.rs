@@ -13,6 +13,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sakia::fs::{self, File, OpenOptions};
 use sakia::time::timeout;
 use sakia::{block_on, spawn, yield_now};
+use sakia_testkit::ends::wait_until_closed;
 
 use super::{TempDir, run};
 use crate::refused::children::announce_skip;
@@ -163,6 +164,7 @@ fn fifos_hold_up_nobody() {
         let mut fifo = OpenOptions::new().write(true).open(&path).await.unwrap();
         fifo.write_all("hello").await.0.unwrap();
         assert_eq!(reading.await.unwrap().unwrap(), b"hello");
+        wait_until_closed(&fifo);
         assert_eq!(fifo.write("x").await.0.unwrap_err().kind(), ErrorKind::BrokenPipe);
 
         fifo.close().await.unwrap();
