@@ -29,8 +29,8 @@
 //! [`sakia_bench_support`] and re-exported here.
 
 pub mod alloc_count;
+pub mod children;
 pub mod drop_probe;
-pub mod ends;
 pub mod hostile;
 pub mod mount_facts;
 pub mod page_guard;

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use sakia_testkit::children::copy_program;
 use sakia_trace::{
     EventKind, EventType, FILE_VARIABLE, Name, Queued, Recording, Slice, StaticName, Summary,
     Trace, TraceOptions, Value, Workers, add_handed_over, is_on, now, record,
@@ -291,7 +292,7 @@ fn leaves_a_recording(folder: &Folder, mode: u32) -> Option<bool> {
     const GROUP: u32 = 2;
     const NOBODY: u32 = 65_534;
     let (program, file) = (folder.0.join(format!("program-{mode:o}")), folder.0.join("trace"));
-    fs::copy(std::env::current_exe().expect("a path"), &program).expect("a copy");
+    copy_program(std::env::current_exe().expect("a path"), &program);
     chown(&program, None, Some(GROUP)).expect("root");
     fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("its owner");
     let output = Command::new(&program)

@@ -149,7 +149,7 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
         children.any(|ids| ids.split_whitespace().any(|pid| threads(pid) > 100))
     });
     let group = Pid::from_raw(own.try_into().unwrap()).unwrap();
-    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    rustix::process::kill_process_group(group, Signal::TERM).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
     // Or it is named, if a busy machine took longer than the program waits.

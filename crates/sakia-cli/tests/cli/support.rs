@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode};
+use sakia_testkit::children::copy_program;
 use serde_json::Value;
 
 /// The unprivileged user.
@@ -200,12 +201,25 @@ pub fn wait(mut child: Child) -> Ended {
             break status;
         }
         if begin.elapsed() > PATIENCE {
+            let tasks = describe_tasks(child.id());
             child.kill().ok();
-            panic!("the program does not end");
+            panic!("the program does not end; its tasks:\n{tasks}");
         }
         thread::sleep(Duration::from_millis(2));
     };
     Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }.into()
+}
+
+/// Returns the name, the state and the place in the kernel of each task of a process.
+fn describe_tasks(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let describe = |task: fs::DirEntry| {
+        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let status = read("status");
+        let state = status.lines().find(|line| line.starts_with("State")).unwrap_or_default();
+        format!("{} {state} {} {}\n", read("comm").trim(), read("wchan"), read("syscall"))
+    };
+    tasks.map(describe).collect()
 }
 
 fn read_all(stream: Option<impl Read>) -> Vec<u8> {
@@ -256,11 +270,8 @@ pub fn without_streams(command: &mut Command, streams: &[i32]) {
 /// Returns a copy of the program that every user may run.
 pub fn program_for_all() -> (TempDir, PathBuf) {
     let directory = TempDir::for_all();
-    // In another process: a test that forks meanwhile would keep a writable descriptor of the program, which
-    // then cannot be run.
     let program = directory.path().join("sakia");
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sakia")).arg(&program).status();
-    assert!(copied.unwrap().success());
+    copy_program(env!("CARGO_BIN_EXE_sakia"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     (directory, program)
 }

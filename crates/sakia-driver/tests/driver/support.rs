@@ -95,7 +95,7 @@ pub fn patience() -> Duration {
 /// Checks that no reader of a pipe is left.
 #[track_caller]
 pub fn assert_unread(writer: &OwnedFd) {
-    sakia_testkit::ends::wait_until_closed(writer);
+    sakia_testkit::children::wait_until_closed(writer);
     assert_eq!(rustix::io::write(writer, b"x"), Err(Errno::PIPE));
 }
 

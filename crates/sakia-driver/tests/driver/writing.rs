@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use sakia_driver::{AlignedBuf, CURRENT_POSITION, IoBuf, Wait};
-use sakia_testkit::ends::wait_until_closed;
+use sakia_testkit::children::wait_until_closed;
 
 use crate::children;
 use crate::support::{TempDir, driver, errno, finish, open_direct, pipe};

@@ -16,7 +16,7 @@ use sakia::net::{
     TcpStream, UCred, UnixListener, UnixStream, serve,
 };
 use sakia::{CancellationToken, join, spawn};
-use sakia_testkit::ends::wait_until_closed;
+use sakia_testkit::children::wait_until_closed;
 
 use crate::support::{bytes, on_each_backend, pair as tcp_pair, poll_once};
 

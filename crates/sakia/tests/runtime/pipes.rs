@@ -9,7 +9,7 @@ use std::task::Poll;
 use sakia::io::{PipeReader, PipeWriter, pipe, stderr, stdin, stdout};
 use sakia::process::{Command, Stdio};
 use sakia::{Runtime, block_on, spawn};
-use sakia_testkit::ends::wait_until_closed;
+use sakia_testkit::children::wait_until_closed;
 
 /// Returns the writing end of a pipe that has no reader, not even in a child that another test has started.
 pub fn unread_pipe() -> PipeWriter {

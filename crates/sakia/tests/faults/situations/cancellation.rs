@@ -9,7 +9,7 @@ use sakia::io::{PipeReader, Reader};
 use sakia::time::{sleep, timeout};
 use sakia::{CancellationToken, select, spawn, yield_now};
 use sakia_driver::Policy;
-use sakia_testkit::ends::wait_until_closed;
+use sakia_testkit::children::wait_until_closed;
 
 use crate::load;
 use crate::support::{Random, TempDir, on_each_backend, open_descriptors, poll_once, runtime};

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sakia::fs::{self, File, OpenOptions};
 use sakia::time::timeout;
 use sakia::{block_on, spawn, yield_now};
-use sakia_testkit::ends::wait_until_closed;
+use sakia_testkit::children::{copy_program, wait_until_closed};
 
 use super::{TempDir, run};
 use crate::refused::children::announce_skip;
@@ -112,7 +112,7 @@ fn files_that_refuse_their_use() {
 fn other_file_systems_and_programs_that_run() {
     let dir = TempDir::new();
     let program = dir.join("program");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    copy_program("/bin/sleep", &program);
     let mut child = Command::new(&program).arg("600").spawn().unwrap();
     run(async || {
         let open = std::fs::File::options().write(true).open(&program);
