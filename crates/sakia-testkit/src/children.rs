@@ -1,8 +1,8 @@
 //! Descriptors that a child process of another test has for a moment.
 //!
-//! A child has all descriptors of its process until it executes a program, also those of tests that run at the
-//! same time. So an end of a pipe that a test has just closed may still be open there, and a program that it
-//! has just written may still be open to be written, and cannot be executed.
+//! A child has all descriptors of its process until it executes a program, also those of tests that run at
+//! the same time. So an end of a pipe that a test has just closed may still be open there, and a program that
+//! it has just written may still be open to be written, and cannot be executed.
 
 use std::os::fd::AsFd;
 use std::path::Path;
