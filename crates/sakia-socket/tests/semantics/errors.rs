@@ -229,8 +229,10 @@ fn a_connection_is_made_without_waiting() {
         assert_eq!(layer.poll(&mut entries, None), Ok(1));
         assert_eq!(a.peer_address(), Err(Errno::NOTCONN));
         assert_eq!(a.take_error(), Ok(Some(Errno::CONNRESET)));
-        // A port without a listener.
-        drop(listener);
+        // A port without a listener, which another socket keeps from being used by other tests.
+        let bound = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("one");
+        bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+        let to = bound.local_address().expect("an address");
         let refused = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("one");
         refused.set_nonblocking(true).expect("a mode");
         assert_eq!(refused.connect(&to), Err(Errno::INPROGRESS));

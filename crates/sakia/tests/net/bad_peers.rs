@@ -10,7 +10,8 @@ use sakia::spawn;
 use sakia::time::timeout;
 
 use crate::support::{
-    assert_echoes, bytes, echo, on_each_backend, pair, pair_with_std, play, poll_once, reset,
+    address_without_listener, assert_echoes, bytes, echo, on_each_backend, pair, pair_with_std,
+    play, poll_once, reset,
 };
 
 on_each_backend! {
@@ -218,9 +219,7 @@ async fn sends_more_than_is_read() {
 }
 
 async fn nobody_listens() {
-    let listener = TcpListener::bind("[::1]:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    listener.close().await.unwrap();
+    let address = address_without_listener("[::1]:0");
     let error = TcpStream::connect(address).await.unwrap_err();
     assert_eq!((error.raw_os_error(), error.addresses()), (Some(111), &[address][..]));
     assert!(!error.is_canceled());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sakia::io::PipeReader;
 use sakia::net::{ControlMessage, ControlMessages, UCred, UdpOptions, UdpSocket, UnixDatagram};
 
-use crate::support::{address_of_nobody, bytes, on_each_backend, poll_once};
+use crate::support::{address_without_listener, bytes, on_each_backend, poll_once};
 
 on_each_backend! {
     to_and_from
@@ -405,7 +405,7 @@ async fn read_all(reader: &mut PipeReader) -> Vec<u8> {
 }
 
 async fn errors_of_the_network_are_told_once() {
-    let nobody = address_of_nobody().await;
+    let nobody = address_without_listener("127.0.0.1:0");
     let socket = udp().await;
     // Without a peer nothing is told.
     socket.send_to("x", nobody).await.0.unwrap();

@@ -10,7 +10,7 @@ use sakia::net::{ConnectOptions, TcpListener, TcpStream, lookup_host};
 use sakia::{join, spawn};
 
 use crate::support::{
-    address_of_nobody, bytes, echo, on_each_backend, pair, pair_with_std, poll_once,
+    address_without_listener, bytes, echo, on_each_backend, pair, pair_with_std, poll_once,
 };
 
 on_each_backend! {
@@ -74,7 +74,8 @@ async fn addresses_are_told() {
 async fn the_first_address_that_answers_is_taken() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let there = listener.local_addr().unwrap();
-    let addresses = [address_of_nobody().await, there, address_of_nobody().await];
+    let addresses =
+        [address_without_listener("127.0.0.1:0"), there, address_without_listener("127.0.0.1:0")];
     let stream = TcpStream::connect(&addresses[..]).await.unwrap();
     assert_eq!(stream.peer_addr().unwrap(), there);
     // The same of listening.
@@ -83,7 +84,8 @@ async fn the_first_address_that_answers_is_taken() {
 }
 
 async fn without_an_answer_all_that_was_tried_is_named() {
-    let addresses = [address_of_nobody().await, address_of_nobody().await];
+    let addresses =
+        [address_without_listener("127.0.0.1:0"), address_without_listener("127.0.0.1:0")];
     let error = TcpStream::connect(addresses).await.unwrap_err();
     assert_eq!((error.operation(), error.addresses()), ("connect", &addresses[..]));
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionRefused, Some(111)));
@@ -134,7 +136,7 @@ async fn address_that_keeps_silent() -> (SocketAddr, impl Sized) {
 
 async fn connecting_takes_only_so_long() {
     let (silent, _keep) = address_that_keeps_silent().await;
-    let nobody = address_of_nobody().await;
+    let nobody = address_without_listener("127.0.0.1:0");
     let limit = Duration::from_millis(20);
     let error = TcpStream::connect_timeout(silent, limit).await.unwrap_err();
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::TimedOut, None));

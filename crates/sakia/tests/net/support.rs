@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::task::Poll;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType};
 use sakia::Runtime;
 use sakia::net::{TcpListener, TcpStream};
 use sakia_driver::Policy;
@@ -85,12 +86,15 @@ pub fn reset(stream: std::net::TcpStream) {
     drop(stream);
 }
 
-/// A listener's address at which nobody listens any more.
-pub async fn address_of_nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    listener.close().await.unwrap();
-    address
+/// An address at which no socket listens. One is bound to it for good, so that no other test gets the port.
+pub fn address_without_listener(address: &str) -> SocketAddr {
+    let address: SocketAddr = address.parse().unwrap();
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &address).unwrap();
+    let bound = rustix::net::getsockname(&socket).unwrap();
+    std::mem::forget(socket);
+    bound.try_into().unwrap()
 }
 
 /// Polls a future once, with the caller's waker.
