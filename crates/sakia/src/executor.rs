@@ -111,6 +111,13 @@ pub(crate) fn try_current() -> Option<Rc<Local>> {
     CURRENT.with(|current| Option::clone(&current.borrow()))
 }
 
+/// Wakes the tasks of other threads whose results are there; see [`Results`].
+pub(crate) fn tell_results() {
+    if let Some(local) = try_current() {
+        local.results.tell();
+    }
+}
+
 /// Makes a runtime the current one until dropped; then the previous one is current again.
 pub(crate) struct Entered {
     previous: Option<Rc<Local>>,

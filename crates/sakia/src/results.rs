@@ -3,7 +3,8 @@
 //! The kernel completes many operations at once, so a thread of the engine has many results at once. If it
 //! told each as soon as it is there, the thread that awaits them would be woken for the first, find no more,
 //! and sleep again. So the results of the tasks that one turn of the driver has made ready are told together,
-//! after the last of these was polled, and before tasks that have come meanwhile and may take longer.
+//! after the last of these was polled, and before tasks that have come meanwhile and may take longer. They
+//! are also told before code of the program's own, which [`Engine::run`](crate::Engine::run) runs here.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
@@ -49,6 +50,13 @@ impl Results {
             if left == 0 {
                 self.wake_all();
             }
+        }
+    }
+
+    /// Wakes those that have gathered.
+    pub(crate) fn tell(&self) {
+        if !self.wakers.borrow().is_empty() {
+            self.wake_all();
         }
     }
 

@@ -27,7 +27,7 @@ mod request;
 mod tally;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
-use crate::executor::{current, spawn_to};
+use crate::executor::{current, spawn_to, tell_results};
 use crate::inspect::{self, Inspector};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
@@ -443,7 +443,14 @@ impl<T: Send + 'static> Call for Work<T> {
     }
 
     async fn run(self, _thread: usize) -> Self::Output {
-        Ok((self.start)().await)
+        // Foreign code may take long: results that are there already do not wait for it.
+        tell_results();
+        let mut future = (self.start)();
+        let output = poll_fn(|cx| {
+            tell_results();
+            future.as_mut().poll(cx)
+        });
+        Ok(output.await)
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

@@ -7,6 +7,7 @@
 
 mod ends;
 mod files;
+mod foreign_code;
 mod group_commit;
 mod paths;
 mod remote;
