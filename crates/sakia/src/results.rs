@@ -3,8 +3,9 @@
 //! The kernel completes many operations at once, so a thread of the engine has many results at once. If it
 //! told each as soon as it is there, the thread that awaits them would be woken for the first, find no more,
 //! and sleep again. So the results of the tasks that one turn of the driver has made ready are told together,
-//! after the last of these was polled, and before tasks that have come meanwhile and may take longer. They
-//! are also told before code of the program's own, which [`Engine::run`](crate::Engine::run) runs here.
+//! after the last of these was polled. They are told before that if a new request begins, which may make a
+//! plain call that takes long, and before code of the program's own goes on, which
+//! [`Engine::run`](crate::Engine::run) runs here.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
@@ -28,10 +29,11 @@ impl Results {
         self.polls.set(polls);
     }
 
-    /// Wakes the task of a result that is there, now or soon.
+    /// Wakes the task of a result that is there, now or soon. A panic of its waker is dropped if the thread
+    /// unwinds already.
     pub(crate) fn push(&self, waker: Waker) {
         if self.polls.get() == 0 {
-            return waker.wake();
+            return wake_all([waker]);
         }
         let count = {
             let mut wakers = self.wakers.borrow_mut();

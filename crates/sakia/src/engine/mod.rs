@@ -30,6 +30,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -49,7 +50,7 @@ pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
-use crate::executor::{current, spawn_to, tell_results};
+use crate::executor::{Local, current, spawn_to, tell_results, with_current};
 use crate::inspect::{self, Inspector};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
@@ -396,6 +397,13 @@ impl Engine {
         if self.shared.gate.is_closed() { Err(self.refuse(Errno::CANCELED.into())) } else { Ok(()) }
     }
 
+    /// Returns whether the calling thread is one of the engine's.
+    fn is_on_own_thread(&self) -> bool {
+        let is_of =
+            |local: &Rc<Local>| self.shared.remotes.iter().any(|it| Arc::ptr_eq(it, &local.remote));
+        with_current(is_of) == Some(true)
+    }
+
     /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
         if !self.shared.process.is_intact() {
@@ -421,6 +429,8 @@ impl Pass {
         let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
         let remote = Arc::clone(&shared.remotes[thread]);
         spawn_to(&remote, move || async move {
+            // It may begin with a plain call that takes long: results that are there do not wait for it.
+            tell_results();
             let output = call.run(thread).await;
             drop(self);
             output
@@ -443,8 +453,7 @@ impl<T: Send + 'static> Call for Work<T> {
     }
 
     async fn run(self, _thread: usize) -> Self::Output {
-        // Foreign code may take long: results that are there already do not wait for it.
-        tell_results();
+        // Foreign code may take long, too.
         let mut future = (self.start)();
         let output = poll_fn(|cx| {
             tell_results();

@@ -120,7 +120,8 @@ impl<C: Call> Request<C> {
     /// this thread and needs no engine: it works after a stop too.
     ///
     /// # Panics
-    /// On a thread of the engine, if there is no plain call for the operation.
+    /// On a thread of the engine, if there is no plain call for the operation: it would wait for itself. A
+    /// request that has begun must not be waited for there, either.
     ///
     /// # Examples
     /// See [`Request`](Request#examples).
@@ -130,7 +131,10 @@ impl<C: Call> Request<C> {
         call.engine().shared.tally.count(|part| &part.waited);
         match call.block() {
             Ok(output) => output,
-            Err(call) => block_on(Self::new(call).submit()),
+            Err(call) => {
+                assert!(!call.engine().is_on_own_thread(), "a request waits for its own thread");
+                block_on(Self::new(call).submit())
+            }
         }
     }
 

@@ -1,11 +1,14 @@
 //! Futures of the program's own on a thread of the engine.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sakia::Builder;
 use sakia::io::PipeReader;
@@ -14,7 +17,11 @@ use crate::support::{engine, on_each_backend, on_tokio};
 
 on_each_backend! {
     results_do_not_wait_for_code_that_takes_long
+    a_thread_that_would_wait_for_itself_panics
+    wakers_that_panic_do_not_keep_others_from_being_called
 }
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A waker that sends a message.
 struct Message(Mutex<Sender<()>>);
@@ -28,7 +35,6 @@ impl Wake for Message {
 /// Two reads end in the same turn of the driver. The code after the second one waits until the result of the
 /// first one was told.
 fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
-    const PATIENCE: Duration = Duration::from_secs(30);
     let engine = engine(&builder.clone().threads(1));
     let ((one, to_one), (two, to_two)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
     let (sender, is_told) = channel();
@@ -55,4 +61,57 @@ fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
     assert!(on_tokio(1, second).unwrap(), "it waited in vain");
     assert_eq!(on_tokio(1, first).unwrap(), 1);
     assert!(on_tokio(1, holder).unwrap());
+}
+
+fn a_thread_that_would_wait_for_itself_panics(builder: &Builder) {
+    let engine = engine(&builder.clone().threads(1));
+    let same = engine.clone();
+    let waits = move || async move {
+        let wait = AssertUnwindSafe(|| same.run(|| async {}).wait());
+        catch_unwind(wait).is_err()
+    };
+    assert!(engine.run(waits).wait().unwrap());
+}
+
+/// The first panic ends the thread, which tells the other results as it unwinds.
+fn wakers_that_panic_do_not_keep_others_from_being_called(builder: &Builder) {
+    let engine = engine(&builder.clone().threads(1));
+    let (release, held) = channel::<()>();
+    let (begins, has_begun) = channel();
+    let holder = engine.run(move || async move {
+        begins.send(()).unwrap();
+        held.recv().is_err()
+    });
+    let holder = holder.submit();
+    has_begun.recv().unwrap();
+    let calls: Vec<_> = (0..70).map(|number| Arc::new(Call { number, count: 0.into() })).collect();
+    let requests: Vec<_> = calls
+        .iter()
+        .map(|call| {
+            let mut request = Box::pin(engine.run(|| async {}));
+            let waker = Waker::from(Arc::clone(call));
+            assert!(request.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            request
+        })
+        .collect();
+    drop(release);
+    let begin = Instant::now();
+    while calls.iter().any(|call| call.count.load(Ordering::Relaxed) == 0) {
+        assert!(begin.elapsed() < PATIENCE, "some were never called");
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop((requests, holder));
+}
+
+/// A waker that counts its calls, and panics if it is one of two.
+struct Call {
+    number: usize,
+    count: AtomicUsize,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        assert!(self.number != 1 && self.number != 60, "on purpose");
+    }
 }
