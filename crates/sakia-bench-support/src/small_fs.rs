@@ -17,6 +17,8 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::loop_device::LoopDevice;
 use crate::place::{Mounted, PlaceError, Scratch};
@@ -84,6 +86,16 @@ impl SmallFs {
     /// # Errors
     /// As [`Self::ext4`], with `mkfs.btrfs`.
     pub fn btrfs() -> Result<Self, PlaceError> {
+        // It asks for the files below all loop devices of the machine. One of them may be on a file system
+        // whose server is just ending.
+        const TRIES: usize = 100;
+        let is_passing = |error: &PlaceError| error.to_string().contains("check mount status");
+        for _ in 1..TRIES {
+            match Self::made_by("mkfs.btrfs", "btrfs") {
+                Err(error) if is_passing(&error) => thread::sleep(Duration::from_millis(20)),
+                result => return result,
+            }
+        }
         Self::made_by("mkfs.btrfs", "btrfs")
     }
 
