@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -32,34 +31,44 @@ impl Wake for Message {
     }
 }
 
-/// Two reads end in the same turn of the driver. The code after the second one waits until the result of the
-/// first one was told.
+/// Two reads end in the same turn of the driver. The code after the later one waits until the result of the
+/// earlier one was told.
 fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
     let engine = engine(&builder.clone().threads(1));
-    let ((one, to_one), (two, to_two)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
-    let (sender, is_told) = channel();
-    let read = async |reader: std::io::PipeReader| {
-        let mut reader = PipeReader::from_fd(reader.into());
-        reader.read(vec![0; 1]).await.0.unwrap()
-    };
-    let mut first = pin!(engine.run(move || async move { read(one).await }));
+    let (sender, told) = channel();
     let waker = Waker::from(Arc::new(Message(Mutex::new(sender))));
-    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let second = engine.run(move || async move {
-        read(two).await;
-        is_told.recv_timeout(PATIENCE).is_ok()
-    });
-    let second = second.submit();
+    let (ended, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(told)));
+    let (outcomes, outcome) = channel();
+    let begin = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (ended, told, outcomes) = (Arc::clone(&ended), Arc::clone(&told), outcomes.clone());
+        let work = move || async move {
+            let mut reader = PipeReader::from_fd(reader.into());
+            reader.read(vec![0; 1]).await.0.unwrap();
+            let is_first = ended.fetch_add(1, Ordering::Relaxed) == 0;
+            let is_told = is_first || told.lock().unwrap().recv_timeout(PATIENCE).is_ok();
+            outcomes.send(is_told).unwrap();
+        };
+        let mut request = Box::pin(engine.run(work));
+        assert!(request.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        (request, writer)
+    };
+    let (requests, writers): (Vec<_>, Vec<_>) = [begin(), begin()].into_iter().unzip();
     // Both wait in the kernel, before the thread is held up until both bytes are there.
     engine.run(sakia::yield_now).wait().unwrap();
     let (release, held) = channel::<()>();
     let holder = engine.run(move || async move { held.recv().is_err() }).submit();
-    for mut writer in [to_one, to_two] {
+    for mut writer in writers {
         std::io::Write::write_all(&mut writer, b"x").unwrap();
     }
     drop(release);
-    assert!(on_tokio(1, second).unwrap(), "it waited in vain");
-    assert_eq!(on_tokio(1, first).unwrap(), 1);
+    // Their wakers stay as they are until both have ended.
+    for _ in &requests {
+        assert!(outcome.recv().unwrap(), "it waited in vain");
+    }
+    for request in requests {
+        on_tokio(1, request).unwrap();
+    }
     assert!(on_tokio(1, holder).unwrap());
 }
 
