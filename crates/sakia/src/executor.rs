@@ -187,7 +187,7 @@ fn queue(current: &RefCell<ManuallyDrop<Option<Rc<Local>>>>, task: Runnable) {
 
 /// Returns whether this is the inbox of the runtime that the calling code runs in.
 #[inline(always)]
-fn is_current(remote: &Arc<Remote>) -> bool {
+pub(crate) fn is_current(remote: &Arc<Remote>) -> bool {
     CURRENT_REMOTE.get() == Arc::as_ptr(remote)
 }
 
@@ -396,19 +396,27 @@ impl Local {
     /// Runs ready tasks, for one round at most. Returns whether a task is left to run.
     #[inline(always)]
     pub(crate) fn run_batch(&self, observed: Option<&Observed>) -> bool {
+        self.run_batch_then(observed, || ())
+    }
+
+    /// As [`run_batch`](Local::run_batch), with a call of `then` after each poll.
+    #[inline(always)]
+    pub(crate) fn run_batch_then(&self, observed: Option<&Observed>, then: impl Fn()) -> bool {
         match observed {
             None => self.run_batch_by(|runnable| {
                 runnable.run();
+                then();
             }),
-            Some(observed) => self.run_batch_observed(observed),
+            Some(observed) => self.run_batch_observed(observed, then),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn run_batch_observed(&self, observed: &Observed) -> bool {
+    fn run_batch_observed(&self, observed: &Observed, then: impl Fn()) -> bool {
         self.run_batch_by(|runnable| {
             observed.poll(&self.driver, runnable.scheduler().mark.origin(), || runnable.run());
+            then();
         })
     }
 

@@ -597,16 +597,7 @@ fn run_round_for_others(local: &Local, observed: Option<&Observed>) -> bool {
     let results = &local.results;
     results.begin(local.ready_tasks());
     local.begin_round();
-    let is_busy = match observed {
-        None => local.run_batch_by(|runnable| {
-            runnable.run();
-            results.polled();
-        }),
-        Some(observed) => local.run_batch_by(|runnable| {
-            observed.poll(&local.driver, runnable.scheduler().mark.origin(), || runnable.run());
-            results.polled();
-        }),
-    };
+    let is_busy = local.run_batch_then(observed, || results.polled());
     results.end(); // the round may have ended before
     is_busy
 }

@@ -30,7 +30,6 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -50,7 +49,7 @@ pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
-use crate::executor::{Local, current, spawn_to, tell_results, with_current};
+use crate::executor::{current, is_current, spawn_to, tell_results};
 use crate::inspect::{self, Inspector};
 use crate::join::JoinHandle;
 use crate::remote::Remote;
@@ -399,9 +398,7 @@ impl Engine {
 
     /// Returns whether the calling thread is one of the engine's.
     fn is_on_own_thread(&self) -> bool {
-        let is_of =
-            |local: &Rc<Local>| self.shared.remotes.iter().any(|it| Arc::ptr_eq(it, &local.remote));
-        with_current(is_of) == Some(true)
+        self.shared.remotes.iter().any(is_current)
     }
 
     /// Admits a request.
