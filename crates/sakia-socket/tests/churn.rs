@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
 use sakia_socket::{HostCall, HostCounts, Kernel, Layer, Options, Socket, ToyEnclave, When};
 use sakia_testkit::alloc_count::{CountingAllocator, process_counts};
+use sakia_testkit::settings;
 
 #[global_allocator]
 static GLOBAL: CountingAllocator = CountingAllocator::new();
@@ -25,9 +26,7 @@ const HELD_MAX: i64 = 32 << 10;
 /// Connections that come and go; `SAKIA_TEST_CONNECTIONS` says how many, 2,000 without.
 #[test]
 fn connections_that_are_gone_leave_nothing() {
-    let count: u64 = env::var("SAKIA_TEST_CONNECTIONS")
-        .ok()
-        .map_or(2000, |text| text.parse().expect("SAKIA_TEST_CONNECTIONS is a number"));
+    let count = settings::number("SAKIA_TEST_CONNECTIONS", 2000);
     for (read_ahead, gather) in [(When::OnEvidence, When::OnEvidence), (When::Always, When::Always)]
     {
         let mut options = Options::default();

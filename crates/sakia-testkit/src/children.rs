@@ -7,14 +7,15 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::settings;
 
 /// Waits until the other end of a pipe or a connection is closed in all processes.
 ///
 /// # Panics
-/// If it is not after half a minute, or the number of seconds in `SAKIA_TEST_PATIENCE_S`.
+/// If it is still open after [`patience`](settings::patience).
 ///
 /// # Examples
 /// ```
@@ -24,11 +25,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// # std::io::Result::Ok(())
 /// ```
 pub fn wait_until_closed(fd: impl AsFd) {
-    let seconds = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
-    let patience = Duration::from_secs(seconds.unwrap_or(30));
+    let patience = Timespec::try_from(settings::patience()).expect("it is short");
     let mut ends = [PollFd::new(&fd, PollFlags::empty())];
     loop {
-        let patience = Timespec::try_from(patience).expect("it is short");
         match poll(&mut ends, Some(&patience)) {
             Err(rustix::io::Errno::INTR) => {}
             result => {

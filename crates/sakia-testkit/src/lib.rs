@@ -23,7 +23,7 @@
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a
-//! file system grants without blocking.
+//! file system grants without blocking; [`settings`] are the numbers that the environment gives to a test run.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.
@@ -34,6 +34,7 @@ pub mod drop_probe;
 pub mod hostile;
 pub mod mount_facts;
 pub mod page_guard;
+pub mod settings;
 
 pub use sakia_bench_support::{available, blocked, fuse, place, skip, small_fs, throttled};
 

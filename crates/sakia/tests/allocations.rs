@@ -295,7 +295,7 @@ fn many_entries_of_a_local_directory_take_as_much_memory_as_a_few() {
         skip!("/dev/shm cannot be written to");
     }
     let folder = Removed(&path);
-    let many = std::env::var(ENTRIES).map_or(100_000, |count| count.parse().unwrap());
+    let many = sakia_testkit::settings::number(ENTRIES, 100_000);
     let runtime = Runtime::new().unwrap();
     let first = path.join("0");
     std::fs::write(&first, "").unwrap();

@@ -12,8 +12,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use sakia_driver::{CURRENT_POSITION, Driver, Epoll, Lane, Streams, Uring, Wait};
+use sakia_testkit::settings::patience;
 
-use crate::support::{finish, patience, pipe_ends, turn_until, write_all};
+use crate::support::{finish, pipe_ends, turn_until, write_all};
 
 /// Whether it is readable, or gets so within this many seconds.
 fn is_readable(fd: &OwnedFd, seconds: u64) -> bool {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use sakia_driver::{Connection, Driver, OpKind, ShutdownHow, Streams, Wait};
+use sakia_testkit::settings::patience;
 
 use crate::support::{self, Random};
 
@@ -34,7 +35,7 @@ fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
             return output;
         }
         let watch = support::Watch::new();
-        driver.turn(Wait::For(support::patience())).unwrap();
+        driver.turn(Wait::For(patience())).unwrap();
         watch.check(|| "bytes that have come".to_owned());
     }
 }
@@ -87,7 +88,7 @@ fn a_turn_brings_a_part_of_many_messages() {
             let mut came = 0;
             while came < 300 {
                 let before = driver.counters();
-                driver.turn(Wait::For(support::patience())).unwrap();
+                driver.turn(Wait::For(patience())).unwrap();
                 let after = driver.counters();
                 let count = after.delivered - before.delivered;
                 // Receives that begin bring their messages with the enter that submits them, and before Linux
@@ -206,7 +207,7 @@ fn a_closed_connection_leaves_nothing_behind() {
         driver.turn(Wait::Poll).unwrap();
     }
     while driver.in_flight() > 0 {
-        driver.turn(Wait::For(support::patience())).unwrap();
+        driver.turn(Wait::For(patience())).unwrap();
     }
 }
 

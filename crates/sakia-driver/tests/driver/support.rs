@@ -16,6 +16,7 @@ use sakia_driver::{Driver, Fd, IoBuf, IoBufMut, Op, Operation, Uring, Wait};
 use sakia_ring::Ring;
 pub use sakia_testkit::drop_probe::DropCounter;
 use sakia_testkit::drop_probe::DropProbe;
+use sakia_testkit::settings::patience;
 
 /// Ends the calling test, which cannot say anything on this machine. Fails it instead when
 /// `SAKIA_DENY_SKIPS` is set.
@@ -84,12 +85,6 @@ impl Watch {
     pub fn check(&self, what: impl FnOnce() -> String) {
         assert!(self.0.elapsed() < patience(), "waited in vain for {}", what());
     }
-}
-
-/// How long a test waits for what must happen.
-pub fn patience() -> Duration {
-    let seconds = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(60))
 }
 
 /// Checks that no reader of a pipe is left.

@@ -19,6 +19,7 @@ use sakia_socket::{
     EpollEvent, Events, HostCall, Kernel, Layer, Options, PollEntry, SelectEntry, Selection,
     Socket, ToyEnclave, sockopt,
 };
+use sakia_testkit::settings;
 
 use crate::support::{MODES, options, tcp, unix};
 
@@ -326,12 +327,7 @@ fn run(seed: u64) {
 
 #[test]
 fn crowds_on_a_connection_lose_neither_bytes_nor_wakes() {
-    let number = |name, usual| {
-        std::env::var(name)
-            .map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-    };
-    let seeds: u64 = number("SAKIA_TEST_SOCKET_PROGRAMS", 300);
-    let patience = Duration::from_secs(number("SAKIA_TEST_PATIENCE_S", 60));
+    let (seeds, patience) = (programs(300), settings::patience());
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
         for seed in 0..seeds {

@@ -30,10 +30,7 @@ const AT_A_TIME: usize = 2;
 
 /// The number of programs, unless the environment has another.
 fn programs(usual: u64) -> u64 {
-    match std::env::var("SAKIA_TEST_SOCKET_PROGRAMS") {
-        Ok(number) => number.parse().expect("SAKIA_TEST_SOCKET_PROGRAMS is a number"),
-        Err(_) => usual,
-    }
+    sakia_testkit::settings::number("SAKIA_TEST_SOCKET_PROGRAMS", usual)
 }
 
 /// Calls `act` for each seed, on several threads. After a panic no other seed is begun.

@@ -15,6 +15,7 @@ use sakia_socket::{
     BrokenPipe, Control, Credentials, Entry, EpollChange, EpollEvent, Events, Host, Layer, Options,
     PollEntry, Received, ReceivedMessage, SendControl, Socket, When, sockopt,
 };
+use sakia_testkit::settings;
 
 /// The content of buffers before they are filled.
 const UNTOUCHED: u8 = 0xee;
@@ -563,10 +564,8 @@ fn a_host_that_lies_resets_connections_at_worst() {
 
 /// Runs `program` with many seeds; it must not panic or hang.
 pub fn each_seed(usual: u64, program: fn(u64)) {
-    let seeds = std::env::var("SAKIA_TEST_SOCKET_PROGRAMS").ok().and_then(|text| text.parse().ok());
-    let seeds: u64 = seeds.unwrap_or(usual);
-    let patience = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
-    let patience = Duration::from_secs(patience.unwrap_or(60));
+    let seeds = settings::number("SAKIA_TEST_SOCKET_PROGRAMS", usual);
+    let patience = settings::patience();
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
         for seed in 0..seeds {

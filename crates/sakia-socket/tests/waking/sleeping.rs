@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sakia_socket::{Events, Options, PollEntry, SelectEntry, Selection, When, sockopt};
+use sakia_testkit::settings;
 
 use crate::{NOW, event, layer, layer_of, read_ahead, ready, send, tcp, unix, wait};
 
@@ -300,9 +301,7 @@ fn nothing_is_read_ahead_while_another_thread_looks() {
         }
         state.open_door();
         go.send(()).expect("it waits");
-        let patience = std::env::var("SAKIA_TEST_PATIENCE_S")
-            .map_or(60, |text| text.parse().expect("SAKIA_TEST_PATIENCE_S is a number"));
-        let found = end.recv_timeout(Duration::from_secs(patience)).expect("it sees the bytes");
+        let found = end.recv_timeout(settings::patience()).expect("it sees the bytes");
         assert_eq!(found, Ok(3), "{flags:?}");
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sakia::Runtime;
 use sakia::net::TcpListener;
 use sakia_testkit::alloc_count::{measure, thread_counts};
-use sakia_testkit::skip;
+use sakia_testkit::{settings, skip};
 
 /// Connections that wait.
 const IDLE: u64 = 10_000;
@@ -141,9 +141,7 @@ const BYTES_LEFT_MAX: i64 = 256 << 10;
 /// Connections that come and go; `SAKIA_TEST_ACCEPTS` says how many, 20,000 without.
 #[test]
 fn connections_that_are_gone_leave_nothing() {
-    let count: u64 = std::env::var("SAKIA_TEST_ACCEPTS")
-        .ok()
-        .map_or(20_000, |text| text.parse().expect("SAKIA_TEST_ACCEPTS is a number"));
+    let count = settings::number("SAKIA_TEST_ACCEPTS", 20_000);
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind(loopback()).await.unwrap();

@@ -11,9 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 
 use sakia_driver::Policy;
+use sakia_testkit::settings::patience;
 
 use crate::situations::{cancellation, crowds};
-use crate::support::{announce_skip, patience};
+use crate::support::announce_skip;
 use crate::{credentials, forks_and_panics, killed, limits, refused_calls, signals};
 
 const SCENE: &str = "SAKIA_FAULTS_SCENE";

@@ -1,11 +1,10 @@
-//! What the tests share: backends, skips, folders, random numbers, patience.
+//! What the tests share: backends, skips, folders, random numbers.
 
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
 use sakia::Runtime;
 use sakia_driver::Policy;
@@ -66,12 +65,6 @@ pub fn available<T>(test: &str, place: Result<T, sakia_testkit::place::PlaceErro
         }
         Err(error) => panic!("{error}"),
     }
-}
-
-/// How long a test waits for what must happen.
-pub fn patience() -> Duration {
-    let seconds = std::env::var("SAKIA_TEST_PATIENCE_S").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(60))
 }
 
 pub fn runtime(policy: Policy) -> Runtime {

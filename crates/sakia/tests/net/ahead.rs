@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use sakia::net::{ControlMessage, ControlMessages, UdpSocket, UnixDatagram};
 use sakia::yield_now;
 
-use crate::support::{bytes, on_each_backend, poll_once};
+use crate::support::{bytes, on_each_backend, poll_once, rejecting};
 
 on_each_backend! {
     whole_with_sender_and_control_messages
@@ -129,17 +129,15 @@ async fn dropped_receives_ahead_lose_nothing() {
 }
 
 async fn an_error_is_told_once_and_receives_go_on() {
-    let (one, gone) = (udp().await, udp().await);
-    let nowhere = gone.local_addr().unwrap();
-    one.connect(nowhere).await.unwrap();
-    gone.close().await.unwrap();
+    let (one, other) = (udp().await, rejecting("127.0.0.1:0"));
+    one.connect(other.local_addr().unwrap()).await.unwrap();
     let mut waits = Box::pin(one.recv_datagram());
     assert!(poll_once(&mut waits).await.is_pending());
     turns().await;
     one.send("x").await.0.unwrap();
     assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    let back = UdpSocket::bind(nowhere).await.unwrap();
-    back.send_to("back", one.local_addr().unwrap()).await.0.unwrap();
+    other.connect(one.local_addr().unwrap()).unwrap();
+    other.send(b"back").unwrap();
     assert_eq!(*one.recv_datagram().await.unwrap().bytes, *b"back");
 }
 

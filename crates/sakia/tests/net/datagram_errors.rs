@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use sakia::net::{UdpError, UdpErrorOrigin, UdpSocket};
 use sakia::yield_now;
 
-use crate::support::{on_each_backend, poll_once};
+use crate::support::{on_each_backend, poll_once, rejecting};
 
 on_each_backend! {
     an_unreachable_port_is_told
@@ -19,14 +19,6 @@ on_each_backend! {
 
 const REFUSED: i32 = 111;
 
-/// An address at which no socket is.
-async fn nowhere(on: &str) -> SocketAddr {
-    let gone = UdpSocket::bind(on).await.unwrap();
-    let nowhere = gone.local_addr().unwrap();
-    gone.close().await.unwrap();
-    nowhere
-}
-
 fn check(error: &UdpError, origin: UdpErrorOrigin, [kind, code]: [u8; 2], to: SocketAddr) {
     assert_eq!((error.errno, error.origin), (REFUSED, origin), "{error:?}");
     assert_eq!([error.kind, error.code], [kind, code]);
@@ -34,7 +26,8 @@ fn check(error: &UdpError, origin: UdpErrorOrigin, [kind, code]: [u8; 2], to: So
 }
 
 async fn an_unreachable_port_is_told() {
-    let to = nowhere("127.0.0.1:0").await;
+    let far = rejecting("127.0.0.1:0");
+    let to = far.local_addr().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.set_recv_errors(true).unwrap();
     for text in ["first", ""] {
@@ -55,13 +48,15 @@ async fn an_unreachable_port_of_version_6_is_told() {
     if std::net::UdpSocket::bind("[::1]:0").is_err() {
         return sakia_testkit::place::announce_skip(module_path!(), "no version 6 here");
     }
-    let to = nowhere("[::1]:0").await;
+    let far = rejecting("[::1]:0");
+    let to = far.local_addr().unwrap();
     let socket = UdpSocket::bind("[::]:0").await.unwrap();
     socket.set_recv_errors(true).unwrap();
     socket.send_to("six", to).await.0.unwrap();
     check(&socket.recv_error().await.unwrap(), UdpErrorOrigin::Icmp6, [1, 4], to);
     // A datagram of version 4 by the same socket.
-    let four = nowhere("127.0.0.1:0").await;
+    let far = rejecting("127.0.0.1:0");
+    let four = far.local_addr().unwrap();
     let mapped = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), four.port());
     socket.send_to("four", mapped).await.0.unwrap();
     let error = socket.recv_error().await.unwrap();
@@ -85,7 +80,8 @@ async fn a_datagram_that_is_too_long_for_the_way_is_told() {
 }
 
 async fn an_error_is_waited_for() {
-    let to = nowhere("127.0.0.1:0").await;
+    let far = rejecting("127.0.0.1:0");
+    let to = far.local_addr().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.set_recv_errors(true).unwrap();
     // One that is given up takes none along.
@@ -103,7 +99,8 @@ async fn an_error_is_waited_for() {
 }
 
 async fn without_the_option_nothing_is_kept() {
-    let to = nowhere("127.0.0.1:0").await;
+    let far = rejecting("127.0.0.1:0");
+    let to = far.local_addr().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect(to).await.unwrap();
     let mut waits = Box::pin(socket.recv_error());
@@ -116,7 +113,8 @@ async fn without_the_option_nothing_is_kept() {
 }
 
 async fn a_batch_loses_no_error() {
-    let to = nowhere("127.0.0.1:0").await;
+    let far = rejecting("127.0.0.1:0");
+    let to = far.local_addr().unwrap();
     for has_peer in [true, false] {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         if has_peer {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sakia::io::PipeReader;
 use sakia::net::{ControlMessage, ControlMessages, UCred, UdpOptions, UdpSocket, UnixDatagram};
 
-use crate::support::{address_without_listener, bytes, on_each_backend, poll_once};
+use crate::support::{bytes, first_error, on_each_backend, poll_once, rejecting};
 
 on_each_backend! {
     to_and_from
@@ -405,16 +405,17 @@ async fn read_all(reader: &mut PipeReader) -> Vec<u8> {
 }
 
 async fn errors_of_the_network_are_told_once() {
-    let nobody = address_without_listener("127.0.0.1:0");
+    let peer = rejecting("127.0.0.1:0");
+    let address = peer.local_addr().unwrap();
     let socket = udp().await;
     // Without a peer nothing is told.
-    socket.send_to("x", nobody).await.0.unwrap();
+    socket.send_to("x", address).await.0.unwrap();
     let mut waits = Box::pin(socket.recv_from(vec![0; 9]));
     assert!(poll_once(&mut waits).await.is_pending());
     drop(waits);
     assert!(socket.take_error().unwrap().is_none());
 
-    socket.connect(nobody).await.unwrap();
+    socket.connect(address).await.unwrap();
     socket.send("x").await.0.unwrap();
     assert_eq!(errno(socket.recv(vec![0; 9]).await), REFUSED);
     // By a send, and by the socket itself.
@@ -433,13 +434,14 @@ async fn errors_of_the_network_are_told_once() {
     drop(waits);
     assert_eq!(errno(socket.recv_batch(vec![vec![0; 9]]).await), REFUSED);
     // The socket goes on.
-    let peer = UdpSocket::bind(nobody).await.unwrap();
+    peer.connect(socket.local_addr().unwrap()).unwrap();
+    let peer = UdpSocket::from_std(peer).unwrap();
     socket.send("still here").await.0.unwrap();
     assert_eq!(got(peer.recv(vec![0; 10]).await), b"still here");
 
     let (near, far) = UnixDatagram::pair().unwrap();
     far.close().await.unwrap();
-    let error = near.send("x").await.0.unwrap_err();
+    let error = first_error(async || near.send("x").await.0).await;
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 

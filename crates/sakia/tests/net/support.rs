@@ -1,17 +1,18 @@
 //! What the tests share.
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::process::{Command, Output, Stdio};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType};
 use sakia::Runtime;
 use sakia::net::{TcpListener, TcpStream};
 use sakia_driver::Policy;
 use sakia_ring::Ring;
+use sakia_testkit::settings::patience;
 
 /// Makes tests of these functions, on each backend. Each gets a runtime of its own to run within, and
 /// hangs if tasks are left that do not end.
@@ -95,6 +96,30 @@ pub fn address_without_listener(address: &str) -> SocketAddr {
     let bound = rustix::net::getsockname(&socket).unwrap();
     std::mem::forget(socket);
     bound.try_into().unwrap()
+}
+
+/// Returns a bound socket that rejects all datagrams (`ECONNREFUSED` for a connected sender) until it is connected
+/// to their sender: it is its own peer.
+///
+/// The port of a closed socket could be given to another test, and a child that another test forks may keep the
+/// socket open for a moment.
+pub fn rejecting(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.connect(socket.local_addr().unwrap()).unwrap();
+    socket
+}
+
+/// Calls `attempt` until it fails, and returns the error: a child that another test forks may keep a socket open
+/// for a moment after it was closed.
+pub async fn first_error<T, E>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> E {
+    let begin = Instant::now();
+    loop {
+        match attempt().await {
+            Err(error) => return error,
+            Ok(_) => assert!(begin.elapsed() < patience(), "it does not fail"),
+        }
+        sakia::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Polls a future once, with the caller's waker.

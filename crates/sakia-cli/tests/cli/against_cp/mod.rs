@@ -20,6 +20,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sakia_testkit::settings::number;
 use sakia_testkit::small_fs::SmallFs;
 
 use self::case::Case;
@@ -331,13 +332,6 @@ impl Trial {
             }
         }
         case
-    }
-}
-
-fn number(name: &str, usual: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => usual,
     }
 }
 

@@ -11,6 +11,7 @@ use sakia::io::{Async, PipeReader};
 use sakia::{Runtime, spawn, yield_now};
 use sakia_driver::{Bypass, Policy};
 use sakia_ring::Ring;
+use sakia_testkit::settings::patience;
 
 use crate::load;
 use crate::support::{TempDir, on_each_backend, runtime};
@@ -208,7 +209,7 @@ fn start_and_end(policy: Policy, threads: usize, count: usize) {
     // Idle threads of lanes, and the kernel's workers, end by themselves some time later.
     let watch = std::time::Instant::now();
     while crate::support::open_descriptors() > descriptors || threads() > before + 2 {
-        assert!(watch.elapsed() < crate::support::patience(), "something is left of the runtimes");
+        assert!(watch.elapsed() < patience(), "something is left of the runtimes");
         thread::sleep(std::time::Duration::from_millis(10));
     }
 }
