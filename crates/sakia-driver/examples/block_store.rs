@@ -120,7 +120,7 @@ fn scatter(block: u64, blocks: u64) -> u64 {
     if blocks.is_multiple_of(stride) { block } else { block * stride % blocks }
 }
 
-/// What block number `block` holds.
+/// Fills `buf` with the contents of block number `block`.
 fn fill(buf: &mut [u8], block: u64) {
     for (place, byte) in buf.iter_mut().enumerate() {
         *byte = (block.wrapping_mul(31) as u8).wrapping_add(place as u8);

@@ -152,7 +152,7 @@ fn row(name: &str, path: &Path) -> Row {
 fn kind(path: &Path) -> String {
     let file_type = fs::metadata(path).map(|metadata| metadata.file_type());
     if file_type.as_ref().is_ok_and(FileTypeExt::is_block_device) {
-        // What the table tells is where the node lies.
+        // The mount table has the file system of the device node.
         return "block device".to_owned();
     } else if file_type.as_ref().is_ok_and(FileTypeExt::is_char_device) {
         return "character device".to_owned();
@@ -262,7 +262,7 @@ fn c_path(path: &Path) -> Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// What an operation needs besides its entry.
+/// The memory that an operation needs besides its entry.
 enum Memory {
     None,
     /// A block, at an address that is a multiple of its size.
@@ -317,7 +317,7 @@ fn try_way(memory: Memory, entry: impl FnOnce(*mut Block) -> Sqe + Send) -> Resu
     Ok(way)
 }
 
-/// Whether the kernel has started a worker for the calling thread.
+/// Returns whether the kernel has started a worker for the calling thread.
 fn has_worker() -> bool {
     let own = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

@@ -25,7 +25,7 @@ fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     panic!("not done after a million turns");
 }
 
-/// What 1,000 rounds of `round` allocate, after a hundred of warm-up.
+/// Returns the allocations of 1,000 rounds of `round`, after a hundred of warm-up.
 fn steady(mut round: impl FnMut()) -> Counts {
     (0..100).for_each(|_| round());
     measure(|| (0..1000).for_each(|_| round()))

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so
 //! that the difference is the cost of the operations alone. Variants:
-//! - `crate`: a loop written by hand on the `io-uring` crate, whose buffers and indices nobody checks;
+//! - `crate`: a loop written by hand on the `io-uring` crate, without checks of buffers and indices;
 //! - `ring`: the same on `sakia-ring`;
 //! - `owned`: on the `io-uring` crate again, but with the least that a sound loop needs whose buffers
 //!   come from and go back to its user: a table that owns buffer and descriptor of each operation until
@@ -79,7 +79,7 @@ fn crate_entry(what: What, fd: i32, buf: *mut u8) -> io_uring::squeue::Entry {
     }
 }
 
-/// What a storage program writes that knows the `io-uring` crate well.
+/// A loop as a program with good knowledge of the `io-uring` crate has it.
 fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
     let mut ring = crate_ring()?;
     let fd = file.as_raw_fd();

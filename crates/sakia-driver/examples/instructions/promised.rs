@@ -37,7 +37,7 @@ struct Descriptor {
     file: File,
     /// The loop to which it belongs.
     engine: *const RefCell<Engine>,
-    /// Whether a plain call is tried before the queue.
+    /// Tells if a plain call is tried before the queue.
     is_tried_now: Cell<bool>,
     is_closing: Cell<bool>,
 }

@@ -20,7 +20,7 @@ pub fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection
     (driver.connection(near), driver.connection(far))
 }
 
-/// Polls a future once, with nobody to wake.
+/// Polls a future once, with a waker that does nothing.
 pub fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -156,7 +156,7 @@ pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
         assert!(far.is_receiving() && would_block(far.try_recv(&mut buf)));
         drop(read);
         run(&driver, far.receives_settled());
-        // Until there is no room, and after a send that nobody waits for.
+        // Until there is no room, and after a dropped send.
         let piece = pattern(0, 60_000);
         let mut sent = 0;
         let full = loop {
@@ -529,7 +529,7 @@ pub fn a_connection_is_read_into_capacity(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
         let (near, far) = connection(stage, &driver, domain);
-        // What was received for nobody goes into the capacity of the next.
+        // The bytes of a dropped receive go into the capacity of the next one.
         {
             let mut read = pin!(far.read(Vec::with_capacity(16)));
             assert!(attempt(&driver, read.as_mut()).is_none());

@@ -241,7 +241,7 @@ pub fn a_shutdown_ends_receives_of_datagrams(stage: &Stage) {
         assert_eq!(errno(wait(&driver, at_once).0), Errno::AGAIN);
         assert_eq!(errno(wait(&driver, driver.send(&near, "x", 0)).0), Errno::PIPE);
     }
-    // What came before is received.
+    // Earlier datagrams are received.
     let (near, far, _) = directed(stage, &driver);
     wait(&driver, driver.send(&near, "before", 0)).0.unwrap();
     wait(&driver, driver.shutdown_socket(&far, ShutdownHow::Receives)).unwrap();
@@ -311,7 +311,7 @@ pub fn a_datagram_is_sent_by_a_plain_call(stage: &Stage) {
         wait(&driver, driver.connect(&near, &to)).unwrap();
         assert_eq!(send("peer", &SocketAddress::UNNAMED).unwrap().unwrap(), 4);
         assert_eq!(receive().1, b"peer");
-        // Where the receiver has no room nothing is sent, and it does not wait.
+        // If the receiver has no room, nothing is sent, and the call does not wait.
         if domain == Domain::UNIX {
             let full = (0..10_000).find(|_| {
                 if !driver.has_inline_budget() {

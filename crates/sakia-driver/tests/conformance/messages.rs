@@ -27,7 +27,7 @@ fn pairs(stage: &Stage, driver: &Driver) -> [(Fd, Fd); 2] {
     [connected(stage, driver, Domain::UNIX), (near, far)]
 }
 
-/// Sends bytes and control messages to whoever the socket is connected with.
+/// Sends bytes and control messages to the socket's peer.
 #[track_caller]
 fn send(driver: &Driver, fd: &Fd, bytes: &'static str, control: ControlMessages) {
     let sent = driver.send_message(fd, bytes, &SocketAddress::UNNAMED, control, 0);
@@ -69,7 +69,7 @@ pub fn a_descriptor_is_passed_and_used(stage: &Stage) {
         let [one, two] = ["one", "two"].map(|name| stage.open(&driver, name, OFlags::RDONLY));
         let control = ControlMessages::new().descriptor(&one).descriptor(&two);
         send(&driver, &near, "with two", control);
-        // On their way they are kept by nobody but the kernel.
+        // On their way only the kernel has them open.
         wait(&driver, driver.close(one)).unwrap();
         wait(&driver, driver.close(two)).unwrap();
         let (bytes, received, control) = receive(&driver, &far, ROOM, 0);
@@ -139,7 +139,7 @@ pub fn descriptors_that_nobody_takes_are_closed(stage: &Stage) {
     let with_one = || ControlMessages::new().descriptor(&fd);
     for (near, far) in &pairs {
         let all_closed = || turn_until(&driver, || stage.copies(&identity) == copies);
-        // The message has come, and nobody takes the result.
+        // The message has come, and the result is dropped.
         let receiving = driver.recv_message(far, vec![0; 16], ROOM, 0);
         settle(&driver);
         send(&driver, near, "done", with_one());

@@ -28,7 +28,7 @@ fn statx(stage: &Stage, driver: &Driver, path: &str) -> Result<StatxResult, Errn
     result.map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// What a path cannot be used for, whatever is done with it.
+/// Checks the errors of bad paths, which are the same for all operations.
 fn assert_bad_paths(stage: &Stage, driver: &Driver, call: impl Fn(&str) -> Errno) {
     stage.create("a-file", b"");
     assert_eq!(call("none/x"), Errno::NOENT);
@@ -136,7 +136,7 @@ pub fn directories_move_and_do_not_get_into_themselves(stage: &Stage) {
     rename("d", "empty").unwrap();
     assert!(statx(stage, &driver, "empty/e").unwrap().is_directory());
     rename("empty", "new/").unwrap();
-    // What was moved has its new directory as its parent.
+    // The parent of the moved directory is its new directory.
     rename("new/e", "e").unwrap();
     assert!(statx(stage, &driver, "e/../new").unwrap().is_directory());
 }
@@ -274,7 +274,7 @@ pub fn a_confined_path_stays_beneath_its_directory(stage: &Stage) {
     assert_eq!(errno(open("none")), Errno::NOENT);
     let file = open("d/in").unwrap();
     assert_eq!(wait(&driver, driver.statx_fd(&file)).unwrap().size, 6);
-    // Where the directory stands for the root, the same paths stay within.
+    // With `IN_ROOT` the directory is the root, and the same paths stay within it.
     for path in ["/file", "../file", "d/in", "d/../../file", "root/file"] {
         open_within(&driver, &top, path, OpenHow::IN_ROOT).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What no ring has: plain calls on a thread of a lane.
+//! Operations without an entry for a ring: plain calls on a thread of a lane.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -157,7 +157,7 @@ pub fn descriptors_come_to_a_receiver_once(stage: &Stage) {
     for datagram_bytes_max in [1500, 200_000] {
         let options = DatagramOptions { datagram_bytes_max, control_bytes: CONTROL };
         let receiver = driver.datagrams(far.clone(), options);
-        // The same buffers are used again and again: what was in one is nobody else's.
+        // The same buffers are used again and again: no receive sees another one's contents.
         for round in 0..100 {
             let count = [2, 0, 1, 0][round % 4];
             pass("datagram", count);
@@ -178,7 +178,7 @@ pub fn descriptors_come_to_a_receiver_once(stage: &Stage) {
         assert!(datagram.control.is_truncated && datagram.control.descriptors.len() < 20);
         drop(datagram);
         turn_until(&driver, || stage.copies(&identity) == copies);
-        // For nobody: taken by no call, by a dropped one, and left in the socket's queue.
+        // Without a caller: before any receive, for a dropped one, and left in the socket's queue.
         assert!(poll(pin!(receiver.recv())).is_pending()); // and is dropped
         pass("one", 1);
         pass("two", 2);

@@ -301,7 +301,7 @@ pub fn a_file_is_sent_in_place_if_it_is_cached(stage: &Stage) {
         return eprintln!("SKIP: the file system kept the file in memory, or does not tell");
     }
     assert_eq!(ways(), (1, 1));
-    // What is asked of a queue goes to a thread, too, as long as rules say so.
+    // Rules for the queue send it to a thread, too.
     let queued = Rules::default().with(OpKind::SendFile, Rule::QUEUE);
     driver.set_bypass(Bypass::Rules(queued));
     assert_eq!(send(&driver, &near, &file, 10, 1000).unwrap(), 1000);

@@ -142,7 +142,7 @@ pub fn a_closed_connection_is_at_its_end(stage: &Stage) {
         assert!(recv.try_take().is_none());
         wait(&driver, driver.close(far)).unwrap();
         assert_eq!(wait(&driver, recv).0.unwrap(), 0);
-        // The network may take what is sent until it has heard that nobody is there. No signal comes.
+        // TCP may accept bytes until it knows that the peer is closed. No signal comes.
         let mut results = (0..100).map(|_| {
             settle(&driver);
             wait(&driver, driver.send(&near, "x", 0)).0
@@ -280,7 +280,7 @@ pub fn a_late_connection_is_closed(stage: &Stage) {
         let accept = driver.accept(&listener);
         wait(&driver, driver.connect(&near, &address)).unwrap();
         settle(&driver);
-        drop(accept); // it is done, and nobody took it
+        drop(accept); // completed, and its result not taken
         turn_until(&driver, || driver.live_operations() == 0);
         // The peer sees it, and that no descriptor was left.
         let (result, _) = wait(&driver, driver.recv(&near, vec![0; 1], 0));

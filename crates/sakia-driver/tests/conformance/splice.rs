@@ -12,7 +12,7 @@ use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 const NONE: SpliceFlags = SpliceFlags(0);
-/// Where a pipe, a socket or a file of which that is wanted begins.
+/// The offset of pipes and sockets, and of files that are read or written at their own position.
 const HERE: u64 = CURRENT_POSITION;
 
 fn write(driver: &Driver, fd: &Fd, bytes: &[u8]) {
@@ -162,7 +162,7 @@ pub fn a_splice_goes_to_sockets_and_comes_from_them(stage: &Stage) {
 
 pub fn a_splice_waits_for_room_in_a_socket(stage: &Stage) {
     let driver = stage.driver();
-    // The buffers of TCP grow while nobody receives.
+    // The buffers of TCP grow as long as no bytes are received.
     let (near, far) = connected(stage, &driver, Domain::UNIX);
     let (receiver, sender) = stage.pipe(&driver);
     let filled = fill(&driver, &near);

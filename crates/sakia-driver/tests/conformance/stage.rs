@@ -1,4 +1,4 @@
-//! What a case runs on: one backend, with files and pipes of its kernel.
+//! The environment of a case: one backend, with files and pipes of its kernel.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -59,9 +59,9 @@ pub fn skips(kind: Kind) -> Vec<&'static str> {
 /// One case's world.
 pub struct Stage {
     kind: Kind,
-    /// What is tried before the queue.
+    /// The plain calls that are tried before the queue.
     bypass: Bypass,
-    /// Where files are, on a real kernel; removed at the end.
+    /// The directory of files on a real kernel; removed at the end.
     directory: PathBuf,
     /// The simulated kernel of the driver that was made last.
     sim: RefCell<Option<SimHandle>>,
@@ -107,7 +107,7 @@ impl Stage {
         driver
     }
 
-    /// Whether the driver makes plain calls where they are the cheaper way.
+    /// Returns whether the driver makes plain calls that are cheaper than the queue.
     pub fn bypasses(&self) -> bool {
         self.bypass != Bypass::Never
     }
@@ -137,7 +137,7 @@ impl Stage {
         }
     }
 
-    /// What a file holds.
+    /// Returns the contents of a file.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         match self.kind {
             Kind::Sim => self.sim().contents(name).unwrap(),
@@ -178,7 +178,7 @@ impl Stage {
         wait(driver, driver.socket(domain, kind, 0)).unwrap()
     }
 
-    /// An address that nobody has, to be bound to.
+    /// Returns a free address, to bind a socket to.
     pub fn free_address(&self, domain: Domain) -> SocketAddress {
         if domain == Domain::INET {
             return SocketAddr::from(([127, 0, 0, 1], 0)).into();
@@ -188,7 +188,7 @@ impl Stage {
         SocketAddress::abstract_name(name).unwrap()
     }
 
-    /// What a socket tells of a peer that this process has.
+    /// Returns the credentials that a socket reports of a peer in this process.
     pub fn credentials(&self) -> Credentials {
         if self.kind == Kind::Sim {
             return Credentials { process: 1, user: 0, group: 0 };
@@ -219,7 +219,7 @@ impl Stage {
         SocketAddress::unix(directory.join(name)).unwrap()
     }
 
-    /// Where sockets are: the path of the case's other files may be too long for an address.
+    /// Returns the directory of sockets: the path of the case's other files may be too long for an address.
     fn socket_directory(&self) -> PathBuf {
         std::env::temp_dir().join(format!("sakia-{}-{}", self.kind, std::process::id()))
     }
@@ -233,7 +233,7 @@ impl Stage {
         (listener, address)
     }
 
-    /// More bytes than a socket takes that nobody receives on.
+    /// Returns a number of bytes that a socket and its peer cannot buffer.
     pub fn socket_bytes(&self) -> usize {
         16 << 20
     }
@@ -245,8 +245,8 @@ impl Stage {
         Identity { raw, link }
     }
 
-    /// Whether a descriptor is still open. Its number alone tells nothing: the other tests, which run
-    /// on threads of the same process, may have been given it.
+    /// Returns whether a descriptor is still open. Its number is no evidence: another test of the process may
+    /// have it now.
     pub fn is_open(&self, identity: &Identity) -> bool {
         match &identity.link {
             None => self.sim().is_open(identity.raw),
@@ -254,8 +254,8 @@ impl Stage {
         }
     }
 
-    /// Whether any descriptor of that file is open. On the simulated kernel, whose numbers are the
-    /// driver's alone: whether that number is.
+    /// Returns whether any descriptor of that file is open; on the simulated kernel, whose numbers only the
+    /// driver has, whether that number is.
     pub fn is_open_anywhere(&self, identity: &Identity) -> bool {
         let Some(link) = &identity.link else { return self.is_open(identity) };
         let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -272,7 +272,7 @@ impl Stage {
         links.filter(|target| target == link).count()
     }
 
-    /// Whether the backend does operations by plain calls, and counts which way.
+    /// Returns whether the backend performs operations by plain calls and counts them by way.
     pub fn counts_ways(&self) -> bool {
         self.kind == Kind::Poll
     }
@@ -280,7 +280,7 @@ impl Stage {
     /// Asserts that as many operations were counted, and once each.
     pub fn assert_count(&self, kind: OpKind, count: KindCounters, expected: u64) {
         let KindCounters { submitted, inline, lane, .. } = count;
-        // Who takes a way of its own says which, for what is submitted to it as well.
+        // A backend with its own ways also reports the way of submitted operations.
         let performed = inline + lane;
         let counted = match (self.counts_ways(), self.bypasses()) {
             (true, true) => performed,
@@ -301,8 +301,8 @@ impl Stage {
 /// A descriptor and its file. See [`Stage::identify`].
 pub struct Identity {
     raw: i32,
-    /// What the kernel calls the file: the path, which only this case has, or a pipe's number, which
-    /// both of its ends share. `None` on the simulated kernel.
+    /// The kernel's name of the file: the path, which only this case has, or a pipe's number, which both of its
+    /// ends have. `None` on the simulated kernel.
     link: Option<PathBuf>,
 }
 

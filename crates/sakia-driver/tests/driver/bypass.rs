@@ -189,7 +189,7 @@ fn the_end_of_a_file_is_zero_in_parts_too() {
             assert_eq!(errno(result), Errno::INVAL, "no room, no read");
         }
         assert_ne!(driver.mounts()[0].nowait_read, Support::Lies, "an end that is one is no lie");
-        // What has no end is never waited for here.
+        // Files without an end, such as pipes, are never waited for in a plain call.
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let (reader, inline) = (driver.adopt(reader), of(&driver, OpKind::Read).inline);
         let mut read = driver.read_vectored(&reader, parts(&[2, 2]), CURRENT_POSITION);
@@ -607,7 +607,7 @@ fn a_crowd_of_reads_at_the_position_goes_to_threads() {
     assert!(came == expected);
 }
 
-/// Nobody knows how large they are: their entries do not tell.
+/// Their size is unknown: it is not in their entries.
 #[test]
 fn a_crowd_of_reads_into_parts_waits_for_the_next_turns() {
     let folder = TempDir::new();
@@ -693,7 +693,7 @@ fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
             turn_until(&driver, || !driver.has_deferred());
             drop(reads);
         }
-        // Nobody polls tasks: as many as ever. Those that were late were no crowd.
+        // No task is polled, so the budget is as large as before. Late operations were no crowd.
         driver.turn(Wait::Poll).unwrap();
         use_up(&driver, &fd);
         let deferred = driver.counters().deferred;

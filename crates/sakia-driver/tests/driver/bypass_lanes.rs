@@ -1,5 +1,5 @@
-//! Threads beside a ring: what goes to them, how their results come back, and how they end. And that a
-//! file system which somebody else serves, or a disk that stands still, holds up no other operation.
+//! Threads beside a ring: which operations they perform, how their results come back, and how they end. And a
+//! FUSE file system or a blocked disk delays no other operation.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -190,7 +190,7 @@ fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
         assert_eq!(errno(finish(&driver, &mut waits)), Errno::CANCELED);
         drop(dropped);
         turn_until(&driver, || driver.live_operations() == ELASTIC as u32);
-        // What runs cannot be canceled, and ends by itself.
+        // A running call cannot be canceled; it ends on its own.
         running[0].cancel();
         assert_goes_on(&driver);
         let writer = open_writer(&path);
@@ -399,7 +399,7 @@ fn closing_a_remote_file_is_for_a_lane() {
     each(|driver| {
         let (queued, flushes) = (driver.without_bypass(), flushes_so_far.get());
         for round in 0..8 {
-            // What is known of the descriptor, and the rules, make no difference.
+            // The driver's knowledge of the descriptor and the rules make no difference.
             let (is_dropped, is_known, is_ruled) = (round & 1 != 0, round & 2 != 0, round & 4 != 0);
             let handle = if is_ruled { driver.handle() } else { &queued };
             let flags = OFlags::RDWR.bits();
@@ -447,7 +447,7 @@ fn the_end_does_not_wait_for_a_server_to_close() {
         until_running(&driver, 1);
         let handle = driver.handle().clone();
         assert_eq!(driver.shutdown(Duration::from_millis(5)).leaked, 1);
-        // Nobody takes turns any more.
+        // No more turns are taken.
         drop(late);
         gate.wait_held(2);
         gate.open();

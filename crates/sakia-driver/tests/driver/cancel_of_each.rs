@@ -73,7 +73,7 @@ fn operations_that_end_by_themselves() {
         .for_each(assert_ok_or_canceled);
     let allocated = cancel_each(&driver, || driver.fallocate(&fd, 1, 0, 8192));
     allocated.into_iter().for_each(assert_ok_or_canceled);
-    // What was opened in time is closed with the next turn.
+    // Files that were opened in time are closed with the next turn.
     let how = sakia_driver::OpenHow::default();
     let opened = cancel_each(&driver, || driver.openat2(None, name(), how));
     opened.into_iter().for_each(assert_ok_or_canceled);

@@ -1,4 +1,4 @@
-//! What things cost, in numbers of enters.
+//! Costs of operations, in numbers of enters.
 
 use std::fs::File;
 use std::time::Duration;

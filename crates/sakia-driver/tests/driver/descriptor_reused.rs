@@ -174,7 +174,7 @@ fn failure_to_close_is_told_or_counted() {
     let mut told = driver.close(next());
     assert_eq!(errno(finish(&driver, &mut told)), Errno::IO);
     assert_eq!(driver.counters().close_errors, 0);
-    // Nobody waits.
+    // No caller waits.
     drop(driver.close(next()));
     drop(next());
     drain(&driver);

@@ -1,5 +1,5 @@
 //! A handle of an operation on a socket dropped in each state: what was lent is kept until the last
-//! completion, and a connection that nobody waits for is closed.
+//! completion, and a connection whose accept was dropped is closed.
 
 use core::net::SocketAddr;
 
@@ -22,7 +22,7 @@ fn internet() -> SocketAddress {
     SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
-/// What the kernel does for an accept that it has not completed yet.
+/// Writes the peer's address, as the kernel does for an accept before its completion.
 fn tell_peer(accept: &Sqe, address: &SocketAddress) {
     assert_eq!(accept.opcode, Opcode::ACCEPT);
     let room = std::ptr::with_exposed_provenance_mut::<u8>(accept.addr as usize);
@@ -192,8 +192,8 @@ fn messages_in_flight() {
     assert_eq!(driver.live_operations(), 0);
 }
 
-/// What the kernel does for a receive of a message with a control message that it has not completed yet.
-/// It reports this length, whatever it has written.
+/// Writes a control message, as the kernel does for a receive of a message before its completion, and the
+/// length `reported`, which may differ from the written one.
 fn bring(recv: &Sqe, kind: u32, numbers: &[i32], reported: usize) {
     assert_eq!(recv.opcode, Opcode::RECVMSG);
     let header = std::ptr::with_exposed_provenance_mut::<libc::msghdr>(recv.addr as usize);
@@ -356,7 +356,7 @@ fn listener(driver: &Driver) -> (Fd, SocketAddress) {
     (socket, address)
 }
 
-/// Peers of connections that were accepted for nobody see their end, whenever the handle was dropped.
+/// Connections accepted for a dropped handle are closed, so that their peers see an end, whenever it was dropped.
 #[test]
 fn late_connections_of_the_real_kernel_are_closed() {
     let driver = driver();
@@ -373,7 +373,7 @@ fn late_connections_of_the_real_kernel_are_closed() {
         }
         drop(accept);
         drain(&driver);
-        // It was accepted and closed, or waits for somebody who wants it.
+        // It was accepted and closed, or waits for the next accept.
         let mut next = driver.accept(&listener);
         driver.turn(Wait::Poll).unwrap();
         let was_closed = match next.try_take() {

@@ -16,17 +16,17 @@ use sakia_testkit::settings::patience;
 
 use crate::support::{finish, pipe_ends, turn_until, write_all};
 
-/// Whether it is readable, or gets so within this many seconds.
+/// Returns whether it is readable, or becomes so within this number of seconds.
 fn is_readable(fd: &OwnedFd, seconds: u64) -> bool {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
     let timeout = Timespec { tv_sec: seconds as i64, tv_nsec: 0 };
     poll(&mut polled, Some(&timeout)).unwrap() == 1
 }
 
-/// What safe code can do with a descriptor.
+/// Does with a descriptor what safe code can do.
 fn abuse(fd: &OwnedFd) {
     let (reader, writer) = pipe_ends();
-    // An eventfd would take both: somebody's sign is gone, or there is one too many.
+    // An eventfd would take both: a notification would be lost, or there would be a false one.
     assert!(rustix::io::write(fd, &1_u64.to_ne_bytes()).is_err(), "it cannot be written to");
     assert!(rustix::io::read(fd, &mut [0; 8]).is_err(), "nor read");
     // In blocking mode, a look at an eventfd that has nothing waits for ever.
@@ -64,7 +64,7 @@ fn whoever_has_one_breaks_it_for_himself(
         assert_eq!(finish(driver, &mut read).0.unwrap(), 1);
     }
     drop((broken, good));
-    // What is left goes on without any.
+    // The rest goes on without any.
     let mut read = driver.read(&reader, vec![0; 1], 0);
     write_all(&writer, b"y");
     let mut output = None;

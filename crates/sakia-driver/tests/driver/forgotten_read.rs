@@ -91,7 +91,7 @@ fn until_the_driver_ends() {
     drop(driver);
     let reuse = Reuse::take(64, 4096);
     assert_eq!(counter.dropped(), 0, "the end freed what forgotten reads own");
-    rustix::io::write(&write, &[1; 4096]).unwrap(); // nobody reads it any more
+    rustix::io::write(&write, &[1; 4096]).unwrap(); // without a reader now
     reuse.assert_untouched();
     assert!(identity(fd.raw()).is_some(), "the operations' descriptor is still theirs");
 }

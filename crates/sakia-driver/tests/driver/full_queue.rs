@@ -80,7 +80,7 @@ fn a_cancel_has_no_place() {
     drop(others);
 }
 
-/// What waits for the end of others, and not for a place in the queue, is no reason to stay awake.
+/// Operations that wait for the end of others, not for a place in the queue, do not keep the thread awake.
 #[test]
 fn a_turn_sleeps_while_operations_wait_for_others() {
     let (driver, stage) = scripted(8, 4);

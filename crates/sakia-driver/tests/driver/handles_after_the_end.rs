@@ -1,4 +1,4 @@
-//! What is left of a driver that is gone: handles, operations, descriptors, in any order.
+//! Handles, operations and descriptors that outlive their driver, dropped in any order.
 
 use std::rc::Rc;
 

@@ -15,7 +15,7 @@ use sakia_ring::{Host, Kernel, Opcode, Params, Ring, Sqe};
 /// `IORING_OFF_SQES`: where in a ring's memory the entries lie.
 const OFFSET_SQES: u64 = 0x1000_0000;
 
-/// What happens to the next enter.
+/// The fault of the next enter.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// It fails before the kernel sees it.
@@ -27,11 +27,11 @@ pub enum Fault {
 #[derive(Default)]
 pub struct Rig {
     pub enters: Cell<u32>,
-    /// What befalls the next enters.
+    /// The faults of the next enters.
     pub faults: RefCell<VecDeque<Fault>>,
-    /// Whether requests to cancel become no-ops on their way to the kernel.
+    /// Tells if requests to cancel become no-ops on their way to the kernel.
     pub swallows_cancels: Cell<bool>,
-    /// What the kernel answers to every entry, requests to cancel apart, in place of performing it.
+    /// The kernel's result of every entry but requests to cancel, in place of performing it.
     pub injects: Cell<Option<i32>>,
     /// The entries of the ring and their number.
     entries: Cell<Option<(NonNull<Sqe>, usize)>>,

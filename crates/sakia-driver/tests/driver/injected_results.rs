@@ -29,7 +29,7 @@ fn injecting() -> Option<Rigs> {
     result.is_err_and(|error| error.raw_os_error() == Some(77)).then_some((driver, rig))
 }
 
-/// What the errno of an error must be: restart codes stand for an interruption.
+/// Returns the expected errno of a result: restart codes stand for an interruption.
 fn expected(errno: i32) -> Option<i32> {
     Some(if [512, 513, 514, 516].contains(&errno) { Errno::INTR.raw_os_error() } else { errno })
 }
@@ -93,7 +93,7 @@ fn counts_are_no_larger_than_what_was_asked_for() {
     }
 }
 
-/// What the memory of a new vector may hold: what was freed before.
+/// Returns an empty vector whose capacity has old contents, as memory that was freed before.
 fn used_capacity(len: usize) -> Vec<u8> {
     let mut used = vec![b'!'; len];
     used.clear();
@@ -179,7 +179,7 @@ fn no_operation_believes_a_count() {
     let send = |driver: &Driver, fd: &Fd| driver.send_message(fd, buf(), &address(), none(), 0);
     check("send_message", 10, send, first);
     let received = |(received, _): (std::io::Result<(Received, ReceivedControl)>, Vec<u8>)| {
-        // Of descriptors nobody said anything.
+        // No descriptors were announced.
         received.map(|(received, control)| (received.len, control)).map(|(len, control)| {
             assert!(control.descriptors.is_empty() && control.process.is_none());
             assert_eq!(control.messages().count(), 0);

@@ -193,7 +193,7 @@ fn a_thousand_signals_a_second() {
     assert_eq!((driver.counters().stale, driver.live_operations()), (0, 0));
 }
 
-/// A queue that is full enough is submitted by whoever starts an operation, who is not told of errors.
+/// Starting an operation submits a queue that is full enough; the caller does not get the errors of that.
 #[test]
 fn what_fails_for_good_between_turns_is_told_by_the_next() {
     let (driver, stage) = scripted(4, 16);

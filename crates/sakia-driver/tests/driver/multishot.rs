@@ -342,7 +342,7 @@ fn many_sends_and_what_they_bring_cost_one_enter() {
     }
 }
 
-/// What comes for a future that was dropped meanwhile.
+/// The result of a dropped future goes to the next one.
 #[test]
 fn what_comes_for_nobody_is_the_next_ones() {
     let (driver, stage) = scripted(8, 16);

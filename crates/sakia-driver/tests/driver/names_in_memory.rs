@@ -41,7 +41,7 @@ fn names_are_made_at_once() {
         assert_eq!(errno(done(&driver, open("a", EXCLUSIVE))), Errno::EXIST);
         drop(done(&driver, open("new", CUT)).unwrap());
         assert_eq!(inline(&driver, OpKind::Open), 4);
-        // What is there is cut off elsewhere, as it may be much.
+        // Truncation is done on a thread, since the file may be large.
         fs::write(base.join("a"), "much").unwrap();
         drop(done(&driver, open("a", CUT)).unwrap());
         assert_eq!(fs::read(base.join("a")).unwrap(), b"");

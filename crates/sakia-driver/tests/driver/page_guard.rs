@@ -46,7 +46,7 @@ fn pages_of_a_dropped_read_stay_until_its_completion() {
 
 #[test]
 fn pages_of_a_dropped_read_take_what_comes_late() {
-    // Requests to cancel get lost here, so that the data comes to a read that nobody waits for.
+    // Requests to cancel get lost here, so that the data comes to a dropped read.
     let (driver, rig) = rigged(8, 64);
     rig.swallows_cancels.set(true);
     let (read_end, write) = rustix::pipe::pipe().unwrap();

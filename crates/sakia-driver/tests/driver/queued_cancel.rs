@@ -50,7 +50,7 @@ impl Scene {
         Self { driver, stage, read, fd: Some(fd), raw, lender }
     }
 
-    /// Whether the number may be another file's by now.
+    /// Returns whether the number may be another file's by now.
     fn is_given_up(&self) -> bool {
         !self.stage.state().closed.is_empty() || self.fd.is_none() && self.is_returned()
     }
@@ -201,7 +201,7 @@ fn the_next_owner_of_a_number_is_left_alone() {
     children::run("next_owner");
 }
 
-/// Alone in its process, in which nobody else gets the number.
+/// Runs alone in its process, so that no other test gets the number.
 pub fn scene_next_owner() {
     for is_lent in [false, true] {
         let (driver, rig) = rigged(8, 16);
@@ -219,7 +219,7 @@ pub fn scene_next_owner() {
         rig.faults.borrow_mut().extend([Fault::Submits(0); 4]);
         let mut close = driver.close(fd);
         turn_until(&driver, || read.try_take().is_some());
-        // Whoever gets the number now has it for another file.
+        // The number now refers to another file.
         let copies: Vec<_> = (0..8).map(|_| copy.try_clone().unwrap()).collect();
         assert!(copies.iter().all(|copy| copy.as_raw_fd() != raw), "lent: {is_lent}");
         rig.faults.borrow_mut().clear();

@@ -167,7 +167,7 @@ impl Program<'_> {
         assert_eq!(both, (model.len(), model.mode(), model.nlink()), "{:?}", self.story);
     }
 
-    /// Starts reads of which nobody takes the result: nothing else may notice.
+    /// Drops a read: no other operation may be affected.
     fn drop_something(&mut self) {
         let Some(place) = self.pick() else { return };
         self.story.push(format!("drop a read of {place}"));

@@ -1,4 +1,4 @@
-//! Files that the driver registers with the ring, since many transfers go through it: nobody notices.
+//! Files that the driver registers with the ring after many transfers, without a visible difference.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -139,7 +139,7 @@ fn there_are_more_busy_ones_than_places() {
     }
     let places = registered(&driver);
     assert!((1..70).contains(&places), "{places}");
-    // What is closed leaves its place to others.
+    // Closed files leave their places to others.
     drop(fds);
     driver.turn(Wait::Poll).unwrap();
     let fd = open();

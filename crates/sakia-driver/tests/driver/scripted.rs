@@ -24,7 +24,7 @@ pub const PIPE: i32 = 7;
 /// A descriptor that stands for a file.
 pub const FILE: i32 = 107;
 
-/// What happens to requests to cancel.
+/// The fate of requests to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancels {
     /// Nothing: the test completes them.
@@ -53,9 +53,9 @@ pub struct State {
     pub cancels: Cancels,
     /// The most entries that an enter consumes.
     pub consume_max: usize,
-    /// What the next enters answer before they do anything.
+    /// The errors of the next enters, returned before they do anything.
     pub failures: VecDeque<Errno>,
-    /// What all enters answer after these.
+    /// The error of all enters after these.
     pub failing: Option<Errno>,
     pub intact: bool,
     pub now: Duration,
@@ -71,7 +71,7 @@ pub struct State {
     pub file_system: &'static str,
     /// Operations may end for want of a worker, and there are threads that do them.
     pub lacks_workers: bool,
-    /// What was given to a thread.
+    /// The calls that were given to a thread.
     pub laned: Vec<Call>,
     /// Numbers are taken for descriptors of the process, so that they can be lent. Nothing is done with them.
     pub of_process: bool,
@@ -185,7 +185,7 @@ impl Stage {
     }
 }
 
-/// What the kernel does for a read or a receive that it has not completed yet.
+/// Writes to the buffer, as the kernel does for a read or a receive before its completion.
 pub fn write_to(sqe: &Sqe, bytes: &[u8]) {
     let reads = matches!(sqe.opcode, Opcode::READ | Opcode::RECV);
     assert!(reads && bytes.len() <= sqe.len as usize);

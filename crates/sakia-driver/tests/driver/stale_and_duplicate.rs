@@ -1,4 +1,4 @@
-//! Completions that nobody asked for: counted, and nothing else changes.
+//! Completions without an operation: counted, and nothing else changes.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use sakia_ring::{CqeFlags, Opcode};
 use crate::scripted::{Cancels, FILE, MORE, PIPE, Stage, scripted};
 use crate::support::{Buf, DropCounter, Random, drain};
 
-/// What must stay the same.
+/// Returns the numbers that must stay the same.
 fn facts(driver: &Driver) -> (u32, u32, u64) {
     (driver.in_flight(), driver.live_operations(), driver.counters().finished)
 }
 
-/// Posts a completion that is for nobody.
+/// Posts a completion without an operation.
 #[track_caller]
 fn assert_ignored(driver: &Driver, stage: &Stage, user_data: u64, res: i32) {
     let (before, stale) = (facts(driver), driver.counters().stale);

@@ -1,4 +1,4 @@
-//! What the kernel knows of a file, with `std` as the model.
+//! Metadata of files, compared with `std`.
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata};
@@ -116,7 +116,7 @@ fn refuse_statx(mask: u32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What the driver has to find out of a descriptor takes the same call as what is asked.
+/// The driver learns the facts of a descriptor from the same call that the caller asks for.
 #[test]
 fn the_first_question_about_a_descriptor_is_one_call() {
     let folder = TempDir::new();

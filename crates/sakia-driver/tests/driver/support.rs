@@ -1,4 +1,4 @@
-//! What the tests share: skips, buffers that report their drop, short ways to turn and wait,
+//! Support for the tests: skips, buffers that report their drop, short ways to turn and wait,
 //! wakers that do something, random numbers.
 
 use std::cell::{Cell, RefCell};
@@ -66,7 +66,7 @@ pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) {
     }
 }
 
-/// What the descriptor with this number refers to now. `None` when it is closed.
+/// Returns the file that this descriptor number refers to now; `None` if it is closed.
 pub fn identity(raw: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{raw}")).ok()
 }
@@ -141,7 +141,7 @@ pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> rustix::io::Errn
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// What untouched bytes of a [`Buf`] hold.
+/// The value of untouched bytes of a [`Buf`].
 pub const UNTOUCHED: u8 = 0xa5;
 
 /// Bytes at a page boundary, which report their drop.
@@ -224,7 +224,7 @@ impl Reuse {
 
 // ---- wakers ------------------------------------------------------------------------------------
 
-/// What a waker does besides nothing.
+/// The actions of a waker.
 pub struct Hooks {
     pub on_clone: Box<dyn Fn()>,
     pub on_wake: Box<dyn Fn()>,

@@ -95,7 +95,7 @@ fn with_the_driver_forgotten_and_the_thread_gone() {
         });
         let dropped = dropped.join().unwrap();
         let reuse = Reuse::take(READS, LEN);
-        // What was done before is freed; the rest never is.
+        // Buffers of completed operations are freed, the rest never.
         assert_eq!(counter.dropped(), dropped);
         reuse.assert_untouched();
     }

@@ -22,7 +22,7 @@ fn start(driver: &Driver, counter: &DropCounter) -> (Vec<Op<Read<Buf>>>, OwnedFd
     (reads, write)
 }
 
-/// Writes for every read; whoever still reads gets it, and nobody else does.
+/// Writes for every read: only reads that are still in flight may receive it.
 fn assert_nothing_comes(write: &OwnedFd) {
     let reuse = Reuse::take(2 * READS, 4096);
     for _ in 0..READS {
@@ -74,7 +74,7 @@ fn with_the_driver_forgotten() {
     }
 }
 
-/// What a thread-local holds until the thread's very end.
+/// The contents of a thread-local, which live until the thread's very end.
 struct Local {
     /// Dropped first, or else last.
     driver: Option<Driver>,

@@ -1,5 +1,5 @@
-//! An operation ends with `ECANCELED` although nobody canceled it: for want of a worker of the kernel, or
-//! because a file server says so. What may have been done is not done again.
+//! An operation ends with `ECANCELED` although its caller did not cancel it: the kernel could not create a
+//! worker, or a file server returned it. An operation that may have had an effect is not repeated.
 
 use std::ffi::CString;
 
@@ -43,7 +43,7 @@ fn is_repeated<O: Operation>(
     let is_repeated = !stage.state().laned.is_empty();
     assert_eq!(is_repeated, op.try_take().is_none());
     if is_repeated {
-        // A thread gets the same answer: it stands, whoever it is from.
+        // A thread gets the same error: now it is the result.
         answer_canceled(&stage);
         driver.turn(Wait::Poll).unwrap();
         assert!(op.try_take().is_some(), "done more than twice");
@@ -106,7 +106,7 @@ fn what_changes_something_is_done_again_on_local_file_systems_only() {
     );
 }
 
-/// Where there was no thread for it, a queue did it.
+/// Without a thread for it, a queue performed it.
 #[test]
 fn what_moved_the_position_in_a_queue_is_done_again_on_local_file_systems_only() {
     for file_system in FILE_SYSTEMS {

@@ -7,7 +7,7 @@ use sakia_driver::Wait;
 
 use crate::support::{Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe};
 
-/// What the kernel takes at a time.
+/// The most buffers of one call (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
 
 #[test]

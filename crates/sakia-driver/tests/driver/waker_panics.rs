@@ -256,7 +256,7 @@ fn in_disposal() {
     assert_usable(&driver);
 }
 
-/// What goes on, and panics whenever it does.
+/// A multishot operation that panics at each result.
 struct Bursting(#[expect(dead_code, reason = "its drop reports")] DropProbe);
 
 // SAFETY: the entry names no memory, and its descriptor is a number that means nothing.

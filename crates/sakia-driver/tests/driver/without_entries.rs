@@ -129,7 +129,7 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
     refused(done(driver.syncfs(fd)));
     refused(done(driver.flock(fd, 1)));
     refused(done(driver.statfs(fd)).map(|_| ()));
-    // One that nobody waits for.
+    // One whose future is dropped.
     drop(driver.flock(fd, 1));
     let after = driver.counters();
     assert_eq!((after.started - before.started, after.finished - before.finished), (17, 17));
