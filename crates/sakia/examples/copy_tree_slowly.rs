@@ -23,7 +23,7 @@ use sakia::io::{IoBuf, Reader, Writer};
 /// Copies a tree of directories and regular files.
 #[derive(Parser)]
 pub struct Arguments {
-    /// What is copied
+    /// The directory to copy
     source: PathBuf,
     /// The directory that becomes its copy
     target: PathBuf,
@@ -52,7 +52,7 @@ enum Way {
     IoCopy,
 }
 
-/// What all tasks share.
+/// The state that all tasks share.
 struct Copy {
     source: PathBuf,
     target: PathBuf,

@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use sakia::Runtime;
 use sakia::time::sleep;
 
-/// What the loop's events are for.
+/// The loop's events: from the peer, and from the runtime.
 const PEER: u64 = 1;
 const RUNTIME: u64 = 2;
 

@@ -23,7 +23,7 @@ use sakia::time::timeout;
 /// Serves the files of a folder by HTTP/1.1.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Where the files are
+    /// The directory of the files
     folder: PathBuf,
     /// The port to listen on; with 0 the kernel chooses one
     #[arg(long, default_value_t = 0)]
@@ -37,7 +37,7 @@ const HEADERS_MAX: usize = 64;
 /// How long a connection is kept for the next request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What a request asks for.
+/// A request: its method and path.
 struct Request {
     /// `GET` or `HEAD`; of others nothing else is known.
     method: String,
@@ -48,7 +48,7 @@ struct Request {
     keeps: bool,
 }
 
-/// What is answered: a status, headers of its own, and bytes of a file.
+/// An answer: a status, headers of its own, and bytes of a file.
 struct Answer {
     status: &'static str,
     headers: String,
@@ -101,7 +101,7 @@ async fn answer_all(stream: TcpStream, folder: Rc<Dir>, shutdown: Shutdown) -> i
                 let keeps = request.keeps && !shutdown.is_requested();
                 (answer(&request, &folder).await, request.method == "HEAD", keeps)
             }
-            // Nobody knows where the next request would begin.
+            // The beginning of the next request is unknown.
             Some(Err(status)) => (Answer::bare(status), false, false),
             None => return Ok(()),
         };

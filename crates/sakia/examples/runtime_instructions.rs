@@ -125,7 +125,7 @@ async fn reads(count: usize, path: PathBuf) -> io::Result<usize> {
     Ok(done)
 }
 
-/// What is left to send back in this round.
+/// The number of requests to answer in this round.
 #[derive(Default)]
 struct Round {
     left: Cell<usize>,

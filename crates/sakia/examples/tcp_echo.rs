@@ -35,7 +35,7 @@ struct Arguments {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
-    // Where there is no ring the same runs on epoll, and the depth means nothing.
+    // Without a ring the same runs on epoll, and the depth has no effect.
     let ring = Ring::builder().sq_entries(arguments.queue_depth);
     let runtime = Runtime::builder().ring(ring).build()?;
     runtime.block_on(run(&arguments))
@@ -70,7 +70,7 @@ async fn echo(mut stream: TcpStream, len: usize) -> io::Result<()> {
         if count == 0 {
             return stream.close().await;
         }
-        // What a send leaves over goes with the next one, so nothing is lost.
+        // The rest of a short send goes with the next one, so nothing is lost.
         let message = sakia::io::IoBuf::slice(filled, ..count);
         let message = stream.write_all(message).await.buffer()?;
         buf = message.into_inner();

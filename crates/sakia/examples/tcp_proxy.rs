@@ -20,7 +20,7 @@ struct Arguments {
     /// The address to listen on; with port 0 the kernel chooses one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
-    /// Where it goes: host and port
+    /// The target: host and port
     #[arg(long)]
     to: String,
     /// How many connections are passed on at a time; others wait

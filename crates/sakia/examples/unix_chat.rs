@@ -1,6 +1,6 @@
 //! A chat among the processes of a machine, in which open files are passed around.
 //!
-//! What a member writes goes to all others, line by line. A line `/open PATH` opens a file here and sends its
+//! A member's input goes to all others, line by line. A line `/open PATH` opens a file here and sends its
 //! descriptor: the others read it, though they may have no right to open it, and never see its path.
 //!
 //! `cargo run --release -p sakia --example unix_chat -- serve /tmp/chat` serves, and
@@ -33,7 +33,7 @@ const LINE_BYTES_MAX: usize = 1000;
 const LINES_MAX: usize = 64;
 /// Files that may have come before the lines that they belong to.
 const FILES_MAX: usize = 8;
-/// What a line begins with.
+/// The first byte of a line.
 const FILE: char = '+';
 const NO_FILE: char = '-';
 
@@ -108,7 +108,7 @@ async fn member(stream: UnixStream, number: u64, members: Members) -> io::Result
 
 async fn pass_on(mut lines: Lines, from: u64, members: &Members) -> io::Result<()> {
     while let Some(line) = lines.next().await? {
-        // Who does not keep up is forgotten: its channel closes, and that ends its connection.
+        // A member that does not keep up is removed: its channel closes, and that ends its connection.
         let mut members = members.borrow_mut();
         members.retain(|&number, to| number == from || to.try_send(line.clone()).is_ok());
     }
@@ -195,7 +195,7 @@ async fn join_chat(path: &Path, name: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What a member says by typing this.
+/// Returns the line that a member sends by typing this.
 async fn said(name: &str, typed: &str) -> io::Result<Line> {
     let Some(path) = typed.strip_prefix("/open ") else {
         return Ok(Line { text: format!("{name}: {typed}"), file: None });

@@ -87,7 +87,7 @@ const NOTHING: Counts = Counts {
     bytes_deallocated: 0,
 };
 
-/// What 1,000 rounds allocate, after a hundred of warm-up.
+/// Returns the allocations of 1,000 rounds, after a hundred of warm-up.
 async fn steady(mut round: impl AsyncFnMut()) -> Counts {
     // Fails loudly if nothing is counted.
     measure(|| ());
@@ -234,8 +234,8 @@ fn a_pipe() {
 /// How many files, directories, links and others an entry may be.
 type Kinds = [u64; 4];
 
-/// Reads a directory with the kinds of its entries, and tells how many there are of each and how many bytes
-/// that took at a time. Nobody is asked about an entry.
+/// Reads a directory with the kinds of its entries. Returns the number of each kind and the most bytes that were
+/// allocated at a time. No entry needs a `statx`.
 fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
     let statx = || runtime.counters().of(OpKind::Statx);
     let before = statx();
@@ -254,7 +254,7 @@ fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
         }
         kinds
     };
-    // What is learned of a mount, and the threads for one that somebody serves, are no part of it.
+    // The first read learns about the mount, and a FUSE mount gets threads: neither is counted.
     runtime.block_on(async {
         sakia::fs::read_dir(path).await.unwrap().next_entry().await.unwrap().unwrap();
     });
@@ -265,8 +265,7 @@ fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
 
 /// A few batches' worth, so that a peak is one.
 const FEW: u64 = 10_000;
-/// What a directory may take at a time, however many entries it has: a batch, and what is made for one
-/// entry.
+/// The most bytes that a directory of any size may take at a time: a batch, and the memory of one entry.
 const DIRECTORY_BYTES: u64 = 64 << 10;
 
 #[test]

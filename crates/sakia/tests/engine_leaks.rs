@@ -22,7 +22,7 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// What the process holds.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     descriptors: usize,
@@ -87,7 +87,7 @@ fn leaves_nothing(policy: Policy) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("leaks-{}", std::process::id()));
     let lives = |count: usize| (0..count).for_each(|round| life(policy, &path, round));
     lives(12);
-    // What ends some time after its last owner: threads, files that are closed elsewhere.
+    // Threads, and files that are closed elsewhere, end some time after their last owner.
     let settled = |is_enough: &dyn Fn(&Held, u32) -> bool| {
         let (mut least, mut unchanged) = (Held::now(), 0);
         for _ in 0..400 {

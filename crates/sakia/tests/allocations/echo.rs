@@ -28,7 +28,7 @@ const COUNTED: u64 = 20_000;
 #[derive(Default)]
 struct Progress {
     trips: Cell<u64>,
-    /// Whoever waits is woken when so many are done.
+    /// The number of echoes after which the waiter is woken.
     goal: Cell<u64>,
     waiter: RefCell<Option<Waker>>,
     is_over: Cell<bool>,

@@ -1,4 +1,4 @@
-//! What connections leave behind: little memory while they wait, and nothing when they are gone.
+//! Memory of connections: little while they wait, and none when they are gone.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -90,7 +90,7 @@ fn ten_thousand_connections_wait_in_little_memory() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // What is there once, however many connections there are.
+        // Memory that is allocated once, for any number of connections.
         serve(&mut servers).await;
         sakia::time::sleep(Duration::from_millis(1)).await;
         let before = thread_counts();
@@ -189,8 +189,8 @@ fn connections_that_are_gone_leave_nothing() {
             panic!("tasks, connections, operations and entries are left: {left:?}");
         };
         accept(5_000).await;
-        // Where there were more at a time than ever before, room for as many is left. That happens now and
-        // then; a connection that leaves something does so each time.
+        // A new maximum of connections at a time leaves room for as many. That happens now and then; a
+        // connection that leaks does so each time.
         let mut held = Vec::new();
         while held.last().is_none_or(|&held| held >= BYTES_LEFT_MAX) {
             assert!(held.len() < 5, "{held:?} bytes are left of {count} connections each time");

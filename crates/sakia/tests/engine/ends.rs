@@ -1,4 +1,4 @@
-//! What happens when something ends early: futures, the engine, a runtime that awaits.
+//! Early ends: of futures, of the engine, of a runtime that awaits.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};

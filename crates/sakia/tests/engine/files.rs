@@ -290,7 +290,7 @@ fn a_batch_leaves_others_their_turn(builder: &Builder) {
     });
     let mut batch = engine.submit_many(parts);
     assert!(poll_once(&mut batch).is_pending());
-    // What comes later is done, while the batch has no more under way than its share.
+    // Later requests are served, while the batch has no more under way than its share.
     while begun.load(Ordering::Relaxed) == 0 {
         engine.run(|| async {}).wait().unwrap();
     }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Support for the tests.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -52,7 +52,8 @@ pub fn engine(builder: &Builder) -> Engine {
     builder.clone().build_engine().unwrap()
 }
 
-/// Whether tests may have remote mounts: an engine follows no links while there are any.
+/// Read-locked by tests with a remote mount, write-locked by tests that need all mounts local: an engine follows no
+/// links while there is a remote one.
 static REMOTE_MOUNTS: RwLock<()> = RwLock::new(());
 
 /// For a test that mounts a remote file system. To be kept longer than the mount.
@@ -98,7 +99,7 @@ impl Drop for Folder {
     }
 }
 
-/// Polls a future once, with nobody to wake.
+/// Polls a future once, with a waker that does nothing.
 pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }

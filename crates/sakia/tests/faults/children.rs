@@ -62,7 +62,7 @@ pub fn command(scene: &str, policy: Policy, argument: &str) -> Command {
     command
 }
 
-/// What the process of this scene was given beside the scene's name.
+/// Returns the argument of this scene's process, beside the scene's name.
 pub fn argument() -> String {
     let scene = std::env::var(SCENE).unwrap();
     scene.split_once(' ').unwrap().1.to_owned()

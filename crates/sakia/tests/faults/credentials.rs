@@ -63,7 +63,7 @@ fn play(policy: Policy, everything_queued: bool) -> Result<(), String> {
         let there =
             spawn_on(1, move || async move { everything(&elsewhere.0, &elsewhere.1).await });
         assert_eq!(there.await.unwrap(), [EACCES; 9]);
-        // What was opened before stays open.
+        // Files that are open already stay open.
         let mut reader = Reader::new(open);
         assert_eq!(reader.fill().await.unwrap(), b"hidden");
     });

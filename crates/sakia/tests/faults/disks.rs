@@ -87,7 +87,7 @@ fn fill(policy: Policy, disk: &Path) {
     load::assert_sound(&runtime);
 }
 
-/// Removes a file, and waits until its room is free: whoever dropped it last closes it with the next turns.
+/// Removes a file, and waits until its room is free: a dropped file is closed with the next turns.
 async fn remove(path: &Path) {
     fs::remove_file(path).await.unwrap();
     let free = || {
@@ -99,7 +99,7 @@ async fn remove(path: &Path) {
     }
 }
 
-/// What a writer says is written, is; and once is told that not all is.
+/// Bytes that a writer reports as written are there, and an error is reported once.
 async fn a_writer(path: &Path, bytes: &[u8]) {
     let mut writer = Writer::at(File::create(path).await.unwrap(), 0);
     let mut durable = 0;
@@ -130,7 +130,7 @@ async fn a_writer(path: &Path, bytes: &[u8]) {
     assert!(contents[..durable as usize] == bytes[..durable as usize], "durable bytes are lost");
 }
 
-/// What was committed is there; nothing is committed after the first failure.
+/// Committed records are there; nothing is committed after the first failure.
 async fn a_journal(path: &Path, bytes: &[u8]) {
     const RECORD: usize = 50_000;
     let journal = GroupCommit::new(File::create(path).await.unwrap()).await.unwrap();
@@ -176,7 +176,7 @@ fn a_disk_that_lost_its_end(policy: Policy) {
                 }
             }
         }
-        // What is new has room where the disk still is.
+        // A new file has room on the disk.
         fs::remove_file(path(0)).await.unwrap();
         fs::write(path(0), "new").await.unwrap();
         assert_eq!(fs::read(path(0)).await.unwrap(), b"new");

@@ -89,7 +89,7 @@ fn is_inert_in_child(runtime: &Runtime, polls: &Cell<u64>) -> bool {
 
 // ---- panics ------------------------------------------------------------------------------------
 
-/// Reads of a file and of a pipe that nobody writes to, which end together with a panic.
+/// Reads of a file and of a pipe without input, which end with a panic.
 async fn panics_in_the_middle(path: PathBuf, counter: DropCounter, seed: u64) {
     let _probe = counter.probe();
     let mut random = Random::new(seed);
@@ -149,8 +149,7 @@ impl Wake for BadWaker {
     }
 }
 
-/// What a foreign executor's waker does wrong is told to whoever takes the turn; it takes nothing from the
-/// tasks.
+/// A panic of a foreign executor's waker reaches the caller of the turn, and no task is lost.
 fn wakers_that_panic_under_load(policy: Policy) {
     const BAD: usize = 20;
     let folder = TempDir::new();

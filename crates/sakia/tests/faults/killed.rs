@@ -35,7 +35,7 @@ fn in_the_middle_of_saves_and_commits(policy: Policy) {
     }
 }
 
-/// What the processes killed so far have acknowledged.
+/// The acknowledgements of the processes killed so far.
 struct Victims {
     folder: TempDir,
     /// The last version of each saved file.
@@ -91,7 +91,7 @@ impl Victims {
             assert!(bytes == contents(version), "version {version} is not whole");
             assert!(version >= acknowledged, "{version} came after {acknowledged}");
         }
-        // What is left behind is recognizable, and in nobody's way.
+        // Leftovers are recognizable, and in no program's way.
         for name in names(self.folder.path()) {
             let is_ours = name == "journal" || name.starts_with("saved-") || name.ends_with(".tmp");
             assert!(is_ours, "{name}");
@@ -99,7 +99,7 @@ impl Victims {
     }
 }
 
-/// What a victim says before it goes on: 16 bytes in one write, so that it is said or not.
+/// A victim's report before it goes on: 16 bytes in one write, so that it comes whole or not at all.
 enum Acknowledgement {
     Saved { saver: u64, version: u64 },
     Committed { at: usize, number: u64 },

@@ -46,9 +46,9 @@ fn limit(resource: Resource, to: Option<u64>) {
     setrlimit(resource, Rlimit { current: to, maximum: getrlimit(resource).maximum }).unwrap();
 }
 
-/// Becomes a user that nobody else is, and who owns nothing.
+/// Becomes a user without other processes or files.
 fn become_somebody_else() -> Result<(), String> {
-    const USERS: u32 = 1 << 20; // and more, which no system gives to anybody
+    const USERS: u32 = 1 << 20; // and more, which no system assigns
     let user = USERS + std::process::id();
     // SAFETY: take numbers and no memory; this process has one thread.
     let is_changed = unsafe {
@@ -72,7 +72,7 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let listener = Async::new(listener).unwrap();
-        // What waits goes on waiting.
+        // Waiting operations go on waiting.
         let (mut reader, writer) = pipe().unwrap();
         let waiting = spawn(async move { reader.read(vec![0; 8]).await });
         yield_now().await;
@@ -170,7 +170,7 @@ pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
         file.close().await.unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), LIMIT as u64);
 
-        // What is written as a whole says what it could not do, and where.
+        // A write of a whole file names the operation and the file in its error.
         let error = fs::write(&path, bytes.clone()).await.unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::FileTooLarge, "write"));
         assert_eq!(error.path(), Some(&*path));
@@ -188,7 +188,7 @@ pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
         }
         assert_eq!(error.unwrap().raw_os_error(), Some(libc::EFBIG));
         assert_eq!(writer.written(), std::fs::metadata(&path).unwrap().len());
-        // Whoever is done with it has their file back.
+        // After the writer is closed the file can be written again.
         assert_eq!(writer.close().await.unwrap_err().raw_os_error(), Some(libc::EFBIG));
         fs::write(&path, "short").await.unwrap();
         assert_eq!(fs::read(&path).await.unwrap(), b"short");
@@ -210,7 +210,7 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         return Err("threads are not limited".into());
     }
     runtime.block_on(async {
-        // What ends by itself is done without threads.
+        // Operations that cannot block for ever are done without threads.
         fs::write(&path, vec![3; 100_000]).await.unwrap();
         fs::rename(&path, folder.join("renamed")).await.unwrap();
         assert_eq!(fs::read(folder.join("renamed")).await.unwrap(), [3; 100_000]);
@@ -218,7 +218,7 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         let (mut reader, mut writer) = pipe().unwrap();
         writer.write_all("through").await.0.unwrap();
         assert_eq!(reader.read(vec![0; 7]).await.1, b"through");
-        // What may block for ever is refused.
+        // Operations that may block for ever are refused.
         for _ in 0..3 {
             assert!(spawn_blocking(|| 1).await.unwrap_err().is_canceled());
         }

@@ -16,7 +16,7 @@ on_each_backend! { by_a_supervisor }
 const IO_URING_ENTER: libc::c_long = 426;
 const RWF_NOWAIT: u64 = 8;
 
-/// What a signal does to a call that waits.
+/// The error of a waiting call that a signal interrupts.
 const INTERRUPTED: &[i32] = &[libc::EINTR];
 /// The same, or there is nothing in the cache: for calls that refuse to wait.
 const NOT_NOW: &[i32] = &[libc::EINTR, libc::EAGAIN];
@@ -97,7 +97,7 @@ fn refuse_other_statx(mask: u32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What a runtime has to know of a file, and what is asked, is one call, and no other is made.
+/// The runtime learns the facts of a file from the one call that the program asks for.
 #[test]
 fn a_file_is_opened_with_its_metadata_by_one_question() {
     let folder = TempDir::new();

@@ -14,7 +14,7 @@ use sakia_ring::{Opcode, Restriction, Ring};
 
 use crate::support::{TempDir, announce_skip, why_no_ring};
 
-/// What the runtime asks a ring for, and which of the attempts below need it.
+/// The opcodes that the runtime uses, and the attempts below that need each.
 const NEEDED_BY: &[(Opcode, &[&str])] = &[
     (Opcode::NOP, &[]),
     (Opcode::READ, &["read", "read a pipe", "read whole"]),

@@ -1,5 +1,5 @@
-//! Calls of this process that are answered by somebody else: a filter hands them to a supervisor, a
-//! thread that has no filter, which refuses some and lets the kernel perform the others.
+//! Calls of this process that a supervisor answers: a filter hands them to a thread without a filter, which
+//! refuses some and lets the kernel perform the others.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -114,7 +114,7 @@ fn supervise(
     }
 }
 
-/// What the call is refused with, if it is.
+/// Returns the errno to refuse the call with, if any.
 fn choose(refused: &Refused, data: &libc::seccomp_data, random: &mut Random) -> Option<i32> {
     if random.below(3) > 0 {
         return None;

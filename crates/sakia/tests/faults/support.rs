@@ -1,4 +1,4 @@
-//! What the tests share: backends, skips, folders, random numbers.
+//! Support for the tests: backends, skips, folders, random numbers.
 
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};

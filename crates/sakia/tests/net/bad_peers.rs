@@ -147,7 +147,7 @@ async fn sends_slowly() {
         }
         client
     });
-    // Somebody else is served meanwhile.
+    // Another client is served meanwhile.
     let (mut other, other_server) = pair().await;
     let echoing = spawn(echo(other_server));
     let (result, received) = server.read_exact(vec![0; 250]).await;

@@ -107,7 +107,7 @@ async fn without_the_option_nothing_is_kept() {
     assert!(poll_once(&mut waits).await.is_pending());
     yield_now().await;
     socket.send("x").await.0.unwrap();
-    // What waits on the socket is its own error.
+    // The socket has its own pending error.
     assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert!(socket.take_error().unwrap().is_none());
 }

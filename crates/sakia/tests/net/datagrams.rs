@@ -79,7 +79,7 @@ async fn to_and_from() {
         assert_eq!(one.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
         one.close().await.unwrap();
     }
-    // By name, and by a name that nobody knows.
+    // By name, and by an unknown name.
     let server = udp().await;
     let port = server.local_addr().unwrap().port();
     server.send_to("x", ("127.0.0.1", port)).await.0.unwrap();
@@ -448,7 +448,7 @@ async fn errors_of_the_network_are_told_once() {
 async fn batches() {
     let (one, other) = (udp().await, udp().await);
     let to = other.local_addr().unwrap();
-    let nobody = "127.0.0.1:0".parse().unwrap(); // no address of anybody
+    let nobody = "127.0.0.1:0".parse().unwrap(); // no port
     let mut messages: Vec<_> = (0..40_u8).map(|number| (vec![number; 3], to)).collect();
     messages.insert(5, (bytes(70_000), to));
     messages.insert(9, (vec![9], nobody));

@@ -191,7 +191,7 @@ async fn what_the_stream_had_begun_ends_first() {
     assert_eq!(&*near.recv().await.unwrap(), b"one ");
     far.write_all("two ").await.value().unwrap();
     sakia::yield_now().await;
-    // A send that nobody waits for any more.
+    // A dropped send.
     {
         let mut write = pin!(near.write_all(vec![1; 4 << 20]));
         assert!(poll_once(&mut write).await.is_pending());

@@ -297,7 +297,7 @@ fn forgotten_receives_hold_up_no_end() {
                 turns().await;
             });
             drop(runtime);
-            // What was forgotten stays, as memory would.
+            // A forgotten future keeps its resources, as memory would be kept.
             let _ = near.send(b"x");
         }
     }
@@ -605,7 +605,7 @@ async fn what_is_no_file_is_sent() {
     }
 }
 
-/// What has a descriptor that can be cloned.
+/// A source of a descriptor that can be cloned.
 trait AsFdOf {
     fn clone_fd(&self) -> OwnedFd;
 }
@@ -685,7 +685,7 @@ async fn directions_are_shut_down_behind_the_back() {
         let told = receiving.await.map_err(|error| error.raw_os_error());
         assert_eq!(told, if way == 0 { Ok(0) } else { Err(Some(EAFNOSUPPORT)) }, "way {way}");
     }
-    // What came before is not lost with that.
+    // Earlier datagrams are not lost with that.
     let (one, other) = (udp().await, udp().await);
     one.connect(other.local_addr().unwrap()).await.unwrap();
     other.send_to("before", one.local_addr().unwrap()).await.value().unwrap();

@@ -133,7 +133,7 @@ fn a_listener_per_thread_on_one_port() {
         while bound.load(Ordering::Acquire) < 2 {
             sakia::time::sleep(Duration::from_millis(1)).await;
         }
-        // The listener of here would get its share, and serve nobody.
+        // The listener of this thread would get its share of connections, and serve none.
         drop(first);
         let mut served = 0;
         // Which of the two gets a connection depends on its port; so many do not all go to one.

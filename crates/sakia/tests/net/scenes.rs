@@ -1,4 +1,4 @@
-//! What is played in a process of its own, since it takes something from the whole process. See
+//! Scenes that run in a process of their own, since each takes something from its whole process. See
 //! [`play`](crate::support::play).
 
 use std::cell::Cell;

@@ -412,7 +412,7 @@ async fn a_reader_of_a_file_is_copied_to_a_stream() {
             let mut reader = Reader::with_depth(place.open().await, 4096, 4);
             assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), len as u64);
             assert_eq!((reader.consumed(), writer.written()), (len as u64, len as u64 + 4));
-            // What is appended later is found.
+            // Bytes that are appended later are found.
             let mut file = std::fs::File::options().append(true).open(&place).unwrap();
             file.write_all(b"more").unwrap();
             assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), 4);

@@ -103,7 +103,7 @@ async fn who_waits_beyond_the_most_has_no_descriptor() {
         waiting.push(TcpStream::connect(address).await.unwrap());
     }
     sakia::time::sleep(Duration::from_millis(20)).await;
-    // All of them are still to be accepted by whoever asks.
+    // All of them can still be accepted.
     listener.set_nonblocking(true).unwrap();
     let taken: Vec<_> = (0..WAITING).map(|_| listener.accept().unwrap().1).collect();
     for client in &waiting {

@@ -466,7 +466,7 @@ fn files_are_sent_whole() {
 fn what_was_sent_of_a_file_is_counted_on_error() {
     let test = Test::new().seeds(0..300).kernel(|kernel| kernel.fault(FaultKind::Errno, 1 << 13));
     let summary = test.run(async |_| {
-        // What fails before is not what this is about.
+        // Earlier failures are not the subject of this test.
         let Ok(()) = sakia::fs::write("file", bytes(3000)).await else { return Ok(()) };
         let Ok(file) = File::open("file").await else { return Ok(()) };
         let Ok(listener) = TcpListener::bind("127.0.0.1:80").await else { return Ok(()) };

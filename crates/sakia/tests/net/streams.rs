@@ -103,7 +103,7 @@ async fn names_are_looked_up() {
     let all: Vec<SocketAddr> = lookup_host("localhost:7").await.unwrap().collect();
     assert!(!all.is_empty() && all.iter().all(|its| its.ip().is_loopback() && its.port() == 7));
 
-    // No name that begins with a dot is known to anybody.
+    // No name server knows a name that begins with a dot.
     let error = TcpStream::connect(".invalid:80").await.unwrap_err();
     assert_eq!((error.operation(), error.name()), ("look up", Some(".invalid:80")));
     assert_eq!((error.addresses().len(), error.raw_os_error()), (0, None));
@@ -206,7 +206,7 @@ async fn empty_vectors_are_read_into_up_to_their_capacity() {
     assert_eq!(buf.into_inner(), b"hello, ");
     let (result, bufs) = server.read_vectored(vec![vec![0; 1], Vec::with_capacity(64)]).await;
     assert_eq!((result.unwrap(), &bufs.concat()[..]), (5, &b"world"[..]));
-    // What is there when the stream ends before stays in the buffer.
+    // Bytes before an early end of the stream stay in the buffer.
     client.write_all("end").await.0.unwrap();
     client.close().await.unwrap();
     let (result, buf) = server.read_exact(Vec::with_capacity(64)).await;
@@ -298,7 +298,7 @@ async fn a_dropped_write_half_ends_its_direction() {
     server.write_all("answer").await.0.unwrap();
     assert_eq!(reader.read_exact(vec![0; 6]).await.1, b"answer");
     drop(reader);
-    // Nobody is there now. The first write may still find room.
+    // The peer is closed now. The first write may still find room.
     while server.write_all("more").await.0.is_ok() {
         sakia::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Support for the tests.
 
 use std::future::{Future, poll_fn};
 use std::net::{SocketAddr, UdpSocket};
@@ -56,7 +56,7 @@ pub fn run<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce() -> F) {
     let runtime = runtime(policy);
     runtime.block_on(async {
         test().await;
-        // What was dropped at the end of the test ends in the turns after it.
+        // Tasks that were dropped at the end of the test end in the turns after it.
         while runtime.live_tasks() > 0 {
             sakia::time::sleep(Duration::from_millis(1)).await;
         }
@@ -157,8 +157,7 @@ pub fn scene_arguments(scene: &str) -> Vec<String> {
     [&name, "--exact", "--ignored", "--nocapture"].map(str::to_owned).into()
 }
 
-/// Whether this process is to play a scene, and on which backend. `None` in others, whoever asks for
-/// ignored tests there.
+/// Returns the backend of this process's scene. `None` in other processes, even if ignored tests are asked for.
 pub fn scene_policy() -> Option<Policy> {
     match std::env::var(SCENE).ok()?.as_str() {
         "poll" => Some(Policy::Poll),

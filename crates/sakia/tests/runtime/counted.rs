@@ -1,4 +1,4 @@
-//! What must not be lost, and what things cost, in numbers.
+//! Counts: of things that must not be lost, and of costs.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -95,7 +95,7 @@ fn what_one_turn_starts_leaves_with_one_enter() {
         }
         let after = runtime.counters();
         assert!(after.started - before.started >= OPERATIONS);
-        // What closes the pipes is none of the next turn's.
+        // The closes of the pipes do not belong to the next turn.
         drop(receiver);
         while runtime.in_flight() > 0 {
             runtime.run_once(Duration::from_millis(10)).unwrap();

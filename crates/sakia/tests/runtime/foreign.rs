@@ -1,4 +1,4 @@
-//! A runtime in somebody else's loop, which polls its descriptor.
+//! A runtime in a foreign event loop, which polls its descriptor.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -126,8 +126,7 @@ fn what_a_turn_starts_is_not_kept_back() {
     }
 }
 
-/// What comes while a task works is heard before the next one runs, whichever of the batches of a turn that
-/// is in.
+/// Events during a task's poll are delivered before the next task runs, in any batch of a turn.
 #[test]
 fn what_comes_while_a_task_works_is_heard_after_it() {
     const BYTES: u32 = 20;

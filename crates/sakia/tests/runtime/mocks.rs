@@ -45,14 +45,14 @@ pub struct Mock {
     pub bytes: Rc<RefCell<Vec<u8>>>,
     /// How the next operations go; moving as much as is asked for when there are no more.
     pub turns: Rc<RefCell<VecDeque<Turn>>>,
-    /// Where reads and writes fail with `EIO`, and how often.
+    /// The offsets at which reads and writes fail with `EIO`, and how often.
     pub failures: Rc<RefCell<BTreeMap<usize, usize>>>,
     /// Operations begun.
     pub operations: Rc<Cell<usize>>,
     /// The most reads at positions that were in flight at a time.
     pub in_flight_max: Rc<Cell<usize>>,
     in_flight: Rc<Cell<usize>>,
-    /// Where reading and writing in order go on.
+    /// The position of sequential reads and writes.
     position: Rc<Cell<usize>>,
     pub syncs: Rc<Cell<usize>>,
     pub is_closed: Rc<Cell<bool>>,

@@ -222,7 +222,7 @@ fn copier(output: impl Into<Stdio>) -> Command {
     command
 }
 
-/// What the copier wrote, between what the test harness says around it.
+/// Returns the copier's output, without the test harness's own.
 fn copied(output: &[u8]) -> Option<&[u8]> {
     let position = |mark: &[u8]| output.windows(mark.len()).position(|window| window == mark);
     output.get(position(b"<begin>")? + 7..position(b"<end>")?)

@@ -66,7 +66,7 @@ fn the_status_is_told_as_often_as_asked() {
         }
         assert_eq!(child.id(), None);
         assert_eq!(child.try_wait().unwrap().unwrap().code(), Some(42));
-        child.kill().unwrap(); // nobody
+        child.kill().unwrap(); // it has ended
         child.signal(SignalKind::TERMINATE).unwrap();
     });
 }

@@ -308,7 +308,7 @@ proptest! {
     }
 }
 
-/// Where a test may have a file.
+/// Returns the path of a test's file.
 fn path(test: &str) -> PathBuf {
     let name = format!("readers-{}-{test}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -377,7 +377,7 @@ fn a_reader_may_be_dropped_with_a_read_in_flight() {
             let mut reader = Reader::new(reader);
             assert!(at_most(1, reader.fill()).await.is_none());
             drop(reader);
-            // Whether it is read by then is open.
+            // It may or may not be read by then.
             drop(writer.write("nobody").await);
         }
     });
@@ -446,7 +446,7 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
         assert_eq!(mock.operations.get(), 4);
         assert_eq!(reader.fill().await.unwrap()[0], 10);
         assert_eq!(mock.operations.get(), 5);
-        // What is done at once is not read ahead, but two blocks at a time once there was one.
+        // Immediate reads are not read ahead; after a read that waited, two blocks are.
         let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(20), Turn::Short(10)];
         let mock = self::mock(&bytes, turns, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
@@ -622,7 +622,7 @@ fn a_waker_that_panics_ends_the_reading_thread_only() {
         let mut context = std::task::Context::from_waker(&waker);
         assert!(reader.poll_fill(&mut context).is_pending());
         woken.recv().unwrap();
-        // What it had found before it woke us, then what became of it.
+        // The bytes found before the wake come first, then the error.
         assert_eq!(reader.fill().await.unwrap(), b"");
         let error = reader.fill().await.unwrap_err();
         assert_eq!(error.to_string(), "the reading thread panicked");

@@ -251,7 +251,7 @@ fn scene_unknown_driver() -> Result<(), String> {
     let error = Runtime::new().err().unwrap();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(error.to_string(), "SAKIA_DRIVER=nonsense is none of auto, uring, poll");
-    // Who says what is wanted does not ask the environment.
+    // An explicit backend has precedence over the environment.
     drop(Runtime::builder().backend(Policy::Auto).build().unwrap());
     for (value, name) in [("poll", "poll"), ("", "uring"), ("auto", "uring"), ("uring", "uring")] {
         // SAFETY: as above: drivers without a ring start their threads when there is work.

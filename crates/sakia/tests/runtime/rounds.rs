@@ -20,7 +20,7 @@ use sakia::{Runtime, block_on, for_each_concurrent, spawn, yield_now};
 
 /// A signal that no other test of this program uses.
 const KIND: SignalKind = SignalKind::from_raw(23); // SIGURG
-/// What a long poll takes.
+/// The time of a long poll.
 const WORK: Duration = Duration::from_millis(4);
 /// How many polls it takes to hear at most: one until the wait has begun, one during which it comes, and
 /// one in which epoll finds that these are long.

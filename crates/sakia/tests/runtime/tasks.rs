@@ -88,7 +88,7 @@ fn tasks_run_on_the_thread_they_are_started_on() {
     let runtime = Runtime::builder().threads(3).build().unwrap();
     runtime.block_on(async {
         for number in 0..3 {
-            // What is not `Send` is made there.
+            // A value that is not `Send` is created there.
             let task = spawn_on(number, move || async move {
                 let name = Rc::new(thread::current().name().map(String::from));
                 yield_now().await;

@@ -70,7 +70,7 @@ impl Buf {
     }
 }
 
-// SAFETY: the pages are on the heap and stay there; nobody but the owner of this touches them.
+// SAFETY: the pages are on the heap and stay there; only the owner of this touches them.
 unsafe impl IoBuf for Buf {
     fn stable_ptr(&self) -> *const u8 {
         self.pages.as_ptr().cast()
@@ -168,8 +168,8 @@ fn with_direct_reads_in_flight(policy: Policy) {
         });
         assert_eq!(begun.get(), if rounds == 0 { 0 } else { TASKS * READS });
         drop(runtime);
-        // Each was freed, which the driver does after its last completion only; and nobody writes
-        // into the memory that comes instead.
+        // Each was freed, which the driver does only after its last completion; and the memory that is
+        // allocated next receives no late writes.
         counter.assert_each_dropped_once();
         let other = DropCounter::new();
         let reuse: Vec<Buf> = (0..TASKS * READS).map(|_| Buf::new(0x5c, LEN, &other)).collect();
@@ -414,7 +414,7 @@ fn of_a_thread_that_forgot_its_runtime(policy: Policy) {
     });
     let (counter, writers) = probes.join().unwrap();
     for writer in &writers {
-        // Nobody reads any more, or the forgotten reader does.
+        // There is no reader any more, or the forgotten one.
         rustix::io::write(writer, b"late").ok();
     }
     assert_eq!(counter.dropped(), 0, "what the kernel may still use was freed");
@@ -550,7 +550,7 @@ fn of_tasks_that_start_others(policy: Policy) {
 }
 
 fn of_tasks_on_other_threads(policy: Policy) {
-    /// Takes its time to end, so that whoever does not wait for it is too early.
+    /// Ends slowly, so that a caller that does not wait for it is too early.
     struct Slow(Arc<AtomicUsize>);
     impl Drop for Slow {
         fn drop(&mut self) {

@@ -292,7 +292,7 @@ fn a_timer_can_be_dropped_in_every_state() {
         assert!(poll_with(&mut fired, &waker).is_pending());
         sleep(2 * MS).await;
         assert_eq!(count.get(), 1);
-        assert!(!fired.is_elapsed()); // nobody has looked
+        assert!(!fired.is_elapsed()); // not polled yet
         drop(fired);
 
         let mut over = sleep(MS);

@@ -13,7 +13,7 @@ fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|index| (index * 13 % 251) as u8).collect()
 }
 
-/// Whether each of these faults was there at least once.
+/// Checks that each of these faults was injected at least once.
 fn assert_injected(summary: &Summary, kinds: &[FaultKind]) {
     for &kind in kinds {
         assert!(summary.injected(kind) > 0, "{kind:?}");

@@ -1,4 +1,4 @@
-//! What `sakia::sim` finds, and what it says then.
+//! Findings of `sakia::sim`, and its messages.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -13,7 +13,7 @@ use sakia::sim::{self, Cause, EnterFault, FaultKind, Leaks, SimHandle, Test};
 use sakia::time::{now, sleep};
 use sakia::{spawn, spawn_blocking, yield_now};
 
-/// What a run left behind.
+/// Returns the leaks of a run.
 fn leaks(test: &Test, body: impl AsyncFn(SimHandle)) -> Leaks {
     match test.try_run(body).unwrap_err().cause {
         Cause::Leaks(leaks) => leaks,

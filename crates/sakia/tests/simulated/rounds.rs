@@ -10,7 +10,7 @@ use sakia::time::{now, sleep};
 use sakia::{for_each_concurrent, scope, spawn, yield_now};
 
 const MS: Duration = Duration::from_millis(1);
-/// What a busy task does before it lets others run.
+/// The time that a busy task works before it lets others run.
 const WORK: Duration = Duration::from_millis(10);
 /// How late something is heard at most: the poll during which it comes, and a little.
 const LATE_MAX: Duration = Duration::from_millis(11);

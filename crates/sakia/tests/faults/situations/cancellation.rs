@@ -1,4 +1,4 @@
-//! What is given up at the moment at which it is done.
+//! Cancellation at the moment of completion.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ fn value_wins_over_cancel(policy: Policy) {
                 None => assert_ne!(round % 2, 0, "a value that was there was lost"),
             }
         }
-        // What is done already is what a handle gives, whoever cancels it.
+        // The handle of a completed task has its value, even after a cancel.
         let task = spawn(async { "done" });
         yield_now().await;
         assert_eq!(task.cancel().await.unwrap().unwrap(), "done");
@@ -186,7 +186,7 @@ fn dropping_waits_for_nothing(policy: Policy) {
         let enters = runtime.counters().enters;
         drop(read);
         assert_eq!(runtime.counters().enters, enters, "the drop entered the kernel");
-        // Had it waited for the read, nobody would have come this far.
+        // If it had waited for the read, the test would not reach this line.
         rustix::io::write(&writer, b"x").unwrap();
         let (result, bytes) = reader.read(vec![0; 8]).await;
         assert_eq!((result.unwrap(), bytes[0]), (1, b'x'));

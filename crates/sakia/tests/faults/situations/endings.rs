@@ -64,7 +64,7 @@ fn direct_reads_dropped_with_their_runtime(policy: Policy) {
     }
 }
 
-/// A read is forgotten, and its data comes: nobody else's memory has it.
+/// A read is forgotten, and its data comes: no other memory receives it.
 fn a_forgotten_read(policy: Policy) {
     const LEN: usize = 4096;
     let runtime = runtime(policy);
@@ -114,7 +114,7 @@ fn a_reused_descriptor_number(policy: Policy) {
     });
 }
 
-/// What runs on one thread is awaited on another, and the other way round.
+/// Tasks on one thread are awaited on another, and the other way round.
 fn a_handle_awaited_on_another_thread(policy: Policy) {
     let runtime = sakia::Runtime::builder().backend(policy).threads(3).build().unwrap();
     runtime.block_on(async {

@@ -65,7 +65,7 @@ fn flush_means_accepted(policy: Policy) {
             writer.write_all(&piece).await.unwrap();
             expected.extend_from_slice(&piece);
             assert_eq!(writer.flush(Level::Accepted).await.unwrap(), Level::Accepted);
-            // Who looks at it from outside finds everything.
+            // A reader outside of the runtime finds everything.
             assert!(std::fs::read(&path).unwrap() == expected);
             assert_eq!(writer.written(), expected.len() as u64);
         }
@@ -79,7 +79,7 @@ fn flush_means_accepted(policy: Policy) {
     });
 }
 
-/// Nobody reads: the writer takes no more than its bound.
+/// Without a reader the writer buffers no more than its bound.
 fn writer_has_backpressure(policy: Policy) {
     const BOUND: usize = 64 << 10;
     let runtime = runtime(policy);

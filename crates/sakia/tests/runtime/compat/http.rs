@@ -19,8 +19,8 @@ use sakia::{Runtime, block_on, spawn};
 
 type Stream = Compat<(Reader<Streamed<PipeReader>>, Writer<PipeWriter>)>;
 
-/// Two ends that are connected; and what keeps the last words of either, which nobody reads, from being
-/// lost: another test counts that.
+/// Returns two connected ends, and descriptors that keep unread last bytes of either from being lost, which
+/// another test counts.
 fn connection() -> (Stream, Stream, [OwnedFd; 2]) {
     let ((a_input, b_output), (b_input, a_output)) = (pipe().unwrap(), pipe().unwrap());
     let kept = [OwnedFd::from(a_input.try_clone().unwrap()), b_input.try_clone().unwrap().into()];

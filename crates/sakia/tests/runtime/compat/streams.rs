@@ -89,7 +89,7 @@ fn lines_of_both() {
         let reader = Compat::new(Reader::with_block_bytes(reader, 2));
         let mut lines = tokio::io::AsyncBufReadExt::lines(reader);
         assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("one"));
-        // What the one left, the other finds.
+        // The second adapter finds the bytes that the first one left.
         let lines = futures_util::AsyncBufReadExt::lines(lines.into_inner());
         let lines: Vec<_> = lines.map(|line| line.unwrap()).collect().await;
         assert_eq!(lines, ["ä two", "", "three"]);
@@ -280,7 +280,7 @@ fn errors_of_writing_are_told_by_what_comes_next() {
     block_on(async {
         for close in [false, true] {
             let mut writer = Compat::new(Writer::new(unread_pipe()));
-            // It is taken, and nobody reads it.
+            // It is accepted, and never read.
             tokio::io::AsyncWriteExt::write_all(&mut writer, b"unread").await.unwrap();
             if !close {
                 let flushed = tokio::io::AsyncWriteExt::flush(&mut writer).await;

@@ -156,7 +156,7 @@ fn fifos_hold_up_nobody() {
                 std::io::Result::Ok(bytes)
             }
         });
-        // Files go on while one waits for somebody to open the other end.
+        // Other files are served while one waits for the other end to be opened.
         for _ in 0..10 {
             fs::write(dir.join("file"), "text").await.unwrap();
             assert_eq!(fs::read(dir.join("file")).await.unwrap(), b"text");

@@ -28,7 +28,7 @@ fn forgetful(seed: u64) -> SimBuilder {
     awkward(seed).fault(FaultKind::FsyncFailed, 1 << 14)
 }
 
-/// What a program has told the world.
+/// A program's reports to the outside.
 struct Told<T> {
     kernel: SimHandle,
     said: RefCell<Vec<T>>,
@@ -94,7 +94,7 @@ fn whole_version(bytes: &[u8]) -> u8 {
     first - 1
 }
 
-/// Whether the names in the root are these, and those of temporary files.
+/// Checks that the names in the root are these, and those of temporary files.
 fn assert_names(disk: &Disk, expected: &[&str]) {
     let names = disk.names("/").unwrap().into_iter();
     let names = names.map(|name| String::from_utf8(name).unwrap());

@@ -90,7 +90,7 @@ fn dropping_who_asked_first_does_not_hold_up_the_others() {
 #[test]
 fn a_sync_that_cannot_be_is_told_to_all() {
     block_on(async {
-        // What cannot be synced: the kernel says so, and a fake disk is not needed.
+        // A pipe cannot be synced: the kernel's error needs no fake disk.
         let (_reader, writer) = std::io::pipe().unwrap();
         let file = File::try_from(OwnedFd::from(writer)).unwrap();
         let journal = GroupCommit::new(file).await.unwrap();

@@ -37,7 +37,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity() {
         let (result, buf) = file.read_exact_at(Vec::with_capacity(6).room(6), 2).await;
         result.unwrap();
         assert_eq!(buf.into_inner(), b"234567");
-        // What came before the end is there.
+        // The bytes before the end are there.
         let (result, buf) = file.read_exact_at(Vec::with_capacity(6), 7).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert_eq!(buf, b"789");
@@ -337,7 +337,7 @@ fn files_come_from_std_and_go_back() {
         file.seek(SeekFrom::Start(4)).unwrap();
         let mut file = File::from_std(file).unwrap();
         assert_eq!(file.read(vec![0; 2]).await.1, b"45");
-        // An operation that nobody waits for any more holds the descriptor.
+        // A dropped operation still has the descriptor.
         let mut read = Box::pin(file.read_at(vec![0; 4096], 0));
         let _ =
             std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx).is_pending()))

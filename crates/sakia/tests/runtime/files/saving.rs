@@ -107,7 +107,7 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
             }
             false
         });
-        // What was under way ends, and what was made by then is removed.
+        // Operations under way end, and files created by then are removed.
         while runtime.live_tasks() > 0 {
             runtime.block_on(yield_now());
         }
@@ -220,7 +220,7 @@ fn killed_at_random_points_it_is_a_whole_version() {
         last = last.max(Some(number));
     }
     assert!(last > Some(0), "it was always killed before it could save twice");
-    // What the killed ones left is recognizable, and in nobody's way.
+    // Leftovers of killed processes are recognizable, and in no program's way.
     assert!(dir.names().iter().all(|name| name == "file" || name.ends_with(".tmp")));
     block_on(async { drop(fs::read(&path).await.unwrap()) });
 }
