@@ -134,7 +134,7 @@ fn a_recording_is_what_the_schema_says() {
     assert_eq!((clocks, found, handed_over), (1, 50, 1));
     assert!(ways > 0, "operations say how they were done");
     assert!(events > 400);
-    // Where Perfetto's own reader is installed, it reads the file without an error.
+    // Perfetto's own reader, if it is installed, reads the file without an error.
     let ends: Vec<_> = open.into_iter().filter(|(_, depth)| *depth != 0).collect();
     assert_eq!(ends, [], "slices that have not ended");
 }

@@ -177,7 +177,7 @@ fn events(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What each thread of a connection does, one after the other.
+/// Runs the work of each thread of a connection, one after the other.
 fn threads(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     let connections = connections(sockets, size)?;
     let mut buffer = [0; MESSAGE];

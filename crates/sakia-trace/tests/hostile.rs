@@ -29,7 +29,7 @@ fn recorded() -> Vec<u8> {
     bytes
 }
 
-/// What `sakia trace summary` and `plot` do with a file: an error that says so, or a text and a picture.
+/// Does with a file what `sakia trace summary` and `plot` do: returns an error, or makes a text and a picture.
 fn use_file(bytes: &[u8]) {
     match Trace::read(bytes) {
         Ok(trace) => {

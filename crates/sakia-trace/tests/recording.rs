@@ -231,7 +231,7 @@ fn a_file_that_exists_is_left_alone() {
         .expect("a file");
 }
 
-/// What a full disk loses is reported, and the program goes on.
+/// Events that a full disk loses are reported, and the program goes on.
 #[test]
 fn an_error_of_the_file_is_reported_at_the_end() {
     let _alone = alone();

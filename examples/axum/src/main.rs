@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long requests may go on after the signal.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What handlers share.
+/// The state that handlers share.
 struct Site {
     folder: PathBuf,
     files: AtomicU64,
@@ -117,7 +117,7 @@ async fn file(State(site): State<Arc<Site>>, Path(name): Path<String>) -> Result
     Ok(bytes)
 }
 
-/// What was sent so far.
+/// The numbers of files and bytes sent so far.
 #[derive(Serialize)]
 struct Statistics {
     files: u64,

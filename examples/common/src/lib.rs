@@ -1,4 +1,4 @@
-//! What the tests of the examples share: programs that are started and ended, files and their sums.
+//! Support for the tests of the examples: programs that are started and ended, files and their sums.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -23,20 +23,20 @@ pub fn transfer_bytes() -> u64 {
 /// A server that runs as a process. It is killed when dropped.
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// The address it listens on.
     pub address: SocketAddr,
     output: Option<JoinHandle<io::Result<String>>>,
     errors: Option<JoinHandle<io::Result<String>>>,
 }
 
-/// What a server said that was asked to end.
+/// The output of a server that was asked to end.
 #[derive(Debug)]
 pub struct Ended {
     /// How it ended.
     pub status: ExitStatus,
-    /// What it printed after its address.
+    /// Its standard output after the address.
     pub output: String,
-    /// What it printed to its standard error.
+    /// Its standard error.
     pub errors: String,
 }
 
@@ -135,7 +135,7 @@ impl Folder {
         Self { path }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -167,7 +167,7 @@ impl Drop for Folder {
 
 /// Bytes without end, which do not repeat.
 pub struct Contents {
-    /// What they depend on.
+    /// The seed of the contents.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a request wants of a file: all of it, a part, or only news.
+//! The part of a file that a request asks for: all of it, a range, or nothing if it is unchanged.
 //!
 //! Ranges and conditions as RFC 9110 has them, in sections 13 and 14. It allows a server to ignore ranges,
 //! and several at once are ignored here.
@@ -12,7 +12,7 @@ use hyper::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE};
 /// The last second that has a date in HTTP, the end of the year 9999. The first is that of Unix.
 const DATE_MAX: Duration = Duration::from_secs(253_402_300_799);
 
-/// What tells the states of a file apart.
+/// The validators of a file, which tell its states apart.
 pub struct Version {
     /// The entity tag.
     pub tag: String,
@@ -20,7 +20,7 @@ pub struct Version {
     pub modified: SystemTime,
 }
 
-/// What is to be sent.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The whole file.
@@ -40,7 +40,7 @@ impl Version {
         Self { tag: format!("\"{:x}-{size:x}\"", since.as_nanos()), modified: UNIX_EPOCH + since }
     }
 
-    /// What a request with these headers wants of a file with `size` bytes.
+    /// Returns the answer to a request with these headers for a file with `size` bytes.
     pub fn asked(&self, headers: &HeaderMap, size: u64) -> Asked {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let is_known = match (text(IF_NONE_MATCH), text(IF_MODIFIED_SINCE)) {
@@ -75,7 +75,7 @@ impl Version {
 fn parse(text: &str, size: u64) -> Option<Range<u64>> {
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        // What is too large for a number is beyond the end of any file.
+        // A position that is too large for the type is beyond the end of any file.
         is_number.then(|| digits.parse().unwrap_or(u64::MAX))
     };
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;

@@ -95,7 +95,7 @@ async fn connection(stream: TcpStream, site: Rc<Site>, shutdown: Shutdown) -> io
     Err(io::Error::other(format!("{error:#}")))
 }
 
-/// Whether a connection ended since the client has left, as clients may.
+/// Returns whether a connection ended because the client closed it, as clients may.
 fn has_left(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|error| error.downcast_ref::<io::Error>()).any(|error| {
         matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)

@@ -117,7 +117,7 @@ impl Site {
     }
 }
 
-/// What is sent: a few bytes in memory, or a part of a file.
+/// The body of an answer: a few bytes in memory, or a part of a file.
 type FileBody<S> = Either<Full<Bytes>, StreamBody<S>>;
 
 /// Pieces of a body, as hyper wants them.

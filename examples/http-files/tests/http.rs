@@ -26,7 +26,7 @@ fn serve(folder: &Folder) -> Server {
 }
 
 fn serve_path(path: &Path) -> Server {
-    // What is under way may take its time here.
+    // Requests under way may take their time here.
     let arguments = ["--deadline".as_ref(), "600".as_ref(), path.as_os_str()];
     Server::start(env!("CARGO_BIN_EXE_http-files"), arguments)
 }

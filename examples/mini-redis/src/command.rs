@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::protocol::{Command, Replies, number};
 /// Channels of one subscriber.
 const CHANNELS_MAX: usize = 1024;
 
-/// What a connection is after a command.
+/// The state of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Goes,

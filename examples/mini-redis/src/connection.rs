@@ -66,7 +66,7 @@ where
     }
 }
 
-/// What a connection waits for.
+/// The events that a connection waits for.
 enum Event {
     Stop,
     Read(usize),

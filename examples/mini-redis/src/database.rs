@@ -265,7 +265,7 @@ impl State {
 
     fn reserve(&mut self, more: usize, less: usize) -> Result<(), Refused> {
         let bytes = self.bytes - less + more;
-        // What makes the database smaller is never refused.
+        // A command that makes the database smaller is never refused.
         if bytes > self.bytes_max && more > less {
             return Err(Refused::Full);
         }
@@ -340,7 +340,7 @@ where
 pub struct Message {
     /// To which channel.
     pub channel: Box<[u8]>,
-    /// What.
+    /// The message.
     pub bytes: Box<[u8]>,
 }
 
@@ -585,7 +585,7 @@ mod tests {
                 assert_eq!(quick.try_recv().unwrap().bytes.len(), len);
             }
             assert_eq!(database.publish(b"news", &message), 1);
-            // What was sent before is there, and nothing after.
+            // Earlier messages are there, and no later ones.
             let received = std::iter::from_fn(|| slow.try_recv()).count();
             assert_eq!(received, count);
             drop((slow, quick));

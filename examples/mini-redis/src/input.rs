@@ -7,9 +7,9 @@ const BYTES: usize = 16 << 10;
 pub(crate) struct Input {
     /// All of it is initialized, so that a read can be lent its end.
     bytes: Vec<u8>,
-    /// Where those that are not parsed begin.
+    /// The offset of the first unparsed byte.
     start: usize,
-    /// Where they end.
+    /// The offset behind the last one.
     end: usize,
 }
 

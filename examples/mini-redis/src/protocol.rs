@@ -74,7 +74,7 @@ impl<'a> Command<'a> {
         self.bytes.len()
     }
 
-    /// Whether it takes no bytes, which is never so.
+    /// Returns whether it takes no bytes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -94,7 +94,7 @@ pub struct Parser {
     missing: Option<usize>,
     /// The length of the string that comes next, once that is known.
     string_bytes: Option<usize>,
-    /// Whether the last command was complete, so that the next call begins another.
+    /// Tells if the last command was complete, so that the next call begins another.
     is_complete: bool,
 }
 
@@ -220,7 +220,7 @@ impl Parser {
 
 /// Reads a whole number.
 pub(crate) fn number(digits: &[u8]) -> Option<i64> {
-    // What a number can have at most; `parse` would look at any number of zeros.
+    // The most digits of a number; `parse` would read any number of zeros.
     if digits.len() > 20 || digits.first() == Some(&b'+') {
         return None;
     }

@@ -213,7 +213,7 @@ fn hostile_clients_get_no_memory() {
             client.send(bytes);
             assert_eq!(client.rest(), format!("-ERR Protocol error: {error}\r\n"));
         }
-        // What is announced is not made room for before it comes.
+        // No memory is reserved for announced bytes before they come.
         for _ in 0..500 {
             let mut client = server.connect();
             client.send(b"*1000\r\n$1048576\r\n");

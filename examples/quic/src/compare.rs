@@ -15,7 +15,7 @@ use quinn::{Runtime, TokioRuntime};
 use crate::runtime::SakiaRuntime;
 use crate::transfer::{self, Identity, PIECE_BYTES};
 
-/// Who runs quinn's tasks.
+/// The runtime of quinn's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
     /// This thread's Sakia runtime

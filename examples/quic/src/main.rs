@@ -42,13 +42,13 @@ enum Role {
         /// The address to listen on; with port 0 the kernel chooses one
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
-        /// Where to write the certificate that clients are to trust
+        /// The file for the certificate that clients are to trust
         #[arg(long)]
         certificate: PathBuf,
     },
     /// Sends a file
     Send {
-        /// Where the server listens
+        /// The address of the server
         address: SocketAddr,
         file: PathBuf,
         /// The certificate that the server has written

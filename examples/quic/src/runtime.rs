@@ -1,4 +1,4 @@
-//! What quinn asks of a runtime, by Sakia.
+//! The runtime for quinn, by Sakia.
 //!
 //! quinn has a state machine and tasks that drive it. It sends and receives batches of datagrams by its own
 //! `quinn-udp`, in plain calls that do not wait; the ring has no `recvmmsg`. Sakia tells when to try again.

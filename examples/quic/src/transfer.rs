@@ -23,7 +23,7 @@ const NAME: &str = "localhost";
 
 /// A server's certificate, and what it needs to show it.
 pub struct Identity {
-    /// What clients need.
+    /// The certificate that clients need.
     pub certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
 }
@@ -74,7 +74,7 @@ async fn answer(incoming: Incoming) -> Result<()> {
     }
 }
 
-/// What a file came to.
+/// The totals of a transferred file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
     /// Its bytes.

@@ -5,7 +5,7 @@
 //! writes it there. `cargo run --release -p tls-echo -- send ADDRESS --certificate CERTIFICATE` sends its
 //! standard input, and writes what comes back to its standard output.
 //!
-//! A connection that ends without a `close_notify` may have been cut off by anybody on the way. Both sides
+//! A connection that ends without a `close_notify` may have been cut off by an attacker on the way. Both sides
 //! take it for an error, and never for the end of what was sent.
 #![forbid(unsafe_code)]
 
@@ -42,13 +42,13 @@ enum Role {
         /// The address to listen on; with port 0 the kernel chooses one
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
-        /// Where to write the certificate that clients are to trust
+        /// The file for the certificate that clients are to trust
         #[arg(long)]
         certificate: PathBuf,
     },
     /// Sends standard input, and writes what comes back to standard output
     Send {
-        /// Where the server listens
+        /// The address of the server
         address: String,
         /// The certificate that the server has written
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! What the blocks of the files hold, and what is done with them.
+//! Contents of the blocks of files, and the work on them.
 //!
 //! The first and the last eight bytes of each block say which block it is, and by which run it was
 //! written. A reader adds both up: little work beside the read, and all readers of the same blocks
@@ -21,7 +21,7 @@ pub fn aligned(len: usize) -> &'static mut [u8] {
     &mut memory[begin..begin + len]
 }
 
-/// Where page-aligned memory begins in a vector that is a page longer than needed.
+/// Returns the offset of page-aligned memory in a vector that is a page longer than needed.
 pub fn aligned_offset(memory: &[u8]) -> usize {
     memory.as_ptr().align_offset(PAGE)
 }

@@ -15,7 +15,7 @@ use crate::block::{self, marks, sum_bytes};
 use crate::measure::on_threads;
 use crate::{Cell, Gate, Job, Runtime, Tally, fail};
 
-/// What a file is opened for.
+/// The access for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading through the page cache.
@@ -33,7 +33,7 @@ impl Access {
     }
 }
 
-/// What a transfer ends with: how many bytes it moved, and its memory.
+/// The result of a transfer: the number of bytes moved, and its buffer.
 pub type Moved<P> = (io::Result<usize>, <P as Files>::Buffer);
 
 /// A runtime that has files. The job is given along where a program has several variants.
@@ -45,7 +45,7 @@ pub trait Files: Runtime {
     /// The contents of a small file.
     type Whole: Deref<Target = [u8]>;
 
-    /// Whether a single runtime runs tasks on several threads, so that more threads need no more
+    /// Returns whether a single runtime runs tasks on several threads, so that more threads need no more
     /// runtimes.
     fn shares_threads(_job: &Job) -> bool {
         false
@@ -60,7 +60,7 @@ pub trait Files: Runtime {
     /// Memory of so many bytes.
     fn buffer(len: usize) -> Self::Buffer;
 
-    /// What was read into it last.
+    /// Returns the bytes of the last read.
     fn bytes(buffer: &Self::Buffer) -> &[u8];
 
     /// Gives `f` the memory to write from.
@@ -128,7 +128,7 @@ pub struct PerTask<F> {
 }
 
 impl<F> PerTask<F> {
-    /// The file at this path, which nobody has opened yet.
+    /// Returns the file at this path, not opened yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), file: Mutex::new(None) }
     }
@@ -238,7 +238,7 @@ pub fn expect_whole(job: &Job, result: io::Result<usize>) {
     }
 }
 
-/// What a small file adds to the check, if it has the bytes it should have.
+/// Returns a small file's contribution to the check, if its contents are right.
 #[inline]
 pub fn small_file_check(job: &Job, whole: &[u8]) -> u64 {
     if whole.len() != job.block {

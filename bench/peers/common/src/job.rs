@@ -1,4 +1,4 @@
-//! What one run of a program is to do.
+//! The job of one run of a program.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub struct Job {
     pub threads: u64,
     /// Past the page cache, by `O_DIRECT`.
     pub direct: bool,
-    /// What is written: each run's own number, so that its writes are told from earlier ones.
+    /// The number that is written: each run's own, so that its writes differ from earlier ones.
     pub seed: u64,
     /// Connections to a server.
     pub connections: u64,
@@ -69,17 +69,17 @@ pub struct Job {
     pub congestion: String,
     /// The server's program; what the load is told.
     pub server: PathBuf,
-    /// Where the load waits for the server, what a server is told.
+    /// The address at which the load waits for the server; only servers have it.
     pub control: Option<SocketAddr>,
 }
 
 impl Cell {
-    /// Whether it is about tasks alone, without files.
+    /// Returns whether it is about tasks alone, without files.
     pub fn is_of_tasks(self) -> bool {
         matches!(self, Self::Yield | Self::Spawn)
     }
 
-    /// Whether it is about a server, which its load starts.
+    /// Returns whether it is about a server, which its load starts.
     pub fn is_of_servers(self) -> bool {
         matches!(self, Self::Echo | Self::Udp | Self::Http | Self::Body | Self::Redis)
     }
@@ -178,7 +178,7 @@ impl Job {
         self.ops / self.tasks_total()
     }
 
-    /// Where in the file task number `task` reads or writes, in order.
+    /// Returns the offsets at which task number `task` reads or writes, in order.
     pub fn offsets(&self, task: u64) -> impl Iterator<Item = u64> + use<> {
         let (blocks, block) = (self.size / self.block as u64, self.block as u64);
         let mut state = crate::block::mix(task + 1);
@@ -190,8 +190,8 @@ impl Job {
     }
 
     /// The small files: first those that the first task reads, in its order, then the second's, and so on.
-    /// Each task's are scattered over the folders, and far apart in the order in which they were made: what
-    /// was made in sequence lies in sequence in memory, and would be read faster by whoever keeps to that.
+    /// Each task's are scattered over the folders, and far apart in the order of their creation: files created in
+    /// sequence lie in sequence in memory, and reads in that order would be faster.
     pub fn small_files(&self) -> Vec<PathBuf> {
         let (tasks, each) = (self.tasks_total(), self.ops_per_task());
         let places = (0..tasks).flat_map(|task| (0..each).map(move |round| round * tasks + task));

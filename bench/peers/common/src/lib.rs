@@ -1,4 +1,4 @@
-//! What the experiments of all runtimes share.
+//! Common parts of the experiments of all runtimes.
 //!
 //! A program names its [`Runtime`], as a [`Peer`] for experiments on tasks, by [`Files`] for those on
 //! files and by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have

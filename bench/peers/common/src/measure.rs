@@ -8,7 +8,7 @@ use sakia_bench_support::usage::{Ticks, Usage};
 
 use crate::fail;
 
-/// What was done.
+/// The work that was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Operations.
@@ -32,7 +32,7 @@ impl Tally {
     }
 }
 
-/// Where the threads of a run meet before and after the measured section.
+/// The meeting point of a run's threads before and after the measured section.
 pub struct Gate {
     barrier: Barrier,
     /// Of the begin and of the end of the section.

@@ -40,7 +40,7 @@ pub trait Net: Runtime {
     }
 }
 
-/// Where connections come in.
+/// A server's listener.
 pub struct Door {
     job: Job,
     control: TcpStream,
@@ -124,7 +124,7 @@ impl Attendant {
 
     /// Reports, and ends the process.
     pub fn exit(self) -> ! {
-        // What came back is the load's to check.
+        // The load checks the answers.
         self.gate.report(Tally { ops: self.job.ops, check: 0 });
         process::exit(0)
     }

@@ -74,7 +74,7 @@ async fn spawns<P: Peer>(count: u64) -> u64 {
     parent.await
 }
 
-/// What a task comes to, which neither panics nor is aborted.
+/// Returns the output of a task that neither panics nor is aborted.
 pub async fn joined<T, E>(handle: impl Future<Output = Result<T, E>>) -> T {
     let Ok(value) = handle.await else { panic!("no task here panics or is aborted") };
     value

@@ -2,7 +2,7 @@
 //! copier on plain calls could at most reach.
 //!
 //! Threads take directories from one list. Of a file there are two opens, the calls that copy, and two
-//! closes; nobody asks for its mode, compares anything, or could be told what is missing: the first error
+//! closes; no mode is read, nothing is compared, and no report says what is missing: the first error
 //! ends the program. Each thread has a table of descriptors of its own.
 
 use std::ffi::{CStr, CString};
@@ -41,7 +41,7 @@ struct Options {
     range: Option<u64>,
     /// A directory of files and directories, or a file
     source: PathBuf,
-    /// What it is copied to, which is not there yet
+    /// The copy, which must not exist yet
     target: PathBuf,
 }
 
@@ -90,7 +90,7 @@ fn run(options: &Options) -> io::Result<()> {
     })
 }
 
-/// What a thread ends with: its panic is everyone's.
+/// Returns the result of a thread; its panic goes on here.
 fn end(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -183,14 +183,14 @@ fn contents(way: Way, mut source: &File, mut target: &File, buf: &mut [u8]) -> i
 
 /// Writes a file out of the pages of another.
 fn map(source: &File, mut target: &File) -> io::Result<()> {
-    // SAFETY: The file is nobody else's, and stays as it is.
+    // SAFETY: Only this program has the file, and it stays as it is.
     target.write_all(&unsafe { MmapOptions::new().populate().map(source) }?)
 }
 
 /// Reads a file into the pages of another, which are made first: without the lock that writes take.
 fn mapped(source: &File, target: &File, threads: usize) -> io::Result<()> {
     target.set_len(source.metadata()?.len())?;
-    // SAFETY: The file is nobody else's, and stays as long as it is.
+    // SAFETY: Only this program has the file, and it keeps its length.
     let mut memory = unsafe { MmapMut::map_mut(target) }?;
     let parts = Mutex::new((0..).step_by(PART).zip(memory.chunks_mut(PART)));
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -268,7 +268,7 @@ struct List {
 
 struct State {
     paths: Vec<CString>,
-    /// Those of them that are not done, whoever has them.
+    /// The number of those that are not done, in the list or taken by a thread.
     open: usize,
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Connections are told in the module `net`.
 //!
-//! Nothing is checked, and nobody but this program could use it: there is no cancellation, no timer, no
+//! Nothing is checked, and no other program could use it: there is no cancellation, no timer, no
 //! task, and an error ends it.
 
 mod net;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What one thread does: the shares of its tasks, the first of which is number `first`.
+/// Runs one thread: the shares of its tasks, the first of which is number `first`.
 fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
     let mut ring = Ring::new(ENTRIES).unwrap_or_else(|error| fail("io_uring", error));
     match job.cell {
@@ -77,7 +77,7 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// What the entry points to stays valid, and is not touched otherwise, until its completion was
+    /// The memory of the entry stays valid, and is not accessed otherwise, until its completion was
     /// reaped.
     unsafe fn push(&mut self, entry: squeue::Entry, user_data: usize) {
         let entry = entry.user_data(user_data as u64);
@@ -184,7 +184,7 @@ fn scattered(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
     tally
 }
 
-/// What a completion of a small file is about, in the bits above the slot's number.
+/// The step of a small file that a completion belongs to, in the bits above the slot's number.
 const OPENED: usize = 0;
 const READ: usize = 1 << 16;
 const CLOSED: usize = 2 << 16;

@@ -23,7 +23,7 @@ const BUFFERS: u16 = 1024;
 /// The group that these are in.
 const GROUP: u16 = 0;
 
-/// What a completion is about, in the bits above the connection's number.
+/// The kind of a completion, in the bits above the connection's number.
 const ACCEPTED: usize = 0;
 const RECEIVED: usize = 1 << 32;
 const SENT: usize = 2 << 32;
@@ -150,7 +150,7 @@ impl Buffers {
     }
 }
 
-/// What a connection has in the variant `multishot`: the buffers to be sent, in order, of which the first is
+/// A connection's queue in the variant `multishot`: the buffers to be sent, in order, of which the first is
 /// under way.
 #[derive(Default)]
 struct Queue {

@@ -50,7 +50,7 @@ fn run(job: &Job) -> anyhow::Result<Value> {
     report(server, loaded)
 }
 
-/// What a load did.
+/// The work of a load.
 struct Loaded {
     ops: u64,
     check: u64,
@@ -92,7 +92,7 @@ fn program(
     Ok(Loaded { ops, check: program.check, cpu_ns })
 }
 
-/// What the server says, completed by what the load found.
+/// Returns the server's report, completed by the load's findings.
 fn report(mut server: Child, loaded: anyhow::Result<Loaded>) -> anyhow::Result<Value> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
@@ -107,7 +107,7 @@ fn report(mut server: Child, loaded: anyhow::Result<Loaded>) -> anyhow::Result<V
     let mut run: Value = serde_json::from_slice(&output.stdout).context("server")?;
     run["ops"] = loaded.ops.into();
     run["check"] = loaded.check.into();
-    // What the load took is not others'.
+    // The load's own time does not count as that of other processes.
     let foreign = run["foreign_ns"].as_u64().context("server")?;
     run["foreign_ns"] = foreign.saturating_sub(loaded.cpu_ns).into();
     Ok(run)

@@ -52,7 +52,7 @@ impl<'a> Program<'a> {
     pub(crate) fn warm_up(&self) -> anyhow::Result<()> {
         match self.job.cell {
             Cell::Redis => {
-                // What is got has to be set before.
+                // The keys of `get` have to be set before.
                 self.redis("set", self.job.ops.div_ceil(WARMUP_PART))?;
                 self.redis(&self.job.command, self.job.ops.div_ceil(WARMUP_PART))
             }
@@ -92,7 +92,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// What is asked for.
+/// Returns the requested path.
 fn path(job: &Job) -> &'static str {
     if job.cell == Cell::Body { "file" } else { "" }
 }
@@ -115,7 +115,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-/// What a program prints, and what it reports.
+/// Returns a program's standard output and its report.
 fn output(command: &mut Command, package: &str) -> anyhow::Result<(String, String)> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -55,7 +55,7 @@ async fn echo_batches(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// What a thread does otherwise.
+/// Runs a thread's other tasks.
 async fn attend(mut control: TcpStream, attendant: Attendant) -> io::Result<()> {
     let (result, word) = control.read_exact(vec![0; 1]).await;
     result?;

@@ -19,7 +19,7 @@ use http_body_util::Full;
 use hyper::{Request, Response};
 use peers_common::{Cell, Job, fail, net};
 
-/// What the HTTP server sends.
+/// The body that the HTTP server sends.
 const TEXT: &[u8] = b"Hello, world!";
 /// Bytes of the database: more than the load has.
 const DATABASE_BYTES: usize = 64 << 20;
@@ -45,7 +45,7 @@ fn folder(job: &Job) -> io::Result<PathBuf> {
     let folder = env::temp_dir().join("sakia-peers-servers");
     fs::create_dir_all(&folder)?;
     let bytes: Vec<u8> = (0..job.block).map(|place| (place % 251) as u8).collect();
-    // Whoever reads it reads a whole one.
+    // A reader gets a whole file.
     let unfinished = folder.join(format!("unfinished-{}", process::id()));
     fs::write(&unfinished, bytes)?;
     fs::rename(unfinished, folder.join("file"))?;

@@ -80,7 +80,7 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// What one thread does: the operations of some tasks, one of each in turn.
+/// Runs one thread: the operations of some tasks, one of each in turn.
 fn share(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
     if job.cell == Cell::SmallFiles {
         return small_files(job, gate, tasks);

@@ -26,8 +26,8 @@ fn options() -> Options {
         computation: None,
         quick: true,
         variants: Variant::ALL.to_vec(),
-        // Where the tests were built: that may have direct I/O, which the directory for temporary files may
-        // not.
+        // The directory of the build may have direct I/O, which the directory for temporary files may not
+        // have.
         directory: std::env::current_exe().unwrap().parent().unwrap().to_owned(),
     }
 }
@@ -107,7 +107,7 @@ fn variants_agree_on_what_is_read() {
                     assert_eq!(count("submitted"), 20);
                     assert!(count("submits") <= 20 && count("batch_max") <= 3);
                 }
-                // What a plain thread waits for is its own call.
+                // A plain thread waits for its own call.
                 Variant::Sakia => assert_eq!((count("plain"), count("sent")), (20, 0)),
                 Variant::Ring => assert_eq!((count("plain"), count("sent")), (0, 20)),
                 Variant::Runtime => panic!("its tasks do not wait for calls one by one"),

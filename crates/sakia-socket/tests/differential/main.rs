@@ -3,7 +3,7 @@
 //!
 //! `SAKIA_TEST_SOCKET_PROGRAMS` is the number of programs of each kind, for longer runs.
 //!
-//! What differs legally, and is not compared:
+//! These legal differences are not compared:
 //! - when the host takes delayed bytes: they are sent before the peer is observed;
 //! - `POLLOUT` while bytes are under way, since what the peer reads ahead makes room sooner;
 //! - in which pieces a stream arrives: reads go on until they have what they asked for;

@@ -117,7 +117,7 @@ struct Program<E> {
     is_cut: bool,
     /// Something may be on its way.
     has_moved: bool,
-    /// What was passed.
+    /// The descriptor that was passed.
     reader: OwnedFd,
 }
 

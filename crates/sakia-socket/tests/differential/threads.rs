@@ -37,7 +37,7 @@ struct Direction {
     timeout: Option<Duration>,
 }
 
-/// What a direction saw: a prefix of the stream of this length, and how it ended.
+/// The result of a direction: the length of the received prefix of the stream, and how it ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sent: u64,
@@ -169,7 +169,7 @@ fn direction(random: &mut fastrand::Rng, is_whole: bool, bytes: u64) -> Directio
     }
 }
 
-/// What is true of a direction, whatever the time.
+/// Checks the properties of a direction that do not depend on timing.
 fn check(seen: &Seen, direction: Direction, is_whole: bool, what: &str) {
     let ended = |error: Option<Errno>| {
         matches!(error, None | Some(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN))

@@ -383,7 +383,7 @@ impl Host for Liar {
     }
 }
 
-/// What a program of one seed does.
+/// A program of one seed.
 struct Program {
     random: fastrand::Rng,
     layer: Layer<Liar>,

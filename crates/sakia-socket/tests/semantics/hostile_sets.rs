@@ -28,7 +28,7 @@ struct Program {
 
 struct Set {
     set: Epoll<Liar>,
-    /// What the entries of each number wait for. One that a call refused to change may be either.
+    /// The events that the entries of each number wait for. An entry that a call refused to change may have either.
     wanted: BTreeMap<u64, Events>,
 }
 

@@ -79,7 +79,7 @@ fn a_signal_ends_each_wait() {
     });
 }
 
-/// What came, and what was taken, counts.
+/// A call reports the bytes that it moved before the signal.
 #[test]
 fn a_signal_leaves_the_bytes_that_were_moved() {
     at_once([PLAIN].into_iter().chain(MODES), |mode| {

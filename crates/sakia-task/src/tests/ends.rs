@@ -14,7 +14,7 @@ enum When {
     Done,
 }
 
-/// What happens.
+/// The event at the end of a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     Aborted,

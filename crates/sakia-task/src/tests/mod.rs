@@ -27,7 +27,7 @@ struct Inbox {
     mail: Mutex<VecDeque<Mail<To>>>,
     /// It takes nothing any more.
     is_closed: AtomicBool,
-    /// What it was sent.
+    /// The number of wakes sent to it.
     sent: AtomicUsize,
 }
 

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 
-/// What counts its drops.
+/// Returns a root whose value counts its drops.
 fn counted() -> (Root<Probe>, Counter) {
     let counter = Counter::new();
     (Root::new(counter.probe()), counter)
