@@ -22,8 +22,8 @@
 //!   kernel fails with `EFAULT` and a late access by us faults.
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
-//! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a
-//! file system grants without blocking; [`settings`] are the numbers that the environment gives to a test run.
+//! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
+//! system grants without blocking; [`settings`] are the numbers that the environment gives to a test run.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.

@@ -234,8 +234,8 @@ fn a_pipe() {
 /// How many files, directories, links and others an entry may be.
 type Kinds = [u64; 4];
 
-/// Reads a directory with the kinds of its entries. Returns the number of each kind and the most bytes that were
-/// allocated at a time. No entry needs a `statx`.
+/// Reads a directory with the kinds of its entries. Returns the number of each kind and the most bytes that
+/// were allocated at a time. No entry needs a `statx`.
 fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
     let statx = || runtime.counters().of(OpKind::Statx);
     let before = statx();

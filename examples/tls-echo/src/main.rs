@@ -5,8 +5,8 @@
 //! writes it there. `cargo run --release -p tls-echo -- send ADDRESS --certificate CERTIFICATE` sends its
 //! standard input, and writes what comes back to its standard output.
 //!
-//! A connection that ends without a `close_notify` may have been cut off by an attacker on the way. Both sides
-//! take it for an error, and never for the end of what was sent.
+//! A connection that ends without a `close_notify` may have been cut off by an attacker on the way. Both
+//! sides take it for an error, and never for the end of what was sent.
 #![forbid(unsafe_code)]
 
 use std::io;

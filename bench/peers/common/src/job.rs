@@ -190,8 +190,8 @@ impl Job {
     }
 
     /// The small files: first those that the first task reads, in its order, then the second's, and so on.
-    /// Each task's are scattered over the folders, and far apart in the order of their creation: files created in
-    /// sequence lie in sequence in memory, and reads in that order would be faster.
+    /// Each task's are scattered over the folders, and far apart in the order of their creation: files
+    /// created in sequence lie in sequence in memory, and reads in that order would be faster.
     pub fn small_files(&self) -> Vec<PathBuf> {
         let (tasks, each) = (self.tasks_total(), self.ops_per_task());
         let places = (0..tasks).flat_map(|task| (0..each).map(move |round| round * tasks + task));

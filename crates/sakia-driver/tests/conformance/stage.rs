@@ -301,8 +301,8 @@ impl Stage {
 /// A descriptor and its file. See [`Stage::identify`].
 pub struct Identity {
     raw: i32,
-    /// The kernel's name of the file: the path, which only this case has, or a pipe's number, which both of its
-    /// ends have. `None` on the simulated kernel.
+    /// The kernel's name of the file: the path, which only this case has, or a pipe's number, which both of
+    /// its ends have. `None` on the simulated kernel.
     link: Option<PathBuf>,
 }
 

@@ -62,7 +62,7 @@ fn adopt(driver: &Driver, path: impl AsRef<Path>) -> Fd {
     driver.adopt(file.unwrap().into())
 }
 
-/// What is read ahead is on its way when the cache is to be dropped, and stays.
+/// Turns read-ahead off: pages that are being read ahead would survive the drop of the cache.
 fn adopt_without_read_ahead(driver: &Driver, path: &Path) -> Fd {
     let fd = adopt(driver, path);
     fadvise(&fd, 0, None, Advice::Random).unwrap();

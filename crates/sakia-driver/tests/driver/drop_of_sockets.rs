@@ -356,7 +356,8 @@ fn listener(driver: &Driver) -> (Fd, SocketAddress) {
     (socket, address)
 }
 
-/// Connections accepted for a dropped handle are closed, so that their peers see an end, whenever it was dropped.
+/// Connections accepted for a dropped handle are closed, so that their peers see an end, whenever it was
+/// dropped.
 #[test]
 fn late_connections_of_the_real_kernel_are_closed() {
     let driver = driver();

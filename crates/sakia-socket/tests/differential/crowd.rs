@@ -21,6 +21,7 @@ use sakia_socket::{
 };
 use sakia_testkit::settings;
 
+use crate::programs;
 use crate::support::{MODES, options, tcp, unix};
 
 type Enclave = ToyEnclave<Kernel>;

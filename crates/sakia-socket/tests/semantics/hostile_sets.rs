@@ -28,7 +28,8 @@ struct Program {
 
 struct Set {
     set: Epoll<Liar>,
-    /// The events that the entries of each number wait for. An entry that a call refused to change may have either.
+    /// The events that the entries of each number wait for. An entry that a call refused to change may have
+    /// either.
     wanted: BTreeMap<u64, Events>,
 }
 

@@ -94,9 +94,9 @@ fn calls(runtime: &Runtime) -> u64 {
 
 /// Returns the system calls for each round trip, and all allocations, with this number of connections.
 ///
-/// A list grows if more events come at a time than ever before, which depends on the machine's load. It doubles,
-/// and has an entry for each connection at most: so one of a few periods has no allocation, unless round trips
-/// allocate.
+/// A list grows if more events come at a time than ever before, which depends on the machine's load. It
+/// doubles, and has an entry for each connection at most: so one of a few periods has no allocation, unless
+/// round trips allocate.
 fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Counts) {
     // Fails loudly if nothing is counted.
     measure(|| ());
@@ -112,7 +112,7 @@ fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Coun
             tasks.extend([client, sakia::spawn(serve(stream))]);
         }
         progress.reach(WARMUP * connections).await;
-        let mut period = async || {
+        let period = async || {
             let (trips, calls_before, before) =
                 (progress.trips.get(), calls(runtime), thread_counts());
             progress.reach(trips + COUNTED).await;

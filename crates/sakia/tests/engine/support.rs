@@ -52,8 +52,8 @@ pub fn engine(builder: &Builder) -> Engine {
     builder.clone().build_engine().unwrap()
 }
 
-/// Read-locked by tests with a remote mount, write-locked by tests that need all mounts local: an engine follows no
-/// links while there is a remote one.
+/// Read-locked by tests with a remote mount, write-locked by tests that need all mounts local: an engine
+/// follows no links while there is a remote one.
 static REMOTE_MOUNTS: RwLock<()> = RwLock::new(());
 
 /// For a test that mounts a remote file system. To be kept longer than the mount.

@@ -98,19 +98,19 @@ pub fn address_without_listener(address: &str) -> SocketAddr {
     bound.try_into().unwrap()
 }
 
-/// Returns a bound socket that rejects all datagrams (`ECONNREFUSED` for a connected sender) until it is connected
-/// to their sender: it is its own peer.
+/// Returns a bound socket that rejects all datagrams (`ECONNREFUSED` for a connected sender) until it is
+/// connected to their sender: it is its own peer.
 ///
-/// The port of a closed socket could be given to another test, and a child that another test forks may keep the
-/// socket open for a moment.
+/// The port of a closed socket could be given to another test, and a child that another test forks may keep
+/// the socket open for a moment.
 pub fn rejecting(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.connect(socket.local_addr().unwrap()).unwrap();
     socket
 }
 
-/// Calls `attempt` until it fails, and returns the error: a child that another test forks may keep a socket open
-/// for a moment after it was closed.
+/// Calls `attempt` until it fails, and returns the error: a child that another test forks may keep a socket
+/// open for a moment after it was closed.
 pub async fn first_error<T, E>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> E {
     let begin = Instant::now();
     loop {
@@ -157,7 +157,8 @@ pub fn scene_arguments(scene: &str) -> Vec<String> {
     [&name, "--exact", "--ignored", "--nocapture"].map(str::to_owned).into()
 }
 
-/// Returns the backend of this process's scene. `None` in other processes, even if ignored tests are asked for.
+/// Returns the backend of this process's scene. `None` in other processes, even if ignored tests are asked
+/// for.
 pub fn scene_policy() -> Option<Policy> {
     match std::env::var(SCENE).ok()?.as_str() {
         "poll" => Some(Policy::Poll),

@@ -1,7 +1,7 @@
 //! The runtime on the simulated kernel, tested as a user would test a program: by `sakia::sim`.
 //!
-//! Each test runs with many seeds and with faults that a correct program does not notice, and the outcome is the
-//! same each time. `harness` is about the tests themselves: their findings and messages.
+//! Each test runs with many seeds and with faults that a correct program does not notice, and the outcome is
+//! the same each time. `harness` is about the tests themselves: their findings and messages.
 
 #![expect(
     clippy::unwrap_used,

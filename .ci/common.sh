@@ -1,0 +1,17 @@
+# Functions of both tiers, to be sourced.
+
+step() { printf '\n== %s\n' "$*"; "$@"; }
+
+# Installs the Debian packages of missing commands: `need COMMAND=PACKAGE...`.
+need() {
+    local pair missing=()
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    done
+    [ ${#missing[@]} -eq 0 ] || { apt-get update -q && apt-get install -qy "${missing[@]}"; }
+}
+
+# Installs the tools of file systems that tests mount, on a machine where that is possible.
+need_file_systems() {
+    [ "$(id -u)" != 0 ] || need mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
+}
