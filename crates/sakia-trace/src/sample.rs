@@ -99,6 +99,7 @@ fn parse(stat: &[u8]) -> Option<[u64; 3]> {
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
+    use std::hint::black_box;
 
     use super::*;
 
@@ -117,7 +118,8 @@ mod tests {
     #[test]
     fn faults_of_the_recording_are_apart() {
         let before = OWN_FAULTS.load(Ordering::Relaxed);
-        let memory = as_own_work(|| vec![1_u8; 8 << 20]);
+        // The optimizer would leave the memory out.
+        let memory = as_own_work(|| black_box(vec![1_u8; 8 << 20]));
         let own = OWN_FAULTS.load(Ordering::Relaxed) - before;
         // Huge pages make it few.
         assert!(own > 0, "{own} faults of {} bytes", memory.len());

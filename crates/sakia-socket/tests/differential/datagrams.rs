@@ -1,10 +1,12 @@
 //! Programs on datagrams: bounds, truncation, peers that leave.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::time::Duration;
+use std::mem;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags, Shutdown};
 use sakia_socket::Events;
+use sakia_testkit::settings;
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
@@ -12,6 +14,16 @@ use crate::{assert_same, each_seed, programs};
 
 /// Datagrams under way at most: fewer than the queue of a Unix socket holds.
 const UNDER_WAY: usize = 8;
+
+/// Waits until an end has one of these events.
+///
+/// On a busy machine the kernel delivers by a thread of its own, which waits for a processor.
+fn settle(end: &impl End, wanted: Events) {
+    let begin = Instant::now();
+    while end.events(wanted, Duration::from_millis(1)).is_empty() {
+        assert!(begin.elapsed() < settings::patience(), "a sent datagram does not arrive");
+    }
+}
 
 /// Runs the program of `seed`. Returns what it saw, a line for each step.
 fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
@@ -23,11 +35,18 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
         vec![end]
     });
     let mut under_way = [0; 2];
+    // A datagram to the end, from a peer that has it as its peer, was sent since the end was used.
+    let mut is_awaited = [false; 2];
+    // The end is closed, or disconnected, which gives up its port too.
+    let mut is_gone = [false; 2];
     let mut log = Vec::new();
     let mut number = 0;
     for _ in 0..random.usize(1..300) {
         let side = random.usize(..2);
         let Some(end) = ends[side].first() else { continue };
+        if mem::take(&mut is_awaited[side]) && under_way[1 - side] > 0 {
+            settle(end, Events::IN);
+        }
         let action = random.u8(..100);
         let seen = match action {
             0..35 if under_way[side] < UNDER_WAY => {
@@ -40,6 +59,12 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
                     pieces.iter().map(|piece| IoSlice::new(piece)).collect();
                 let result = end.send(&slices, SendFlags::empty());
                 under_way[side] += usize::from(result.is_ok());
+                if wire == Wire::Udp && result.is_ok() {
+                    match is_gone[1 - side] {
+                        true => settle(end, Events::ERR),
+                        false => is_awaited[1 - side] = true,
+                    }
+                }
                 format!("send {lens:?} {result:?}")
             }
             35..80 => {
@@ -85,7 +110,10 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
                 let how = random.choice([Shutdown::Read, Shutdown::Write, Shutdown::Both]);
                 format!("{:?}", end.shutdown(how.expect("three")))
             }
-            95 if wire == Wire::Udp => format!("{:?} {:?}", end.disconnect(), end.has_peer()),
+            95 if wire == Wire::Udp => {
+                is_gone[side] = true;
+                format!("{:?} {:?}", end.disconnect(), end.has_peer())
+            }
             96 => {
                 end.hand_back();
                 let another = end.another();
@@ -94,6 +122,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
             }
             97 if random.bool() => {
                 ends[side].clear();
+                is_gone[side] = true;
                 under_way[1 - side] = 0;
                 String::new()
             }

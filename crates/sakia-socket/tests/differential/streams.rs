@@ -3,11 +3,13 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags, Shutdown};
 use sakia_socket::Events;
+use sakia_testkit::settings;
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
@@ -165,17 +167,31 @@ impl<E: End> Program<E> {
             };
             // The kernel drops what comes to an end that has shut down both directions.
             let is_dropped = side.has_ended && side.is_deaf;
-            for _ in 0..if self.is_cut || is_dropped { 20 } else { 10_000 } {
+            let has_arrived = || {
                 let has_come = end.unread().is_ok_and(|count| count >= expected);
-                if has_come && (!peer.has_ended || has_ended()) {
+                has_come && (!peer.has_ended || has_ended())
+            };
+            if self.is_cut || is_dropped {
+                (0..20).take_while(|_| !has_arrived()).for_each(|_| thread::yield_now());
+                continue;
+            }
+            // On a busy machine the kernel delivers by a thread of its own, which waits for a processor.
+            let begin = Instant::now();
+            for turn in 0.. {
+                if has_arrived() {
                     break;
                 }
-                std::thread::yield_now();
+                assert!(begin.elapsed() < settings::patience(), "sent bytes do not arrive");
+                if turn < 100 {
+                    thread::yield_now();
+                } else {
+                    thread::sleep(Duration::from_micros(50));
+                }
             }
         }
         let is_any_deaf = self.sides.iter().any(|side| side.is_deaf);
         if (self.is_cut || is_any_deaf) && self.wire == Wire::Tcp {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
