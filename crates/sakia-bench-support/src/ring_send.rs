@@ -178,7 +178,8 @@ mod tests {
             let Counts { sends, notifications, copied, .. } = sender.counts();
             assert!(sends >= 20);
             assert_eq!(notifications, if zero_copy { sends } else { 0 });
-            // This kernel copies on a loopback, which is the reason why the runtime has no such sends.
+            // On a loopback the kernel copies also the bytes of zero-copy sends, which is why the runtime
+            // has none.
             assert_eq!(copied, notifications);
         }
     }

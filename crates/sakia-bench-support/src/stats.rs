@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn interval_leaves_out_as_many_as_the_tables_say() {
-        // Tables of the sign test, 5 % on both sides together.
+        // Values from tables of the two-sided sign test at 5 %.
         assert_eq!([1, 3, 5].map(outside), [None; 3]);
         let table =
             [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7), (100, 39)];

@@ -402,14 +402,14 @@ mod tests {
         let options = Options { operations: 100, variants: Variant::ALL.to_vec() };
         let mut experiment = Costs::new(options).unwrap();
         assert_eq!(experiment.prepare(0, &|| false).unwrap(), 128);
-        // Recordings go to the working directory, and a process has one at a time.
+        // Recordings go to the working directory, and a process makes one at a time.
         for variant in Variant::ALL {
             let input = experiment.input(0);
             let spec = Spec { experiment: NAME.into(), variant: variant.name().into(), input };
             match cell::run_cell(&serde_json::to_string(&spec).unwrap()).unwrap() {
                 Outcome::Measured(measured) => {
                     assert_eq!(measured.sum, 128, "{}", spec.variant);
-                    // Those of other tests of this process may be among them.
+                    // The recording may contain events of other tests of this process.
                     let events = measured.counters.get(EVENTS).copied();
                     match variant {
                         Variant::Recorded64 => assert!(events >= Some(4 * 128), "{measured:?}"),

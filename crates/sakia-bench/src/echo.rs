@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Says aloud that there is no ring; a failure where that is denied.
+    /// Prints the reason why the variant is skipped, or fails if skips are denied.
     fn skip(variant: &str, reason: &str) {
         let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
         assert!(!denied, "skips are denied, and {variant} must skip: {reason}");

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::cell::Measured;
 
-    /// An experiment of these sizes.
+    /// Returns an experiment with these sizes.
     fn experiment(sizes: &[u64], block_bytes: usize, cold: bool) -> FileSum {
         let variants = Variant::ALL.to_vec();
         let directory = std::env::temp_dir();
@@ -258,7 +258,8 @@ mod tests {
         }
     }
 
-    /// As [`run`]; `None` where there is no ring, which is said aloud, or denied.
+    /// Runs like [`run`]. Without a ring it prints the reason and returns `None`, or fails if skips are
+    /// denied.
     fn run_or_skip(experiment: &FileSum, variant: Variant) -> Option<Measured> {
         let skip = |reason| {
             let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
@@ -278,7 +279,7 @@ mod tests {
                 let Some(measured) = run_or_skip(&experiment, variant) else { continue };
                 assert_eq!(measured.sum, expected, "{} {size}", variant.name());
                 let reads = measured.counters["reads"];
-                // A reader brings up to 64 KiB by one call.
+                // A reader reads at most 64 KiB per call.
                 assert!(reads >= size.div_ceil(64 << 10), "{} {size}: {reads}", variant.name());
                 assert!(measured.section.threads_max >= 1 && measured.section.wall_ns > 0);
             }
@@ -303,7 +304,7 @@ mod tests {
         let mut experiment = experiment(&[1 << 20], 32 << 10, false);
         experiment.prepare(0, &|| false).unwrap();
         let pool = run(&experiment, Variant::Pool).unwrap();
-        // 32 blocks, and the end.
+        // 32 blocks and the end of the file.
         assert_eq!((pool.counters["reads"], pool.counters["hops"]), (33, 33));
         assert!(pool.section.threads_max > pool::THREADS as u64, "{pool:?}");
         let blocking = run(&experiment, Variant::Blocking).unwrap();
@@ -317,7 +318,8 @@ mod tests {
         experiment.prepare(0, &|| false).unwrap();
         let count =
             |measured: &Measured, name: &str| measured.counters.get(name).copied().unwrap_or(0);
-        // 32 blocks, or half as many calls of two blocks each, the end, and the reads ahead of the end.
+        // 32 reads of one block each or half as many of two blocks, the read of the end, and the reads
+        // ahead of the end.
         let reads = 17..=33 + variants::DEPTH as u64;
         for variant in [Variant::Uring, Variant::Ring, Variant::Poll] {
             let Some(measured) = run_or_skip(&experiment, variant) else { continue };
@@ -328,7 +330,7 @@ mod tests {
             assert!(inline == 0 || variant != Variant::Ring);
         }
         if let Some(measured) = run_or_skip(&experiment, Variant::Offload) {
-            // Its thread makes plain calls, of which the driver knows nothing.
+            // Its thread makes plain calls, which the driver does not see.
             assert_eq!(measured.counters["reads"], 33);
             assert_eq!(count(&measured, "read.submitted") + count(&measured, "read.inline"), 0);
         }

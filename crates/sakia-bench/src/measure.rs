@@ -136,7 +136,7 @@ mod tests {
             (0..1_000_000u64).fold(0, |sum, x| black_box(sum ^ x))
         });
         meter.note_threads();
-        // A thread that waits gives the processor up; this one yields until the other has done so.
+        // A waiting thread gives up its processor; this thread yields until the other one has done so.
         let switches = || Usage::of_process().unwrap().voluntary_switches;
         let before = switches();
         while switches() == before {

@@ -296,7 +296,7 @@ pub(crate) mod tests {
 
     #[test]
     fn ratios_are_of_runs_of_the_same_round() {
-        // The medians alone would say 1.0.
+        // The ratio of the medians alone would be 1.0.
         let results = results(&[(10, 100), (100, 200), (1000, 100)]);
         let ratio = results.ratios.iter().find(|ratio| ratio.of == "a/b").unwrap();
         assert_eq!((ratio.wall, ratio.wall_bounds), (0.5, [0.1, 10.0]));

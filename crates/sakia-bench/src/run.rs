@@ -332,13 +332,13 @@ mod tests {
         let Ok(Err(Missing { reason, is_failure: false, .. })) =
             shell(r#"echo '{"unavailable":"no ring"}'"#)
         else {
-            panic!("the process says what is missing");
+            panic!("the process reports the missing part");
         };
         assert_eq!(reason, "no ring");
         assert!(shell("echo nonsense").is_err());
         let measured = Measured { is_disturbed: true, ..Measured::default() };
         let answer = serde_json::to_string(&Outcome::Measured(measured)).unwrap();
         let Ok(Ok(run)) = shell(&format!("echo '{answer}'")) else { panic!("{answer}") };
-        assert!(run.noise.is_noisy, "what a run says of itself counts");
+        assert!(run.noise.is_noisy, "a run's own report of noise counts");
     }
 }

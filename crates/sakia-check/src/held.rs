@@ -257,7 +257,7 @@ impl<R> Held<R> {
         Self { id, role, pending, notice, is_registered, flag, is_canceled: false, turns: 0 }
     }
 
-    /// Polls the operation only after a notice, as a program does that relies on notices.
+    /// Polls the operation only after a notice, like a program that relies on notices.
     pub(crate) fn ask(&mut self) -> Option<Output> {
         let waits = self.is_registered && !self.flag.is_raised();
         if waits && self.notice != Notice::None {
@@ -293,7 +293,7 @@ impl<R> Held<R> {
         self.flag.raise();
     }
 
-    /// Returns whether it has a notice and was not asked since.
+    /// Returns whether the operation has a notice and was not polled since.
     pub(crate) fn is_noticed(&self) -> bool {
         self.awaits_notice() && self.flag.is_raised()
     }

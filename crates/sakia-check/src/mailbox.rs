@@ -50,7 +50,7 @@ pub struct Receipt {
     pub room: usize,
     /// The room of dropped receives that may have taken it.
     pub other_rooms: Vec<usize>,
-    /// Longer than its room, if that was reported.
+    /// The datagram is longer than its room, if that was reported.
     pub is_cut: Option<bool>,
     /// Its length, if reported.
     pub len: Option<usize>,

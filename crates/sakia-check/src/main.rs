@@ -36,7 +36,7 @@ enum Command {
         /// The first seed
         #[arg(long, default_value_t = 0)]
         first_seed: u64,
-        /// Threads that run them; as many as there are processors by default
+        /// Threads that run them; one per processor by default
         #[arg(long)]
         jobs: Option<usize>,
         /// Run each once only, without checking that it does the same again

@@ -1,7 +1,7 @@
 //! Programs: their steps, and the kernel that they run on.
 //!
-//! Operands are small numbers that select one of the objects that exist at that moment, so that every list
-//! of steps is a valid program: the remainder of a shrunk one, and the invention of a fuzzer.
+//! Operands are small numbers that select one of the objects that exist at that moment. Every list of steps
+//! is therefore a valid program, also one that was shrunk or that a fuzzer made.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -80,26 +80,26 @@ pub enum Place {
 /// The user of a datagram socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Owner {
-    /// By operations of the driver, one for each datagram.
+    /// Operations of the driver, one for each datagram.
     #[default]
     Operations,
-    /// By a receiver of the driver, and operations that send.
+    /// A receiver of the driver, and operations that send.
     Receiver,
-    /// As a socket of the runtime.
+    /// A socket of the runtime.
     Runtime,
 }
 
 /// The form of a send or receive of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
-    /// Its bytes alone. A send without an address goes to the peer of a connected socket.
+    /// The bytes alone. A send without an address goes to the peer of a connected socket.
     Bytes,
-    /// With an address.
+    /// The bytes with an address.
     #[default]
     Addressed,
-    /// With control messages as well.
+    /// The bytes with an address and control messages.
     Message,
-    /// Several at once, if the socket supports it.
+    /// Several datagrams at once, if the socket supports it.
     Batch,
 }
 
@@ -108,7 +108,7 @@ pub enum Form {
 pub enum Memory {
     /// One buffer.
     Buffer,
-    /// Several.
+    /// Several buffers.
     Vector,
     /// A block of registered memory.
     Fixed,
@@ -256,7 +256,7 @@ impl Config {
         }
         let mut faults = if rng.u8(0..8) == 0 { Vec::new() } else { random_faults(&mut rng) };
         if seed % 4 == 3 {
-            // On files of a network file system.
+            // Errors on files of a network file system.
             faults.push(("ServerErrno".to_owned(), 1 << Rng::with_seed(seed).u16(11..15)));
         }
         Self {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The state of an operation when a fate met it.
+/// The state of an operation at the moment of its fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
@@ -55,11 +55,11 @@ pub enum Outcome {
     DatagramRefused,
     /// Datagrams were sent but did not come.
     DatagramMissing,
-    /// A batch brought several.
+    /// A batch received several datagrams.
     BatchOfSeveral,
     /// A peek showed a datagram.
     Peeked,
-    /// A receive was dropped, and its possible bytes came to a later one.
+    /// A receive was dropped, and the bytes that it may have taken came to a later one.
     KeptForLater,
     /// A receiver of the driver brought a datagram.
     ReceiverBrings,
@@ -128,7 +128,7 @@ const OPERATIONS: [&str; 24] = [
 pub struct Stats {
     /// Programs.
     pub programs: u64,
-    /// Programs by the number of their steps: 1 to 9, 10 to 19 and so on, by the first number.
+    /// Programs by number of steps, in classes of 20: the key is the smallest number of a class.
     pub lengths: BTreeMap<usize, u64>,
     /// Operations by kind.
     pub operations: BTreeMap<&'static str, u64>,
@@ -181,7 +181,7 @@ impl Stats {
             .collect()
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: Self) {
         self.programs += other.programs;
         self.pushed += other.pushed;

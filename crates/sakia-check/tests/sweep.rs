@@ -21,7 +21,7 @@ fn a_thousand_seeds_do_what_the_models_say_and_the_same_twice() {
     assert_eq!(report.stats.programs, 1000);
 }
 
-/// Each was found by a seed, made smaller, and witnesses a fixed bug.
+/// A seed found each of these programs, which was then made smaller; each shows a bug that was fixed.
 #[test]
 fn programs_that_failed_once_do_not_fail_again() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
@@ -40,7 +40,7 @@ fn programs_that_failed_once_do_not_fail_again() {
 /// Another seed gives another hash.
 #[test]
 fn hashes_follow_from_seeds() {
-    // Short programs may all do nothing.
+    // Short programs may do nothing, and have equal hashes.
     let programs = (0..200).map(Program::random).filter(|program| program.steps.len() > 30);
     let programs: Vec<Program> = programs.collect();
     let hash = |program| simulated(program, false, &mut Stats::default()).unwrap().hash;

@@ -56,7 +56,7 @@ mod tests {
     const QUICK: Duration = Duration::from_micros(4);
     const SLOW: Duration = Duration::from_millis(8);
 
-    /// Returns how many of 1000 calls, whose latency is `time` of their number, were made in place.
+    /// Returns the number of calls made in place, of 1000 calls whose latency is `time` of their number.
     fn in_place(delays: &Delays, time: impl Fn(u32) -> Duration) -> u32 {
         let mut count = 0;
         for number in 0..1000 {

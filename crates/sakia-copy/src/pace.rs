@@ -268,7 +268,7 @@ mod tests {
         assert!(!world.pace.may_work(1));
         world.work(2000, 1500, Duration::from_millis(1));
         assert!(!world.pace.may_work(1));
-        // It is tried again, and the result may differ by then.
+        // The trial is repeated, and its result may differ by then.
         world.work(2000, 1500, Duration::from_millis(1));
         world.work(2000, 4000, Duration::from_micros(40));
         world.work(2000, 4000, Duration::from_micros(40));
@@ -276,7 +276,7 @@ mod tests {
         assert!(world.calls >= 1);
     }
 
-    /// All seem slow because the disk delayed them for a moment.
+    /// A disk that delays all workers for a moment is no reason to lay one off.
     #[test]
     fn a_moment_is_no_reason() {
         let mut world = World::new();

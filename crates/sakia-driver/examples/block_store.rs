@@ -1,8 +1,8 @@
-//! A small block store on a loop of its own, as many storage programs have one: no executor, no futures.
+//! A small block store with a loop of its own, as in many storage programs: no executor, no futures.
 //!
-//! The loop owns a table of requests. Each turn it starts as many as the depth allows, gives the driver a
-//! turn, and handles what is done. It writes every block of a file in a scattered order, makes them
-//! durable with one `fdatasync`, then reads them back and checks them.
+//! The loop owns a table of requests. Each iteration starts as many requests as the depth allows, gives the
+//! driver a turn, and handles the completed ones. The program writes every block of a file in a scattered
+//! order, makes them durable with one `fdatasync`, then reads them back and checks them.
 //!
 //! Usage: `cargo run --release -p sakia-driver --example block_store -- [FILE [BLOCKS]]`
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 use sakia_driver::{Driver, Fd, Op, Operation, Wait};
 
 const BLOCK_BYTES: usize = 4096;
-/// Requests in flight at a time.
+/// The maximum number of requests in flight.
 const DEPTH: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file: Fd = driver.adopt(file.into());
     let begin = Instant::now();
 
-    // Write: each request takes a buffer along and brings it back.
+    // Write: each request owns its buffer and returns it with the result.
     run(
         &driver,
         blocks,
@@ -44,13 +44,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         |_, (result, buf)| expect_whole(result).map(|()| buf),
     )?;
 
-    // Make it durable, and wait for that alone.
+    // Make the blocks durable, and wait for this operation alone.
     let mut sync = driver.fsync(&file, true);
     while sync.try_take().transpose()?.is_none() {
         driver.turn(Wait::Forever)?;
     }
 
-    // Read it back, with the same loop.
+    // Read the blocks back, with the same loop.
     run(
         &driver,
         blocks,
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The loop: keeps `DEPTH` requests in flight until `count` are done.
+/// Keeps `DEPTH` requests in flight until `count` are done.
 fn run<O: Operation>(
     driver: &Driver,
     count: u64,
@@ -84,7 +84,7 @@ fn run<O: Operation>(
     let mut in_flight = HashMap::with_capacity(DEPTH);
     let mut next = 0;
     while next < count || !in_flight.is_empty() {
-        // Start what there is room for. The number of the request is its token.
+        // Start a request for each free buffer. The number of the request is its token.
         while next < count
             && let Some(buf) = free.pop()
         {
@@ -93,9 +93,9 @@ fn run<O: Operation>(
             in_flight.insert(next, op);
             next += 1;
         }
-        // One turn submits all of it, and sleeps only if nothing is ready.
+        // One turn submits all of them, and sleeps only if nothing is ready.
         driver.turn(Wait::Forever)?;
-        // Handle what is done, in the order in which it was.
+        // Handle the completed requests, in the order of their completion.
         while let Some(request) = driver.next_done() {
             let mut op = in_flight.remove(&request).ok_or("a request was done twice")?;
             let output = op.try_take().ok_or("a request was reported before it was done")?;
@@ -105,7 +105,7 @@ fn run<O: Operation>(
     Ok(())
 }
 
-/// A request that moved fewer bytes than a block is an error in this program: it keeps whole blocks.
+/// Returns an error if a request moved fewer bytes than a block: this program keeps whole blocks.
 fn expect_whole(result: std::io::Result<usize>) -> Result<(), Box<dyn Error>> {
     match result? {
         BLOCK_BYTES => Ok(()),
@@ -113,9 +113,9 @@ fn expect_whole(result: std::io::Result<usize>) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The order in which blocks are written: every block once, neighbors far apart.
+/// Returns the block that is written in step `block`: every block once, neighbors far apart.
 fn scatter(block: u64, blocks: u64) -> u64 {
-    // Odd and larger than any common factor of small sizes, so that it visits every block.
+    // A prime: the order contains every block unless `blocks` is a multiple of it.
     let stride = 7919;
     if blocks.is_multiple_of(stride) { block } else { block * stride % blocks }
 }

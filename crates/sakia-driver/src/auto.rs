@@ -518,7 +518,7 @@ mod tests {
         }
     }
 
-    /// Asserts that there is a ring, or epoll with this errno for the reason: never an error.
+    /// Asserts that the ring is chosen, or epoll with this errno as the reason, and never an error.
     fn assert_chosen(number: u32, is_for_ever: bool, errno: Errno) -> &'static str {
         let host = Failing { number, is_for_ever, errno, calls: Cell::new(0) };
         let builder = Builder::with_host(host).sq_entries(8).cq_entries(8);
@@ -543,7 +543,7 @@ mod tests {
         if let Err(error) = Builder::new().build() {
             return eprintln!("SKIP no_errno_of_any_call_keeps_auto_from_a_backend: {error}");
         }
-        // Set-up, two maps, four registrations and an enter.
+        // The calls are the set-up, two maps, four registrations and an enter.
         for number in 0..8 {
             for errno in (1..=133).map(Errno::from_raw_os_error) {
                 let once = assert_chosen(number, false, errno);

@@ -518,7 +518,7 @@ mod tests {
         Vec::<u8>::with_capacity(10).room(10).advance(1);
     }
 
-    /// On a kernel that writes late, and transfers less than asked for: under Miri, no uninitialized byte is
+    /// The kernel of this test writes late and makes short transfers. Under Miri, no uninitialized byte is
     /// read.
     #[test]
     fn only_what_was_read_gets_a_length() {

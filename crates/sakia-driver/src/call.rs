@@ -571,7 +571,7 @@ mod tests {
             let result = unsafe { call.run() };
             (result, sys::signals_pending().unwrap() & SIGPIPE)
         };
-        // On a thread of its own, whose mask it changes.
+        // The call runs on a thread of its own, whose mask it changes.
         assert_eq!(std::thread::spawn(splice).join().unwrap(), (Err(Errno::PIPE), 0));
     }
 

@@ -389,7 +389,7 @@ mod tests {
         assert!(!none.may_hold(Path::new("../a"), || unreachable!("there is no mount")));
     }
 
-    /// Threads of the engine ask one table.
+    /// The threads of the engine share one table.
     #[test]
     fn a_table_is_for_all_threads() {
         fn shared<T: Send + Sync>() {}
@@ -408,7 +408,7 @@ mod tests {
         let kind = |path: &str| &*table.find_by_path(Path::new(path)).unwrap().file_system;
         assert_eq!(kind("/"), "ext4");
         assert_eq!(kind("/ab"), "ext4");
-        // Two are mounted there.
+        // Two file systems are mounted at this point.
         assert_eq!((kind("/a"), kind("/a/c")), ("btrfs", "btrfs"));
         assert_eq!(kind("/a b/c"), "xfs");
         assert_eq!(table.find_by_path(Path::new("a")), None);
@@ -473,7 +473,7 @@ mod tests {
             let entries = MountTable::parse(&text).entries;
             assert_eq!(entries.len(), 6, "{}", line.escape_ascii());
         }
-        // A name that could not be printed is empty.
+        // A source that cannot be printed is empty.
         let table = MountTable::parse(b"31 28 0:5 / /a rw - tmpfs  rw");
         assert_eq!(table.find_by_id(31).map(|entry| &*entry.source), Some(OsStr::new("")));
     }

@@ -219,7 +219,7 @@ fn done(result: Result<(), Errno>) -> Attempt {
     Attempt::Done(outcome(result.map(|()| 0)))
 }
 
-// All of them make system calls, which Miri cannot.
+// All these tests make system calls, which Miri does not support.
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {

@@ -276,7 +276,7 @@ mod tests {
             Self { pool, streams, provided: Vec::new() }
         }
 
-        /// Begins a turn, and gives the kernel what it is to have.
+        /// Begins a turn, and provides the kernel with free buffers.
         fn turn(&mut self) {
             self.streams.turn.set(self.streams.turn.get() + 1);
             self.pool.note_used();
@@ -307,7 +307,7 @@ mod tests {
             turns.turn();
         }
         assert_eq!(turns.provided.len(), 64, "as many as at first");
-        // It gets those that were freed last, and all again when it needs them.
+        // The kernel gets the buffers that were freed last, and all again when it needs them.
         turns.receive(1);
         let last = *turns.pool.group(SMALL).free.borrow().last().unwrap();
         turns.turn();

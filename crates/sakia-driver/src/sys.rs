@@ -661,7 +661,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_signal_may_be_ignored() {
-        // The runtime of every Rust program does so before `main`.
+        // The runtime of every Rust program ignores `SIGPIPE` before `main`.
         assert_eq!(is_ignored(libc::SIGPIPE as u32), Ok(true));
         assert_eq!(is_ignored(libc::SIGWINCH as u32), Ok(false));
         assert_eq!(is_ignored(0), Err(Errno::INVAL));

@@ -1,4 +1,5 @@
-//! Steady operation allocates nothing. A program has one allocator, hence a program of its own.
+//! Steady operation allocates nothing. The allocator is shared by a whole program, so this is a program of
+//! its own.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -12,7 +13,7 @@ use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 #[global_allocator]
 static GLOBAL: CountingAllocator = CountingAllocator::new();
 
-/// Operations under way at a time.
+/// The number of operations in flight.
 const DEPTH: usize = 64;
 
 fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
@@ -25,7 +26,7 @@ fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     panic!("not done after a million turns");
 }
 
-/// Returns the allocations of 1,000 rounds of `round`, after a hundred of warm-up.
+/// Counts the allocations of 1,000 rounds, after a hundred rounds of warm-up.
 fn steady(mut round: impl FnMut()) -> Counts {
     (0..100).for_each(|_| round());
     measure(|| (0..1000).for_each(|_| round()))
@@ -39,7 +40,7 @@ const NOTHING: Counts = Counts {
     bytes_deallocated: 0,
 };
 
-/// A file for one test, without a name.
+/// Makes a file for one test and removes its name.
 fn file(test: &str) -> File {
     let name = format!("allocations-{}-{test}", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -65,7 +66,7 @@ fn reads_and_writes_of_a_file() {
     assert_eq!(counts, NOTHING);
 }
 
-/// One connection that answers what it receives, and datagrams with addresses.
+/// Messages in both directions of a connection, and datagrams with addresses, allocate nothing.
 #[test]
 fn messages_between_sockets() {
     let driver = Driver::uring().expect("a ring");
@@ -144,7 +145,7 @@ fn reads_and_polls_of_a_pipe_that_tasks_await() {
         rustix::io::write(&write, &[1; 64]).expect("written");
         let (result, back) = finish(&driver, &mut read);
         assert_eq!(result.expect("read"), 64);
-        drop(poll); // done, or to be canceled
+        drop(poll); // done, or canceled by the drop
         buf = Some(back);
     });
     while driver.in_flight() > 0 {
@@ -170,7 +171,7 @@ fn operations_that_are_dropped_in_flight() {
     assert_eq!(counts, NOTHING);
 }
 
-/// A driver that has received in memory of its own.
+/// A driver that received into its own memory frees it at its end.
 #[test]
 fn the_end_of_a_driver_frees_what_it_received_into() {
     let receive = || {
@@ -191,7 +192,7 @@ fn the_end_of_a_driver_frees_what_it_received_into() {
     receive();
     let counts = measure(receive);
     let left = counts.bytes_allocated - counts.bytes_deallocated;
-    // Buffers are 4 KiB and more.
+    // A buffer that leaked would have 4 KiB or more.
     assert!(left < 1000, "{left} bytes: {counts:?}");
 }
 
@@ -237,7 +238,7 @@ fn plain_calls() {
     let counters = driver.counters();
     assert!(counters.of(OpKind::Read).inline >= 1000, "{:?}", counters.of(OpKind::Read));
 
-    // More of them than a turn makes.
+    // More reads than a turn makes.
     let mut bufs: Vec<Vec<u8>> = vec![vec![0; 512]; 2 * DEPTH];
     let mut reads = Vec::with_capacity(2 * DEPTH);
     let counts = steady(|| {

@@ -275,8 +275,7 @@ mod tests {
 
     type Ahead = ReadAhead<Box<[u8]>>;
 
-    /// Reads `want` bytes of a kernel that has `kernel` ready, as a layer does. Returns the bytes and the
-    /// way.
+    /// Reads `want` bytes of a kernel that has `kernel` ready, like a layer. Returns the bytes and the way.
     fn read(ahead: &mut Ahead, kernel: &mut VecDeque<u8>, want: usize) -> (Vec<u8>, ReadPlan) {
         let plan = ahead.plan(want);
         let mut out = vec![0; want];
@@ -317,7 +316,7 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever pieces bytes come and are asked for, each is read once and in order.
+        /// Each byte is read once and in order, in whatever pieces bytes arrive and are requested.
         #[test]
         fn loses_and_repeats_no_byte(
             steps in prop::collection::vec((0_usize..200, 0_usize..40), 1..300),
@@ -342,7 +341,7 @@ mod tests {
             }
         }
 
-        /// Whatever the host says, there is a defined answer, and never a byte more than fits.
+        /// Every answer of the host has a defined result, and never yields a byte more than fits.
         #[test]
         fn counts_that_lie_end_in_an_error(
             counts in prop::collection::vec((0_usize..100, prop::option::of(any::<usize>())), 1..100),
@@ -376,7 +375,7 @@ mod tests {
                 assert_eq!(ahead.plan(SMALL), ReadPlan::Direct);
                 ahead.direct_ended(SMALL, Some(SMALL));
             }
-            // The end of the row: a short read, an error, a large one.
+            // A short read, an error or a large read ends the series of small ones.
             let (want, count) = [(10, Some(9)), (10, None), (SMALL + 1, Some(SMALL + 1))][round];
             assert_eq!(ahead.plan(want), ReadPlan::Direct);
             ahead.direct_ended(want, count);
@@ -410,14 +409,14 @@ mod tests {
                 ahead.direct_ended(64, Some(64));
                 reads += 1;
             }
-            // Messages come one by one: behind the last one there is none.
+            // Messages arrive one by one: behind the last one there is none.
             assert_eq!(ahead.ended(64, None), Ok(0));
             reads
         };
         let reads: Vec<u32> = (0..9).map(|_| reads_before()).collect();
         assert_eq!(reads, [32, 64, 128, 256, 512, 1024, 2048, 4096, 4096]);
 
-        // A backlog from which 8 reads are served: the same evidence as in the beginning.
+        // After a backlog, 8 reads of it are the same evidence as at the beginning.
         let mut kernel: VecDeque<u8> = vec![1; 64 * 5000].into();
         while read(&mut ahead, &mut kernel, 8).1 != ReadPlan::Ahead {}
         kernel.clear();

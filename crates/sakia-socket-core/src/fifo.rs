@@ -134,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same bytes come out as of a `VecDeque`, in the same order, in memory of any size.
+        /// A FIFO of any size returns the same bytes as a `VecDeque`, in the same order.
         #[test]
         fn is_a_queue(
             capacity in 0_usize..20,

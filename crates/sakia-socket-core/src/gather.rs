@@ -276,7 +276,7 @@ mod tests {
 
     const LIMITS: QueueLimits = QueueLimits { bytes: 64, delay: Duration::from_micros(100) };
 
-    /// A kernel that takes as many bytes as it has room for.
+    /// A kernel with limited room for bytes.
     #[derive(Default)]
     struct Kernel {
         taken: Vec<u8>,
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Writes as a layer does on a non-blocking socket. Returns how many bytes were accepted.
+    /// Writes like a layer on a non-blocking socket. Returns the number of bytes accepted.
     fn write(queue: &mut Queue, kernel: &mut Kernel, bytes: &[u8], now: Duration) -> usize {
         let mut accepted = 0;
         let mut plan = queue.plan(bytes.len());
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(queue.sent(0, count), Ok(0));
     }
 
-    /// A queue that gathers, which took 8 writes of one byte before.
+    /// Returns a queue that gathers, since it took 8 writes of one byte, and its kernel.
     fn gathering() -> (Queue, Kernel) {
         let (mut queue, mut kernel) =
             (Queue::new(LIMITS), Kernel { room: 1000, ..Kernel::default() });
@@ -381,8 +381,8 @@ mod tests {
             prop_assert_eq!(kernel.taken, accepted);
         }
 
-        /// In whatever order a stream ends and fails: nothing is taken afterwards, the kernel hears of the
-        /// end once and behind the last byte, and never after lost ones.
+        /// After an end and failures in any order, a stream takes nothing more. The kernel learns of the
+        /// end once, behind the last byte, and never after lost bytes.
         #[test]
         fn nothing_is_taken_behind_the_end(
             steps in prop::collection::vec((0_u8..7, 0_usize..60), 1..100),
@@ -415,7 +415,7 @@ mod tests {
                     }
                 }
                 prop_assert!(!is_over || queue.plan(1) == WritePlan::Refuse);
-                // With no byte left and the kernel told, its answer counts.
+                // If no byte is left and the kernel knows of the end, its answer counts.
                 prop_assert_eq!(queue.refuses_alone(), is_over && (is_lost || told == 0));
                 prop_assert_eq!(kernel.taken.len() + queue.len(), accepted);
             }
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(queue.due(), None);
     }
 
-    /// A peer that reads nothing for 10 seconds.
+    /// A full kernel is tried less and less often, here for a peer that reads nothing for 10 seconds.
     #[test]
     fn a_full_kernel_is_asked_ever_less_often() {
         let (mut queue, mut kernel) = gathering();
@@ -519,7 +519,7 @@ mod tests {
         }
         assert!(calls < 170, "{calls}");
         assert_eq!(longest, RETRY * 64);
-        // One that reads a byte is worth a look soon.
+        // A peer that reads a byte is tried again soon.
         kernel.room = 1;
         flush(&mut queue, &mut kernel);
         queue.postpone(now);

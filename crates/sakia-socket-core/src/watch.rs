@@ -219,12 +219,12 @@ mod tests {
 
     const EDGE_IN: Events = Events(Events::IN.0 | Events::EDGE.0);
 
-    /// Bytes are ready to be read, after this number of arrivals.
+    /// Returns a state in which bytes are ready to be read, after this number of arrivals.
     fn bytes(arrivals: u32) -> InMemory {
         InMemory { ready: Events::IN, arrivals, ..InMemory::NONE }
     }
 
-    /// The write queue has room or not, and has had room again this many times.
+    /// Returns a state of the write queue, which has room or not, and had room again this number of times.
     fn queue(has_room: bool, rooms: u32) -> InMemory {
         InMemory { has_room, rooms, ..InMemory::NONE }
     }
@@ -305,7 +305,7 @@ mod tests {
         assert!(edge.take_room(queue(true, 4)));
         assert!(!edge.take_room(queue(true, 4)), "once");
         assert_eq!(edge.report(Events::OUT, queue(true, 4)), Events::OUT);
-        assert!(!edge.take_room(queue(false, 5)), "full again before it was asked");
+        assert!(!edge.take_room(queue(false, 5)), "full again before the query");
         assert!(edge.take_room(queue(true, 6)));
         assert_eq!(edge.report(Events::NONE, queue(true, 6)), Events::NONE, "the kernel is full");
     }

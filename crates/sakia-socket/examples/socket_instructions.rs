@@ -25,7 +25,7 @@ type End = Socket<ToyEnclave<Kernel>>;
 
 const MESSAGE: usize = 64;
 const BLOCK: usize = 128 << 10;
-/// Bytes of a stream under way.
+/// The maximum number of bytes of a stream under way.
 const UNDER_WAY: usize = 64 << 10;
 const DATAGRAMS: usize = 32;
 
@@ -63,13 +63,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Only here valgrind counts.
+/// Runs `calls`; valgrind counts in this function only.
 #[inline(never)]
 fn measured<T>(calls: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     calls()
 }
 
-/// Connections, of which the first end is the layer's.
+/// Returns connections, of which the first end is the layer's.
 fn connections(sockets: &Sockets, count: usize) -> Result<Vec<(End, OwnedFd)>, Errno> {
     let listener = sockets.socket(AddressFamily::INET, SocketType::STREAM, None)?;
     listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
@@ -90,7 +90,7 @@ fn only(mut connections: Vec<(End, OwnedFd)>) -> Result<(End, OwnedFd), Errno> {
     connections.pop().ok_or(Errno::NOTCONN)
 }
 
-/// The peer receives `bytes`.
+/// Receives `bytes` bytes at the peer.
 fn drain(peer: &OwnedFd, mut bytes: usize) -> Result<(), Errno> {
     let mut buffer = vec![0; UNDER_WAY];
     while bytes > 0 {
@@ -100,7 +100,7 @@ fn drain(peer: &OwnedFd, mut bytes: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The peer sends all of `bytes`, and they have arrived.
+/// Sends all of `bytes` from the peer, and waits until they have arrived.
 fn give(peer: &OwnedFd, end: &End, bytes: &[u8]) -> Result<(), Errno> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -144,7 +144,7 @@ fn receive(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A request of each connection is ready, and all are answered.
+/// Makes a request of each connection ready, and answers all of them.
 fn events(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     let connections = connections(sockets, size)?;
     let set = sockets.epoll()?;
@@ -177,7 +177,7 @@ fn events(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Runs the work of each thread of a connection, one after the other.
+/// Makes the calls of one thread per connection, one after another.
 fn threads(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     let connections = connections(sockets, size)?;
     let mut buffer = [0; MESSAGE];
@@ -220,7 +220,7 @@ fn datagrams(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> 
     Ok(())
 }
 
-/// The calls of iperf3 where each read finds a part of its block.
+/// Makes the calls of iperf3 if each read finds a part of its block.
 fn select_receive(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     let connections = connections(sockets, size)?;
     let (mut buffer, bytes) = (vec![0; BLOCK], vec![1; 32 << 10]);
@@ -245,7 +245,7 @@ fn select_receive(sockets: &Sockets, size: usize, count: usize) -> Result<(), Er
     Ok(())
 }
 
-/// The same of one write after each wait.
+/// Makes the same calls, with one write after each wait.
 fn select_send(sockets: &Sockets, size: usize, count: usize) -> Result<(), Errno> {
     let connections = connections(sockets, size)?;
     let bytes = vec![1; 32 << 10];

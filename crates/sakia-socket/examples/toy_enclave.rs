@@ -17,7 +17,7 @@ use std::{env, thread};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
 use sakia_socket::{HostCounts, Kernel, Layer, Options, Socket, ToyEnclave, When};
 
-/// The sockets of a library operating system, in place of the kernel's.
+/// The sockets of a library operating system, instead of the kernel's.
 type Sockets = Layer<ToyEnclave<Kernel>>;
 
 const LINES: usize = 20_000;
@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     options.read_ahead = When::Never;
     let plain = run("plain", exit, options)?;
 
-    // 2. As it is meant here. Writes are gathered only where the library operating system says so: bytes that
-    //    wait are lost if it is killed.
+    // 2. Gathered and read ahead. Writes are gathered only if the library operating system requests it:
+    //    bytes that wait are lost if it is killed.
     let mut options = Options::default();
     options.gather = When::OnEvidence;
     let gathered = run("gathered, ahead", exit, options)?;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if gathered >= plain { Err("nothing was saved".into()) } else { Ok(()) }
 }
 
-/// Runs the program on sockets with `options`. Returns the calls of the host.
+/// Runs the program on sockets with `options`. Returns the counts of host calls.
 fn run(name: &str, exit: Duration, options: Options) -> Result<HostCounts, Box<dyn Error>> {
     let sockets = Layer::new(ToyEnclave::new(Kernel, exit), options);
     let (client, server) = connection(&sockets)?;
@@ -71,7 +71,7 @@ fn run(name: &str, exit: Duration, options: Options) -> Result<HostCounts, Box<d
     Ok(counts)
 }
 
-/// A connection of TCP, both ends of which are inside.
+/// Returns a TCP connection, both ends of which are inside.
 fn connection(sockets: &Sockets) -> rustix::io::Result<(Socket<ToyEnclave>, Socket<ToyEnclave>)> {
     let make = || sockets.socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::TCP));
     let (listener, client) = (make()?, make()?);

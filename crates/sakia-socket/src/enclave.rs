@@ -586,7 +586,7 @@ mod tests {
         assert_eq!(counts.exits(), 7, "the clock and memory are inside");
     }
 
-    /// A method with a body of its own in the trait would otherwise pass by the gate unseen.
+    /// The gate must know every method: one with a default body in the trait would bypass it unnoticed.
     #[test]
     fn every_call_of_a_host_is_known() {
         let (_, from_here) =
@@ -604,7 +604,8 @@ mod tests {
     #[test]
     fn the_loop_is_as_long_as_the_clock_says() {
         let looks = Cell::new(0);
-        // Each look comes 10 microseconds after the last one; but for one, before which it was 1.
+        // Each reading is 10 microseconds after the previous one, except one that is 1 microsecond after
+        // it.
         let clock = || {
             looks.set(looks.get() + 1);
             Duration::from_micros(if looks.get() < 8 {

@@ -1,4 +1,4 @@
-//! Connections that come and go through the layer: no descriptor and no memory is left of them.
+//! Connections that open and close through the layer: they leave no descriptor and no memory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,13 +17,13 @@ type Sockets = Layer<ToyEnclave<Kernel>>;
 
 /// Addresses of clients. Each has some 28,000 ports, and a port waits for a minute after its connection.
 const ADDRESSES: u64 = 250;
-/// Connections between two looks at what is left.
+/// The number of connections between two checks.
 const BATCH: u64 = 500;
-/// Bytes that may be held after any batch, more than after the first one: lists may have grown. A connection
-/// that leaves its memory leaves 64 KiB.
+/// The limit of bytes held after any batch beyond those after the first one: lists may have grown. A
+/// connection that leaves its memory leaves 64 KiB.
 const HELD_MAX: i64 = 32 << 10;
 
-/// Connections that come and go; `SAKIA_TEST_CONNECTIONS` says how many, 2,000 without.
+/// Opens and closes connections; `SAKIA_TEST_CONNECTIONS` is their number, 2,000 by default.
 #[test]
 fn connections_that_are_gone_leave_nothing() {
     let count = settings::number("SAKIA_TEST_CONNECTIONS", 2000);
@@ -43,7 +43,7 @@ fn connections_that_are_gone_leave_nothing() {
                 connection(&sockets, &listener, server, number);
             }
             wait_for_closes(&sockets);
-            // The thread that sends delayed bytes is there now, if there is to be one.
+            // By now the thread that sends delayed bytes exists, if it will exist at all.
             let open = fs::read_dir("/proc/self/fd").expect("descriptors").count();
             assert_eq!(*descriptors.get_or_insert(open), open, "after {begin}");
             let counts = process_counts();
@@ -70,7 +70,7 @@ fn address_of(socket: &Socket<ToyEnclave>) -> SocketAddr {
     socket.local_address().expect("an address").try_into().expect("an address of IP")
 }
 
-/// A connection's life: what is left unsent and unread at its end differs.
+/// Runs the life of a connection; the bytes that are unsent and unread at its end differ.
 fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAddr, number: u64) {
     let client = tcp(sockets);
     let address = [127, 0, 1, (number % ADDRESSES + 1) as u8];
@@ -84,15 +84,15 @@ fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAd
     };
     let read = |bytes: usize| served.recv(&mut vec![0; bytes], RecvFlags::WAITALL);
     match number % 6 {
-        // Neither side says anything.
+        // Neither side sends.
         0 => {}
-        // The last handle goes with bytes that are delayed, and all are read.
+        // The last handle is dropped with delayed bytes, and all are read.
         1 => {
             send(12);
             drop(client);
             assert_eq!(read(200), Ok(12 * 9));
         }
-        // Bytes were read ahead, and never taken: the client hears of it.
+        // Bytes were read ahead and never taken: the client gets a reset.
         2 => {
             send(40);
             client.flush().expect("an open connection");
@@ -100,7 +100,7 @@ fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAd
             drop(served);
             assert_eq!(client.recv(&mut [0; 9], RecvFlags::empty()), Err(Errno::CONNRESET));
         }
-        // A backlog of small reads, and an end in good order.
+        // A backlog of small reads, and an orderly end.
         3 => {
             send(80);
             client.shutdown(Shutdown::Write).expect("an open connection");
@@ -113,7 +113,7 @@ fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAd
             }
             assert_eq!(got, 80 * 9);
         }
-        // An answer, by a clone.
+        // An answer through a clone.
         4 => {
             let clone = served.clone();
             drop(served);
@@ -124,7 +124,7 @@ fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAd
             clone.flush().expect("an open connection");
             assert_eq!(client.recv(&mut [0; 20], RecvFlags::empty()), Ok(6));
         }
-        // The server goes first, with delayed bytes of its own.
+        // The server closes first, with delayed bytes of its own.
         _ => {
             for _ in 0..20 {
                 served.send(b"bye", SendFlags::NOSIGNAL).expect("an open connection");
@@ -135,13 +135,13 @@ fn connection(sockets: &Sockets, listener: &Socket<ToyEnclave>, server: SocketAd
     }
 }
 
-/// Sockets that were made, and connections that were accepted.
+/// Returns the number of sockets made and connections accepted.
 fn opened(counts: &HostCounts) -> u64 {
     counts.of(HostCall::Socket) + counts.of(HostCall::Accept)
 }
 
-/// Waits until all are closed but the listener: the thread that sends delayed bytes may be the last one to
-/// let go.
+/// Waits until all sockets except the listener are closed: the thread that sends delayed bytes may close
+/// the last one.
 fn wait_for_closes(sockets: &Sockets) {
     for _ in 0..60_000 {
         let counts = sockets.host().counts();

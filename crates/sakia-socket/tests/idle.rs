@@ -7,7 +7,7 @@ use std::{fs, thread};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 use sakia_socket::{EpollEvent, Events, HostCall, Kernel, Layer, Options, ToyEnclave, When};
 
-/// How often each thread of this process gave its processor away or lost it, but for the calling one and that
+/// Returns the number of context switches of each thread of this process, except the calling one and that
 /// of the test harness.
 fn switches() -> BTreeMap<String, u64> {
     let mine = rustix::thread::gettid().as_raw_nonzero().to_string();
@@ -33,7 +33,7 @@ fn an_idle_program_makes_no_call_and_no_switch() {
     (options.read_ahead, options.gather) = (When::Always, When::Always);
     let layer = Layer::new(ToyEnclave::new(Kernel, Duration::ZERO), options);
     let (a, b) = layer.pair(AddressFamily::UNIX, SocketType::STREAM).expect("a pair");
-    // A thread that waits for what does not come.
+    // The thread waits for an event that does not come.
     let set = layer.epoll().expect("a set");
     set.add(&a, EpollEvent { events: Events::IN, data: 1 }).expect("an entry");
     let sleeper = {
@@ -46,7 +46,7 @@ fn an_idle_program_makes_no_call_and_no_switch() {
         }
         assert_eq!(b.recv(&mut [0; 50], RecvFlags::WAITALL), Ok(50));
     }
-    // They need a moment to begin and to fall asleep.
+    // The threads need a moment to begin and to fall asleep.
     for attempt in 0.. {
         let (before, calls) = (switches(), layer.host().counts());
         thread::sleep(Duration::from_secs(1));
@@ -57,7 +57,7 @@ fn an_idle_program_makes_no_call_and_no_switch() {
         }
         assert!(attempt < 20, "{before:?} {after:?} {made:?}");
     }
-    // They are awake when there is something to do, by one wake.
+    // One wake is enough when there is work to do.
     let before = layer.host().counts();
     for _ in 0..50 {
         assert_eq!(b.send(b".", SendFlags::empty()), Ok(1));

@@ -131,7 +131,7 @@ pub fn probe(path: &Path) -> std::io::Result<MountFacts> {
     }
     let name = path.join(format!(".sakia-mount-facts-{}", std::process::id()));
     let facts = of_new_file(&name, path, magic);
-    // The file goes, whatever the outcome.
+    // The file is removed, whatever the outcome.
     let removed = fs::remove_file(&name);
     let facts = facts?;
     removed?;
@@ -179,7 +179,8 @@ fn write_nowait(file: &File, offset: u64) -> Answer {
     Answer::of_bytes(pwritev2(file, &[IoSlice::new(&block)], offset, ReadWriteFlags::NOWAIT))
 }
 
-/// The clock of files may tick between two writes, so it takes some attempts.
+/// Writes directly after an ordinary write. The clock of files may tick between the two, so this takes some
+/// attempts.
 fn write_again(file: &File) -> std::io::Result<Answer> {
     let mut answer = Answer::Untried;
     for _ in 0..8 {
@@ -192,7 +193,8 @@ fn write_again(file: &File) -> std::io::Result<Answer> {
     Ok(answer)
 }
 
-/// A mount or a rename anywhere on the machine spoils a lookup, so it takes some attempts.
+/// Opens the path by the name cache. A mount or a rename anywhere on the machine spoils a lookup, so this
+/// takes some attempts.
 fn open_cached(path: &Path) -> Answer {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mut answer = Answer::Untried;
@@ -208,7 +210,7 @@ fn open_cached(path: &Path) -> Answer {
 fn direct_io(path: &Path) -> DirectIo {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     let open = Answer::of(rustix::fs::open(path, flags, Mode::empty()));
-    // For a device itself the kernel answers only when it is asked about the node.
+    // For a device itself the kernel answers only a request about the node.
     let told = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN)
         .ok()
         .filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0);

@@ -40,9 +40,8 @@ pub const QUARANTINE_BYTES: usize = 16 << 30;
 
 /// Bytes in pages of their own; see the [module](self).
 ///
-/// Begins at a page boundary, as direct I/O wants it, and at zeros. The bytes stay where they are
-/// when the value moves. On drop the pages become inaccessible and go to a quarantine that all such
-/// buffers share.
+/// Begins at a page boundary, as direct I/O requires, and with zeros. The bytes keep their address when the
+/// value moves. On drop the pages become inaccessible and go to a quarantine that all such buffers share.
 #[derive(Debug)]
 pub struct GuardedBuffer {
     /// The pages; accessible while this value lives.

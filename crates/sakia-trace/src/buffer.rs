@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(found, [0, 1, 2, 3, 7]);
     }
 
-    /// Each event is either taken out whole, once, in order, or counted as lost.
+    /// Each event is either taken out whole, once and in order, or counted as lost.
     #[test]
     fn no_event_is_torn() {
         const COUNT: u64 = if cfg!(miri) { 300 } else { 5_000_000 };

@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// All parts are read as they were given, whatever their size.
+        /// All parts are read back as they were written, whatever their size.
         #[test]
         fn packets_are_read_as_written(
             time in 0_u64..1 << 63,
@@ -218,7 +218,8 @@ mod tests {
             prop_assert_eq!(annotations, inner);
         }
 
-        /// A small number takes one byte, as most results and descriptors do.
+        /// Numbers take the least number of bytes; small ones, such as most results and descriptors, take
+        /// one.
         #[test]
         fn numbers_take_the_least_bytes(value: u64, shift in 0_u32..64) {
             let value = value >> shift;

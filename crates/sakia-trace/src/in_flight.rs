@@ -135,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// The table holds what a map of the standard library holds, and no row twice.
+        /// The table holds the same rows as a map of the standard library, and no row twice.
         #[test]
         fn operations_are_found_by_their_id(
             steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..2), 0..400),

@@ -121,7 +121,7 @@ mod tests {
         // The optimizer would leave the memory out.
         let memory = as_own_work(|| black_box(vec![1_u8; 8 << 20]));
         let own = OWN_FAULTS.load(Ordering::Relaxed) - before;
-        // Huge pages make it few.
+        // With huge pages there are few faults.
         assert!(own > 0, "{own} faults of {} bytes", memory.len());
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn this_process_has_page_faults() {
         let taken = take().expect("/proc");
         assert!(taken[0] > 0, "{taken:?}");
-        // No thread of this process is called so, but this one for a moment.
+        // No thread of this process has this name, except this one for a moment.
         let is_worker = |name: &CStr| {
             rustix::thread::set_name(name).expect("a name");
             workers().expect("/proc")

@@ -29,8 +29,8 @@ fn recorded() -> Vec<u8> {
     bytes
 }
 
-/// Does with a file what `sakia trace summary` and `plot` do: returns an error, or makes a text and a
-/// picture.
+/// Uses a file like `sakia trace summary` and `plot`: the result is an error that names the cause, or a
+/// text and a picture.
 fn use_file(bytes: &[u8]) {
     match Trace::read(bytes) {
         Ok(trace) => {

@@ -1,7 +1,6 @@
-//! The example `least` writes a recording that can be read, so that its size is that of a program which
-//! works.
+//! The example `least` writes a recording that can be read, so its size is that of a working program.
 
-// Its main function, and what only that uses.
+// The example has a `main`, and items that only `main` uses.
 #[allow(dead_code)]
 #[path = "../examples/least.rs"]
 mod least;
@@ -31,7 +30,7 @@ fn least_recording_is_read_back() {
         least::event(5, 2, 0);
         least::event(5, 1, 0);
         least::event(9, 0, 0);
-        // More than a buffer holds: the others are lost, and counted.
+        // These are more events than a buffer holds: the others are lost and counted.
         (0..1 << 20).for_each(|number| least::event(10, 0, number));
     });
     thread.join().expect("no panic");

@@ -16,7 +16,7 @@ use sakia_trace::{
     record_as_environment_says, record_call, span,
 };
 
-/// A process has one recording at a time.
+/// Guards the recording, of which a process has one at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -123,7 +123,7 @@ fn a_dropped_operation_ends_with_its_completion() {
     let path = folder.0.join("trace");
     let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
     let start = Queued { kind: Name::register("recv").number() as u16, fd: 5, bytes: 64 }.pack();
-    // Its end comes after the drop, or before, or never; the last one's track is used again.
+    // The completion comes after the drop, or before, or never; the last operation's track is used again.
     for (id, order) in [
         (1, [EventType::Dropped, EventType::Completed]),
         (2, [EventType::Completed, EventType::Dropped]),
@@ -145,7 +145,8 @@ fn a_dropped_operation_ends_with_its_completion() {
     assert_eq!(operations.instants.len(), 2);
 }
 
-/// An operation begins whose predecessor of the same number has no end: its events found no room.
+/// An operation begins, and its predecessor of the same number has no end: the events of that found no
+/// room.
 #[test]
 fn an_operation_without_an_end_ends_with_the_next_of_its_number() {
     let _alone = alone();
@@ -231,7 +232,7 @@ fn a_file_that_exists_is_left_alone() {
         .expect("a file");
 }
 
-/// Events that a full disk loses are reported, and the program goes on.
+/// A full disk loses events; this is reported, and the program continues.
 #[test]
 fn an_error_of_the_file_is_reported_at_the_end() {
     let _alone = alone();
@@ -241,7 +242,7 @@ fn an_error_of_the_file_is_reported_at_the_end() {
 
 const CHILD: &str = "SAKIA_TRACE_TEST_CHILD";
 
-/// The program that the next test runs.
+/// Runs as a child process of the next test.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -254,7 +255,7 @@ fn child() {
     record_as_environment_says();
     record_as_environment_says();
     EventKind::register("of the child", ["pid", "none"]).record(std::process::id().into(), 0);
-    // The test's thread ends, and so its events are written.
+    // The thread of the test ends, and so its events are written.
 }
 
 #[test]
@@ -286,8 +287,8 @@ fn the_environment_begins_a_recording() {
     assert_ne!(pids[0], pids[1]);
 }
 
-/// Runs a copy of this program as another user, who may write to the folder. Returns whether it left a
-/// recording; `None` if the file system gives it no group.
+/// Runs a copy of this program as another user, which may write to the folder. Returns whether it left a
+/// recording; `None` if the file system does not give it another group.
 fn leaves_a_recording(folder: &Folder, mode: u32) -> Option<bool> {
     const GROUP: u32 = 2;
     const NOBODY: u32 = 65_534;
@@ -353,7 +354,7 @@ fn operations_handed_over_are_added() {
     assert!(after.findings.iter().any(|finding| finding.contains(expected)), "{after}");
     assert_eq!(after.duration, before.duration);
 
-    // None is something else than not known.
+    // A count of none differs from an unknown count.
     let path = folder.0.join("none");
     Recording::to_file(&path, TraceOptions::default())
         .expect("a recording")
@@ -363,7 +364,7 @@ fn operations_handed_over_are_added() {
     let summary = Summary::of(&read(&path));
     assert_eq!((summary.workers, summary.findings), (Workers::Counted(Vec::new()), Vec::new()));
 
-    // A file that ends within a packet is left as it is, and so is one that is no recording, and a link.
+    // A file that ends within a packet stays as it is, and so do a file that is no recording and a link.
     let bytes = fs::read(&path).expect("a file");
     fs::write(&path, &bytes[..bytes.len() - 1]).expect("a file");
     assert_eq!(add_handed_over(&path, [(mine, "FSYNC")]).expect("a file"), 0);

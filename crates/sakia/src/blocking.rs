@@ -463,7 +463,7 @@ mod tests {
         assert!(crate::block_on(pool.spawn(|| 1)).is_ok_and(|one| one == 1));
         let shared = pool.threads.downgrade();
         drop(pool);
-        // Waits for ever if a thread does.
+        // This loop runs for ever if a thread waits for ever.
         while shared.strong_count() > 0 {
             thread::yield_now();
         }

@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(os_error(&error.into()), None);
     }
 
-    /// With the same text, kind and errno, however deep the kernel's answer lies.
+    /// An errno is found with its text and kind, however deep the kernel's answer lies.
     #[test]
     fn an_errno_is_found_whatever_is_around_it() {
         let objects = || {

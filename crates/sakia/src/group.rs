@@ -346,7 +346,7 @@ mod tests {
         group.join(Some(Record::new(bytes))).unwrap()
     }
 
-    /// The calls that a round makes.
+    /// Returns the calls that a round makes, and its result.
     fn calls(round: &Round, errno_of_write: Option<i32>) -> (Vec<String>, Result<(), i32>) {
         let calls = RefCell::new(Vec::new());
         let result = round.perform(
@@ -457,7 +457,7 @@ mod tests {
         let round = group.begin().unwrap();
         group.join(None).unwrap();
         group.end_round(round, Ok(()));
-        // Three that were served, and one that waits.
+        // Three writers were served, and one waits.
         assert!(group.lacks_writers());
         for _ in 0..3 {
             assert!(group.lacks_writers());

@@ -4,7 +4,7 @@ use sakia_bench_support::aio::{Buf, Growth, Request, Scheduler};
 
 use crate::{POLLIN, TempFile, aio, event, pattern, raise};
 
-/// The minimum is requested only after everything above was refused, and more after a granted request.
+/// A smaller size is requested only after a refusal, down to the minimum; after a grant the next is larger.
 #[test]
 fn refusal_asks_for_less_and_grant_for_more() {
     let mut growth = Growth::new(Growth::FIRST);

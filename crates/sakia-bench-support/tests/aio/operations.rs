@@ -9,14 +9,14 @@ use sakia_bench_support::aio::{Buf, Completion, Context, Request};
 
 use crate::{POLLIN, TempFile, aio, errno, event, pattern, raise};
 
-/// Does one request.
+/// Runs one request and returns its completion.
 fn run(context: &mut Context<u32>, request: Request) -> Completion<u32> {
     context.push(request, 7).expect("there is room");
     assert_eq!(context.submit(), 1);
     reap_one(context)
 }
 
-/// A request at a negative offset, which every kernel refuses: `EINVAL`.
+/// Returns a read at a negative offset, which every kernel refuses with `EINVAL`.
 fn refused(file: &Arc<OwnedFd>) -> Request {
     Request::read(file, Buf::zeroed(1), u64::MAX)
 }
@@ -73,7 +73,7 @@ fn negative_result_is_an_error_with_its_errno() {
     let read_only = Arc::new(fs::File::open(file.path()).unwrap().into());
     let directory = Arc::new(fs::File::open(std::env::temp_dir()).unwrap().into());
     let mut context = aio!(Context::new(8));
-    // Refused by the submission.
+    // The submission refuses this write.
     let buf = Buf::from(&b"unchanged"[..]);
     context.push(Request::write(&read_only, buf, 0), 1).unwrap();
     assert_eq!(context.submit(), 0);
@@ -83,12 +83,12 @@ fn negative_result_is_an_error_with_its_errno() {
     context.push(refused(&read_only), 1).unwrap();
     assert_eq!(context.submit(), 0);
     assert_eq!(errno(reap_one(&mut context).result), libc::EINVAL);
-    // Refused by the submission or the completion, depending on the file system.
+    // The submission or the completion refuses this read, depending on the file system.
     context.push(Request::read(&directory, Buf::zeroed(8), 0), 1).unwrap();
     context.submit();
     let error = reap_one(&mut context).result.unwrap_err();
     assert!([libc::EISDIR, libc::EINVAL].contains(&error.raw_os_error().unwrap()), "{error}");
-    // Refused by the completion.
+    // The completion refuses this write.
     let vast = fs::File::options().write(true).open(file.path()).unwrap();
     let far = i64::MAX as u64 - 1;
     context.push(Request::write(&Arc::new(vast.into()), Buf::zeroed(1), far), 1).unwrap();
@@ -138,7 +138,7 @@ fn short_read_is_a_count_and_the_end_is_zero() {
     }
 }
 
-/// Any number of requests can pass through a context, whatever its room.
+/// Any number of requests can pass through a context with room for only two.
 #[test]
 fn slot_is_free_again_after_its_completion() {
     let file = TempFile::new(&pattern(1000));

@@ -32,7 +32,7 @@ fn errors_reach_who_waits_for_them() {
     assert_eq!(scheduler.read_at(&read_only, buf, 0).0.unwrap(), 1);
 }
 
-/// Whatever the order of start and stop, both happen once.
+/// A stop ends the thread in every state of the requests, and a second stop has no effect.
 #[test]
 fn stop_ends_the_thread_whatever_is_in_flight() {
     let file = TempFile::new(&pattern(10));
@@ -109,7 +109,8 @@ fn who_waits_sleeps_and_so_does_the_thread() {
     });
 }
 
-/// Requests queued while the thread was busy are one submission. Here a read of an empty pipe keeps it busy.
+/// Requests that queue up while the thread is busy become one submission. Here a read of an empty pipe
+/// keeps the thread busy.
 #[test]
 fn requests_that_queued_are_one_submission() {
     const BATCH: usize = 5;
@@ -137,7 +138,7 @@ fn requests_that_queued_are_one_submission() {
     let most = of(CallKind::Submit).map(|call| call.count).max();
     assert_eq!(most, Some(statistics.batch_max));
     assert_eq!(of(CallKind::GetEvents).map(|call| call.count).sum::<u64>(), BATCH as u64 + 1);
-    assert!(scheduler.stop().is_empty(), "they are told once");
+    assert!(scheduler.stop().is_empty(), "calls are reported once");
 }
 
 /// No submission exceeds the limit of a batch.
@@ -154,7 +155,7 @@ fn batch_has_its_most() {
     assert!(statistics.batch_max <= 2 && statistics.submits >= 4, "{statistics:?}");
 }
 
-/// None of taking requests, submitting and reaping starves the others.
+/// Taking requests, submitting and reaping do not starve each other.
 #[test]
 fn flood_of_requests_does_not_keep_a_completion_from_being_reaped() {
     let file = TempFile::new(&pattern(1000));

@@ -1,4 +1,4 @@
-//! Leftovers of processes that end badly. Each is this program, started again.
+//! Leftovers of processes that end badly. Each process is this test program, started again.
 
 use std::env;
 use std::fs::File;
@@ -47,7 +47,8 @@ fn panic_leaves_nothing() {
     assert_eq!(leftovers(child.id()).unwrap(), [""; 0]);
 }
 
-/// The hardest end: a thread sleeps uninterruptibly in `fsync`, and waits for a thread of the same process.
+/// A killed process ends and is swept even if one of its threads sleeps uninterruptibly in `fsync` and
+/// waits for a thread of the same process.
 #[test]
 fn killed_process_ends_and_is_swept() {
     if is_child() {
@@ -73,7 +74,7 @@ fn killed_process_ends_and_is_swept() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_ne!(leftovers(child.id()).unwrap(), [""; 0]);
-    // The disk's end reaches the mounts a moment after the process's.
+    // The mounts see the end of the disk a moment after the end of the process.
     let deadline = Instant::now() + PATIENCE;
     while !leftovers(child.id()).unwrap().is_empty() {
         assert!(Instant::now() < deadline, "left: {:?}", leftovers(child.id()));

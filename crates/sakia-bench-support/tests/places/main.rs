@@ -1,6 +1,6 @@
 //! The file systems for tests: scripts take effect, and nothing is left behind.
 //!
-//! Without the privilege to mount, each is a loud skip, which `SAKIA_DENY_SKIPS` turns into a failure.
+//! Without the privilege to mount, each test is a loud skip, which `SAKIA_DENY_SKIPS` turns into a failure.
 
 mod fuse;
 mod leftovers;

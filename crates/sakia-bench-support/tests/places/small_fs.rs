@@ -10,7 +10,7 @@ use sakia_bench_support::small_fs::SmallFs;
 
 use crate::{EIO, ENOSPC, errno};
 
-/// Fills the disk by one file, and returns the number of bytes written, and the error.
+/// Fills the disk with one file. Returns the number of bytes written and the error.
 fn fill(small: &SmallFs) -> (u64, io::Error) {
     let file = File::create(small.path().join("full")).expect("a file to fill");
     let (block, mut written) = ([1; 16 << 10], 0);
@@ -28,7 +28,7 @@ fn tmpfs_is_soon_full() {
     let (written, error) = fill(&small);
     assert_eq!(error.raw_os_error(), Some(ENOSPC));
     assert_eq!(written, 1 << 20);
-    // Not by a removal: a child that another test starts may have the file open for a moment.
+    // Truncates the file instead of removing it: a child of another test may hold it open for a moment.
     File::create(small.path().join("full")).unwrap();
     fs::write(small.path().join("a"), "room again").unwrap();
 }

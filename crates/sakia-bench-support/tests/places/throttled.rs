@@ -1,4 +1,4 @@
-//! The disk that stalls.
+//! A disk whose writes stall on request.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ fn buffered_writes_stand_still_at_the_limit() {
             }
         });
         gate.wait_held(1);
-        // It ends before that only if the kernel accepted everything without the disk.
+        // The writer ends before it sleeps there only if the kernel accepts all bytes without the disk.
         receiver.recv().unwrap().wait_until_in("balance_dirty_pages");
         let stalled_at = written.load(Ordering::Relaxed);
         assert!(stalled_at <= 4 * LIMIT, "the writer got as far as {stalled_at}");
@@ -100,7 +100,7 @@ fn held_disk_can_be_dropped() {
     gate.wait_held(1);
     let path = disk.path().to_owned();
     drop(disk);
-    // Synced before the disk ended, or failed by its end: in either case it returns.
+    // The sync succeeds before the disk ends, or fails because of that; it returns in either case.
     drop(syncer.join().unwrap());
     assert!(!path.exists());
 }
@@ -118,7 +118,7 @@ fn longer_queue_takes_more_reads() {
     files.iter().for_each(|file| disk.make_cold(file).unwrap());
 
     let gate = disk.hold_reads();
-    // Begun one after the other, by a thread that the device does not block.
+    // One thread starts the reads one after another; the device does not block it.
     for file in &files {
         let read = rustix::io::preadv2(
             file,

@@ -201,7 +201,7 @@ mod tests {
             fs::write(first.join("a"), "x").unwrap();
             let (second, is_short) = ground.fresh().unwrap();
             assert!(first != second && !second.exists(), "{place:?}");
-            // A disk that is nearly full keeps none, which is reported.
+            // A disk that is nearly full keeps no earlier copy and reports that.
             assert_eq!(first.exists(), place == Place::Disk && !is_short);
             assert!(!is_short || place == Place::Disk, "{place:?}");
             drop(ground);

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// A program of the shell that copies a file of four bytes, or does not.
+    /// Returns a task for a shell script that copies a file of four bytes, or fails to do so.
     fn task(script: &str, scratch: &Path) -> Task {
         let source = scratch.join("source");
         fs::write(&source, "four").unwrap();
@@ -197,7 +197,7 @@ mod tests {
             "sizes":[1]}}"#;
         let script = format!("cp \"$1\" \"$2\" && sleep 0.1 && echo '{report}'");
         let task = task(&script, scratch.path());
-        // Processors are those of a thread, which the test gives back by ending.
+        // Processor affinity belongs to a thread, so the run has a thread of its own.
         let outcome = thread::spawn(move || run("sakia", &task)).join().unwrap().unwrap();
         let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
         let counter = |name: &str| measured.counters.get(name).copied();

@@ -1,4 +1,4 @@
-//! Small trees, by programs that every machine has, and by a double of Sakia.
+//! Small trees, copied by programs that every machine has and by a stand-in for Sakia.
 
 use std::env;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::*;
 use crate::cell::Measured;
 
-/// Programs of this machine, with a program of the shell in Sakia's place.
+/// Returns options with programs of this machine, and a shell script in place of Sakia.
 fn options(directory: &Path) -> Options {
     let script =
         r#"cp -r "$1" "$2" && echo '{"failures":0,"counters":{"workers":2,"write_seconds":0.5}}'"#;
@@ -24,7 +24,7 @@ fn options(directory: &Path) -> Options {
     }
 }
 
-/// A run of each variant at each point, after which all is as expected.
+/// Runs each variant at each point, checks the result and returns the measurements.
 fn run_all(experiment: &mut CopyTree) -> Vec<Measured> {
     let mut all = Vec::new();
     for point in 0..experiment.about.points.len() {

@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A directory with programs of these names.
+    /// Returns a directory with programs of these names.
     fn programs(names: &[&str]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for name in names {

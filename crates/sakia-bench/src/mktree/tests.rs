@@ -11,7 +11,7 @@ fn source(files: u64, seed: u64) -> Options {
     Options { layout: Layout::Source { files }, seed }
 }
 
-/// Every file and directory below `root` with the bytes of files.
+/// Returns every file and directory below `root`, with the bytes of files.
 fn content(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![root.to_owned()];

@@ -103,7 +103,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// Requests and results at these moments, with computation between these.
+    /// Returns the times of these requests in flight and these computations, each from its begin to its
+    /// end.
     fn times(flights: &[(u64, u64)], computing: &[(u64, u64)]) -> Times {
         let mut events: Vec<(u64, u8)> = Vec::new();
         events.extend(flights.iter().flat_map(|&(begin, end)| [(begin, 0), (end, 1)]));
@@ -127,7 +128,7 @@ mod tests {
         let one_by_one = times(&[(10, 40), (60, 70)], &[(40, 60), (70, 90)]);
         let expected = Times { computing: 40, in_flight: 40, overlap: 0, operations: 40 };
         assert_eq!((one_by_one, one_by_one.utilization()), (expected, 0.0));
-        // Two reads at a time, and computation that goes on for longer.
+        // Two reads at a time, and a computation that lasts longer than they do.
         let both = times(&[(0, 100), (50, 150)], &[(20, 60), (120, 250)]);
         let expected = Times { computing: 170, in_flight: 150, overlap: 70, operations: 200 };
         assert_eq!(both, expected);

@@ -234,7 +234,8 @@ mod tests {
         }
     }
 
-    /// As many of each as was asked for, at any time: not by chance, and not by the difference.
+    /// After each operation, the numbers of reads and writes have the requested ratio to within one
+    /// operation. The order is neither random nor in blocks.
     #[test]
     fn mix_has_the_ratio_of_the_numbers() {
         for (reads, writes) in [(30, 10), (10, 30), (1, 99), (7, 7), (5, 0)] {
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(places, expected);
         assert_eq!((load.file_bytes(0), load.file_bytes(1)), (begin + 50, begin + 50));
         assert_eq!((load.bytes(), load.memory_bytes()), (650, 150));
-        // Of steps there are gaps; without, one place is written again and again.
+        // Steps leave gaps; without steps, all writes go to the same place.
         assert_eq!(load.written_sum(0, false), (0..50).sum::<u64>());
         let load = super::tests::load(1, Share::default(), share(3, 2, 10), 1, false);
         assert_eq!((load.writes_begin(), load.file_bytes(0)), (0, 22));

@@ -26,18 +26,18 @@ fn options() -> Options {
         computation: None,
         quick: true,
         variants: Variant::ALL.to_vec(),
-        // The directory of the build may have direct I/O, which the directory for temporary files may not
-        // have.
+        // The directory of the build: its file system may support direct I/O where that of temporary files
+        // does not.
         directory: std::env::current_exe().unwrap().parent().unwrap().to_owned(),
     }
 }
 
-/// Reads of these sizes.
+/// Returns options for reads of these sizes.
 fn reads(sizes: &[u64]) -> Options {
     Options { read_sizes: sizes.to_vec(), ..options() }
 }
 
-/// Reads and writes.
+/// Returns options for reads and writes of these sizes.
 fn both(read: u64, write: u64) -> Options {
     Options { write_sizes: vec![write], writes: Some(10), ..reads(&[read]) }
 }
@@ -107,7 +107,7 @@ fn variants_agree_on_what_is_read() {
                     assert_eq!(count("submitted"), 20);
                     assert!(count("submits") <= 20 && count("batch_max") <= 3);
                 }
-                // A plain thread waits for its own call.
+                // A plain thread waits for its own calls.
                 Variant::Sakia => assert_eq!((count("plain"), count("sent")), (20, 0)),
                 Variant::Ring => assert_eq!((count("plain"), count("sent")), (0, 20)),
                 Variant::Runtime => panic!("its tasks do not wait for calls one by one"),
@@ -172,7 +172,7 @@ fn figures_have_the_times_of_operations_and_of_calls() {
     }
 }
 
-/// Reads of threads that compute.
+/// Returns options for reads by threads that compute.
 fn utilization(depths: &[usize]) -> Options {
     let mode = Mode::Utilization;
     Options { mode, threads: Vec::new(), depths: depths.to_vec(), ..reads(&[1000]) }
@@ -193,7 +193,7 @@ fn variants_agree_on_what_is_computed_and_overlap_as_they_can() {
             Variant::Blocking => assert!(is_idle && count("utilization_permille") == 0),
             // The next read has been handed over before the computation begins.
             Variant::Aio | Variant::Sakia | Variant::Ring => assert!(!is_idle, "{measured:?}"),
-            // A read may be done at once, as a plain call.
+            // The runtime may do a read at once, as a plain call.
             Variant::Runtime => {}
         }
     }

@@ -492,7 +492,7 @@ mod tests {
             worker.ledger.flying
         };
         runtime.block_on(async {
-            // Ready at once.
+            // A future that is ready at once.
             noted(&worker, &mut noting, async {}).await;
             assert_eq!(flying(), 0);
             let mut polls = 0;
@@ -503,7 +503,7 @@ mod tests {
                 if polls == 4 {
                     return Poll::Ready(());
                 }
-                // Woken twice: it is complete once.
+                // Two wakes complete the request once.
                 cx.waker().wake_by_ref();
                 cx.waker().wake_by_ref();
                 assert_eq!(flying(), 0);

@@ -47,12 +47,12 @@ fn calls_of_the_host_are_counted() {
     let cells = vec![CELLS[0], CELLS[5]];
     let mut sockets = sockets(cells, vec![1]);
     let exits = |counters: &crate::cell::Counters| counters[EXITS];
-    // A loop of writes: plain has one call for each.
+    // In the loop of writes, the plain variant makes one call per write.
     let plain = run(&mut sockets, 0, Variant::Plain);
     assert!(plain["send"] >= 200 && exits(&plain) >= 200, "{plain:?}");
     let gathered = run(&mut sockets, 0, Variant::All);
     assert!(gathered["send"] < 100, "{gathered:?}");
-    // A loop of reads.
+    // The loop of reads.
     let plain = run(&mut sockets, 1, Variant::Plain);
     assert!(plain["receive"] >= 200, "{plain:?}");
     let ahead = run(&mut sockets, 1, Variant::Ahead);

@@ -115,7 +115,7 @@ mod tests {
                 return eprintln!("SKIP the ring: {reason}");
             }
         };
-        // The kernel always hands this to a worker, which stays for seconds.
+        // The kernel always hands this operation to a worker, which lives for seconds.
         runtime.block_on(sakia::fs::metadata("/proc/self")).unwrap();
         assert!(Threads::now().iowq >= 1);
     }

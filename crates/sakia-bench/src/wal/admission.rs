@@ -222,8 +222,8 @@ mod tests {
 
     const SERVICE: Duration = Duration::from_millis(2);
 
-    /// The limit after many writes by more writers than there may be, on a device on which a write takes
-    /// `latency` with so many under way.
+    /// Returns the limit after many writes by more writers than the limit admits, on a device on which a
+    /// write takes `latency` with that many under way.
     fn limit_on(latency: impl Fn(usize) -> Duration) -> usize {
         let mut limit = ByLatency::new();
         for _ in 0..5000 {

@@ -27,7 +27,7 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 const TELL_LENGTH: u32 = ReturnFlags::TRUNC.bits();
 /// The longest datagram of a network.
 const NETWORK_BYTES_MAX: usize = 65_507;
-/// The datagrams of a batch.
+/// The number of datagrams in a batch.
 const BATCH: usize = 3;
 /// The size of each of the datagrams that one send makes, in bytes.
 const SEGMENT_BYTES: u16 = 200;
@@ -40,7 +40,7 @@ const TURNS_WITHOUT: u32 = 60;
 /// Room for any datagram of a valid length.
 const ROOM: u16 = u16::MAX;
 
-/// A socket, by its user.
+/// A socket, in the form that its user needs.
 #[derive(Clone)]
 enum Socket {
     Fd(Fd),
@@ -299,7 +299,7 @@ impl<E: Env> Runner<'_, E> {
             let mut send = |bytes: &&[u8]| its.mailbox.send(bytes.to_vec(), numbers.clone());
             sends.push((datagrams.iter().map(&mut send).collect(), text.clone()));
         }
-        // Some take twice their room.
+        // Some datagrams take up to twice their bytes in the buffer of the socket.
         if is_network && its.mailbox.bytes_sent() * 2 > self.config.socket_bytes {
             its.mailbox.overflows();
         }
@@ -523,7 +523,7 @@ impl<E: Env> Runner<'_, E> {
         output: Output,
     ) -> Check {
         match (role, output) {
-            // A future that was dropped, which is its form of cancellation.
+            // A dropped future; dropping is the only way to cancel it.
             (role, Output::Bytes(Err(_), _)) if is_canceled => {
                 self.datagrams[role.pair()].give_up(&role);
                 Ok(())
@@ -599,7 +599,7 @@ impl<E: Env> Runner<'_, E> {
                     known.push(Errno::CONNREFUSED);
                 }
                 if its.receiver.is_none() && !is_network {
-                    // The receiver's datagrams are gone, and then the connection.
+                    // The receiver's datagrams are discarded first, and then the connection ends.
                     known.extend([Errno::CONNRESET, Errno::NOTCONN]);
                 }
                 match Errno::from_io_error(&error) {

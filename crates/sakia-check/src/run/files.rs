@@ -42,7 +42,7 @@ pub(crate) struct FileModel {
 #[derive(Debug)]
 struct Change {
     id: u64,
-    /// The bytes that it may change, without moving the end; `None` for all.
+    /// The bytes that the change may affect without moving the end; `None` for all.
     range: Option<Range<usize>>,
     is_given_up: bool,
 }

@@ -38,7 +38,7 @@ pub struct Failure {
     pub what: String,
 }
 
-/// An error says which rule was broken.
+/// The result of a check; an error names the broken rule.
 type Check = Result<(), String>;
 
 /// The expected end of an operation.
@@ -208,7 +208,7 @@ fn run<E: Env>(
     if config.rules {
         driver.set_bypass(Bypass::Rules(Rules::default()));
     }
-    // Which of the two ways streams go makes no difference to a program. One way only on most backends.
+    // Programs behave the same with both kinds of streams. Most backends have only one kind.
     driver.set_streams(if program.config.seed.is_multiple_of(2) {
         Streams::Queue
     } else {
@@ -277,8 +277,8 @@ fn check_kernel(env: &Simulated, end: &Ended) -> Check {
         return Ok(());
     }
     let left = kernel.in_flight();
-    // Cancel requests are distinguished by their number only: an invented completion ends one of them in the
-    // driver's books, which may then be in flight when the driver ends. It has no memory.
+    // Only its number identifies a cancel request. An invented completion may end one in the driver's
+    // books, and the request may still be in flight when the driver ends. It uses no memory.
     if end.leaked > 0 || left as u64 > ghosts {
         return Err(format!("{} operations were leaked, {left} are in flight", end.leaked));
     }
@@ -487,8 +487,8 @@ impl<E: Env> Runner<'_, E> {
         Ok(())
     }
 
-    /// Returns whether another receive on the same socket has a notice and was not asked since. The datagram
-    /// that it was told of is that receive's which asks first.
+    /// Returns whether another receive on the same socket has a notice and was not polled since. The
+    /// announced datagram goes to the receive that is polled first.
     fn is_shared(&self, index: usize) -> bool {
         let Some(socket) = self.held[index].role.receives_on() else { return false };
         let on_socket = |held: &&Held<Role>| held.role.receives_on() == Some(socket);
@@ -534,8 +534,8 @@ impl<E: Env> Runner<'_, E> {
     fn forget_op(&mut self, number: usize) {
         let Some(index) = pick(number, self.held.len()) else { return };
         match &self.held[index].role {
-            // It could happen at any time until the end, so the model would know nothing about names any
-            // more.
+            // The operation could happen at any time until the end, so the model would know nothing about
+            // names any more.
             Role::Name(_) => return,
             Role::File(role) => self.files[role.file()].is_spoiled = true,
             Role::Pipe(role) => self.pipes[role.pipe()].is_spoiled = true,
@@ -708,8 +708,8 @@ impl<E: Env> Runner<'_, E> {
         let Self { probes, kept, held, forgotten, excused, .. } = self;
         let leaked = driver.shutdown(Duration::from_secs(1)).leaked;
         drop((open, pipes, datagrams, listeners, probes, kept, arena));
-        // Results from before the end are kept and were not checked in order. A close may wait for a result
-        // to be taken; it waits in vain for a forgotten one.
+        // Results from before the end are kept and were not checked in order. A close may wait until
+        // another result is taken; if that operation was forgotten, it waits for ever.
         let mut held = held;
         let mut count = usize::MAX;
         while held.len() < count {
@@ -717,7 +717,7 @@ impl<E: Env> Runner<'_, E> {
             held.retain_mut(Held::is_left_waiting);
         }
         let may_wait = |role: &Role| match role {
-            // If several use one socket, the others wait for it.
+            // Operations on the socket of a forgotten one wait for it.
             Role::Listener(_) | Role::Datagram(_) | Role::Close => !forgotten.is_empty(),
             _ => false,
         };

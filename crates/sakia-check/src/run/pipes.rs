@@ -40,7 +40,7 @@ pub(super) enum StreamKind {
     Unix,
 }
 
-/// More than arrives at a time.
+/// More bytes than arrive at a time.
 const PIECE_MAX: usize = 1 << 20;
 
 /// A pipe of the program.
@@ -52,12 +52,13 @@ pub(crate) struct PipeModel {
     /// There is, or was, such a receiver.
     loses_nothing: bool,
     stream: Stream,
-    /// A write has begun and may not be over. A second would make the order uncertain; so it is with reads.
+    /// A write has begun and may not be over. A second one would make the order uncertain; the same holds
+    /// for reads.
     sending: Activity,
     receiving: Activity,
     /// The most bytes that a dropped read may take.
     lost_max: usize,
-    /// The end was closed, not only dropped: its operations in flight are canceled.
+    /// The end was closed, not only dropped, so its operations in flight are canceled.
     is_reader_closed: bool,
     is_writer_closed: bool,
     kind: StreamKind,
@@ -134,7 +135,7 @@ impl PipeModel {
     pub(crate) fn give_up(&mut self, role: &PipeRole) {
         match *role {
             PipeRole::Send { .. } => self.sending = Activity::GivenUp,
-            // The next one may begin at once, and gets everything that this one leaves.
+            // The next receive may begin at once, and gets all bytes that this one leaves.
             PipeRole::Receive { .. } if self.loses_nothing => self.receiving = Activity::None,
             PipeRole::Receive { len, .. } => {
                 self.closes_passed = true;

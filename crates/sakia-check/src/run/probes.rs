@@ -10,8 +10,8 @@ use crate::stats::Outcome;
 const PROBES_MAX: usize = 24;
 
 impl<E: Env> Runner<'_, E> {
-    /// Returns control messages with up to `count` descriptors, as many as can be made, and their numbers.
-    /// Only the messages own them.
+    /// Returns control messages with up to `count` descriptors, and their numbers; fewer if no more pipes
+    /// can be made. Only the messages own the descriptors.
     pub(super) fn probes(&mut self, count: u8) -> Result<(ControlMessages, Vec<usize>), String> {
         let (mut control, mut numbers) = (ControlMessages::new(), Vec::new());
         for _ in 0..count {

@@ -39,7 +39,7 @@ struct Client {
     state: ClientState,
     server: Option<Fd>,
     was_accepted: bool,
-    /// The queue was full when it began.
+    /// The accept queue was full when the connect began.
     waits: bool,
 }
 
@@ -47,7 +47,7 @@ struct Client {
 enum ClientState {
     Connecting,
     Connected,
-    /// Its connect was canceled or given up, and may have been done.
+    /// The connect was canceled or given up, and may have succeeded.
     Unknown,
     Failed,
 }
@@ -119,7 +119,7 @@ impl<E: Env> Runner<'_, E> {
         O: Operation<Output = io::Result<T>>,
     {
         let mut op = start(&self.driver);
-        // Failures are expected here: faults are everywhere.
+        // Failures are expected here, since any step may have a fault.
         Ok(self.finish_now(|| op.try_take())?.and_then(Result::ok))
     }
 

@@ -64,7 +64,7 @@ impl<E: Env> Runner<'_, E> {
         arena.and_then(Arena::block)
     }
 
-    /// Starts to read `len` bytes, or with a block the size of that. Returns the length, too.
+    /// Starts to read `len` bytes, or a whole block into registered memory. Returns the length as well.
     pub(super) fn start_read(
         &self,
         fd: &Fd,
@@ -89,7 +89,7 @@ impl<E: Env> Runner<'_, E> {
         (len, op)
     }
 
-    /// Starts to write these bytes, with a block if one is available, which they fill.
+    /// Starts to write these bytes, by way of `block` if there is one; they must fill the block.
     pub(super) fn start_write(
         &self,
         fd: &Fd,

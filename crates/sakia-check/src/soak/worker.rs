@@ -1,10 +1,10 @@
-//! A thread with its own runtime, which does steps until it is told to stop.
+//! A thread with its own runtime, which does steps until a stop is requested.
 //!
 //! 1. It does one step of each kind, waits for the end of everything and reports that it is
 //!    [quiet](Event::Quiet).
-//! 2. Told to continue, it does random steps, several at a time, until it is told to stop; then it waits for
-//!    the end of everything, and reports again that it is quiet.
-//! 3. Told to continue, it drops its runtime and ends.
+//! 2. On a command to continue, it does random steps, several at a time, until a stop is requested; then it
+//!    waits for the end of everything, and reports again that it is quiet.
+//! 3. On another command to continue, it drops its runtime and ends.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,7 +146,7 @@ impl Playing {
         })
     }
 
-    /// Does random steps until it is told to stop.
+    /// Does random steps until a stop is requested.
     async fn play(&mut self, runtime: &Runtime) -> anyhow::Result<()> {
         let mut players = JoinSet::new();
         for _ in 0..PLAYERS {

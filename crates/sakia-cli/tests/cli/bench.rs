@@ -100,7 +100,7 @@ fn report_has_the_three_plots_inside() {
     }
 }
 
-/// Returns the missing variants, and those with a result, with `--json` when a system call fails.
+/// Runs with `--json` while a system call fails. Returns the missing variants, and those with a result.
 fn without(call: libc::c_long, errno: i32) -> (Ended, Vec<Value>, Vec<String>) {
     let directory = TempDir::new();
     let mut command = sakia(["bench", "file-sum", "--runs", "1", "--size", "64K", "--json"]);
@@ -162,7 +162,7 @@ fn signal_ends_it_and_leaves_no_files() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
-    // Or named, if a busy machine took longer than the program waits.
+    // A busy machine may take longer than the program waits; then the files are named.
     assert!(!has_files() || ended.stderr.contains("left behind: "), "{ended:?}");
 }
 
@@ -359,7 +359,7 @@ fn files_are_sent_by_the_kernel() {
         if ["uring", "poll"].contains(&result["variant"].as_str().unwrap()) {
             assert!(counters["send_file.inline"].as_u64() >= Some(5), "{counters}");
         }
-        // The question comes by a receive.
+        // The request for the file arrives by a receive, which is not counted as a read.
         let is_copied = counters["read.inline"].as_u64() > Some(0);
         assert_eq!(is_copied, result["variant"] == "copy", "{counters}");
     }

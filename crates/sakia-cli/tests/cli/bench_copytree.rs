@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::signals::{hearing, send, start};
 use crate::support::{Ended, TempDir, alone, await_that, run, sakia, wait};
 
-/// Copies on the disk of the build.
+/// Runs `sakia bench copytree` with copies on the disk of the build.
 fn copytree(directory: &TempDir, args: &[&str]) -> Ended {
     let _alone = alone();
     let usual = ["bench", "copytree", "--quick", "--runs", "2", "--dir"];
@@ -55,7 +55,7 @@ fn copy_that_lacks_something_fails() {
     fs::write(tree.join("a"), "x").unwrap();
     let tree = tree.display().to_string();
     let peer = ["--peer", "none=mkdir -p", "--variants", "cp,none", "--tree", &tree];
-    // It creates the destination, and the source exists.
+    // This peer only creates directories, of which the source exists already.
     let ended = copytree(&directory, &peer);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("none made 0 files of 0 bytes in 1 directories"), "{ended:?}");
@@ -67,7 +67,7 @@ fn copy_that_lacks_something_fails() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the tree of the user stays");
 }
 
-/// The processes of a run end with it, whatever they do about signals, and no file is left.
+/// The processes of a run end with it even if they ignore signals, and no file is left.
 #[test]
 fn a_signal_ends_all_that_copies() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
@@ -90,7 +90,7 @@ fn a_signal_ends_all_that_copies() {
             let is_there = || fs::read_to_string(&status).is_ok_and(|text| !text.contains("\tZ"));
             await_that("the end of the copier", || !is_there());
         }
-        // Or named, if a busy machine took longer than the program waits.
+        // A busy machine may take longer than the program waits; then the files are named.
         let is_empty = fs::read_dir(directory.path()).unwrap().next().is_none();
         assert!(is_empty || ended.stderr.contains("left behind: "), "{ended:?}");
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{TempDir, needs_ring, run, sakia};
 
-/// The objects of a type in JSON Lines.
+/// Returns the objects of a type in JSON Lines.
 fn of<'a>(lines: &'a [Value], kind: &'static str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["type"] == kind).collect()
 }
@@ -37,11 +37,11 @@ fn every_part_has_its_cost() {
     assert!(of(&lines, "run").iter().all(|run| run["sum"] == 640), "{ended:?}");
     assert!(results.iter().all(|line| line["params"]["operations"] == 640));
     let count = |index: usize, name: &str| results[index]["counters"][name].as_u64();
-    // Queued, submitted, completed and resumed, and the turns.
+    // Each operation is queued, submitted, completed and resumed; turns have events as well.
     assert!(count(7, "events") >= Some(4 * 640), "{}", results[7]);
     assert_eq!(count(7, "events_lost"), Some(0));
     assert!(count(8, "latency_ns_p50") <= count(8, "latency_ns_p99"), "{}", results[8]);
-    // An event for each, and the one that makes the thread's buffer.
+    // One event per operation, and one for the buffer of the thread.
     assert_eq!((count(9, "events"), count(9, "events_lost")), (Some(641), Some(0)));
     assert_eq!(count(10, "events"), None);
 }

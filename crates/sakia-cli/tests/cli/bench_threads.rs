@@ -1,4 +1,4 @@
-//! `sakia bench threads`, with few reads. The places take root, and are skipped loudly without.
+//! `sakia bench threads`, with few reads. The places need root; without it they are skipped loudly.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const EXTRA_MAX: u64 = 8;
 fn measure(place: &str, args: &[&str]) -> Vec<(String, Value)> {
     let _alone = alone();
     let mut command = sakia(["bench", "threads", "--json", "--runs", "1", "--places", place]);
-    // So few reads begin at once.
+    // A small number of reads begins at once.
     command.args(["--reads", &READS.to_string(), "--settle", "300"]);
     let ended = run(command.args(args));
     ended.assert_quiet_success();
@@ -152,7 +152,7 @@ fn signal_while_all_is_held_ends_it_and_leaves_nothing() {
     rustix::process::kill_process_group(group, Signal::TERM).unwrap();
     let ended = wait(child);
     assert_eq!((ended.code, ended.stdout.as_str()), (None, ""), "{ended:?}");
-    // Or it is named, if a busy machine took longer than the program waits.
+    // A busy machine may take longer than the program waits; then the place is named.
     let is_named = |place: &String| ended.stderr.contains(&format!("left behind: {place}"));
     assert!(leftovers(own).unwrap().iter().all(is_named), "{ended:?}");
 }

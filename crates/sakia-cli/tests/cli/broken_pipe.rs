@@ -29,7 +29,7 @@ fn nobody_reads_any_more() {
     }
 }
 
-/// Copies of several files, and removals, continue whatever happens to their messages.
+/// Copies of several files, and removals, continue even if their messages cannot be written.
 #[test]
 fn work_goes_on_though_nobody_reads() {
     for args in [&["cp", "-rv"][..], &["cp", "-r", "--json"], &["cp", "-rv", "--dry-run"]] {
@@ -50,7 +50,7 @@ fn work_goes_on_though_nobody_reads() {
         let ended = with_stdout(sakia(args).args([&from, &from.join("none"), &to]), writer);
         assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
     }
-    // Nor on standard error.
+    // Standard error may be closed or full, too.
     for args in [&["cp", "none", "b"][..], &["rm", "none"], &["sum", "none"], &["doctor", "none"]] {
         let directory = TempDir::new();
         let (reader, writer) = pipe().unwrap();
@@ -76,11 +76,11 @@ fn tree(directory: &TempDir) -> (PathBuf, PathBuf) {
 
 type Refuse = fn(&mut Command);
 
-/// Standard outputs that accept nothing, and their errors.
+/// Standard outputs that accept nothing, and the resulting errors.
 const REFUSING: [(Refuse, &str); 3] = [
     (full, "No space left on device (os error 28)"),
     (closed, "Bad file descriptor (os error 9)"),
-    // As `1</dev/null`.
+    // Open for reading only, as by `1</dev/null`.
     (for_reading, "Bad file descriptor (os error 9)"),
 ];
 
@@ -96,7 +96,7 @@ fn closed(command: &mut Command) {
     without_streams(command, &[1]);
 }
 
-/// Every command reports it, once, and fails; the work is done all the same.
+/// Every command reports the error once and fails, but still does its work.
 #[test]
 fn standard_output_takes_nothing() {
     needs_ring!();
@@ -141,7 +141,8 @@ fn standard_output_takes_nothing() {
     );
 }
 
-/// As `>&-`: a command without output does not need it, and errors go to standard error, or nowhere.
+/// A command without output does not need its standard streams, which `>&-` closes. Errors go to standard
+/// error, or are lost.
 #[test]
 fn closed_streams_are_no_reason_to_fail_by_themselves() {
     let directory = TempDir::new();
@@ -160,7 +161,7 @@ fn closed_streams_are_no_reason_to_fail_by_themselves() {
     assert_eq!(copy(&[1, 2], &["-v", "a", "d"]), Some(1));
 }
 
-/// Otherwise output would be written to that file.
+/// A file must not get the number of a closed stream: output would be written to it.
 #[test]
 fn no_file_gets_the_number_of_a_closed_stream() {
     let directory = TempDir::new();
@@ -175,7 +176,7 @@ fn no_file_gets_the_number_of_a_closed_stream() {
             let target = target.to_string_lossy();
             target.contains("io_uring") || target.contains("eventpoll")
         };
-        // By then it waits for a writer, or soon will.
+        // At this point the copy waits for a writer, or soon will.
         await_that("descriptors of a runtime", || {
             let entries = fs::read_dir(&descriptors).unwrap().flatten();
             entries

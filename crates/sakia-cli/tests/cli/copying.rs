@@ -130,7 +130,7 @@ fn what_is_refused() {
     // The rest is copied.
     fails(&directory, "cp none a dir b to", &["none", "-r was not given"]);
     assert_eq!(names(&directory, "to"), ["a", "b"]);
-    // Nor is a file that this command created overwritten.
+    // A file that this command created is not overwritten.
     fails(&directory, "cp a dir/a to", &["just been made"]);
     assert_eq!(text(&directory, "to/a"), "a");
     // Directories of one name are merged.
@@ -166,7 +166,7 @@ fn links_are_followed_as_by_cp() {
     assert!(!directory.path().join("to/link").is_symlink());
 }
 
-/// The resulting entries, and the success, are as with `cp`.
+/// The resulting entries and the success of the command equal those of `cp`.
 #[test]
 fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
     for (before, arguments) in [
@@ -187,7 +187,7 @@ fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
         ("echo x >a; ln -s /dev/null l", "cp --reflink=always a l"),
         ("", "cp --reflink=always /dev/null new"),
         ("echo x >a", "cp --reflink=always /dev/null a"),
-        // Written to, or replaced: another name of it shows which.
+        // Another name of the destination shows whether it was written to or replaced.
         ("echo x >a; ln a b", "cp /dev/null a"),
         ("echo x >a; ln a b", "cp -P /dev/null a"),
         ("echo x >a; ln a b; ln -s a l", "cp /dev/null l"),
@@ -307,7 +307,7 @@ fn lines_of_json() {
     assert!(summary["seconds"].is_f64() && summary["driver"].is_string());
 }
 
-/// Including failures before the copy.
+/// Each error is one line of JSON and counted, also a failure before the copy.
 #[test]
 fn each_error_is_a_line_of_json_and_counted() {
     let directory = TempDir::new();
@@ -338,7 +338,7 @@ fn each_error_is_a_line_of_json_and_counted() {
     }
 }
 
-/// A thread takes time to start.
+/// Directories get a worker per processor. Files alone get one, since a thread takes time to start.
 #[test]
 fn a_worker_per_processor_for_directories_and_one_for_files() {
     let directory = TempDir::new();
@@ -374,7 +374,7 @@ fn rm_refuses_what_nobody_means() {
     let directory = TempDir::new();
     make(&directory, &["dir/inner/a", "dir/inner/deep/"]);
     symlink("dir", directory.path().join("link")).unwrap();
-    // In a place with little to lose if it does not refuse.
+    // The commands run in a place with little to lose if they do not refuse.
     let inner = directory.path().join("dir/inner");
     let here = [".", "..", "./", "../", "deep/.", "deep/..", "./deep/../", "deep//.//"];
     for arguments in here.map(|path| vec!["rm", "-rf", path]).into_iter().chain([vec!["rm", "/"]]) {
@@ -389,7 +389,7 @@ fn rm_refuses_what_nobody_means() {
     assert_eq!(text(&directory, "dir/inner/a"), "dir/inner/a");
 }
 
-/// Without `-r` they are read, and the target of a link at the destination is written to.
+/// A copy without `-r` reads devices and FIFOs, and writes to the target of a link at the destination.
 #[test]
 fn streams_are_read_and_written() {
     let directory = TempDir::new();
@@ -451,7 +451,8 @@ fn little_memory_does_not_end_it() {
         sh.args(["-c", &script]).env("SAKIA", env!("CARGO_BIN_EXE_sakia"));
         sh.stderr(std::process::Stdio::null()).current_dir(directory.path()).status().unwrap()
     };
-    // The least that the program can be loaded with: the stack of the working thread, and a little.
+    // The least memory with which the program loads, then the stack of the working thread and a little
+    // more.
     let least = (8..256).map(|mib| mib << 10).find(|&kib| limited(kib, "--version").success());
     let least = least.unwrap() + (3 << 10);
     let expected = names(&directory, "dir");

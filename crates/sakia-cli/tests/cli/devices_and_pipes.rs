@@ -16,7 +16,7 @@ fn fifo_waits_for_its_writer() {
     let bytes = random_bytes(1, 300_000);
     let mut command = sakia(["sum", "-q"]);
     let child = command.arg(&fifo).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Long enough for the program to find no writer.
+    // The program has enough time to find no writer.
     thread::sleep(Duration::from_millis(100));
     let writer = File::options().write(true).open(&fifo).unwrap();
     thread::sleep(Duration::from_millis(50));

@@ -115,7 +115,7 @@ fn says_what_it_does_on_mounts() {
     let proc = mount(&found, "/proc/self");
     assert_eq!((&proc["file_system"], &proc["mount_point"]), (&"proc".into(), &"/proc".into()));
     assert!(proc["not_tried"].is_string() && proc["nowait_write"].is_null(), "{proc}");
-    // Nothing is left.
+    // The command has left no file.
     assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
 
     let ended = run(&mut sakia(["doctor", "/proc/version"]));
@@ -179,7 +179,7 @@ fn as_a_fresh_user(command: &mut Command, memlock_bytes: u64) -> &mut Command {
 fn agrees_with_programs_whatever_memory_may_be_locked() {
     needs_ring!();
     if !rustix::process::geteuid().is_root() {
-        skip!("only root may become users of whom no other process locks memory");
+        skip!("only root may become users without other processes that lock memory");
     }
     let (_copy, program) = program_for_all();
     let ask = |args: &[&str], kib: u64| {
@@ -206,7 +206,7 @@ fn agrees_with_programs_whatever_memory_may_be_locked() {
             assert_eq!(summary["refusal"], ring["error"], "{context}");
             see(0);
         }
-        // The human layout has the same facts.
+        // The text output has the same facts.
         let ended = ask(&["doctor", "/"], kib);
         let chosen = format!("auto chooses        {}", backend["auto"].as_str().unwrap());
         assert!(ended.stdout.contains(&chosen), "{kib} KiB: {}", ended.stdout);

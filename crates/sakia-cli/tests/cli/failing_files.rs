@@ -79,7 +79,7 @@ fn control_characters_are_not_repeated() {
     );
 }
 
-/// Without files there are none.
+/// No statistics are printed if no file was summed.
 #[test]
 fn statistics_are_those_of_what_was_summed() {
     let directory = TempDir::new();

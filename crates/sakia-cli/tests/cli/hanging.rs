@@ -1,4 +1,4 @@
-//! File systems that do not answer: signals are noticed all the same.
+//! File systems that do not answer: signals still end the program.
 //!
 //! The kernel keeps a thread in a call that a server has taken and does not answer, even after `SIGKILL`:
 //! the main thread has ended by then, and its parent is notified of the end later.
@@ -80,7 +80,7 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         if arguments.starts_with("sum") {
-            // Its reads are left to other threads, and need not be waited for.
+            // `sum` leaves its reads to other threads, and does not wait for them.
             assert_eq!(said, "", "{case}");
             return;
         }
@@ -102,7 +102,8 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
 fn a_second_signal_ends_it_at_once() {
     each(|arguments, opcode, fuse, directory| {
         let mut child = hang(arguments, opcode, fuse, directory.path());
-        // Different ones, since the kernel merges two of the same number; and nothing runs in between.
+        // The signals differ, since the kernel merges two of the same number; the program is stopped in
+        // between.
         for signal in [Signal::STOP, Signal::HUP, Signal::TERM, Signal::CONT] {
             send(&child, signal);
         }

@@ -169,20 +169,20 @@ fn what_is_left_is_whole_or_can_be_told_and_is_completed() {
                 &to,
                 if point == 0 { 0 } else { all * u64::from(random) / 256 },
             );
-            // It may be over.
+            // The copy may be over already.
             rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).ok();
             let status = end(&mut child);
             let said = wait(child).stderr;
             if !status.success() {
                 assert_eq!(status.signal(), Some(signal.as_raw()), "{case}: {said}");
                 assert!(said.contains("sakia: stopped; copied so far: "), "{case}: {said}");
-                // Interrupted entries are no failures.
+                // Interrupted entries do not count as failures.
                 let is_all = said.lines().count() == 1 || said.contains("gave up waiting for ");
                 assert!(is_all, "{case}: {said}");
             }
             for (path, (mode, contents)) in tree(&to) {
                 if mode & 0o7777 == UNFINISHED {
-                    // If a busy machine took longer than the program waits.
+                    // A busy machine may take longer than the program waits.
                     assert!(said.contains("gave up"), "{case}: {path:?} is not complete: {said}");
                 } else if mode & 0o170_000 != 0o040_000 {
                     assert!(contents == expected[&path].1, "{case}: {path:?} is half-written");

@@ -40,7 +40,7 @@ fn has_a_line_per_file_and_error_and_a_summary() {
     for name in ["started", "finished", "pushed", "enters", "waits", "completions", "leaked"] {
         assert!(counters[name].is_u64(), "{name}");
     }
-    // 23 blocks, and the end.
+    // 23 blocks and the end of the file.
     assert_eq!(summary["reads"], 24);
     assert!(counters["started"].as_u64().unwrap() >= 24 + 3);
     assert_eq!(counters["stale"], 0);
@@ -79,7 +79,7 @@ fn steady_reads_need_few_system_calls_and_no_allocation_by_the_driver() {
     let summary = lines.last().unwrap();
     let counter = |name: &str| summary["counters"][name].as_u64().unwrap();
     assert_eq!(summary["reads"], 257);
-    // Every operation but the one `statx` fits its slot.
+    // Every operation except the one `statx` fits its slot.
     assert_eq!((counter("boxed"), counter("pooled")), (0, 1));
     assert!(counter("enters") <= 257, "{summary}");
 }

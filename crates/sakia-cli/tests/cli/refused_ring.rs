@@ -1,5 +1,5 @@
-//! A machine without a ring: the work is done all the same, unless the ring was requested, and one line
-//! names the cause and the remedy.
+//! A machine without a ring: the work is done without it, or, if the ring was requested, one line names the
+//! cause and the remedy.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use crate::support::{
 const CALLS: [libc::c_long; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter];
 
-/// Makes `call` fail with `errno` in the command, and nothing else.
+/// Makes `call` fail with `errno` in the command; other calls work as before.
 pub fn deny(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -153,7 +153,7 @@ fn no_locked_memory_is_left() {
     );
 }
 
-/// Leaves the command no memory to lock, unless it is privileged.
+/// Denies the command any locked memory, unless it is privileged.
 fn no_locked_memory(command: &mut Command) {
     let limit = || {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -76,7 +76,7 @@ fn interrupt_the_wait_for_a_writer() {
     send(&child, Signal::INT);
     assert_eq!(end(&mut child).signal(), Some(libc::SIGINT));
     let ended = wait_output(child);
-    // Earlier results may be there, and nothing else.
+    // Earlier results may have been printed, and nothing else.
     let row = format!("{:>15} {:>13}  {}\n", 294, 3, file.display());
     assert!(ended.0 == row || ended.0.is_empty(), "{ended:?}");
     assert_eq!(ended.1, "");

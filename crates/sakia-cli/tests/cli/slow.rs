@@ -1,4 +1,4 @@
-//! The guide's chapter "Why is it slow?": its program is recorded, told and drawn.
+//! The guide's chapter "Why is it slow?": its program is recorded, summarized and drawn.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::support::{TempDir, run, sakia};
 #[expect(dead_code, reason = "its main is that of another program")]
 mod copy_tree_slowly;
 
-/// The arguments of the program, when this test is it.
+/// The environment variable with the arguments, set if this process runs the program.
 const ARGUMENTS: &str = "SAKIA_TEST_COPY_TREE_SLOWLY";
 
-/// The program that the next test runs.
+/// Runs the program, in a child process of the next test.
 #[test]
 fn child() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
@@ -45,8 +45,8 @@ fn findings(summary: &Value) -> String {
     findings.iter().map(|finding| format!("{}\n", finding.as_str().unwrap())).collect()
 }
 
-/// Nothing of a copy in memory is done by a thread of a lane, or by a worker of the kernel, to which a ring
-/// hands all but lookups in the cache and small reads.
+/// Asserts that a copy in memory used neither threads of a lane nor workers of the kernel. On a ring only
+/// lookups in the cache and small reads run without a worker.
 fn assert_done_at_once(summary: &Value) {
     for kind in summary["operations"].as_array().unwrap() {
         let elsewhere = match kind["operation"].as_str().unwrap() {

@@ -99,7 +99,7 @@ fn nothing() {
     assert_eq!(ended.rows(), [(0, 0, "-")]);
 }
 
-/// As `sum - <&-`. The file that `std` opens in its place is not read.
+/// A closed standard input (`sum - <&-`) is an error. The file that `std` opens in its place is not read.
 #[test]
 fn closed() {
     needs_ring!();

@@ -127,7 +127,7 @@ fn of_a_sparse_file_are_zero(driver: &str) {
 }
 
 fn of_files_that_the_kernel_makes_up(driver: &str) {
-    // Without a size; larger than a block; with a size that is not the length.
+    // Files without a size, larger than a block, and with a size that is not their length.
     let paths = [
         "/proc/version",
         "/proc/kallsyms",
@@ -153,7 +153,7 @@ fn of_files_that_the_kernel_makes_up(driver: &str) {
     }
 }
 
-/// Growing and shrinking is no error.
+/// A file that grows or shrinks during the reads is no error.
 fn of_a_file_that_changes_its_size(driver: &str) {
     const LEN: u64 = 4 << 20;
     let directory = TempDir::new();
@@ -185,6 +185,6 @@ fn of_a_file_whose_name_is_not_text(driver: &str) {
     let mut command = sakia(["sum", "-q"]);
     let output = command.arg(&path).env("SAKIA_DRIVER", driver).output().unwrap();
     assert!(output.status.success());
-    // Unescaped, if the output is no terminal.
+    // Names are not escaped if the output is no terminal.
     assert!(output.stdout.ends_with(b"a\xff\n"), "{output:?}");
 }

@@ -174,14 +174,14 @@ pub fn run(command: &mut Command) -> Ended {
     wait(command.spawn().unwrap())
 }
 
-/// For tests that hold a disk, or write back or drop the machine's caches, which waits for such a disk: one
-/// at a time.
+/// Returns a guard that admits one test at a time. Tests need it to hold a disk, and to write back or drop
+/// the machine's caches, which waits for such a disk.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `act` for each item, several at a time: the programs that it runs wait often.
+/// Calls `act` for each item, several at a time, since the programs that it runs wait often.
 pub fn at_once<T: Send>(items: impl IntoIterator<Item = T>, act: impl Fn(T) + Sync) {
     const AT_A_TIME: usize = 4;
     let items: Mutex<Vec<T>> = Mutex::new(items.into_iter().collect());
@@ -258,7 +258,7 @@ pub fn without_streams(command: &mut Command, streams: &[i32]) {
     let streams = streams.to_vec();
     let close = move || {
         for &number in &streams {
-            // SAFETY: a plain system call, of a number that the program is to find closed.
+            // SAFETY: a plain system call on a number that the program is to find closed.
             unsafe { libc::close(number) };
         }
         Ok(())

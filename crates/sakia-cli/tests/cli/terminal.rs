@@ -28,7 +28,7 @@ fn show(command: &mut Command) -> String {
     let (controller, terminal) =
         unsafe { (OwnedFd::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
     let mut child = command.stdout(terminal.try_clone().unwrap()).stderr(terminal).spawn().unwrap();
-    // The command keeps its ends of the terminal; the close of all of them is an error here.
+    // The command keeps its ends of the terminal open; a read fails when all of them are closed.
     *command = Command::new("true");
     let mut shown = Vec::new();
     let mut controller = File::from(controller);

@@ -128,7 +128,7 @@ fn each_call_of_a_copy_is_recorded() {
     assert_eq!(summary["lost"].as_u64(), Some(0));
     let log = fs::read_to_string(&log).unwrap();
     let (seen, recorded) = (calls_in_log(&log, &names), calls_in_recording(&file, &names));
-    // Threads end after the recording.
+    // Threads of the program end after the recording.
     let without_ends = |calls: &Calls| -> Calls {
         let keep = |name: &&String| *name != "io_uring_enter";
         let its = calls.iter().map(|(thread, its)| (*thread, its.iter().filter(keep)));
@@ -187,7 +187,8 @@ fn what_is_not_a_recording_is_refused() {
     }
 }
 
-/// The kernel's tracepoint is read where that is possible, and only there, and the summary says which.
+/// The summary names the source of the workers' calls: the kernel's tracepoint if it can be read, otherwise
+/// an inference.
 #[test]
 fn the_source_of_what_workers_did_is_told() {
     let directory = TempDir::new();
@@ -196,7 +197,7 @@ fn the_source_of_what_workers_did_is_told() {
         let summary = run(sakia(["trace", "summary", "--json"]).arg(file)).json();
         summary["kernel_workers"].clone()
     };
-    // As root in a namespace of its own mounts, which has tracefs, or not.
+    // Runs as root in a mount namespace of its own, with or without tracefs.
     let record = |file: &Path, with: &str| {
         let script =
             format!("{with} && exec \"$0\" trace record -o \"$1\" -- \"$0\" sum --quiet \"$2\"");

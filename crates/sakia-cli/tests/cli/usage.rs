@@ -58,7 +58,7 @@ fn version_is_that_of_the_package() {
     assert_eq!(ended.stdout, concat!("sakia ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-/// The usage of the failing command, not of the whole program.
+/// The usage shown is that of the failing command, not of the whole program.
 #[test]
 fn usage_is_that_of_the_command() {
     let wrong: [(&[&str], &str); 6] = [
@@ -115,7 +115,7 @@ fn help(command: &[&str], columns: usize) -> Ended {
     ended
 }
 
-/// For any width: each line has as many words as fit.
+/// At any width, each line has as many words as the terminal has room for.
 #[test]
 fn help_is_broken_where_the_terminal_ends() {
     for command in COMMANDS {
@@ -143,7 +143,7 @@ fn help_is_broken_where_the_terminal_ends() {
     }
 }
 
-/// Notes of other experiments would only confuse.
+/// The help of an experiment has no notes of other experiments.
 #[test]
 fn help_has_the_notes_of_its_own_experiment() {
     let own = [

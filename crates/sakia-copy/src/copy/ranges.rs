@@ -414,7 +414,7 @@ mod tests {
         assert!(Help::begin(&shared).is_none(), "it is an offer to one helper");
         let mut theirs = help.ranges();
         let mut taken = vec![(0, 8 * UNIT)];
-        // Ever smaller ones.
+        // The ranges become smaller and smaller.
         while let Some(range) = take(&mut theirs, 100, &file) {
             taken.push(range);
             taken.extend(take(&mut ranges, 100, &file));
@@ -454,7 +454,7 @@ mod tests {
         assert!(Help::begin(&shared).is_none());
     }
 
-    /// The first error counts, and ends the others.
+    /// The first error fails the file and ends the work of the other fibers.
     #[test]
     fn an_error_of_any_fiber_fails_the_file() {
         let failed = || EntryError::target("write", Errno::IO);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::sim::{self, Fault, Plan};
 use crate::{Copier, Existing, Options, Progress, Report, copy_tree, remove_tree};
 
-/// The modes of a file, and of a directory, that are not complete.
+/// The modes of an incomplete file and an incomplete directory.
 const UNFINISHED: (u32, u32) = (0o101_200, 0o041_700);
 /// One worker, so that the order of all calls is fixed.
 const LIMIT: usize = 1;
@@ -49,7 +49,7 @@ impl Folder {
         self.0.join("from")
     }
 
-    /// Returns the place of the copy, after removing the one before.
+    /// Returns the place of the copy, after removing the previous copy.
     fn to(&self) -> PathBuf {
         let to = self.0.join("to");
         fs::remove_dir_all(&to).ok();
@@ -119,8 +119,8 @@ fn copy(from: &Path, to: &Path, options: &Options) -> Report {
     sakia::block_on(copy_tree(from, to, options, &progress)).unwrap()
 }
 
-/// Checks that a copy with that plan leaves nothing half-written and reports all missing entries, and that
-/// another one completes it.
+/// Checks that a copy under this plan leaves nothing half-written and reports all missing entries, and that
+/// another copy completes it.
 fn check(folder: &Folder, expected: &Tree, is_archive: bool, plan: Plan) {
     let (from, to) = (folder.from(), folder.to());
     let (report, calls) = sim::run(Some(plan), || copy(&from, &to, &options(is_archive)));
@@ -321,8 +321,8 @@ fn a_link_that_cannot_be_read_is_not_counted() {
     assert_eq!((report.counts.symlinks, report.counts.failures), (0, 1), "{report:#?}");
 }
 
-/// After a copy, and another one that was to complete it, were killed at any call, a last one completes
-/// them, and names of one file are names of one copy.
+/// Two copies are killed at any call, the second while it completes the first. A last copy completes them,
+/// and names of one file are names of one copy.
 #[test]
 fn killed_at_each_call_and_completed() {
     let folder = Folder::new("killed");
@@ -346,7 +346,7 @@ fn killed_at_each_call_and_completed() {
     let calls = by(Existing::Overwrite, None);
     for existing in [Existing::Keep, Existing::Update] {
         for first in 0..=calls {
-            // Another one is killed in the beginning, in the middle and in the end.
+            // The second copy is killed near its begin, in its middle and near its end.
             for second in (first % 5..calls).step_by(5) {
                 let to = folder.to();
                 by(Existing::Overwrite, Some(Plan::Killed(first)));
@@ -380,7 +380,7 @@ fn copy_on_two(from: &Path, to: &Path, plan: Plan, thread: usize, panics: bool) 
     report
 }
 
-/// Of a file that both workers copy, one cannot write its ranges.
+/// If one of two workers cannot write its ranges of a shared file, the file fails once.
 #[test]
 fn a_failure_of_either_worker_fails_a_shared_file_once() {
     let folder = Folder::new("shared");
@@ -422,7 +422,7 @@ fn a_failure_of_either_worker_fails_a_shared_file_once() {
     }
     let mut panics = 0;
     for thread in [0, 1].repeat(10) {
-        // A thread that came too late makes no call.
+        // A thread that starts too late makes no call, and does not panic.
         let report = copy_on_two(&from, &to, unasked, thread, true);
         panics += u32::from(report.is_none());
         if let Ok(stat) = fs::metadata(&to) {

@@ -37,7 +37,7 @@ fn say_top(path: &Path) {
     ioctl_setflags(dir, flags | IFlags::TOPDIR).unwrap();
 }
 
-/// `folders` directories with `files` files each.
+/// Creates `folders` directories with `files` files each.
 fn fill(root: &Path, folders: usize, files: usize) {
     for folder in 0..folders {
         let path = root.join(folder.to_string());
@@ -48,7 +48,8 @@ fn fill(root: &Path, folders: usize, files: usize) {
     }
 }
 
-/// If nearly all inodes of a group were deleted just now, each new one is searched among them.
+/// After a deletion of nearly all inodes of a group, the file system searches for each new inode among
+/// them.
 #[test]
 fn directories_are_put_apart_after_a_deletion() {
     let folder = Folder::new();
@@ -84,7 +85,7 @@ fn what_a_killed_copy_said_is_taken_back_and_nothing_else() {
     for name in ["0", "1"] {
         say_top(&to.join(name));
     }
-    // One was not completed.
+    // One of the directories was not completed.
     fs::set_permissions(to.join("1"), fs::Permissions::from_mode(0o1700)).unwrap();
     let mut options = Options::new();
     options.existing = Existing::Update;

@@ -122,7 +122,7 @@ fn options(letters: &str) -> Options {
     options
 }
 
-/// Does the work of a child; nothing in the process of the tests.
+/// Does the work of a child. In the process of the tests it does nothing.
 #[test]
 fn child() {
     let Ok(work) = std::env::var(WORK) else { return };

@@ -13,7 +13,7 @@ use crate::support::{
 };
 use crate::tree::{self, Item, items};
 
-/// The kind in a mode, and that of directories.
+/// The mask for the kind in a mode, and the kind of directories.
 const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 
@@ -39,7 +39,7 @@ impl Parent {
     }
 }
 
-/// Copies that are to be equal.
+/// Two copies that must be equal.
 struct Case<'a> {
     /// Letters as [`children::command`] takes them.
     letters: &'a str,
@@ -78,7 +78,7 @@ fn forget_times(facts: &mut Facts) {
     facts.modified = (0, 0);
 }
 
-/// Tries a property on random values.
+/// Checks a property on random values.
 fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::Value)) {
     let config =
         Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
@@ -98,10 +98,10 @@ fn an_archive_is_equal_to_its_source() {
         let (from, to) = (folder.path("from"), folder.path("to"));
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));
-        // Again: nothing changes.
+        // A second copy changes nothing.
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));
-        // By reads and writes, from one file system to another.
+        // A copy from one file system to another uses reads and writes.
         let other = if in_memory { Folder::new() } else { Folder::in_memory() };
         copy_all(&from, other.path("to"), &Options::archive());
         assert_same(&tree(&other.path("to")), &tree(&from));
@@ -118,7 +118,7 @@ fn what_cp_does() {
         for (letters, arguments) in [("a", "-a"), ("r", "-r"), ("p", "-rp")] {
             let folder = folder(in_memory, &items);
             let case = Case { letters, arguments, mask, parent };
-            // cp adds the bit inherited from the parent to a mode that is to be exact.
+            // cp adds the bit inherited from the parent to a mode that must be exact.
             let adds_bit = letters != "r" && matches!(parent, Parent::GivesGroup);
             case.check(&folder, |facts| {
                 if letters == "r" {

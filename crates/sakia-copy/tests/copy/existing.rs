@@ -28,7 +28,7 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// One file, and files in a tree.
+/// A copy overwrites a file in place, alone or in a tree.
 #[test]
 fn a_file_is_overwritten_in_place() {
     let folder = Folder::new();
@@ -52,7 +52,7 @@ fn a_file_is_overwritten_in_place() {
     }
 }
 
-/// As `cp -p`: rights that others had before are removed.
+/// An exact copy removes rights that other users had before, as `cp -p` does.
 #[test]
 fn an_exact_copy_leaves_no_list_behind() {
     let folder = Folder::new();
@@ -70,7 +70,7 @@ fn an_exact_copy_leaves_no_list_behind() {
     assert_same(&tree(&dir), &tree(&folder.path("from")));
 }
 
-/// A new entry inherits the parent's list unless the mode is to be exact, whatever is preserved.
+/// A new entry inherits the parent's list unless the mode must be exact, whatever is preserved.
 #[test]
 fn a_list_from_above_stays_where_the_mode_is_not_preserved() {
     let folder = Folder::new();
@@ -141,7 +141,7 @@ fn what_is_older_is_updated() {
     }
 }
 
-/// A running program cannot be written to, not even by root.
+/// A running program cannot be opened for writing, not even by root.
 #[test]
 fn what_cannot_be_opened_is_replaced_by_force() {
     let folder = Folder::new();
@@ -184,7 +184,7 @@ fn directories_and_others_do_not_replace_each_other() {
             ("file".into(), "c".into())
         );
         assert!(folder.path("to/d/inside").exists() && folder.path("to/b").is_dir());
-        // The roots themselves.
+        // The same for the roots themselves.
         let report = copy(folder.path("from"), folder.path("to/a"), &options);
         assert!(failure(&report).contains("to/a"), "{report:?}");
         let report = copy(folder.path("from/b"), folder.path("to/d"), &options);
@@ -236,7 +236,7 @@ fn a_fifo_at_the_destination_is_replaced_by_force_or_by_its_like() {
     forced.force = true;
     copy_all(folder.path("from"), folder.path("to"), &forced);
     assert_eq!(text(folder.path("to/a")), "new");
-    // And in the other direction.
+    // The same in the other direction.
     fs::remove_file(&new).unwrap();
     make_node(&new, FileType::Fifo, 0);
     for _ in 0..2 {
@@ -276,14 +276,14 @@ fn a_file_is_not_copied_to_itself() {
     assert_eq!(text(&file), "precious");
     let report = copy(folder.root(), folder.root(), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
-    // In a tree, through links of the destination.
+    // The same within a tree, through links of the destination.
     folder.dir("from");
     fs::hard_link(&file, folder.path("from/a")).unwrap();
     symlink("from", folder.path("to")).unwrap();
     let report = copy(folder.path("from"), folder.path("to"), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
     assert_eq!(text(&file), "precious");
-    // Nor through a link that the caller has named. Within a tree a copy takes the link's place.
+    // The same through a link that the caller has named. Within a tree a copy takes the link's place.
     let report = copy(&file, folder.path("link"), &Options::new());
     assert!(failure(&report).contains("itself"), "{report:?}");
     folder.dir("tree");
@@ -298,7 +298,7 @@ fn a_file_is_not_copied_to_itself() {
     );
 }
 
-/// As `cp` does: the caller has named it, and `/dev/stdout` is such a link.
+/// The caller has named the link, and `/dev/stdout` is such a link. `cp` does the same.
 #[test]
 fn a_link_that_is_the_destination_is_written_through() {
     let folder = Folder::new();
@@ -319,7 +319,7 @@ fn a_link_that_is_the_destination_is_written_through() {
     let report = copy(&from, folder.path("dangling"), &Options::new());
     assert!(failure(&report).contains("link to nothing"), "{report:?}");
     assert!(!folder.path("nowhere").exists());
-    // A link's target that is no file is written to, even with force, and keeps its kind.
+    // A link's target that is not a regular file is written to, even with force, and keeps its kind.
     make_node(&folder.path("fifo"), FileType::Fifo, 0);
     symlink("fifo", folder.path("to fifo")).unwrap();
     let mut forced = Options::new();
@@ -335,7 +335,7 @@ fn a_link_that_is_the_destination_is_written_through() {
     }
 }
 
-/// A link copied onto its target would become a loop, and the contents be lost.
+/// A link copied onto its target would become a loop, and the contents would be lost.
 #[test]
 fn a_link_does_not_take_the_place_of_what_it_leads_to() {
     let folder = Folder::new();
@@ -355,7 +355,7 @@ fn a_link_does_not_take_the_place_of_what_it_leads_to() {
             }
         }
     }
-    // Two names of one link, of which one stays.
+    // The two names belong to one link, and one of them stays.
     fs::remove_file(folder.path("to/f")).unwrap();
     fs::hard_link(folder.path("from/f"), folder.path("to/f")).unwrap();
     let report = copy_all(folder.path("from"), folder.path("to"), &Options::archive());
@@ -409,7 +409,7 @@ fn special_files_are_read() {
     assert!(fs::symlink_metadata(folder.path("new")).unwrap().is_file());
 }
 
-/// As the kernel clears the bits at a write of an unprivileged user.
+/// The copy clears the bits, as the kernel does at a write of an unprivileged user.
 #[test]
 fn an_overwritten_file_loses_its_set_id_bits() {
     needs_root!();
@@ -424,7 +424,7 @@ fn an_overwritten_file_loses_its_set_id_bits() {
         assert_eq!(said.failures, 0, "{}", said.output);
         assert_eq!(text(&to), "new");
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{mode:o}");
-        // A user who may keep them does.
+        // The bits stay if the user has the right to keep them.
         set_mode(&to, mode);
         copy_all(&from, &to, &Options::new());
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
@@ -432,7 +432,7 @@ fn an_overwritten_file_loses_its_set_id_bits() {
     }
 }
 
-/// A directory of the copy need not be read.
+/// A directory can receive a copy without being readable.
 #[test]
 fn a_directory_that_cannot_be_read_is_copied_to() {
     needs_root!();
@@ -463,7 +463,7 @@ fn a_directory_that_cannot_be_read_is_copied_to() {
     }
 }
 
-/// Nor a directory whose default access control list denies its owner to read it.
+/// A new directory may be unreadable, if its default access control list denies its owner to read it.
 #[test]
 fn a_directory_is_made_that_cannot_be_read() {
     needs_root!();
@@ -558,7 +558,7 @@ fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_ab
 fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
     let folder = Folder::new();
     folder.dir("to");
-    // The owner may read, a named group and the others too.
+    // The owner, a named group and the others may read.
     let list = acl(&[
         (1, 5, u32::MAX),
         (4, 5, u32::MAX),
@@ -575,7 +575,7 @@ fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
     assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o640);
 }
 
-/// Their contents are kept and completed, with or without a link to them.
+/// Contents of the directories are kept and completed, with or without a link to them.
 #[test]
 fn directories_that_links_lead_to_are_completed() {
     let folder = Folder::new();
@@ -605,7 +605,7 @@ fn directories_that_links_lead_to_are_completed() {
     }
 }
 
-/// As with `cp`: links older than the source may lead to a newer file, which is kept.
+/// A link older than the source may lead to a newer file, which is kept. `cp` does the same.
 #[test]
 fn what_a_link_leads_to_is_compared() {
     let folder = Folder::new();
@@ -622,7 +622,7 @@ fn what_a_link_leads_to_is_compared() {
     }
 }
 
-/// With force, if it is named itself or by a link.
+/// Force replaces the device if the caller names it or a link to it.
 #[test]
 fn a_device_that_cannot_be_opened_is_replaced() {
     needs_root!();
@@ -646,7 +646,7 @@ fn a_device_that_cannot_be_opened_is_replaced() {
     }
 }
 
-/// As with `cp`: nothing would change, or be lost.
+/// Nothing would change or be lost. `cp` does the same.
 #[test]
 fn a_link_onto_another_name_of_itself_stays() {
     let folder = Folder::new();
@@ -668,7 +668,7 @@ fn a_link_onto_another_name_of_itself_stays() {
     assert_eq!(fs::read_link(folder.path("to/b")).unwrap(), Path::new("nowhere"));
 }
 
-/// It is identified by its own name, whatever path the caller has used.
+/// The copy identifies the link by its own name, whatever path the caller has used.
 #[test]
 fn a_link_to_its_own_directory_is_replaced() {
     let folder = Folder::new();
@@ -685,7 +685,7 @@ fn a_link_to_its_own_directory_is_replaced() {
         assert_eq!(kind(&is), kind(&expected), "{name}");
         fs::remove_file(is).unwrap();
     }
-    // By a name of a file copied before, too.
+    // The same for a name of a file copied before.
     symlink(".", folder.path("in/link")).unwrap();
     let copier = sakia_copy::Copier::new(Options::archive());
     let progress = Default::default();
@@ -712,7 +712,7 @@ fn a_link_is_not_replaced_by_itself() {
     }
 }
 
-/// Before anything is created.
+/// The copy fails before it creates anything.
 #[test]
 fn a_tree_is_not_copied_into_itself() {
     let folder = Folder::new();
@@ -735,7 +735,7 @@ fn a_tree_is_not_copied_into_itself() {
             assert_same(&tree(folder.root()), &before);
         }
     }
-    // Names that only look similar.
+    // These names only look similar.
     copy_all(folder.path("from"), folder.path("from/../from too"), &Options::new());
     copy_all(folder.path("from/inner"), folder.path("from/new"), &Options::new());
 }
@@ -781,7 +781,7 @@ fn what_a_killed_copy_left_is_replaced() {
     }
 }
 
-/// A file with such a mode that belongs to another user is kept.
+/// A file with the mode of an incomplete one is kept if it belongs to another user.
 #[test]
 fn what_somebody_else_left_is_kept() {
     needs_root!();

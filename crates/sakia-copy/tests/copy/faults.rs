@@ -34,9 +34,9 @@ fn fill(from: &Path, small: &Path, options: &Options) -> usize {
     let report = copy(from, &to, options);
     assert!(report.is_stopped, "{report:#?}");
     let is_full = |failure: &sakia_copy::Failure| failure.raw_os_error() == Some(ENOSPC);
-    // The stop for that reason is no failure of its own.
+    // The stop for that reason does not count as a failure.
     assert!(report.counts.failures > 0 && report.failures.iter().all(is_full), "{report:#?}");
-    // One of each entry in progress.
+    // At most one failure per entry in progress.
     assert!(report.counts.failures <= Options::LIMIT as u64, "{report:#?}");
     let is = tree(&to);
     let files: Vec<_> =
@@ -76,7 +76,7 @@ fn a_file_system_without_inodes_ends_the_copy() {
     assert!(fill(&folder.path("from"), small.path(), &Options::new()) > 0);
 }
 
-/// A full file system is another case.
+/// Attributes that do not fit are counted as lost; a full file system is another case.
 #[test]
 fn attributes_that_do_not_fit_are_counted() {
     let folder = Folder::in_memory();
@@ -100,7 +100,7 @@ fn attributes_that_do_not_fit_are_counted() {
     assert_eq!(attributes(&folder.path("to/a"))[&b"user.long"[..]], long);
 }
 
-/// Directories that were not accessed since the mount.
+/// The directories were not accessed since the mount, so no cache knows them.
 #[test]
 fn directories_that_no_cache_knows() {
     let small = available!(SmallFs::ext4(8 << 20));
@@ -121,7 +121,7 @@ fn directories_that_no_cache_knows() {
     assert_same(&tree(&folder.path("to")), &expected);
 }
 
-/// A slow disk gets many requests at once: names, and the entries of a directory.
+/// A slow disk gets many requests at once, for names and for the entries of a directory.
 #[test]
 fn what_takes_long_is_waited_for_by_others() {
     const FILES: usize = 1200;
@@ -145,7 +145,7 @@ fn what_takes_long_is_waited_for_by_others() {
     }
 }
 
-/// As an unprivileged user: everything possible is copied, and each failure reported.
+/// A copy by an unprivileged user copies everything possible, and reports each failure.
 #[test]
 fn what_must_not_be_read_or_written() {
     needs_root!();
@@ -169,7 +169,7 @@ fn what_must_not_be_read_or_written() {
     for work in ["r", "a"] {
         let to = folder.path("to");
         let said = nobody.run(work, &folder.path("from"), &to);
-        // With attributes those of the other user's directory, too.
+        // With attributes, those of the other user's directory fail, too.
         let expected = if work == "a" { 4 } else { 3 };
         assert_eq!(said.failures, expected, "{}", said.output);
         for name in ["from/secret", "from/closed", "to/full/new"] {
@@ -186,7 +186,7 @@ fn what_must_not_be_read_or_written() {
         let said = nobody.run("remove", &to.join("open"), &to);
         assert_eq!((said.failures, said.entries), (0, 3), "{}", said.output);
     }
-    // The root of that cannot be removed, nor the entries of `full`, which belongs to another user.
+    // The root of the tree cannot be removed, nor the entries of `full`, which belongs to another user.
     folder.file("to/full/kept", "");
     let said = nobody.run("remove", &folder.path("to"), &folder.path("to"));
     assert!(said.failures >= 3, "{}", said.output);
@@ -232,7 +232,7 @@ fn errors_of_the_disk_that_is_written_to() {
     }
 }
 
-/// It is reported, and the rest is copied.
+/// A source that becomes shorter is reported, and the rest is copied.
 #[test]
 fn a_file_becomes_shorter_while_it_is_read() {
     let len = 2_000_000;
@@ -253,7 +253,7 @@ fn a_file_becomes_shorter_while_it_is_read() {
     assert!(fs::read(to.join("other")).unwrap() == pattern(5000));
 }
 
-/// Files that grow, shrink, vanish and become FIFOs and links affect nothing else.
+/// Files that grow, shrink, vanish or become FIFOs and links do not affect other files.
 #[test]
 fn sources_that_change() {
     let folder = Folder::in_memory();
@@ -274,7 +274,7 @@ fn sources_that_change() {
                 }
             }
         });
-        // Also if this one fails.
+        // The other thread stops also if this one fails.
         let over = Over(&is_over);
         for round in 0..12 {
             let mut options = if round % 2 == 0 { Options::archive() } else { Options::new() };
@@ -282,7 +282,7 @@ fn sources_that_change() {
             let to = folder.path("to");
             let report = copy(&from, &to, &options);
             for failure in &report.failures {
-                // Or its replacement.
+                // The failure may name the replacement of the victim.
                 let name = failure.path().file_stem();
                 assert_eq!(name, Some("victim".as_ref()), "{failure}");
             }
@@ -295,7 +295,7 @@ fn sources_that_change() {
     });
 }
 
-/// Sets its flag at the end.
+/// Sets its flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -308,7 +308,7 @@ impl Drop for Over<'_> {
 fn disturb(path: &Path, random: &mut Random) {
     match random.below(6) {
         0 | 1 => {
-            // It may be a FIFO by now.
+            // The file may be a FIFO by now.
             let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
             if let Ok(mut file) = File::options().write(true).custom_flags(flags).open(path) {
                 file.write_all(&bytes(random.below(900_000) as usize, 1)).ok();
@@ -330,7 +330,7 @@ fn disturb(path: &Path, random: &mut Random) {
     }
 }
 
-/// Of a file with several names none is removed, and none looks complete without being so.
+/// No name of a file with several names is removed, and no incomplete name looks complete.
 #[test]
 fn a_full_file_system_leaves_all_names_of_a_file() {
     let folder = Folder::new();

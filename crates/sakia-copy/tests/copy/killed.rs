@@ -19,7 +19,7 @@ use crate::support::{
 const UNFINISHED: u32 = 0o100_000 | 0o1200;
 const LINK: u32 = 0o120_000;
 
-/// Many small files, some large ones and some with holes, links among them.
+/// Makes many small files, some large ones and some with holes, and links among them.
 fn make(folder: &Folder) -> Tree {
     let mut random = Random::new(7);
     for number in 0..24 {
@@ -41,7 +41,8 @@ fn make(folder: &Folder) -> Tree {
     comparable(tree(&folder.path("from")))
 }
 
-/// A link has no mark for being incomplete, so its times may be lost.
+/// Returns the tree without the times of links. A link has no mark for being incomplete, so its times may
+/// be lost.
 fn comparable(tree: Tree) -> Tree {
     without(tree, |facts| {
         if facts.mode & 0o170_000 == LINK {
@@ -50,7 +51,7 @@ fn comparable(tree: Tree) -> Tree {
     })
 }
 
-/// A file that looks complete is equal to its source.
+/// Asserts that each file that looks complete equals its source. Returns the number of entries.
 fn assert_nothing_half_written(to: &Path, expected: &Tree) -> usize {
     if !to.exists() {
         return 0;
@@ -79,7 +80,7 @@ fn killed_and_completed() {
             std::thread::sleep(Duration::from_micros(2000 + random.below(30_000)));
             killed += u32::from(children::kill(child));
             assert_nothing_half_written(&to, &expected);
-            // Sometimes another one is killed while it completes the remains.
+            // In some rounds another copy is killed while it completes the remains.
             if round % 4 == 3 {
                 continue;
             }

@@ -38,7 +38,7 @@ fn read(dir: &OwnedFd) -> String {
     std::io::read_to_string(fs::File::from(file)).unwrap()
 }
 
-/// Copied and removed, with few descriptors, or as many as this process has.
+/// Deep trees are copied and removed, with few descriptors and with the usual number.
 #[test]
 fn paths_longer_than_the_kernel_takes_them() {
     let long = "n".repeat(100);
@@ -69,7 +69,7 @@ fn few_descriptors() {
             let wide = deep.join(format!("wide-{number}"));
             fs::create_dir(&wide).unwrap();
             fs::write(wide.join("file"), format!("{level} {number}")).unwrap();
-            // Linked, from elsewhere.
+            // The file is linked from another directory.
             fs::hard_link(wide.join("file"), deep.join(format!("link-{number}"))).unwrap();
         }
         deep = deep.join("deeper");
@@ -101,7 +101,7 @@ fn few_descriptors_and_directories_that_cannot_be_read() {
     let mut made = vec![to.clone()];
     for level in 0..60 {
         fs::write(from.join("file"), level.to_string()).unwrap();
-        // Before and after the subdirectories.
+        // The directories come before and after the subdirectories.
         for name in ["a", "z"] {
             fs::create_dir(from.join(name)).unwrap();
             fs::write(from.join(name).join("file"), name).unwrap();
@@ -173,7 +173,7 @@ fn memory_does_not_grow_with_the_tree() {
     assert!(said.peak_kib <= 64 << 10, "{} KiB", said.peak_kib);
 }
 
-/// Longer than the kernel copies at a time, within a file system and to another one.
+/// The files are longer than the kernel copies at a time, within a file system and to another one.
 #[test]
 fn large_files_with_and_without_holes() {
     const MIB: u64 = 1 << 20;
@@ -188,7 +188,7 @@ fn large_files_with_and_without_holes() {
     for to in [folder.path("to"), memory.path("to")] {
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));
-        // In place of a longer file.
+        // The copy replaces a longer file.
         fs::write(to.join("dense"), bytes(30 << 20, 2)).unwrap();
         copy_all(&from, &to, &Options::archive());
         assert_same(&tree(&to), &tree(&from));

@@ -30,7 +30,7 @@ fn many_names_in_many_directories() {
     let counts = copy_all(&from, &to, &Options::archive()).counts;
     assert_eq!((counts.files, counts.hard_links, counts.directories), (61, 120, 121));
     assert_same(&tree(&to), &tree(&from));
-    // Not requested.
+    // Hard links are not requested here.
     let counts = copy_all(&from, folder.path("apart"), &Options::new()).counts;
     assert_eq!((counts.files, counts.hard_links), (181, 0));
     assert_eq!(fs::metadata(folder.path("apart/large")).unwrap().nlink(), 1);
@@ -58,7 +58,7 @@ fn names_in_several_sources_of_a_copier() {
     assert!(names.iter().all(|&name| name == names[0]), "{names:?}");
 }
 
-/// Other names do not become links to a kept file of another content.
+/// Other names do not become links to a kept file with other contents.
 #[test]
 fn names_of_what_was_kept() {
     let folder = Folder::new();
@@ -131,7 +131,7 @@ fn names_of_an_earlier_copy() {
     }
 }
 
-/// The first name cannot be created; the others are.
+/// The first name cannot be created; the others can.
 #[test]
 fn the_first_name_fails() {
     let folder = Folder::new();
@@ -167,7 +167,7 @@ fn links_that_are_followed_are_names_of_one_copy() {
     assert_eq!(number(folder.path("to/a")), number(folder.path("to/inner/c")));
 }
 
-/// Killed copies may have made two files of one.
+/// Copies that were killed may have made two files of one.
 #[test]
 fn kept_copies_of_one_file_become_one() {
     let folder = Folder::new();
@@ -178,7 +178,7 @@ fn kept_copies_of_one_file_become_one() {
     }
     for pair in [["a", "b"], ["a", "c"], ["b", "d"]] {
         for existing in [Existing::Keep, Existing::Update] {
-            // Each by a separate copy.
+            // A separate copy creates each name.
             let mut exact = Options::archive();
             exact.preserve.links = false;
             folder.dir("to");
@@ -194,7 +194,8 @@ fn kept_copies_of_one_file_become_one() {
     }
 }
 
-/// Alone and as a part of another tree, in both orders: each name of the copy is a name of the same file.
+/// A file is found alone and as a part of another tree, in both orders: each name of the copy is a name of
+/// the same file.
 #[test]
 fn names_that_are_found_twice() {
     let folder = Folder::new();

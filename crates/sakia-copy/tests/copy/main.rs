@@ -1,4 +1,4 @@
-//! Tests of the copy: against `cp`, on bad file systems, in bad moments.
+//! Tests of the copy: against `cp`, on bad file systems, at bad moments.
 //!
 //! A test that lacks a requirement on this machine says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
 //! environment it fails instead. No test depends on time.

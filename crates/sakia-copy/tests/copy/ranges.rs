@@ -29,7 +29,7 @@ fn until_helped(mut copied: impl FnMut() -> Report) -> Report {
     panic!("one worker did it all");
 }
 
-/// Returns contents of which no two units are equal, made quickly.
+/// Returns contents in which no two units are equal. They are fast to make.
 fn contents(len: u64) -> Vec<u8> {
     let unit = bytes(MIB as usize, 1);
     let mut all: Vec<u8> = unit.iter().copied().cycle().take(len as usize).collect();
@@ -39,7 +39,7 @@ fn contents(len: u64) -> Vec<u8> {
     all
 }
 
-/// A file of that many bytes, to be copied as the root.
+/// Returns a file of this many bytes, the root of a copy.
 fn source(folder: &Folder, len: u64) -> PathBuf {
     folder.file("from", contents(len))
 }
@@ -64,7 +64,7 @@ fn both_workers_copy_one_file() {
     }
 }
 
-/// In memory, or within a file system, a helper would not make it faster.
+/// In memory or within a file system, a helper would not make the copy faster.
 #[test]
 fn one_worker_copies_a_file_where_two_are_no_faster() {
     let (memory, disk) = (Folder::in_memory(), Folder::new());
@@ -81,7 +81,7 @@ fn one_worker_copies_a_file_where_two_are_no_faster() {
     }
 }
 
-/// Another one could begin with it only when the first one is done.
+/// Another worker could otherwise begin the last file only after the first one is done.
 #[test]
 fn the_last_file_of_a_directory_is_given_away() {
     let folder = Folder::in_memory();
@@ -119,7 +119,7 @@ fn holes_of_a_shared_file_stay_holes() {
     });
 }
 
-/// Compares sizes, data ranges and their contents.
+/// Asserts that two files have equal sizes, data ranges and contents.
 #[track_caller]
 fn assert_same_sparse(one: &Path, other: &Path) {
     use rustix::fs::SeekFrom;
@@ -160,7 +160,7 @@ fn a_full_file_system_fails_a_shared_file_once() {
     });
 }
 
-/// An error of the disk that the source is on, or the copy, in one range.
+/// The error occurs in one range, on the disk of the source or of the copy.
 #[test]
 fn an_error_of_one_range_fails_the_file_once() {
     const LEN: usize = 24 << 20;
@@ -223,7 +223,7 @@ fn a_shared_file_becomes_shorter() {
     });
 }
 
-/// Nothing is left under its name, and no bytes of it are counted.
+/// A stopped copy leaves nothing under the name of the file, and none of its bytes are counted.
 #[test]
 fn a_shared_file_is_stopped() {
     let (memory, folder) = (Folder::in_memory(), Folder::new());
@@ -256,7 +256,7 @@ fn a_shared_file_is_stopped() {
     }
 }
 
-/// It has other names.
+/// Both workers fill an existing file, which keeps its other name.
 #[test]
 fn an_existing_file_is_filled_by_both_workers() {
     let (memory, folder) = (Folder::in_memory(), Folder::new());

@@ -17,7 +17,7 @@ fn remove(path: &Path) -> Report {
     runtime().block_on(remove_tree(path, &progress, &token)).unwrap()
 }
 
-/// Walks, and returns the paths in their order.
+/// Walks the tree and returns the paths in their order.
 fn walked(path: &Path, token: &CancellationToken) -> (Report, Vec<PathBuf>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = Arc::clone(&seen);
@@ -34,7 +34,7 @@ fn walked(path: &Path, token: &CancellationToken) -> (Report, Vec<PathBuf>) {
     (report, seen)
 }
 
-/// 3 directories, 2 files, 3 links, a FIFO.
+/// Makes a tree of 3 directories, 2 files, 3 links and a FIFO.
 fn some(folder: &Folder) -> PathBuf {
     let outside = folder.dir("outside");
     fs::write(outside.join("precious"), "precious").unwrap();
@@ -128,6 +128,6 @@ fn while_others_remove_the_same() {
         (remove(&tree), other.join().unwrap())
     });
     assert!(!tree.exists(), "{one:#?} {other:#?}");
-    // Either may have found the root gone; no other failure is possible.
+    // One removal may have found the root gone; no other failure is possible.
     assert!(one.counts.failures + other.counts.failures <= 1, "{one:#?} {other:#?}");
 }

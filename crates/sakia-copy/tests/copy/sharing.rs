@@ -30,7 +30,7 @@ fn large_files_of_one_directory_are_shared_out() {
     for number in 0..100 {
         fs::write(from.join(format!("file-{number}")), bytes(256 << 10, number)).unwrap();
     }
-    // Another name of a file waits for it, whichever worker copies the file.
+    // Another name of a file waits for the file, whichever worker copies it.
     for number in 0..20 {
         fs::hard_link(from.join(format!("file-{number}")), from.join(format!("same-{number}")))
             .unwrap();

@@ -66,7 +66,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Also paths that are too long for one call; without the library under test.
+        // `rm` also removes paths that are too long for one call, and does not use the library under test.
         Command::new("rm").arg("-rf").arg(&self.0).status().ok();
     }
 }
@@ -91,7 +91,7 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>, options: &Options) -> 
     runtime().block_on(copy_tree(from, to, options, &progress)).unwrap()
 }
 
-/// Copies, and asserts success.
+/// Copies on two threads and asserts success.
 #[track_caller]
 pub fn copy_all(from: impl AsRef<Path>, to: impl AsRef<Path>, options: &Options) -> Report {
     let report = copy(from, to, options);
@@ -133,7 +133,7 @@ impl Random {
     }
 }
 
-/// Shorter files need not have holes.
+/// Files shorter than this need not have holes.
 const BLOCK: u64 = 4096;
 
 /// The compared facts about an entry.

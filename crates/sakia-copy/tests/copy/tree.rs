@@ -15,12 +15,12 @@ use crate::support::{bytes, set_attribute, some_acl};
 pub enum Kind {
     Empty,
     File(usize),
-    /// Its size, and the offsets of 10,000 bytes of data.
+    /// The size, and the offsets of 10,000 bytes of data.
     Sparse(u64, Vec<u64>),
-    /// The same with 3,000,000 bytes each, so that several workers copy it.
+    /// The same with 3,000,000 bytes at each offset, so that several workers copy the file.
     Large(u64, Vec<u64>),
     Directory,
-    /// To a missing name, or to that of an entry.
+    /// A link to a missing name, or to the name of an entry.
     Link(Option<prop::sample::Index>),
     /// Another name of an entry.
     HardLink(prop::sample::Index),
@@ -106,7 +106,7 @@ pub fn items(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Item>> 
     prop::collection::vec(item(), count)
 }
 
-/// Makes the tree. The root is made, too.
+/// Makes the tree, including its root.
 pub fn make(root: &Path, items: &[Item]) {
     fs::create_dir(root).unwrap();
     let mut folders = vec![root.to_owned()];

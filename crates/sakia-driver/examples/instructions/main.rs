@@ -1,16 +1,16 @@
 //! Performs a number of operations in batches and nothing else, for counting instructions.
 //!
-//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so
-//! that the difference is the cost of the operations alone. Variants:
-//! - `crate`: a loop written by hand on the `io-uring` crate, without checks of buffers and indices;
+//! `cargo xtask instructions` runs this under callgrind, twice per variant with different counts, so that the
+//! difference is the cost of the operations alone. Variants:
+//! - `crate`: a loop written by hand on the `io-uring` crate, without checks of its buffers and indices;
 //! - `ring`: the same on `sakia-ring`;
-//! - `owned`: on the `io-uring` crate again, but with the least that a sound loop needs whose buffers
-//!   come from and go back to its user: a table that owns buffer and descriptor of each operation until
-//!   its completion, and keys with generations;
+//! - `owned`: on the `io-uring` crate again, with the minimum for a sound loop that takes buffers from its
+//!   user and returns them: a table that owns the buffer and the descriptor of each operation until its
+//!   completion, and keys with generations;
 //! - `promised`: a loop by hand on `sakia-ring` with a field and a test for each promise of the driver;
 //! - `driver`: the same contract on `sakia-driver`.
 //!
-//! All use the same ring flags, and the page cache holds what is read.
+//! All variants use the same ring flags, and the bytes to read are in the page cache.
 //!
 //! Usage: `instructions VARIANT nop|read BATCH COUNT FILE`
 
@@ -79,7 +79,7 @@ fn crate_entry(what: What, fd: i32, buf: *mut u8) -> io_uring::squeue::Entry {
     }
 }
 
-/// A loop as a program with good knowledge of the `io-uring` crate has it.
+/// Runs the loop of a storage program whose author knows the `io-uring` crate well.
 fn on_crate(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
     let mut ring = crate_ring()?;
     let fd = file.as_raw_fd();
@@ -111,7 +111,7 @@ struct Owned {
     operation: Option<(Rc<File>, Vec<u8>)>,
 }
 
-/// The same loop with the least that owning takes.
+/// Runs the same loop with the minimum that ownership requires.
 fn on_owned(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
     const NONE: u32 = u32::MAX;
     let mut ring = crate_ring()?;
@@ -165,7 +165,7 @@ fn on_owned(what: What, batch: usize, count: usize, file: File) -> Result<usize,
     Ok(done)
 }
 
-/// The same loop on our ring.
+/// Runs the same loop on `sakia-ring`.
 fn on_ring(what: What, batch: usize, count: usize, file: &File) -> Result<usize, Box<dyn Error>> {
     let mut ring = Ring::builder().build()?;
     let fd = file.as_raw_fd();
@@ -193,7 +193,7 @@ fn on_ring(what: What, batch: usize, count: usize, file: &File) -> Result<usize,
     Ok(done)
 }
 
-/// The same work on the driver: the buffers go in and come back.
+/// Runs the same work on the driver, which takes the buffers and returns them.
 fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
     let driver = Driver::uring()?;
     let file = driver.adopt(file.into());

@@ -1,8 +1,8 @@
 //! The limit program of the driver: a loop written by hand that keeps, for no-ops and reads only, each
 //! promise that the driver makes for every operation, with a field and a test for each.
 //!
-//! It has no other operations, no erased types, no other backends, and no way to perform what it would have
-//! to give to a plain call, a thread or a backlog: a case that this program does not meet ends it.
+//! It has no other operations, no erased types and no other backends. It cannot hand an operation to a plain
+//! call, a thread or a backlog: a case that requires one ends the program.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -27,9 +27,9 @@ enum State {
     Done,
 }
 
-/// The operation's future is gone.
+/// Flag: the operation's future is gone.
 const ORPHAN: u8 = 1;
-/// The operation was canceled, or taken back.
+/// Flag: the operation was canceled, or taken back.
 const CANCELED: u8 = 2;
 
 /// A descriptor that stays open until its last operation has ended.
@@ -37,7 +37,7 @@ struct Descriptor {
     file: File,
     /// The loop to which it belongs.
     engine: *const RefCell<Engine>,
-    /// Tells if a plain call is tried before the queue.
+    /// True if a plain call is tried before the queue.
     is_tried_now: Cell<bool>,
     is_closing: Cell<bool>,
 }
@@ -50,14 +50,14 @@ struct Operation {
     len: u32,
 }
 
-/// The place of an operation. Its address stays the same while the kernel uses it.
+/// The memory of an operation. Its address stays the same while the kernel uses it.
 struct Slot {
     operation: MaybeUninit<Operation>,
     index: u32,
     generation: u32,
     state: State,
     flags: u8,
-    /// Place of the entry in the queue, for taking it back.
+    /// Position of the entry in the queue, for taking it back.
     position: u32,
     next_free: Option<NonNull<Slot>>,
     res: i32,
@@ -73,9 +73,9 @@ struct Engine {
     first_free: Option<NonNull<Slot>>,
     live: u32,
     in_flight: u32,
-    /// Entries that the completion queue has room for.
+    /// Number of entries that the completion queue has room for.
     credits: u32,
-    /// Operations without an entry, to be canceled, or whose future is gone.
+    /// Number of operations that have no entry, are to be canceled, or have lost their future.
     listed: u32,
     until_flush: u32,
     started: u64,
@@ -89,7 +89,7 @@ struct Engine {
     cqes: Box<[Cqe; 64]>,
 }
 
-/// An operation under way: its place, until its result was taken.
+/// An operation in flight: holds its slot until the result is taken.
 struct Handle<'engine> {
     engine: &'engine RefCell<Engine>,
     slot: Option<NonNull<Slot>>,
@@ -229,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// The operation and its result, once it is done.
+    /// Returns the operation and its result if it is done, and frees its slot.
     #[inline(always)]
     fn take(&mut self, mut place: NonNull<Slot>) -> Option<(Operation, i32)> {
         // SAFETY: the handle's own slot, of a chunk that lives as long as `self`.
@@ -262,7 +262,7 @@ impl Handle<'_> {
             Ok(len) => {
                 assert!(len <= operation.len as usize, "the kernel reports more than was asked");
                 if len > buf.len() {
-                    // SAFETY: the kernel has filled as many bytes of the capacity that it was given.
+                    // SAFETY: the kernel has filled the first `len` bytes, within the capacity it was given.
                     unsafe { buf.set_len(len) };
                 }
                 Ok(len)
@@ -302,7 +302,7 @@ fn nop<'engine>(engine: &'engine RefCell<Engine>, buf: Vec<u8>) -> Handle<'engin
     Handle { engine, slot: Some(engine.borrow_mut().start(What::Nop, operation)) }
 }
 
-/// As the loop on the driver.
+/// Runs the same loop as `on_driver`, on this engine.
 pub(super) fn on_promised(
     what: What,
     batch: usize,

@@ -173,7 +173,7 @@ impl Inbox {
     }
 }
 
-// All of them make system calls.
+// All these tests make system calls.
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {

@@ -435,7 +435,7 @@ impl Registry {
     }
 }
 
-// All of them make system calls.
+// All these tests make system calls.
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {
@@ -648,7 +648,7 @@ mod tests {
             registry.hush(place, EventFlags::IN, false);
             registry.arm(place).unwrap();
         }
-        // A thread handles it.
+        // A thread handles the event.
         registry.rest_between(place, 1);
         assert_eq!(events(&registry), []);
         registry.go_on(place, 1);

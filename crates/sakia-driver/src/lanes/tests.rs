@@ -1,5 +1,5 @@
-//! The pool by itself: how its threads grow, and that no job waits without need. Most tests start no thread:
-//! the work of a thread is kept, and the test performs it at a moment of its choice.
+//! The pool by itself: its threads grow with the work, and no job waits without need. Most tests start no
+//! thread: the work of a thread is kept, and the test performs it at a moment of its choice.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,7 +101,7 @@ fn many_jobs_that_are_short_are_done_by_one_thread() {
     assert!(starts.try_recv().is_err(), "only one is coming");
     first();
     assert_eq!(done.load(Ordering::Relaxed), 100);
-    // The first thread made another one come for the jobs that it left; that one finds none.
+    // The first thread started another one for the jobs that it left; that one finds none.
     starts.try_recv().expect("the next is coming")();
     assert!(starts.try_recv().is_err());
     let Threads { count, idle, peak, start_errors } = threads(&pool);
@@ -144,7 +144,8 @@ fn jobs_of_a_lane_without_a_thread_are_ended_and_a_start_is_tried_again() {
     pool.push(0, |state| state.jobs(0).0.extend((0..5).map(|_| Box::new(|| ()) as Job)));
     assert_eq!(pool.worker().stranded.load(Ordering::Relaxed), 5);
     assert_eq!((threads(&pool).count, threads(&pool).start_errors), (0, 1));
-    // With one thread, a start fails for each job that it takes and each that is pushed, and it performs all.
+    // With one thread, a start fails for each job that it takes and for each that is pushed, and the thread
+    // performs all.
     pool.worker().supply.store(1, Ordering::Relaxed);
     (0..3).for_each(|_| push_count(&pool, &done));
     starts.try_recv().expect("a thread is started")();

@@ -411,7 +411,7 @@ mod tests {
         content.write(PAGE_BYTES, &[2; PAGE_BYTES]);
         for seed in 0..100 {
             let left = content.clone().after_crash(&mut Random::new(seed));
-            assert_eq!(left.bytes(), old, "the truncation is lost, and with it what came after");
+            assert_eq!(left.bytes(), old, "the truncation and all later changes are lost");
         }
         content.store_cuts(7);
         let lens = (0..100).map(|seed| {

@@ -779,7 +779,7 @@ mod tests {
             tree.unlink(&at(path), NOW).unwrap();
         }
         touch(&mut tree, "a");
-        assert_eq!(names(&list(&tree, after_a)), b"c a", "what stayed, once, and what is new");
+        assert_eq!(names(&list(&tree, after_a)), b"c a", "the rest once, and the new name");
         assert_eq!(list(&tree, u64::MAX), []);
     }
 
@@ -829,7 +829,7 @@ mod tests {
         for path in ["d/file/", "d/file/.", "d/file/.."] {
             assert_eq!(tree.lookup(&at(path), Last::Follow), Err(Errno::NOTDIR), "{path}");
         }
-        // A symbolic link itself is acted on, even with a slash.
+        // The operations act on the symbolic link itself, even with a slash.
         assert_eq!(tree.unlink(&at("l/"), NOW), Err(Errno::NOTDIR));
         assert_eq!(tree.rmdir(&at("l/"), NOW), Err(Errno::NOTDIR));
         assert_eq!(tree.mkdir(&at("l/"), 0, NOW), Err(Errno::EXIST));

@@ -231,7 +231,7 @@ mod tests {
                 // SAFETY: the path outlives the call.
                 match unsafe { open.unless_it_waits() } {
                     Ok(Some(fd)) => fd,
-                    // On another thread, as a FIFO is opened.
+                    // The driver would open this on another thread, like a FIFO.
                     Ok(None) | Err(_) => std::fs::File::open(&file).unwrap().into(),
                 }
             });

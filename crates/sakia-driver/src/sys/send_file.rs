@@ -145,7 +145,7 @@ mod tests {
     use crate::call::word;
     use crate::sys::{self, register};
 
-    /// A file in memory, and a stream.
+    /// Returns a file in memory, and both ends of a stream.
     fn file_and_stream() -> (File, UnixStream, UnixStream) {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::memfd_create("file", flags).unwrap());
@@ -172,7 +172,7 @@ mod tests {
             let result = unsafe { send_file(args(&near, &file, &mut offset, 10)) };
             (result, sys::signals_pending().unwrap() & SIGPIPE)
         };
-        // On a new thread, whose mask it changes.
+        // The call runs on a new thread, whose mask it changes.
         assert_eq!(std::thread::spawn(send).join().unwrap(), (Err(Errno::PIPE), 0));
     }
 
@@ -189,7 +189,7 @@ mod tests {
         };
         let mode = || fcntl_getfl(&near).unwrap();
         assert_eq!(send(GIVEN), Err(Errno::OPNOTSUPP));
-        // It does not wait for room.
+        // The call does not wait for room.
         let full = (0..10_000).find_map(|_| send(CHANGED).err());
         assert_eq!(full, Some(Errno::AGAIN));
         assert!(!mode().contains(OFlags::NONBLOCK));
@@ -230,7 +230,7 @@ mod tests {
         };
         if ask(0, 1).is_none() {
             assert!(std::env::var_os("SAKIA_DENY_SKIPS").is_none(), "skips are denied");
-            return eprintln!("SKIP: this kernel does not tell what its cache has");
+            return eprintln!("SKIP: this kernel does not report the contents of its cache");
         }
         for (offset, len, expected) in [
             (0, 10_000, true),

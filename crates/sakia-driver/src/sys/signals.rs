@@ -183,7 +183,7 @@ mod tests {
                 // SAFETY: the child's own disposition.
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 let is_over = write_to_nobody() == Err(Errno::PIPE);
-                // SAFETY: ends the child without what the parent's threads have registered.
+                // SAFETY: ends the child without running the exit handlers of the parent's threads.
                 unsafe { libc::_exit(i32::from(!is_over) + 2 * i32::from(was_ignored)) };
             }
             let mut status = 0;
@@ -193,10 +193,11 @@ mod tests {
         };
         let is_ended_by_sigpipe =
             |status| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGPIPE;
-        // On a new thread, nothing is known yet.
+        // A new thread knows nothing yet.
         let status = std::thread::spawn(move || run(false)).join().unwrap();
         assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
-        // After a check in the same tick it does not help, as said above.
+        // A check earlier in the same tick is still trusted, as said above, so the signal can end the
+        // process.
         let known = || std::thread::spawn(move || run(true)).join().unwrap();
         assert!((0..100).map(|_| known()).any(is_ended_by_sigpipe));
     }

@@ -1,4 +1,4 @@
-//! Connections: what keeps the order of a stream, and loses none of it.
+//! Connections: they keep the order of a stream, and lose none of its bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -14,7 +14,7 @@ use sakia_driver::{
 use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
-/// Both ends of a new connection.
+/// Returns both ends of a new connection.
 pub fn connection(stage: &Stage, driver: &Driver, domain: Domain) -> (Connection, Connection) {
     let (near, far) = connected(stage, driver, domain);
     (driver.connection(near), driver.connection(far))
@@ -39,7 +39,8 @@ pub fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
     output.unwrap()
 }
 
-/// Takes turns until a future is ready, or nothing happens any more that could make it so.
+/// Takes turns until a future is ready. Returns `None` after 50 turns: then nothing more happens that could
+/// make it ready.
 fn attempt<F: Future>(driver: &Driver, mut future: Pin<&mut F>) -> Option<F::Output> {
     for _ in 0..50 {
         if let Poll::Ready(ready) = poll(future.as_mut()) {
@@ -58,7 +59,7 @@ fn send_all(driver: &Driver, connection: &Connection, bytes: &[u8]) {
     }
 }
 
-/// The bytes with these numbers of a stream in which each can be told from its neighbors.
+/// Returns `len` bytes of a stream from position `from`; each byte differs from its neighbors.
 pub fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect()
 }
@@ -82,7 +83,7 @@ pub fn pieces_arrive_in_order(stage: &Stage) {
     }
 }
 
-/// A receive that is dropped at any moment keeps its descriptors together with its bytes.
+/// A receive that is dropped at any moment leaves its descriptors together with its bytes.
 pub fn a_dropped_receive_keeps_its_descriptors(stage: &Stage) {
     let driver = stage.driver();
     let (near, far) = connection(stage, &driver, Domain::UNIX);
@@ -102,7 +103,7 @@ pub fn a_dropped_receive_keeps_its_descriptors(stage: &Stage) {
             settle(&driver);
         }
         if round % 4 == 3 {
-            // Without them the bytes close them.
+            // A read of the bytes that ignores the descriptors closes them.
             let (result, buf) = run(&driver, far.read(vec![0; 5]));
             assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]), "{round}");
         } else {
@@ -121,7 +122,7 @@ pub fn a_dropped_receive_keeps_its_descriptors(stage: &Stage) {
     assert_eq!(errno(result), Errno::INVAL);
 }
 
-/// Calls that do not wait, among operations that do.
+/// Calls that do not wait succeed next to operations that do.
 pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
@@ -129,7 +130,7 @@ pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
         let would_block = |result: io::Result<usize>| errno(result) == Errno::AGAIN;
         let mut buf = [0; 6];
         assert!(would_block(far.try_recv(&mut buf)));
-        // Received ahead, and from there.
+        // Bytes that were received ahead come first.
         send_all(&driver, &near, b"one");
         assert!(run(&driver, far.recv()).unwrap().starts_with(b"o"));
         assert!(far.is_receiving());
@@ -150,13 +151,13 @@ pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
             }
         }
         assert!(b"onetwothree".ends_with(&got), "{got:?}");
-        // While another receive is under way.
+        // The call would block while another receive is in flight.
         let mut read = Box::pin(far.read(vec![0; 1]));
         assert!(poll(read.as_mut()).is_pending());
         assert!(far.is_receiving() && would_block(far.try_recv(&mut buf)));
         drop(read);
         run(&driver, far.receives_settled());
-        // Until there is no room, and after a dropped send.
+        // Sends succeed until there is no room; the next one follows a dropped send.
         let piece = pattern(0, 60_000);
         let mut sent = 0;
         let full = loop {
@@ -185,7 +186,7 @@ pub fn what_need_not_wait_is_done_at_once(stage: &Stage) {
                 }
             }
         }
-        // The dropped send may have found room in the end.
+        // The dropped send may still have found room.
         assert!((sent..=sent + 1).contains(&received), "{received} of {sent}");
         assert_eq!(errno(near.try_send(&[IoSlice::new(b"x")])), Errno::PIPE);
     }
@@ -211,7 +212,8 @@ pub fn a_dropped_receive_of_a_connection_loses_nothing(stage: &Stage) {
     for round in 0..40 {
         let mut read = Box::pin(far.read(vec![0; 3]));
         let mut recv = Box::pin(far.recv());
-        // One begun and dropped before, while or after something comes; in flight one at a time.
+        // The read is begun first in every other round. Both are dropped before, while or after bytes arrive;
+        // only one is in flight at a time.
         let first = if round % 2 == 0 { poll(read.as_mut()).map(drop) } else { Poll::Pending };
         assert!(first.is_pending(), "{round}");
         assert!(poll(recv.as_mut()).is_pending());
@@ -243,7 +245,7 @@ pub fn a_peek_shows_what_the_next_receive_brings(stage: &Stage) {
     let (result, buf) = run(&driver, far.peek(vec![0; 2]));
     assert_eq!((result.unwrap(), &buf[..]), (2, &b"ab"[..]));
     assert_eq!(&run(&driver, far.recv()).unwrap()[..], b"abc");
-    // With the receive of the driver's own in flight.
+    // The same with the driver's own receive in flight.
     send_all(&driver, &near, b"defg");
     let (result, buf) = run(&driver, far.peek(vec![0; 8]));
     assert_eq!(&buf[..result.unwrap()], b"defg");
@@ -278,7 +280,7 @@ pub fn a_connection_tells_its_end_after_its_bytes(stage: &Stage) {
                 bytes.extend(buf);
             }
             assert_eq!(bytes, b"last");
-            // The other direction is still there.
+            // The other direction still works.
             send_all(&driver, &far, b"answer");
             assert_eq!(&run(&driver, near.recv()).unwrap()[..], b"answer");
         }
@@ -353,7 +355,7 @@ pub fn buffers_grow_with_what_comes(stage: &Stage) {
 }
 
 pub fn receives_go_on_when_all_buffers_are_held(stage: &Stage) {
-    /// More than the driver has.
+    /// More buffers than the driver has.
     const HELD: usize = 1100;
     let driver = stage.driver();
     let (near, far) = connection(stage, &driver, Domain::INET);
@@ -372,7 +374,7 @@ pub fn receives_go_on_when_all_buffers_are_held(stage: &Stage) {
 pub fn sends_wait_for_the_one_before(stage: &Stage) {
     let driver = stage.driver();
     let (near, far) = connection(stage, &driver, Domain::INET);
-    // One send that finds no room, and is dropped while the kernel has it.
+    // One send finds no room, and is dropped while the kernel has it.
     let mut sent = 0;
     while let Some((count, _)) = attempt(&driver, pin!(near.send(pattern(sent, 256 << 10)))) {
         sent += count.unwrap();
@@ -391,7 +393,7 @@ pub fn sends_wait_for_the_one_before(stage: &Stage) {
             count => got.extend_from_slice(&buf[..count]),
         }
     }
-    // Behind all of what was sent for the dropped one, however much that was.
+    // The byte comes after all bytes that were sent for the dropped send, however many these were.
     assert_eq!(got.pop(), Some(0xff));
     assert!(got.len() >= sent);
     assert!(got == pattern(0, got.len()));
@@ -439,7 +441,7 @@ pub fn a_dropped_wait_for_a_connection_loses_none(stage: &Stage) {
 pub fn one_connection_is_accepted_and_the_others_wait(stage: &Stage) {
     let driver = stage.driver();
     let (listener, address) = stage.listener(&driver, Domain::INET);
-    // Another holder of the same socket, which takes what was left to it.
+    // Another queue on the same socket takes the connections that the first one leaves.
     let (incoming, other) = (driver.incoming(listener.clone()), driver.incoming(listener));
     let connect = || {
         let near = stage.socket(&driver, Domain::INET, sakia_driver::SocketType::STREAM);
@@ -450,7 +452,7 @@ pub fn one_connection_is_accepted_and_the_others_wait(stage: &Stage) {
     assert!(poll(ahead.as_mut()).is_pending());
     settle(&driver);
     drop(ahead);
-    // The one that is asked for ends what went ahead.
+    // `accept_one` ends the accept that was begun ahead.
     let mut one = Box::pin(incoming.accept_one());
     assert!(poll(one.as_mut()).is_pending());
     settle(&driver);
@@ -529,7 +531,7 @@ pub fn a_connection_is_read_into_capacity(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
         let (near, far) = connection(stage, &driver, domain);
-        // The bytes of a dropped receive go into the capacity of the next one.
+        // Bytes that were received for a dropped read go into the capacity of the next one.
         {
             let mut read = pin!(far.read(Vec::with_capacity(16)));
             assert!(attempt(&driver, read.as_mut()).is_none());
@@ -542,7 +544,7 @@ pub fn a_connection_is_read_into_capacity(stage: &Stage) {
             });
             assert_eq!((result.unwrap(), &buf[..]), (3, &b"one"[..]));
         }
-        // Received ahead, into several.
+        // Bytes that were received ahead are read into several buffers.
         {
             let mut ahead = pin!(far.recv());
             assert!(attempt(&driver, ahead.as_mut()).is_none());

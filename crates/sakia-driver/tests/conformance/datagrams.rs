@@ -12,10 +12,10 @@ use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
-/// `MSG_TRUNC`.
+/// `MSG_TRUNC`: returns the whole length of a datagram.
 const TELL_LENGTH: u32 = RecvFlags::TRUNC.bits();
 
-/// A socket of datagrams with an address.
+/// Returns a datagram socket with an address, and the address.
 pub fn bound(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
     let socket = stage.socket(driver, domain, SocketType::DATAGRAM);
     wait(driver, driver.bind(&socket, &stage.free_address(domain))).unwrap();
@@ -50,7 +50,7 @@ pub fn a_datagram_goes_into_capacity(stage: &Stage) {
         for message in ["one", "", "twice as long"] {
             wait(&driver, driver.send_to(&near, message, &to, 0)).0.unwrap();
         }
-        // Without room none is taken.
+        // A receive without room takes no datagram.
         let (result, _) = wait(&driver, driver.recv_from(&far, Vec::new(), 0));
         assert_eq!(errno(result), Errno::INVAL);
         for message in [&b"one"[..], b"", b"twice"] {
@@ -81,7 +81,7 @@ pub fn a_datagram_is_waited_for(stage: &Stage) {
     }
 }
 
-/// A stream that is asked so brings bytes or throws them away, which is said of no memory without a value.
+/// With `MSG_TRUNC` a stream delivers bytes or discards them; memory without a value is never exposed.
 pub fn the_length_asked_of_a_stream_shows_no_old_memory(stage: &Stage) {
     let driver = stage.driver();
     for domain in [Domain::UNIX, Domain::INET] {
@@ -113,7 +113,7 @@ pub fn a_long_datagram_is_cut(stage: &Stage) {
             let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 8], flags));
             assert_eq!(&buf[..result.unwrap().len], b"next");
         }
-        // The length of all of it, into memory without a value, too.
+        // The length of the whole datagram is reported, also for memory without a value.
         for buf in [vec![7; 3], Vec::with_capacity(3), vec![0; 20]] {
             wait(&driver, driver.send_to(&near, "too long", &to, 0)).0.unwrap();
             let (result, buf) = wait(&driver, driver.recv_message(&far, buf, 0, TELL_LENGTH));
@@ -157,7 +157,7 @@ pub fn a_datagram_to_nobody_is_refused(stage: &Stage) {
     let near = stage.socket(&driver, Domain::UNIX, SocketType::DATAGRAM);
     let (result, _) = wait(&driver, driver.send_to(&near, "x", &gone(Domain::UNIX), 0));
     assert_eq!(errno(result), Errno::CONNREFUSED);
-    // On the network that is known only afterwards, and told only to who has that one peer.
+    // On the network the error is known only afterwards, and only a connected socket reports it.
     let near = stage.socket(&driver, Domain::INET, SocketType::DATAGRAM);
     let to = gone(Domain::INET);
     assert_eq!(wait(&driver, driver.send_to(&near, "x", &to, 0)).0.unwrap(), 1);
@@ -208,7 +208,7 @@ pub fn a_pair_exchanges_datagrams(stage: &Stage) {
     assert_eq!(wait(&driver, driver.send_to(&near, "x", &address, 0)).0.unwrap(), 1);
 }
 
-/// Two sockets within the machine, and the address of the second, whose peer the first is.
+/// Returns two Unix sockets, of which the first is connected to the second, and the second's address.
 fn directed(stage: &Stage, driver: &Driver) -> (Fd, Fd, SocketAddress) {
     let (near, _) = bound(stage, driver, Domain::UNIX);
     let (far, to) = bound(stage, driver, Domain::UNIX);
@@ -241,14 +241,14 @@ pub fn a_shutdown_ends_receives_of_datagrams(stage: &Stage) {
         assert_eq!(errno(wait(&driver, at_once).0), Errno::AGAIN);
         assert_eq!(errno(wait(&driver, driver.send(&near, "x", 0)).0), Errno::PIPE);
     }
-    // Earlier datagrams are received.
+    // A datagram that arrived before the shutdown is received.
     let (near, far, _) = directed(stage, &driver);
     wait(&driver, driver.send(&near, "before", 0)).0.unwrap();
     wait(&driver, driver.shutdown_socket(&far, ShutdownHow::Receives)).unwrap();
     let (result, buf) = wait(&driver, driver.recv_from(&far, vec![0; 16], 0));
     assert_eq!(&buf[..result.unwrap().len], b"before");
     end(wait(&driver, driver.recv_from(&far, vec![0; 16], 0)).0);
-    // It sends all the same.
+    // The socket can still send.
     let answer = driver.send_to(&far, "behind", &driver.local_address(&near).unwrap(), 0);
     wait(&driver, answer).0.unwrap();
 }
@@ -278,7 +278,7 @@ pub fn a_batch_is_moved_by_a_plain_call(stage: &Stage) {
         }
         let count = driver.recv_batch_now(&far, &mut bufs, &mut received).unwrap();
         assert_eq!((count, received.len()), (Some(0), 3));
-        // It ends before the first that fails, and before a buffer without room.
+        // The batch ends before the first message that fails, and before a buffer without room.
         let far_away = SocketAddress::unix("/nowhere/at/all").unwrap();
         let messages = [("a", to), ("b", far_away), ("c", to)];
         assert_eq!(driver.send_batch_now(&near, &messages), Some(1));

@@ -1,4 +1,4 @@
-//! Files.
+//! Reads and writes of files.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -48,9 +48,9 @@ pub fn a_read_without_room_is_refused(stage: &Stage) {
     let arena = driver.register_arena(1, 4096).unwrap();
     check(&driver, &file, || arena.block().unwrap().slice(..0));
     let counters = driver.counters().of(OpKind::Read);
-    assert_eq!((counters.submitted, counters.inline), (0, 0), "no kernel heard of it");
+    assert_eq!((counters.submitted, counters.inline), (0, 0), "the kernel was not asked");
     let (_, buf) = wait(&driver, driver.read(&file, vec![0; 3], CURRENT_POSITION));
-    assert_eq!(buf, b"012", "nothing moved the position");
+    assert_eq!(buf, b"012", "the position did not move");
 }
 
 pub fn an_empty_vector_is_filled_up_to_its_capacity(stage: &Stage) {
@@ -67,12 +67,12 @@ pub fn an_empty_vector_is_filled_up_to_its_capacity(stage: &Stage) {
         assert_eq!((result.unwrap(), &buf[..]), (end - offset, &content[offset..end]));
         assert_eq!((buf.capacity(), buf.as_ptr()), (capacity, place), "it is the same memory");
     }
-    // One that has a length is read into up to that.
+    // A vector with a length is read into up to that length.
     let mut buf = vec![b'.'; 2];
     buf.reserve(100);
     let (result, mut buf) = wait(&driver, driver.read(&file, buf, 9_999));
     assert_eq!((result.unwrap(), buf.len(), buf[1]), (1, 2, b'.'));
-    // The loop that programs write.
+    // The usual read loop of a program.
     let (mut all, mut offset) = (Vec::new(), 0);
     loop {
         buf.clear();
@@ -195,7 +195,7 @@ pub fn parts_are_written_in_order(stage: &Stage) {
 pub fn parts_without_room_are_refused(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"0123456789");
-    // Of more than 1024 the first are used.
+    // Only the first 1024 buffers are used.
     let mut many = vec![Vec::new(); 1024];
     many.push(vec![0; 8]);
     for bufs in [vec![], vec![vec![]; 3], many] {
@@ -212,7 +212,7 @@ pub fn a_write_of_nothing_writes_nothing(stage: &Stage) {
     let (_, sender) = stage.pipe(&driver);
     for fd in [&file, &sender] {
         assert_eq!(wait(&driver, driver.write(fd, Vec::new(), 0)).0.unwrap(), 0);
-        // Capacity is nothing to write.
+        // Spare capacity is not written.
         assert_eq!(wait(&driver, driver.write(fd, Vec::with_capacity(9), 0)).0.unwrap(), 0);
         assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 2], 0)).0.unwrap(), 0);
         assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 0], 0)).0.unwrap(), 0);

@@ -1,9 +1,9 @@
-//! One suite for every backend: what an operation does must not depend on who performs it.
+//! One suite for every backend: an operation does the same on each of them.
 //!
-//! Each case is a function over a [`Stage`], which makes drivers, files and pipes on one backend. The
-//! suite runs all cases on all backends, and asserts how many it ran on each. A backend that this
-//! machine does not offer is a loud skip, which `SAKIA_DENY_SKIPS` turns into a failure; a case that a
-//! backend may leave out stands in `skips.txt` with its reason.
+//! Each case is a function over a [`Stage`], which makes drivers, files and pipes on one backend. The suite
+//! runs all cases on all backends, and asserts how many it ran on each. A backend that this machine does not
+//! offer is a loud skip, which `SAKIA_DENY_SKIPS` turns into a failure; a case that a backend may leave out
+//! is listed in `skips.txt` with its reason.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,14 +30,14 @@ use std::sync::{Mutex, PoisonError};
 use sakia_driver::{Bypass, Rules};
 use stage::{Kind, Stage};
 
-/// A case: its module, its name and what it does.
+/// A case: its module, its name and its function.
 type Case = (&'static str, &'static str, fn(&Stage));
 
-/// Names each function after itself.
+/// Defines `CASES` and `SOURCES`; each case is named after its function.
 macro_rules! cases {
     ($($module:ident: $($case:ident)*;)*) => {
         const CASES: &[Case] = &[$($((stringify!($module), stringify!($case), $module::$case),)*)*];
-        /// The text of each module.
+        /// The source text of each module.
         const SOURCES: &[&str] = &[$(include_str!(concat!(stringify!($module), ".rs"))),*];
     };
 }
@@ -256,7 +256,8 @@ cases! {
         what_is_canceled_before_it_is_submitted_says_so;
 }
 
-/// One backend at a time: cases ask whether a descriptor's number is open, which is the whole process's.
+/// Held to run one backend at a time: cases check whether a descriptor's number is open, and all threads of a
+/// process share these numbers.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn run(kind: Kind, bypass: &Bypass) {
@@ -295,7 +296,7 @@ fn every_case_on_the_ring() {
     run(Kind::Uring, &Bypass::Never);
 }
 
-/// The other cases have nothing to do with the way of streams.
+/// Receiving by readiness changes nothing for the other cases.
 #[test]
 fn every_case_of_streams_by_readiness() {
     run_some(Kind::Readiness, &Bypass::Never, |module| module == "connections");

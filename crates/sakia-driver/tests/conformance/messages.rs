@@ -1,4 +1,4 @@
-//! Messages with control messages: descriptors within the machine, and what goes with packets.
+//! Messages with control messages: descriptors within the machine, and facts about packets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,8 @@ const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 /// Room for many control messages.
 const ROOM: usize = 512;
 
-/// Two sockets within the machine that are connected with each other, and those that send by a name.
+/// Returns two pairs of Unix sockets: a connected stream, and datagram sockets of which the first is
+/// connected to the second.
 fn pairs(stage: &Stage, driver: &Driver) -> [(Fd, Fd); 2] {
     let (near, _) = bound(stage, driver, Domain::UNIX);
     let (far, to) = bound(stage, driver, Domain::UNIX);
@@ -34,7 +35,7 @@ fn send(driver: &Driver, fd: &Fd, bytes: &'static str, control: ControlMessages)
     assert_eq!(wait(driver, sent).0.unwrap(), bytes.len());
 }
 
-/// Receives a message with this much room for control messages.
+/// Receives a message with `room` bytes for control messages.
 #[track_caller]
 fn receive(
     driver: &Driver,
@@ -52,9 +53,9 @@ fn contents(driver: &Driver, fd: &Fd) -> Vec<u8> {
     buf[..result.unwrap()].to_vec()
 }
 
-/// A file, with what to find its descriptors by, and how many there are.
+/// Makes a file. Returns it with the identity of its descriptors and their current number.
 fn file(stage: &Stage, driver: &Driver) -> (Fd, Identity, usize) {
-    settle(driver); // what was closed is
+    settle(driver); // earlier closes are done
     let fd = stage.file(driver, "passed", b"content");
     let identity = stage.identify(&fd);
     let copies = stage.copies(&identity);
@@ -69,7 +70,7 @@ pub fn a_descriptor_is_passed_and_used(stage: &Stage) {
         let [one, two] = ["one", "two"].map(|name| stage.open(&driver, name, OFlags::RDONLY));
         let control = ControlMessages::new().descriptor(&one).descriptor(&two);
         send(&driver, &near, "with two", control);
-        // On their way only the kernel has them open.
+        // In transit only the kernel keeps them open.
         wait(&driver, driver.close(one)).unwrap();
         wait(&driver, driver.close(two)).unwrap();
         let (bytes, received, control) = receive(&driver, &far, ROOM, 0);
@@ -100,7 +101,7 @@ pub fn a_socket_is_passed_and_goes_on(stage: &Stage) {
     wait(&driver, driver.send(&theirs, "hello", 0)).0.unwrap();
     let (result, buf) = wait(&driver, driver.recv(&ours, vec![0; 8], 0));
     assert_eq!(&buf[..result.unwrap()], b"hello");
-    // The last descriptor of a connection that was on its way ends it.
+    // The connection ends with its last descriptor, which was received and dropped.
     let (_, _, control) = {
         send(&driver, &near, "again", ControlMessages::new().descriptor(&theirs));
         wait(&driver, driver.close(theirs)).unwrap();
@@ -139,21 +140,21 @@ pub fn descriptors_that_nobody_takes_are_closed(stage: &Stage) {
     let with_one = || ControlMessages::new().descriptor(&fd);
     for (near, far) in &pairs {
         let all_closed = || turn_until(&driver, || stage.copies(&identity) == copies);
-        // The message has come, and the result is dropped.
+        // The message has arrived, and its result is never taken.
         let receiving = driver.recv_message(far, vec![0; 16], ROOM, 0);
         settle(&driver);
         send(&driver, near, "done", with_one());
         settle(&driver);
         drop(receiving);
         all_closed();
-        // A receive that goes on without its handle, or was canceled in time.
+        // A receive goes on without its handle, or was canceled in time.
         drop(driver.recv_message(far, vec![0; 16], ROOM, 0));
         send(&driver, near, "orphan", with_one());
         settle(&driver);
         let (result, _) = wait(&driver, driver.recv_message(far, vec![0; 16], ROOM, DONT_WAIT));
         drop(result);
         all_closed();
-        // Without room, and by what knows of no descriptors.
+        // Receives without room for control messages, and one that ignores them.
         send(&driver, near, "none", with_one());
         let (bytes, _, control) = receive(&driver, far, 0, 0);
         assert_eq!((&bytes[..], control.descriptors.len()), (&b"none"[..], 0));
@@ -162,7 +163,7 @@ pub fn descriptors_that_nobody_takes_are_closed(stage: &Stage) {
         assert_eq!(wait(&driver, driver.recv(far, vec![0; 16], 0)).0.unwrap(), 5);
         all_closed();
     }
-    // A descriptor that was never received is closed with the socket, which its peer sees.
+    // A descriptor that was never received is closed with the socket; its peer sees this.
     for (near, far) in pairs {
         let (ours, theirs) = connected(stage, &driver, Domain::UNIX);
         send(&driver, &near, "never", ControlMessages::new().descriptor(&theirs));
@@ -208,7 +209,7 @@ pub fn descriptors_bound_what_a_stream_brings(stage: &Stage) {
         let (got, _, control) = receive(&driver, &far, ROOM, 0);
         assert_eq!((&got[..], control.descriptors.len()), (bytes.as_bytes(), count));
     }
-    // They come with the first of their bytes.
+    // The descriptors come with the first byte of their message.
     send(&driver, &near, "long", with_one());
     for (byte, count) in [(b'l', 1), (b'o', 0)] {
         let (result, buf) = wait(&driver, driver.recv_message(&far, vec![0; 1], ROOM, 0));
@@ -228,7 +229,7 @@ pub fn a_message_waits_with_its_descriptors(stage: &Stage) {
     }
     let none = SocketAddress::UNNAMED;
     let control = || ControlMessages::new().descriptor(&fd);
-    // One that is canceled sends none.
+    // A canceled send passes no descriptor.
     let mut canceled = driver.send_message(&near, "no", &none, control(), 0);
     settle(&driver);
     assert!(canceled.try_take().is_none());
@@ -238,7 +239,7 @@ pub fn a_message_waits_with_its_descriptors(stage: &Stage) {
     settle(&driver);
     assert!(sending.try_take().is_none());
     assert_eq!(stage.copies(&identity), copies);
-    // The operation keeps the descriptor, so its close waits.
+    // The operation keeps the descriptor, so the close waits.
     let mut closing = driver.close(fd);
     settle(&driver);
     assert!(closing.try_take().is_none());
@@ -276,14 +277,15 @@ pub fn messages_that_make_no_sense_are_refused(stage: &Stage) {
         drop(control);
         turn_until(&driver, || stage.copies(&identity) == copies);
     }
-    // Sockets of the network pass no descriptors on.
+    // Sockets of the network do not pass descriptors.
     let (near, far) = connected(stage, &driver, Domain::INET);
     send(&driver, &near, "bytes", new().descriptor(&fd));
     let (bytes, _, control) = receive(&driver, &far, ROOM, 0);
     assert_eq!((&bytes[..], control.descriptors.len()), (&b"bytes"[..], 0));
 }
 
-/// Has a socket tell more of what it receives. False on the simulated kernel, which has no options.
+/// Sets an option by which a socket reports more about its messages. Returns false on the simulated kernel,
+/// which has no options.
 fn ask(fd: &Fd, level: i32, option: i32) -> bool {
     use std::os::fd::{AsFd, AsRawFd};
     if fd.is_simulated() {
@@ -319,7 +321,7 @@ pub fn packets_tell_their_class_and_their_way(stage: &Stage) {
         assert_eq!(info.map(|its| its.local), tells.then_some(loopback));
         assert!(info.is_none_or(|its| its.interface > 0));
     }
-    // A message without room is cut, and read as nothing.
+    // A control message without room is cut, and at most the one that fits is read.
     for room in [0, ControlMessage::space(0), ControlMessage::space(1)] {
         let control = ControlMessages::new().ip_tos(2);
         wait(&driver, driver.send_message(&near, "packet", &to, control, 0)).0.unwrap();
@@ -368,7 +370,7 @@ pub fn a_message_is_cut_into_segments(stage: &Stage) {
     for part in ["abc", "def", "gh"] {
         assert_eq!(receive(&driver, &far, ROOM, 0).0, part.as_bytes());
     }
-    // Those of one message may come as one, which says where its parts are.
+    // The segments of one message may arrive as one message, which tells their length.
     const UDP_GRO: i32 = 104;
     ask(&far, libc::IPPROTO_UDP, UDP_GRO);
     wait(&driver, driver.send_message(&near, "abcdefgh", &to, parts(), 0)).0.unwrap();

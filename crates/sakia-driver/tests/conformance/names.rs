@@ -28,7 +28,7 @@ fn statx(stage: &Stage, driver: &Driver, path: &str) -> Result<StatxResult, Errn
     result.map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// Checks the errors of bad paths, which are the same for all operations.
+/// Asserts the errors of paths that no call accepts.
 fn assert_bad_paths(stage: &Stage, driver: &Driver, call: impl Fn(&str) -> Errno) {
     stage.create("a-file", b"");
     assert_eq!(call("none/x"), Errno::NOENT);
@@ -136,7 +136,7 @@ pub fn directories_move_and_do_not_get_into_themselves(stage: &Stage) {
     rename("d", "empty").unwrap();
     assert!(statx(stage, &driver, "empty/e").unwrap().is_directory());
     rename("empty", "new/").unwrap();
-    // The parent of the moved directory is its new directory.
+    // A moved directory has its new directory as its parent.
     rename("new/e", "e").unwrap();
     assert!(statx(stage, &driver, "e/../new").unwrap().is_directory());
 }
@@ -176,7 +176,7 @@ pub fn a_file_has_several_names(stage: &Stage) {
     assert_eq!(errno(link("a", "c", 1)), Errno::INVAL);
     directory(stage, &driver, "d");
     assert_eq!(errno(link("d", "c", 0)), Errno::PERM);
-    // Of two names for one file none moves.
+    // A rename from one name of a file to another moves neither.
     let moved = driver.rename(None, stage.path("a"), None, stage.path("b"), 0);
     wait(&driver, moved).unwrap();
     wait(&driver, driver.unlink(None, stage.path("a"), 0)).unwrap();
@@ -249,7 +249,7 @@ pub fn a_directory_opens_to_be_read_only(stage: &Stage) {
     wait(&driver, driver.fsync(&directory, false)).unwrap();
 }
 
-/// A confined open.
+/// Opens a path below a directory, with the restrictions in `resolve`.
 fn open_within(driver: &Driver, directory: &Fd, path: &str, resolve: u64) -> std::io::Result<Fd> {
     let how = OpenHow { resolve, ..OpenHow::default() };
     wait(driver, driver.openat2(Some(directory), name(path), how))
@@ -274,7 +274,7 @@ pub fn a_confined_path_stays_beneath_its_directory(stage: &Stage) {
     assert_eq!(errno(open("none")), Errno::NOENT);
     let file = open("d/in").unwrap();
     assert_eq!(wait(&driver, driver.statx_fd(&file)).unwrap().size, 6);
-    // With `IN_ROOT` the directory is the root, and the same paths stay within it.
+    // If the directory acts as the root, the same paths stay within.
     for path in ["/file", "../file", "d/in", "d/../../file", "root/file"] {
         open_within(&driver, &top, path, OpenHow::IN_ROOT).unwrap();
     }

@@ -109,7 +109,7 @@ pub fn a_read_without_room_does_not_wait(stage: &Stage) {
 pub fn a_canceled_write_says_so(stage: &Stage) {
     let driver = stage.driver();
     let (_receiver, sender) = stage.pipe(&driver);
-    // The first takes all the room there is.
+    // The first write fills the pipe.
     let filling = driver.write(&sender, vec![1; stage.pipe_bytes()], 0);
     settle(&driver);
     let mut write = driver.write(&sender, vec![2; stage.pipe_bytes()], 0);
@@ -139,7 +139,7 @@ pub fn readiness_comes_with_data(stage: &Stage) {
     assert!(poll.try_take().is_none());
     wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
     let both = PollEvents::READABLE | PollEvents::WRITABLE;
-    // It is said again for as long as it is so.
+    // Readiness is reported again for as long as it lasts.
     for poll in [poll, driver.poll(&receiver, both)] {
         let events = wait(&driver, poll).unwrap();
         assert!(events.contains(PollEvents::READABLE), "{events:?}");

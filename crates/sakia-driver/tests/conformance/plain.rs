@@ -1,4 +1,4 @@
-//! Operations without an entry for a ring: plain calls on a thread of a lane.
+//! Operations that no ring has: plain calls on a thread of a lane.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -22,7 +22,7 @@ fn name(name: &str) -> CString {
     CString::new(name).unwrap()
 }
 
-/// All entries of a directory, read with a buffer of this size.
+/// Returns all entries of a directory, read with a buffer of `buf_len` bytes.
 fn list(driver: &Driver, fd: &Fd, buf_len: usize) -> BTreeMap<Vec<u8>, EntryKind> {
     let mut entries = BTreeMap::new();
     let mut buf = vec![0; buf_len];
@@ -252,7 +252,7 @@ pub fn a_lock_keeps_others_out(stage: &Stage) {
     let mut waiting = driver.flock(&third, LOCK_EX);
     settle(&driver);
     assert!(waiting.try_take().is_none());
-    // It keeps nothing else out.
+    // The lock that waits holds up no other operation.
     assert_eq!(wait(&driver, driver.write(&file, "x", 0)).0.unwrap(), 1);
     wait(&driver, driver.close(file)).unwrap();
     wait(&driver, waiting).unwrap();
@@ -329,13 +329,13 @@ pub fn names_and_links_are_read_into_capacity(stage: &Stage) {
     let set = driver.set_xattr(&file, name("user.sakia"), b"value".to_vec(), 0);
     if let Err(error) = wait(&driver, set) {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP));
-        return; // the case of extended attributes is loud about it
+        return; // the case of extended attributes reports the skip
     }
     let get = |buf| wait(&driver, driver.get_xattr(&file, name("user.sakia"), buf));
     let (result, buf) = get(Vec::with_capacity(64));
     assert_eq!((result.unwrap(), &buf[..]), (5, &b"value"[..]));
     let (result, buf) = get(Vec::new());
-    assert_eq!((result.unwrap(), buf.len()), (5, 0), "without room it is asked for the length");
+    assert_eq!((result.unwrap(), buf.len()), (5, 0), "without room the call returns the length");
     let (result, buf) = wait(&driver, driver.list_xattr(&file, Vec::with_capacity(512)));
     assert_eq!(result.unwrap(), buf.len());
     assert!(buf.split(|&byte| byte == 0).any(|found| found == b"user.sakia"));

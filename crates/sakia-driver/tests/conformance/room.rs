@@ -1,4 +1,4 @@
-//! The length of files, the room they take, and how they are transferred.
+//! The length of files, the space allocated for them, and the flags of transfers.
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -105,7 +105,7 @@ pub fn transfers_take_flags(stage: &Stage) {
     assert_eq!(errno(result), Errno::OPNOTSUPP);
 }
 
-/// Each bit by itself: the same answer wherever it is performed, but for `RWF_NOWAIT`.
+/// Each flag by itself gets the same answer from every call, except `RWF_NOWAIT`.
 pub fn each_flag_of_a_transfer_is_taken_or_refused(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"0123");
@@ -123,7 +123,7 @@ pub fn each_flag_of_a_transfer_is_taken_or_refused(stage: &Stage) {
         ];
         for (index, outcome) in outcomes.into_iter().enumerate() {
             match outcome {
-                // Depends on the file system, and is refused in two ways.
+                // Support depends on the file system, and is refused with one of two errors.
                 Ok(count) if is_nowait => assert_eq!(count, 1, "{index}"),
                 outcome if is_nowait => {
                     let refusal = errno(outcome);

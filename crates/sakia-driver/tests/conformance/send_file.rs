@@ -19,7 +19,7 @@ fn send(driver: &Driver, to: &Connection, file: &Fd, offset: u64, len: usize) ->
     run(driver, to.send_file(file, offset, len))
 }
 
-/// So many bytes, in as many receives as it takes.
+/// Receives `len` bytes, by several receives if needed.
 fn receive(driver: &Driver, from: &Connection, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
@@ -49,7 +49,7 @@ pub fn a_range_of_a_file_is_sent(stage: &Stage) {
             assert_eq!(count, expected.len(), "{offset} {len}");
             assert_eq!(receive(&driver, &far, count), expected.as_bytes());
         }
-        // The file's own position stays.
+        // The file's own position stays the same.
         let (result, buf) = wait(&driver, driver.read(&file, vec![0; 4], u64::MAX));
         assert_eq!((result.unwrap(), &buf[..]), (4, &b"0123"[..]));
     }
@@ -70,7 +70,7 @@ pub fn much_of_a_file_is_sent_piece_by_piece(stage: &Stage) {
                 }
                 full => {
                     assert_eq!(errno(full), Errno::AGAIN);
-                    assert!(sent > received.len(), "it is full of nothing");
+                    assert!(sent > received.len(), "a full stream holds no bytes");
                     let ready = driver.poll(near.fd(), PollEvents::WRITABLE);
                     received.extend(receive(&driver, &far, sent - received.len()));
                     wait(&driver, ready).unwrap();
@@ -107,7 +107,7 @@ fn is_nonblocking(fd: &Fd) -> bool {
     u64::from_str_radix(flags.trim(), 8).unwrap() & NONBLOCK != 0
 }
 
-/// A stream of the driver stays in non-blocking mode until something may go by that.
+/// A stream of the driver stays in non-blocking mode until a use that depends on the mode.
 pub fn a_stream_that_sends_a_file_has_its_mode_when_that_matters(stage: &Stage) {
     type Use = fn(&Driver, &Connection, &Connection);
     let uses: [Use; 4] = [
@@ -155,7 +155,7 @@ pub fn a_stream_that_sends_a_file_has_its_mode_when_that_matters(stage: &Stage) 
     }
 }
 
-/// A receive that waits on the stream is not told that the mode is another one.
+/// A receive that waits on the stream does not notice that the mode has changed.
 pub fn a_stream_that_sends_a_file_keeps_its_mode(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", &[b'x'; 1 << 16]);
@@ -182,7 +182,7 @@ pub fn a_stream_of_others_is_sent_to_as_it_is(stage: &Stage) {
     let file = stage.file(&driver, "file", b"hello");
     let (near, far) = connected(stage, &driver, Domain::UNIX);
     if near.is_simulated() {
-        return; // it has no sockets but the driver's
+        return; // all sockets there belong to the driver
     }
     let theirs = driver.connection(driver.adopt(near.as_fd().try_clone_to_owned().unwrap()));
     let far = driver.connection(far);
@@ -223,7 +223,7 @@ pub fn a_file_is_not_sent_where_that_makes_no_sense(stage: &Stage) {
             assert_eq!(errno(result), expected, "{from:?} {offset:#x}");
         }
         run(&driver, far.close()).unwrap();
-        // A peer that is gone says so at the second send at the latest, and raises no signal.
+        // Sends to a closed peer fail with an error after a while, and raise no signal.
         let mut errors = (0..1000).filter_map(|_| {
             settle(&driver);
             send(&driver, &near, &file, 0, 1 << 16).err()
@@ -234,7 +234,7 @@ pub fn a_file_is_not_sent_where_that_makes_no_sense(stage: &Stage) {
     }
 }
 
-/// A dropped future leaves the stream's order, and the descriptors open as long as they are used.
+/// A dropped future keeps the order of the stream, and its descriptors stay open while they are used.
 pub fn a_dropped_send_of_a_file_is_sent_before_the_next(stage: &Stage) {
     let driver = stage.driver();
     driver.set_bypass(Bypass::Never); // a thread makes the call
@@ -255,12 +255,12 @@ pub fn a_dropped_send_of_a_file_is_sent_before_the_next(stage: &Stage) {
             count = result.unwrap();
             bytes.extend_from_slice(&buf[..count]);
         }
-        // It may have been taken back before a thread took it.
+        // The operation may have been taken back before a thread began it.
         assert!(bytes == b"helloworld" || bytes == b"world", "{bytes:?}");
     }
 }
 
-/// The end of the driver ends what was not begun.
+/// After the end of the driver a new send is canceled.
 pub fn no_file_is_sent_after_the_end(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"hello");
@@ -271,7 +271,7 @@ pub fn no_file_is_sent_after_the_end(stage: &Stage) {
     assert_eq!(errno(result), Errno::CANCELED);
 }
 
-/// A call on this thread where the page cache has all, and on one of a lane else.
+/// A cached range is sent by a call on this thread, any other by a thread of a lane.
 pub fn a_file_is_sent_in_place_if_it_is_cached(stage: &Stage) {
     let driver = stage.driver();
     if !stage.bypasses() {
@@ -288,11 +288,11 @@ pub fn a_file_is_sent_in_place_if_it_is_cached(stage: &Stage) {
     assert_eq!(receive(&driver, &far, 1000), bytes[10..1010]);
     assert_eq!(ways(), (1, 0));
     if file.is_simulated() {
-        return; // it tells nothing of its cache
+        return; // the simulated kernel reports nothing about its cache
     }
     wait(&driver, driver.fsync(&file, false)).unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    // Another range: that one counts as cached until the clock's next tick.
+    // Another range, since the first one counts as cached until the clock's next tick.
     assert_eq!(send(&driver, &near, &file, 20_000, 1000).unwrap(), 1000);
     assert_eq!(receive(&driver, &far, 1000), bytes[20_000..21_000]);
     if ways() == (2, 0) {
@@ -301,7 +301,7 @@ pub fn a_file_is_sent_in_place_if_it_is_cached(stage: &Stage) {
         return eprintln!("SKIP: the file system kept the file in memory, or does not tell");
     }
     assert_eq!(ways(), (1, 1));
-    // Rules for the queue send it to a thread, too.
+    // With a rule to queue it, the operation goes to a thread as well.
     let queued = Rules::default().with(OpKind::SendFile, Rule::QUEUE);
     driver.set_bypass(Bypass::Rules(queued));
     assert_eq!(send(&driver, &near, &file, 10, 1000).unwrap(), 1000);

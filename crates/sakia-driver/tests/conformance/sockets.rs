@@ -1,4 +1,4 @@
-//! Streams: connections, what they carry, and how they end.
+//! Streams: connections, their bytes, and their end.
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -11,10 +11,10 @@ use crate::stage::{Stage, errno, settle, turn_until, wait};
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
 const PEEK: u32 = RecvFlags::PEEK.bits();
 
-/// The families that there are on every machine.
+/// The address families that every machine has.
 pub const DOMAINS: [Domain; 2] = [Domain::UNIX, Domain::INET];
 
-/// The two ends of a new connection: which connected, and which was accepted.
+/// Returns the two ends of a new connection: the one that connected, and the accepted one.
 pub fn connected(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, Fd) {
     let (listener, address) = stage.listener(driver, domain);
     let near = stage.socket(driver, domain, SocketType::STREAM);
@@ -24,7 +24,7 @@ pub fn connected(stage: &Stage, driver: &Driver, domain: Domain) -> (Fd, Fd) {
     (near, far)
 }
 
-/// Receives until so many bytes have come, or the stream is at its end.
+/// Receives until `len` bytes have arrived, or the stream is at its end.
 fn receive(driver: &Driver, fd: &Fd, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
@@ -44,7 +44,7 @@ fn send_all(driver: &Driver, fd: &Fd, bytes: &[u8]) {
     }
 }
 
-/// Sends until there is no more room, and none is made by what arrives.
+/// Sends until there is no more room, even after bytes in transit have arrived.
 fn fill(driver: &Driver, fd: &Fd) {
     let mut was_full = false;
     loop {
@@ -127,7 +127,7 @@ pub fn an_end_of_sending_is_one_of_receiving(stage: &Stage) {
         assert_eq!(receive(&driver, &far, 16), b"last");
         assert_eq!(wait(&driver, driver.recv(&far, vec![0; 16], 0)).0.unwrap(), 0);
         assert_eq!(errno(wait(&driver, driver.send(&near, "x", 0)).0), Errno::PIPE);
-        // The other direction goes on.
+        // The other direction still works.
         send_all(&driver, &far, b"answer");
         assert_eq!(receive(&driver, &near, 6), b"answer");
     }
@@ -142,12 +142,12 @@ pub fn a_closed_connection_is_at_its_end(stage: &Stage) {
         assert!(recv.try_take().is_none());
         wait(&driver, driver.close(far)).unwrap();
         assert_eq!(wait(&driver, recv).0.unwrap(), 0);
-        // TCP may accept bytes until it knows that the peer is closed. No signal comes.
+        // The network may take bytes until it learns that the peer is gone. No signal is raised.
         let mut results = (0..100).map(|_| {
             settle(&driver);
             wait(&driver, driver.send(&near, "x", 0)).0
         });
-        let refused = results.find(Result::is_err).expect("nobody is there");
+        let refused = results.find(Result::is_err).expect("the peer is gone");
         assert_eq!(errno(refused), Errno::PIPE);
     }
 }
@@ -187,7 +187,7 @@ pub fn an_address_is_taken_once(stage: &Stage) {
         let other = stage.socket(&driver, domain, SocketType::STREAM);
         assert_eq!(errno(wait(&driver, driver.bind(&other, &address))), Errno::ADDRINUSE);
         let again = wait(&driver, driver.bind(&listener, &stage.free_address(domain)));
-        assert_eq!(errno(again), Errno::INVAL, "it has one");
+        assert_eq!(errno(again), Errno::INVAL, "it has an address");
         drop(listener);
         turn_until(&driver, || driver.live_operations() == 0);
         wait(&driver, driver.bind(&other, &address)).unwrap();
@@ -280,9 +280,9 @@ pub fn a_late_connection_is_closed(stage: &Stage) {
         let accept = driver.accept(&listener);
         wait(&driver, driver.connect(&near, &address)).unwrap();
         settle(&driver);
-        drop(accept); // completed, and its result not taken
+        drop(accept); // done, and its result is never taken
         turn_until(&driver, || driver.live_operations() == 0);
-        // The peer sees it, and that no descriptor was left.
+        // The peer sees the end of the stream, so no descriptor was left open.
         let (result, _) = wait(&driver, driver.recv(&near, vec![0; 1], 0));
         assert_eq!(result.unwrap(), 0);
     }
@@ -311,7 +311,7 @@ pub fn a_canceled_send_says_so(stage: &Stage) {
     for domain in DOMAINS {
         let (near, _far) = connected(stage, &driver, domain);
         fill(&driver, &near);
-        // The network may find room for some of it after all.
+        // The network may find room for some of the bytes after all.
         let canceled = (0..100).find_map(|_| {
             let mut send = driver.send(&near, vec![2; stage.socket_bytes()], 0);
             settle(&driver);
@@ -338,7 +338,7 @@ pub fn a_shutdown_ends_what_waits(stage: &Stage) {
         let send = driver.send(&near, vec![3; stage.socket_bytes()], 0);
         settle(&driver);
         wait(&driver, driver.shutdown_socket(&near, ShutdownHow::Both)).unwrap();
-        // Some of it may have found room before.
+        // Some of the bytes may have found room before.
         if let (Err(error), _) = wait(&driver, send) {
             assert_eq!(Errno::from_io_error(&error), Some(Errno::PIPE));
         }
@@ -377,7 +377,7 @@ pub fn a_peek_leaves_the_bytes(stage: &Stage) {
     }
 }
 
-/// One that was dropped, and is not canceled yet, is no reason to find nothing.
+/// A dropped receive that is not canceled yet does not hide bytes from one that does not wait.
 pub fn a_receive_that_does_not_wait_goes_ahead_of_one_that_does(stage: &Stage) {
     let driver = stage.driver();
     let (near, far) = connected(stage, &driver, Domain::UNIX);
@@ -484,7 +484,7 @@ pub fn messages_go_over_streams(stage: &Stage) {
             assert_eq!(errno(result), Errno::ISCONN);
             send_all(&driver, &near, b"direct");
         } else {
-            assert_eq!(result.unwrap(), 6, "the address means nothing");
+            assert_eq!(result.unwrap(), 6, "the address is ignored");
         }
         send_all(&driver, &far, b"back");
         for (fd, expected, from) in [(&far, &b"direct"[..], None), (&near, b"back", Some(address))]

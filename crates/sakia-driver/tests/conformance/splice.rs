@@ -1,4 +1,4 @@
-//! Bytes that go through a pipe within the kernel.
+//! Splices: bytes that pass through a pipe within the kernel.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -12,14 +12,14 @@ use crate::sockets::{DOMAINS, connected};
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 const NONE: SpliceFlags = SpliceFlags(0);
-/// The offset of pipes and sockets, and of files that are read or written at their own position.
+/// The offset of a pipe or a socket, or of a file that is used at its own position.
 const HERE: u64 = CURRENT_POSITION;
 
 fn write(driver: &Driver, fd: &Fd, bytes: &[u8]) {
     assert_eq!(wait(driver, driver.write(fd, bytes.to_vec(), HERE)).0.unwrap(), bytes.len());
 }
 
-/// So many bytes, in as many reads as it takes.
+/// Reads `len` bytes, by several reads if needed.
 fn read(driver: &Driver, fd: &Fd, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
@@ -31,7 +31,7 @@ fn read(driver: &Driver, fd: &Fd, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Fills a pipe or a socket, and answers how many bytes that took.
+/// Fills a pipe or a socket, and returns the number of bytes it took.
 fn fill(driver: &Driver, fd: &Fd) -> usize {
     let mut count = 0;
     loop {
@@ -48,7 +48,7 @@ fn fill(driver: &Driver, fd: &Fd) -> usize {
     }
 }
 
-/// Polls a splice that must wait.
+/// Asserts that a splice keeps waiting.
 #[track_caller]
 fn assert_waits(driver: &Driver, splice: &mut Splice) {
     for _ in 0..3 {
@@ -64,7 +64,7 @@ pub fn a_pipe_is_spliced_to_a_file(stage: &Stage) {
     write(&driver, &sender, b"abcdef");
     assert_eq!(run(&driver, driver.splice(&receiver, HERE, &file, 3, 2, NONE)).unwrap(), 2);
     assert_eq!(stage.contents("file"), b"012ab56789");
-    // At its own position, which the offset did not move; more than there is.
+    // At the file's own position, which the offset did not move; with a length beyond the pipe's content.
     let more = SpliceFlags::MOVE | SpliceFlags::MORE;
     let rest = driver.splice(&receiver, HERE, &file, HERE, usize::MAX, more);
     assert_eq!(run(&driver, rest).unwrap(), 4);
@@ -151,7 +151,7 @@ pub fn a_splice_goes_to_sockets_and_comes_from_them(stage: &Stage) {
             assert_eq!(run(&driver, there).unwrap(), 5);
             assert_eq!(run(&driver, on).unwrap(), 5);
             assert_eq!(read(&driver, &last, 5), b"hello");
-            // The end of what is sent is that of the splice.
+            // The end of the source stream is the end of the splice.
             let mut on = driver.splice(&far, HERE, &middle, HERE, 100, NONE);
             assert_waits(&driver, &mut on);
             wait(&driver, driver.close(near)).unwrap();
@@ -162,7 +162,7 @@ pub fn a_splice_goes_to_sockets_and_comes_from_them(stage: &Stage) {
 
 pub fn a_splice_waits_for_room_in_a_socket(stage: &Stage) {
     let driver = stage.driver();
-    // The buffers of TCP grow as long as no bytes are received.
+    // The buffers of TCP grow while the peer does not receive.
     let (near, far) = connected(stage, &driver, Domain::UNIX);
     let (receiver, sender) = stage.pipe(&driver);
     let filled = fill(&driver, &near);
@@ -190,7 +190,7 @@ pub fn a_canceled_splice_moves_nothing(stage: &Stage) {
         assert_waits(&driver, &mut splice);
         drop(splice);
     }
-    // Also one that waits for its target.
+    // A splice that waits for its target can be canceled as well.
     write(&driver, &sender, b"hello");
     let mut splice = driver.splice(&receiver, HERE, &middle, HERE, 9, NONE);
     assert_waits(&driver, &mut splice);
@@ -232,7 +232,7 @@ pub fn a_splice_is_refused_where_it_makes_no_sense(stage: &Stage) {
     let appending = stage.open(&driver, "file", OFlags::WRONLY | OFlags::APPEND);
     let unreadable = stage.open(&driver, "file", OFlags::WRONLY);
     let unwritable = stage.open(&driver, "file", OFlags::RDONLY);
-    // Nothing is in the pipe: what is to wait would.
+    // The pipe is empty: a splice that is not refused would wait.
     for (from, from_offset, to, to_offset, len, flags, expected) in [
         (&file, 0, &file, 2, 1, 0, Errno::INVAL),
         (&near, HERE, &far, HERE, 1, 0, Errno::INVAL),
@@ -270,7 +270,7 @@ mod workers {
     use super::*;
     use crate::stage::Kind;
 
-    /// The kernel's workers of the rings of the calling thread, which are named after it.
+    /// Counts the kernel's workers for rings of the calling thread, which are named after it.
     fn workers() -> usize {
         let name = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -318,7 +318,7 @@ mod workers {
 
     #[test]
     fn splices_that_wait_take_no_worker_and_no_thread() {
-        // Workers are named after the thread whose ring it is: one that had none before.
+        // Workers are named after the thread that owns the ring: a new thread has none yet.
         std::thread::spawn(splices_that_wait).join().unwrap();
     }
 }

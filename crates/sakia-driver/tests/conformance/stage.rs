@@ -1,4 +1,4 @@
-//! The environment of a case: one backend, with files and pipes of its kernel.
+//! The stage of a case: one backend, with files, pipes and sockets of its kernel.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -15,13 +15,13 @@ use sakia_driver::{
 };
 use sakia_ring::Ring;
 
-/// How many turns a case waits for what must happen.
+/// The maximum number of turns in which a case waits for an event.
 const TURNS_MAX: u32 = 100_000;
 
-/// Makes names of sockets different.
+/// The next number in the name of a socket.
 static NEXT_NAME: AtomicU32 = AtomicU32::new(0);
 
-/// Which backend.
+/// The backend of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Uring,
@@ -42,7 +42,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The cases that a backend may leave out.
+/// Returns the cases that a backend may leave out.
 pub fn skips(kind: Kind) -> Vec<&'static str> {
     include_str!("skips.txt")
         .lines()
@@ -56,19 +56,19 @@ pub fn skips(kind: Kind) -> Vec<&'static str> {
         .collect()
 }
 
-/// One case's world.
+/// The environment of one case.
 pub struct Stage {
     kind: Kind,
-    /// The plain calls that are tried before the queue.
+    /// The operations that are tried as plain calls before the queue.
     bypass: Bypass,
-    /// The directory of files on a real kernel; removed at the end.
+    /// The directory of the case's files on a real kernel; removed at the end.
     directory: PathBuf,
     /// The simulated kernel of the driver that was made last.
     sim: RefCell<Option<SimHandle>>,
 }
 
 impl Stage {
-    /// Fails with the reason when this machine does not offer the backend.
+    /// Makes a stage. Fails with the reason if this machine does not offer the backend.
     pub fn new(kind: Kind, bypass: Bypass, name: &str) -> Result<Self, String> {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("conformance-{kind}-{name}-{}", std::process::id()));
@@ -80,12 +80,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A driver with the usual queues.
+    /// Makes a driver with the usual queues.
     pub fn driver(&self) -> Driver {
         self.driver_of(64, 256)
     }
 
-    /// A driver with queues of these sizes.
+    /// Makes a driver with queues of these sizes.
     pub fn driver_of(&self, sq_entries: u32, cq_entries: u32) -> Driver {
         let ring = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
         let (backend, choice) = match self.kind {
@@ -107,7 +107,7 @@ impl Stage {
         driver
     }
 
-    /// Returns whether the driver makes plain calls that are cheaper than the queue.
+    /// Returns whether the driver makes plain calls if they are the cheaper way.
     pub fn bypasses(&self) -> bool {
         self.bypass != Bypass::Never
     }
@@ -116,7 +116,7 @@ impl Stage {
         self.sim.borrow().clone().expect("the case made a driver")
     }
 
-    /// The path of a file of this case.
+    /// Returns the path of a file of this case.
     pub fn path(&self, name: &str) -> CString {
         match self.kind {
             Kind::Sim => CString::new(name).unwrap(),
@@ -153,13 +153,13 @@ impl Stage {
         self.open(driver, name, OFlags::RDWR)
     }
 
-    /// Opens a file that must open.
+    /// Opens a file; it is an error of the case if that fails.
     pub fn open(&self, driver: &Driver, name: &str, flags: OFlags) -> Fd {
         let mode = Mode::RUSR | Mode::WUSR;
         wait(driver, driver.open(None, self.path(name), flags.bits(), mode.bits())).unwrap()
     }
 
-    /// A pipe: where to read and where to write.
+    /// Makes a pipe. Returns its ends to read from and to write to.
     pub fn pipe(&self, driver: &Driver) -> (Fd, Fd) {
         match self.kind {
             Kind::Sim => {
@@ -173,12 +173,12 @@ impl Stage {
         }
     }
 
-    /// A new socket.
+    /// Makes a socket.
     pub fn socket(&self, driver: &Driver, domain: Domain, kind: SocketType) -> Fd {
         wait(driver, driver.socket(domain, kind, 0)).unwrap()
     }
 
-    /// Returns a free address, to bind a socket to.
+    /// Returns an unused address to bind to.
     pub fn free_address(&self, domain: Domain) -> SocketAddress {
         if domain == Domain::INET {
             return SocketAddr::from(([127, 0, 0, 1], 0)).into();
@@ -188,7 +188,7 @@ impl Stage {
         SocketAddress::abstract_name(name).unwrap()
     }
 
-    /// Returns the credentials that a socket reports of a peer in this process.
+    /// Returns the credentials that a socket reports for a peer in this process.
     pub fn credentials(&self) -> Credentials {
         if self.kind == Kind::Sim {
             return Credentials { process: 1, user: 0, group: 0 };
@@ -198,7 +198,7 @@ impl Stage {
         Credentials { process: std::process::id(), user, group }
     }
 
-    /// The address of version 6 by which the machine reaches itself, if it has one.
+    /// Returns the machine's loopback address of IPv6. Without IPv6 the case skips that part.
     pub fn address_of_version_6(&self) -> Option<SocketAddress> {
         let address = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0));
         let has_it = self.kind == Kind::Sim || std::net::TcpListener::bind(address).is_ok();
@@ -210,7 +210,7 @@ impl Stage {
         has_it.then(|| address.into())
     }
 
-    /// The address of a socket in a directory of this case.
+    /// Returns the address of a socket by a path in the directory for sockets.
     pub fn socket_path(&self, name: &str) -> SocketAddress {
         let directory = self.socket_directory();
         if self.kind != Kind::Sim {
@@ -224,7 +224,7 @@ impl Stage {
         std::env::temp_dir().join(format!("sakia-{}-{}", self.kind, std::process::id()))
     }
 
-    /// A socket that takes connections, and where.
+    /// Makes a socket that accepts connections. Returns it and its address.
     pub fn listener(&self, driver: &Driver, domain: Domain) -> (Fd, SocketAddress) {
         let listener = self.socket(driver, domain, SocketType::STREAM);
         wait(driver, driver.bind(&listener, &self.free_address(domain))).unwrap();
@@ -233,20 +233,21 @@ impl Stage {
         (listener, address)
     }
 
-    /// Returns a number of bytes that a socket and its peer cannot buffer.
+    /// Returns a number of bytes that no socket holds whose peer does not receive.
     pub fn socket_bytes(&self) -> usize {
         16 << 20
     }
 
-    /// Which file a descriptor refers to, to be able to tell later whether it still does.
+    /// Returns the identity of a descriptor's file, by which a later check tells whether it still refers to
+    /// it.
     pub fn identify(&self, fd: &Fd) -> Identity {
         let raw = fd.raw();
         let link = (self.kind != Kind::Sim).then(|| link_of(raw).expect("it is open"));
         Identity { raw, link }
     }
 
-    /// Returns whether a descriptor is still open. Its number is no evidence: another test of the process may
-    /// have it now.
+    /// Returns whether a descriptor is still open. Its number alone proves nothing: the other tests, which
+    /// run on threads of the same process, may have been given it.
     pub fn is_open(&self, identity: &Identity) -> bool {
         match &identity.link {
             None => self.sim().is_open(identity.raw),
@@ -254,8 +255,8 @@ impl Stage {
         }
     }
 
-    /// Returns whether any descriptor of that file is open; on the simulated kernel, whose numbers only the
-    /// driver has, whether that number is.
+    /// Returns whether any descriptor of that file is open. On the simulated kernel, whose numbers are the
+    /// driver's alone, returns whether that number is open.
     pub fn is_open_anywhere(&self, identity: &Identity) -> bool {
         let Some(link) = &identity.link else { return self.is_open(identity) };
         let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -264,7 +265,7 @@ impl Stage {
         })
     }
 
-    /// How many descriptors of that file the process has. On the simulated kernel: how many of any.
+    /// Counts the process's descriptors of that file. On the simulated kernel, counts all descriptors.
     pub fn copies(&self, identity: &Identity) -> usize {
         let Some(link) = &identity.link else { return self.sim().open_descriptors() };
         let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -272,15 +273,15 @@ impl Stage {
         links.filter(|target| target == link).count()
     }
 
-    /// Returns whether the backend performs operations by plain calls and counts them by way.
+    /// Returns whether the backend itself performs operations by plain calls, and counts them by their way.
     pub fn counts_ways(&self) -> bool {
         self.kind == Kind::Poll
     }
 
-    /// Asserts that as many operations were counted, and once each.
+    /// Asserts that `expected` operations were counted, each of them once.
     pub fn assert_count(&self, kind: OpKind, count: KindCounters, expected: u64) {
         let KindCounters { submitted, inline, lane, .. } = count;
-        // A backend with its own ways also reports the way of submitted operations.
+        // A backend with ways of its own counts them for submitted operations as well.
         let performed = inline + lane;
         let counted = match (self.counts_ways(), self.bypasses()) {
             (true, true) => performed,
@@ -292,7 +293,7 @@ impl Stage {
         assert!(submitted == expected || self.bypasses(), "{name}: {count:?}");
     }
 
-    /// Bytes that fit into a pipe with room to spare, and bytes that do not fit at all.
+    /// Returns a number of bytes that no pipe holds.
     pub fn pipe_bytes(&self) -> usize {
         1 << 20
     }
@@ -302,7 +303,7 @@ impl Stage {
 pub struct Identity {
     raw: i32,
     /// The kernel's name of the file: the path, which only this case has, or a pipe's number, which both of
-    /// its ends have. `None` on the simulated kernel.
+    /// its ends share. `None` on the simulated kernel.
     link: Option<PathBuf>,
 }
 
@@ -317,7 +318,7 @@ impl Drop for Stage {
     }
 }
 
-/// Takes turns until an operation is done.
+/// Takes turns until an operation is done, and returns its output.
 #[track_caller]
 pub fn wait<O: Operation>(driver: &Driver, mut op: Op<O>) -> O::Output {
     for _ in 0..TURNS_MAX {
@@ -329,7 +330,7 @@ pub fn wait<O: Operation>(driver: &Driver, mut op: Op<O>) -> O::Output {
     panic!("the operation is not done after {TURNS_MAX} turns");
 }
 
-/// Takes turns until `is_done`.
+/// Takes turns until `is_done` returns true.
 #[track_caller]
 pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     for _ in 0..TURNS_MAX {
@@ -338,11 +339,11 @@ pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
         }
         driver.turn(Wait::For(std::time::Duration::from_millis(5))).unwrap();
     }
-    panic!("it did not come in {TURNS_MAX} turns");
+    panic!("the condition did not hold in {TURNS_MAX} turns");
 }
 
-/// Takes the turns in which everything that can happen at once happens: until several in a row bring nothing
-/// while no other thread of the process does anything, a worker of the kernel included; at most 20.
+/// Takes turns until nothing more can happen without new input: until several in a row bring nothing while
+/// all other threads of the process sleep, workers of the kernel included; at most 20.
 pub fn settle(driver: &Driver) {
     const QUIET_TURNS: u32 = 3;
     let mut quiet = 0;
@@ -355,7 +356,7 @@ pub fn settle(driver: &Driver) {
     }
 }
 
-/// Returns whether all other threads of the process wait for something that may take for ever.
+/// Returns whether all other threads of the process are in a sleep that may last for ever.
 fn are_others_asleep() -> bool {
     let own = std::fs::read_link("/proc/thread-self").unwrap();
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
@@ -363,15 +364,15 @@ fn are_others_asleep() -> bool {
         .map(|thread| thread.unwrap())
         .filter(|it| Some(&*it.file_name()) != own.file_name())
         .all(|thread| {
-            // One that has just ended has none.
+            // A thread that has just ended has no such file.
             let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The name before it may have any characters.
+            // The thread's name, before the state, may contain any characters.
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             state.is_none_or(|state| state == 'S')
         })
 }
 
-/// The errno of a failure.
+/// Returns the errno of a failure.
 #[track_caller]
 pub fn errno<T: fmt::Debug>(result: std::io::Result<T>) -> rustix::io::Errno {
     let error = result.expect_err("it must fail");

@@ -1,4 +1,4 @@
-//! Turns, tokens, and the end.
+//! Turns, tokens, and the end of a driver.
 
 use std::time::Duration;
 

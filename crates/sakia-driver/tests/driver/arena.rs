@@ -9,7 +9,7 @@ use crate::support::{
     TempDir, content, drain, driver, errno, finish, open_direct, pipe, write_all,
 };
 
-/// The arena, unless so much memory cannot be locked here.
+/// Registers an arena. Returns `None` if that much memory cannot be locked here.
 pub fn register(driver: &Driver, blocks: u32, block_bytes: usize) -> Option<Arena> {
     match driver.register_arena(blocks, block_bytes) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOMEM) => None,
@@ -49,7 +49,7 @@ fn blocks_are_read_into_and_written_from() {
     }
     let written = fs::read(&path).unwrap();
     assert_eq!(written[..20_000], (0..20_000).map(content).collect::<Vec<u8>>());
-    // Ordinary operations take blocks too.
+    // Ordinary operations take blocks, too.
     let (result, _) = finish(&driver, &mut driver.read(&source, arena.block().unwrap(), 0));
     assert_eq!(result.unwrap(), 8192);
 }
@@ -101,7 +101,7 @@ fn a_block_of_another_driver_is_no_block_here() {
     let foreign = arena!(&other, 1, 4096);
     let folder = TempDir::new();
     let fd = ours.adopt(File::open(folder.file("file", 100)).unwrap().into());
-    // Without an arena, and with one, whose bounds the kernel knows.
+    // First without an arena of our own, then with one, whose bounds the kernel knows.
     let block = foreign.block().unwrap();
     let (result, block) = finish(&ours, &mut ours.read_fixed(&fd, block, 0));
     result.unwrap_err();
@@ -149,7 +149,7 @@ fn blocks_outlive_the_driver() {
     block.fill(1);
     let (result, other) = kept.try_take().unwrap();
     assert_eq!(errno(result), Errno::CANCELED);
-    assert!(arena.block().is_some(), "that of the dropped read");
+    assert!(arena.block().is_some(), "the block of the dropped read is free");
     drop(arena);
     drop(block);
     assert_eq!(other.len(), 4096);

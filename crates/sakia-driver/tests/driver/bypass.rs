@@ -1,5 +1,6 @@
-//! Operations that are done as plain calls: which are, what is done in a turn, and what becomes of those
-//! that wait for the next. What is slow, or lies, is simulated: see `sim/tests/bypass.rs`.
+//! Operations that are performed as plain calls: their kinds, their number in a turn, and the handling of
+//! those that are deferred to the next turn. Slow file systems, and ones that lie, are simulated: see
+//! `sim/tests/bypass.rs`.
 
 use std::any::Any;
 use std::ffi::CString;
@@ -26,16 +27,16 @@ use crate::support::{
 
 const RDONLY: u32 = OFlags::RDONLY.bits();
 
-/// The small calls that a turn does at once.
+/// The number of small calls that a turn makes at once.
 const TURN: usize = 64;
-/// Those that waited, of which it does that many.
+/// The number of deferred calls that a turn makes.
 const LATER: usize = 8;
 
 pub fn c(path: impl AsRef<Path>) -> CString {
     CString::new(path.as_ref().as_os_str().as_encoded_bytes()).unwrap()
 }
 
-/// A driver with the default rules on this backend.
+/// Makes a driver with the default rules on this backend.
 pub fn ruled(policy: Policy) -> Driver {
     let (backend, _) = Auto::new(policy, Ring::builder()).unwrap();
     let driver = Driver::new(backend);
@@ -43,7 +44,7 @@ pub fn ruled(policy: Policy) -> Driver {
     driver
 }
 
-/// The same on each backend that acts on real files.
+/// Runs a test on each backend that acts on real files.
 pub fn each(test: impl Fn(Driver)) {
     test(ruled(Policy::Uring));
     test(ruled(Policy::Poll));
@@ -62,7 +63,7 @@ fn adopt(driver: &Driver, path: impl AsRef<Path>) -> Fd {
     driver.adopt(file.unwrap().into())
 }
 
-/// Turns read-ahead off: pages that are being read ahead would survive the drop of the cache.
+/// Opens a file without read-ahead: pages that are still being read when the cache is dropped would stay.
 fn adopt_without_read_ahead(driver: &Driver, path: &Path) -> Fd {
     let fd = adopt(driver, path);
     fadvise(&fd, 0, None, Advice::Random).unwrap();
@@ -74,7 +75,7 @@ fn assert_content(bytes: &[u8], offset: usize) {
     assert_eq!(wrong, None);
 }
 
-/// Uses up what a turn may do at once.
+/// Uses up the plain calls that a turn may make.
 fn use_up(driver: &Driver, fd: &Fd) {
     for _ in 0..TURN {
         drop(driver.read(fd, vec![0; 1], 0));
@@ -120,7 +121,7 @@ fn small_hot_reads_are_done_at_once_and_large_ones_queued() {
     });
 }
 
-/// Parts of these lengths.
+/// Returns zeroed buffers of these lengths.
 fn parts(lens: &[usize]) -> Vec<Vec<u8>> {
     lens.iter().map(|&len| vec![0; len]).collect()
 }
@@ -141,7 +142,7 @@ fn small_hot_reads_into_parts_are_done_at_once_and_large_ones_queued() {
             assert_eq!((read.inline, read.submitted), (count, 0));
             assert_eq!(driver.counters().enters, 0);
         }
-        // All that is asked for counts, not a part of it; and no more than the kernel takes.
+        // The sum of the lengths counts, not a single length; and only as many buffers as the kernel takes.
         let mut read = driver.read_vectored(&fd, parts(&[32 << 10, 32 << 10, 1]), 0);
         assert!(read.try_take().is_none());
         assert_eq!(of(&driver, OpKind::Read).submitted, 1);
@@ -150,7 +151,7 @@ fn small_hot_reads_into_parts_are_done_at_once_and_large_ones_queued() {
         let mut read = driver.read_vectored(&fd, parts(&[64; 1025]), 0);
         let (result, bufs) = read.try_take().expect("done at once");
         assert_eq!((result.unwrap(), bufs.len()), (64 << 10, 1025));
-        // 4 GiB in all, and to be refused.
+        // 4 GiB in all, in a write that the kernel refuses.
         let large: &'static [u8] = vec![0; 64 << 20].leak();
         let read_only = driver.adopt(File::open(&path).unwrap().into());
         let mut write = driver.write_vectored(&read_only, vec![large; 64], 0);
@@ -174,7 +175,7 @@ fn the_end_of_a_file_is_zero_in_parts_too() {
             assert_eq!(result.unwrap(), expected, "{offset}");
             assert_content(&bufs.concat()[..expected], offset as usize);
         }
-        // By the file's own position.
+        // The same at the file's own position.
         for expected in [4000, 1000, 0] {
             let mut read = driver.read_vectored(&fd, parts(&[1000, 3000]), CURRENT_POSITION);
             assert_eq!(read.try_take().expect("done at once").0.unwrap(), expected);
@@ -188,8 +189,8 @@ fn the_end_of_a_file_is_zero_in_parts_too() {
             let (result, _) = nothing.try_take().expect("done at once");
             assert_eq!(errno(result), Errno::INVAL, "no room, no read");
         }
-        assert_ne!(driver.mounts()[0].nowait_read, Support::Lies, "an end that is one is no lie");
-        // Files without an end, such as pipes, are never waited for in a plain call.
+        assert_ne!(driver.mounts()[0].nowait_read, Support::Lies, "a real end is no lie");
+        // A read of a pipe, which has no end, is never waited for on this thread.
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let (reader, inline) = (driver.adopt(reader), of(&driver, OpKind::Read).inline);
         let mut read = driver.read_vectored(&reader, parts(&[2, 2]), CURRENT_POSITION);
@@ -217,7 +218,8 @@ fn parts_are_written_at_once() {
             assert_eq!((result.unwrap(), bufs.len()), (4096, 2));
         }
         let write = of(&driver, OpKind::Write);
-        // Unless one was refused, or the machine so slow that they were stopped.
+        // Less is inline if a write was refused, or if the machine was so slow that plain writes were
+        // stopped.
         assert!(write.inline + write.submitted >= 10 && write.inline > 0, "{write:?}");
         let bytes = fs::read(&path).unwrap();
         assert!(bytes.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / 4096));
@@ -238,14 +240,14 @@ fn the_end_of_a_file_is_zero_and_what_is_before_it_short() {
         }
         let mut nothing = driver.read(&fd, vec![0; 0], 0);
         assert_eq!(errno(finish(&driver, &mut nothing).0), Errno::INVAL, "no room, no read");
-        // By the file's own position.
+        // Reads at the file's own position.
         for expected in [4000, 1000, 0] {
             let mut read = driver.read(&fd, vec![0; 4000], CURRENT_POSITION);
             assert_eq!(finish(&driver, &mut read).0.unwrap(), expected);
         }
-        // A file that has ended goes on: reads see that.
+        // Reads at the end of the file do not count as a lie of the file system.
         let support = driver.mounts()[0].nowait_read;
-        assert_ne!(support, Support::Lies, "an end that is one is no lie");
+        assert_ne!(support, Support::Lies, "a real end is no lie");
     });
 }
 
@@ -266,7 +268,7 @@ fn what_is_wrong_is_told_as_by_the_queue() {
         assert_eq!(errno(finish(&driver, &mut read).0), Errno::INVAL);
         let mut write = driver.write(&fd, vec![0; 4], i64::MAX as u64 + 2);
         assert_eq!(errno(finish(&driver, &mut write).0), Errno::INVAL);
-        // None of that says anything of the file system.
+        // These errors leave the record of the file system as it is.
         let mut read = driver.read(&fd, vec![0; 4], 0);
         assert_eq!(read.try_take().expect("done at once").0.unwrap(), 4);
     });
@@ -280,7 +282,7 @@ fn direct_io_is_never_done_at_once() {
     let Some(direct) = open_direct(&path) else { return };
     let counter = DropCounter::new();
     let adopted = driver.adopt(direct);
-    // The flag is known of those that the driver opens, and asked for of others.
+    // The driver knows the flag of files that it opened, and asks the kernel about others.
     let flags = (OFlags::RDONLY | OFlags::DIRECT).bits();
     let opened = finish(&driver, &mut driver.open(None, c(&path), flags, 0)).unwrap();
     for fd in [adopted, opened] {
@@ -321,12 +323,12 @@ fn registered_memory_is_transferred_at_once_too() {
         let mut write = driver.write_fixed(&fd, buf, 256 << 10);
         assert_eq!(finish(&driver, &mut write).0.unwrap(), 64 << 10);
         let written = of(&driver, OpKind::Write);
-        // Unless the file system can refuse, and has.
+        // Neither if the file system could refuse the plain write, and did.
         assert!(written.inline + written.would_block > 0, "{written:?}");
         assert!(fs::read(&path).unwrap()[256 << 10..].iter().all(|&byte| byte == 7));
         File::options().write(true).open(&path).unwrap().set_len(256 << 10).unwrap();
         if let Some((path, _folder)) = &memory_file {
-            // As many bytes as of other memory.
+            // The limit of a turn in bytes is that of other memory.
             driver.turn(Wait::Poll).unwrap();
             let before = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
             let fd = adopt(&driver, path);
@@ -388,7 +390,7 @@ fn durable_writes_are_never_done_at_once() {
         let mut write = driver.write(&fd, vec![1; 10], 0);
         assert!(write.try_take().is_none(), "not waited for here");
         assert_eq!(finish(&driver, &mut write).0.unwrap(), 10);
-        // To read is nothing that lasts.
+        // A read has no durability to wait for.
         assert_eq!(driver.read(&fd, vec![0; 10], 0).try_take().expect("done at once").1, [1; 10]);
     }
     let KindCounters { inline, would_block, submitted, .. } = of(&driver, OpKind::Write);
@@ -403,9 +405,9 @@ fn a_cold_read_is_refused_and_then_queued() {
     let file = File::open(&path).unwrap();
     let driver = ruled(Policy::Uring);
     let fd = adopt_without_read_ahead(&driver, &path);
-    // The kernel need not drop what it is advised to.
+    // The kernel is free to ignore the advice to drop pages.
     for round in 0..200_usize {
-        driver.turn(Wait::Poll).unwrap(); // or its plain calls run out, and reads queue for that
+        driver.turn(Wait::Poll).unwrap(); // a new budget of plain calls, since reads also queue without one
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         let offset = round * 5000;
@@ -420,8 +422,7 @@ fn a_cold_read_is_refused_and_then_queued() {
             return;
         }
     }
-    // The kernel's choice, and not for want of anything; what a refusal leads to is shown on the simulated
-    // kernel, too.
+    // The kernel decides this, and no feature is missing; refusals are also tested on the simulated kernel.
     eprintln!("SKIP: nothing drops the cached pages of {}", path.display());
 }
 
@@ -444,7 +445,7 @@ fn reads_of_a_cold_file_are_not_tried_every_time() {
         refused_in_a_row = if was_tried { refused_in_a_row + 1 } else { 0 };
         assert!(refused_in_a_row < 3, "each cold read is tried");
     }
-    // A disk may be so quick that its bytes are there when they are looked for.
+    // A disk may be so fast that its bytes are in the cache when a read is tried.
     let read = of(&driver, OpKind::Read);
     assert_eq!(read.inline + read.submitted, 40, "{read:?}");
 }
@@ -462,7 +463,8 @@ fn writes_are_done_at_once() {
             assert_eq!((result.unwrap(), buf.len()), (4096, 4096));
         }
         let write = of(&driver, OpKind::Write);
-        // Unless one was refused, or the machine so slow that they were stopped.
+        // Less is inline if a write was refused, or if the machine was so slow that plain writes were
+        // stopped.
         assert!(write.inline + write.submitted >= 10 && write.inline > 0, "{write:?}");
         let bytes = fs::read(&path).unwrap();
         assert!(bytes.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / 4096));
@@ -547,15 +549,15 @@ pub fn scene_file_size_limit() {
         let mut write = driver.write_vectored(&fd, vec![vec![1; 4096]], 16 << 10);
         assert_eq!(errno(finish(&driver, &mut write).0), Errno::FBIG);
         assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
-        // Reads are not concerned.
+        // The limit does not apply to reads.
         assert!(driver.read(&fd, vec![0; 10], 0).try_take().is_some());
     });
 }
 
 // ---- turns -------------------------------------------------------------------------------------
 
-/// Files in memory, whose reads cannot refuse to wait, are deferred. Others go to the ring, where many cost
-/// less: and if that happens to many the allowance shrinks.
+/// Reads that can refuse to wait go to the ring, where many cost less; if that happens to many, the inline
+/// budget shrinks. Only reads of files in memory, which cannot refuse, are deferred.
 #[test]
 fn a_crowd_of_cached_reads_goes_to_the_ring() {
     let folder = TempDir::new();
@@ -581,7 +583,7 @@ fn a_crowd_of_cached_reads_goes_to_the_ring() {
     drop(more);
 }
 
-/// A ring would not take the lock on the position.
+/// A ring would not take the lock on the file's position.
 #[test]
 fn a_crowd_of_reads_at_the_position_goes_to_threads() {
     let folder = TempDir::new();
@@ -607,7 +609,7 @@ fn a_crowd_of_reads_at_the_position_goes_to_threads() {
     assert!(came == expected);
 }
 
-/// Their size is unknown: it is not in their entries.
+/// The entries of such reads do not tell how large they are, so these reads are deferred.
 #[test]
 fn a_crowd_of_reads_into_parts_waits_for_the_next_turns() {
     let folder = TempDir::new();
@@ -648,7 +650,7 @@ fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
         let mut next = TURN as u64;
         for expected in [LATER, LATER, LATER, LATER, 4] {
             assert!(driver.has_deferred());
-            // Does not sleep, though nothing is in flight.
+            // The turn does not sleep, though nothing is in flight.
             assert_eq!(driver.turn(Wait::Forever).unwrap() as usize, expected);
             let end = next + expected as u64;
             assert_eq!(tokens(), (next..end).collect::<Vec<_>>());
@@ -663,7 +665,7 @@ fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
         }
         drop(reads);
         assert_eq!(driver.live_operations(), 0);
-        // A turn has the whole allowance again.
+        // The next turn has the whole budget again.
         driver.turn(Wait::Poll).unwrap();
         use_up(&driver, &fd);
         drop(driver.read(&fd, vec![0; 1], 0));
@@ -671,7 +673,7 @@ fn what_exceeds_a_turn_is_done_in_the_next_ones_in_order() {
     });
 }
 
-/// Their time is over at the latest when the clock is read.
+/// The time for plain calls is over at the latest when the clock is read.
 #[test]
 fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
     let Some(folder) = TempDir::in_memory() else { skip!("/dev/shm cannot be written to") };
@@ -693,7 +695,7 @@ fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
             turn_until(&driver, || !driver.has_deferred());
             drop(reads);
         }
-        // No task is polled, so the budget is as large as before. Late operations were no crowd.
+        // With no tasks polled, the budget is as before. The late reads did not count as a crowd.
         driver.turn(Wait::Poll).unwrap();
         use_up(&driver, &fd);
         let deferred = driver.counters().deferred;
@@ -702,8 +704,8 @@ fn what_comes_too_late_in_a_turn_is_done_in_the_next_one() {
     });
 }
 
-/// Checks that no more plain calls are made than `expected`, and as many unless the thread has to wait for a
-/// processor meanwhile: then they seem to be slow.
+/// Repeats `made` until it returns `expected`, and asserts that it never makes more plain calls than that. It
+/// makes fewer if its thread has to wait for a processor, since the calls then seem to be slow.
 #[track_caller]
 fn undisturbed(expected: (u64, u64), made: impl Fn() -> (u64, u64)) {
     let watch = Watch::new();
@@ -734,7 +736,7 @@ fn large_copies_use_a_turn_up_sooner() {
         Box::new(driver.read(fd, vec![0; 64 << 10], 0))
     };
     undisturbed((8, 1), || made(8, &whole));
-    // In parts as well; and what was asked for but not there has cost nothing.
+    // The same in parts; bytes that were asked for but not there cost nothing.
     for (offset, count) in [(0, 8), (32 << 10, 13), ((64 << 10) - 1, TURN)] {
         let half = vec![0; 32 << 10];
         let parts = move |driver: &Driver, fd: &Fd| -> Box<dyn Any> {
@@ -744,7 +746,7 @@ fn large_copies_use_a_turn_up_sooner() {
     }
 }
 
-/// A driver whose turn is used up, and a read of `Buf` that waits for the next.
+/// Runs a test on a driver whose turn is used up, with a read of `Buf` that is deferred to the next.
 fn with_deferred(path: &Path, counter: &DropCounter, test: impl Fn(Driver, Fd, DeferredRead)) {
     each(|driver| {
         let fd = adopt(&driver, path);
@@ -1007,7 +1009,7 @@ fn small_files_in_memory_are_read_as_a_whole() {
     });
 }
 
-/// How many descriptors of this process lead to the file.
+/// Counts the descriptors of this process that refer to the file.
 fn open_descriptors(path: &Path) -> usize {
     let targets = fs::read_dir("/proc/self/fd").unwrap();
     let targets = targets.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
@@ -1053,7 +1055,7 @@ fn what_is_no_small_file_is_left_to_operations() {
             Ok(WholeFile::NotNow) => {}
             Ok(other) => panic!("{other:?}"),
         }
-        // A file that says nothing of its size.
+        // A file that does not tell its size.
         match now(Path::new("/proc/self/stat"), 9999).unwrap() {
             WholeFile::Opened(fd, bytes) => {
                 let mut read = driver.read(&fd, vec![0; 9999], bytes.len() as u64);
@@ -1135,7 +1137,8 @@ fn a_file_that_is_not_in_use_is_closed_at_once() {
         assert_eq!((close.inline, close.submitted, driver.counters().enters), (2, 0, 0));
         turn_until(&driver, || driver.live_operations() == 0);
     });
-    // So is what was in use, once it is not, and what was never used. What is no file goes to the queue.
+    // A file that was in use is closed in the same way after its last use, and so is one that was never used.
+    // A descriptor that is no file is closed by the queue.
     let driver = ruled(Policy::Uring);
     let closed = |inline, queued| {
         let close = of(&driver, OpKind::Close);
@@ -1144,7 +1147,7 @@ fn a_file_that_is_not_in_use_is_closed_at_once() {
     let fd = used(&driver);
     let mut read = driver.read(&fd, vec![0; 256 << 10], 0);
     let mut close = driver.close(fd);
-    // Canceled, or not.
+    // The close may have canceled the read, or not.
     let _ = finish(&driver, &mut read).0;
     finish(&driver, &mut close).unwrap();
     closed(1, 0);

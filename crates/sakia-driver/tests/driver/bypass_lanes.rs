@@ -1,5 +1,5 @@
-//! Threads beside a ring: which operations they perform, how their results come back, and how they end. And a
-//! FUSE file system or a blocked disk delays no other operation.
+//! Threads beside a ring: their operations, the way back of results, and the end of the threads. Also: an
+//! operation on a file system whose server does not answer, or on a stalled disk, holds up no other.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -27,7 +27,7 @@ use crate::children;
 use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, turn_until};
 
 const RDONLY: u32 = OFlags::RDONLY.bits();
-/// The threads of the elastic lane.
+/// The number of threads in the elastic lane.
 const ELASTIC: usize = 64;
 
 fn elastic(driver: &Driver) -> LaneStatistics {
@@ -43,7 +43,7 @@ fn open_waiting(driver: &Driver, path: &Path) -> Op<Open> {
     driver.open_waiting(None, c(path), RDONLY, 0)
 }
 
-/// Takes turns until a thread performs that many operations.
+/// Takes turns until threads perform at least `count` operations.
 fn until_running(driver: &Driver, count: usize) {
     let watch = Watch::new();
     while elastic(driver).running < count as u64 {
@@ -57,7 +57,7 @@ fn open_writer(path: &Path) -> File {
     File::options().write(true).open(path).unwrap()
 }
 
-/// Opens the other end of a FIFO once this thread sleeps in a turn, and returns what `open` resolves to.
+/// Opens the other end of a FIFO once this thread sleeps in a turn, and returns the result of `open`.
 fn opened_from_a_sleep(driver: &Driver, open: &mut Op<Open>, path: &Path) -> Fd {
     let sleeper = ThreadId::current();
     thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn opened_from_a_sleep(driver: &Driver, open: &mut Op<Open>, path: &Path) -> Fd 
     })
 }
 
-/// Other operations are done although something stands still.
+/// Asserts that other operations complete while something is stalled.
 fn assert_goes_on(driver: &Driver) {
     for _ in 0..3 {
         finish(driver, &mut driver.nop()).unwrap();
@@ -102,7 +102,7 @@ fn a_result_wakes_a_turn_that_sleeps() {
     });
 }
 
-/// The kernel may end the poll by which the ring learns of results. Here it is asked to.
+/// The kernel may end the poll by which the ring learns of results. This test makes it do so.
 #[test]
 fn the_poll_for_results_is_begun_again_when_it_has_ended() {
     let folder = TempDir::new();
@@ -110,7 +110,7 @@ fn the_poll_for_results_is_begun_again_when_it_has_ended() {
     let driver = ruled(Policy::Uring);
     let mut open = open_waiting(&driver, &path);
     until_running(&driver, 1);
-    // An enter is what begins the poll, and what tells of its end.
+    // One enter begins the poll, and the next one reports its end.
     finish(&driver, &mut driver.nop()).unwrap();
     driver.with_backend(|backend| match backend {
         Auto::Uring(uring) => cancel_all(uring.ring().as_fd()),
@@ -120,7 +120,7 @@ fn the_poll_for_results_is_begun_again_when_it_has_ended() {
     drop(opened_from_a_sleep(&driver, &mut open, &path));
 }
 
-/// Ends all that is with the ring (`IORING_REGISTER_SYNC_CANCEL`, since 6.0).
+/// Cancels all operations of a ring (`IORING_REGISTER_SYNC_CANCEL`, since 6.0).
 fn cancel_all(ring: BorrowedFd<'_>) {
     const REGISTER_SYNC_CANCEL: u32 = 24;
     const ALL_AND_ANY: u32 = 1 | 4;
@@ -136,7 +136,7 @@ fn cancel_all(ring: BorrowedFd<'_>) {
     let mut request =
         Request { addr: 0, fd: -1, flags: ALL_AND_ANY, timeout: [-1; 2], rest: [0; 4] };
     let arg = (&raw mut request).cast();
-    // SAFETY: the request is as the kernel wants it, and outlives the call.
+    // SAFETY: the request has the kernel's layout, and outlives the call.
     let ended = unsafe { Kernel.register(ring.as_raw_fd(), REGISTER_SYNC_CANCEL, arg, 1) };
     assert!(ended.is_ok(), "{ended:?}");
 }
@@ -190,7 +190,7 @@ fn what_waits_for_a_thread_can_be_canceled_and_dropped() {
         assert_eq!(errno(finish(&driver, &mut waits)), Errno::CANCELED);
         drop(dropped);
         turn_until(&driver, || driver.live_operations() == ELASTIC as u32);
-        // A running call cannot be canceled; it ends on its own.
+        // A running operation cannot be canceled, and ends by itself.
         running[0].cancel();
         assert_goes_on(&driver);
         let writer = open_writer(&path);
@@ -255,8 +255,8 @@ pub fn scene_fork() {
     let mut open = open_waiting(&driver, &path);
     until_running(&driver, 1);
     let mut both = Some((driver, open));
-    // SAFETY: the child runs on with this thread alone. The others are of the lane, and wait in the
-    // kernel, so that no lock is held that the child needs.
+    // SAFETY: the child goes on with this thread alone. The others belong to the lane and wait in the kernel,
+    // so they hold no lock that the child needs.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -273,7 +273,7 @@ pub fn scene_fork() {
             let mut open = own.open_waiting(None, c("/"), RDONLY, 0);
             drop(finish(&own, &mut open).unwrap());
         }));
-        // SAFETY: ends the child at once, without what the parent has registered for its exit.
+        // SAFETY: ends the child at once, without the exit handlers that the parent has registered.
         unsafe { libc::_exit(if ended_well.is_ok() { 0 } else { 1 }) };
     }
     let mut status = 0;
@@ -288,7 +288,7 @@ pub fn scene_fork() {
     assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
 }
 
-// ---- who writes to a FIFO ----------------------------------------------------------------------
+// ---- writers of a FIFO -------------------------------------------------------------------------
 
 fn open_fifo(driver: &Driver, path: &Path) -> Fd {
     finish(driver, &mut driver.open(None, c(path), RDONLY, 0)).unwrap()
@@ -344,7 +344,7 @@ fn only_a_fifo_has_a_writer_to_wait_for() {
 
 // ---- file systems that may never answer --------------------------------------------------------
 
-/// Beyond what the kernel reads ahead.
+/// An offset beyond the kernel's read-ahead.
 const FAR: usize = 900 << 10;
 
 #[test]
@@ -399,7 +399,7 @@ fn closing_a_remote_file_is_for_a_lane() {
     each(|driver| {
         let (queued, flushes) = (driver.without_bypass(), flushes_so_far.get());
         for round in 0..8 {
-            // The driver's knowledge of the descriptor and the rules make no difference.
+            // Neither the driver's knowledge of the descriptor nor the rules make a difference.
             let (is_dropped, is_known, is_ruled) = (round & 1 != 0, round & 2 != 0, round & 4 != 0);
             let handle = if is_ruled { driver.handle() } else { &queued };
             let flags = OFlags::RDWR.bits();
@@ -424,7 +424,7 @@ fn closing_a_remote_file_is_for_a_lane() {
                 finish(&driver, close).unwrap();
             }
             turn_until(&driver, || driver.live_operations() == 0);
-            // A thread counts after it has answered.
+            // A thread counts an operation after it has delivered the result.
             turn_until(&driver, || elastic(&driver).finished > before);
             assert_eq!(elastic(&driver).finished, before + 1);
             assert_eq!(fuse.count(Opcode::FLUSH), flushes + round + 1);
@@ -483,7 +483,7 @@ fn a_remote_path_is_opened_and_asked_about_by_a_lane() {
     let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
     let path = fuse.join("a");
     each(|driver| {
-        // So that its name is known, which says nothing of what opening it takes.
+        // The name is cached, which does not tell how long its open takes.
         fs::metadata(&path).unwrap();
         let gate = fuse.hold(Rule::on(Opcode::OPEN));
         let mut open = driver.open(None, c(&path), RDONLY, 0);
@@ -513,7 +513,7 @@ fn a_remote_path_is_opened_and_asked_about_by_a_lane() {
 fn a_remote_file_is_not_read_as_a_whole() {
     let fuse = available!(Fuse::builder().file("a", pattern(100)).mount());
     let driver = ruled(Policy::Uring);
-    // So that its name is known.
+    // The name is cached.
     fs::metadata(fuse.join("a")).unwrap();
     let reads = fuse.count(Opcode::READ);
     match driver.read_file_now(&c(fuse.join("a")), 100).unwrap() {
@@ -528,7 +528,7 @@ fn a_remote_file_is_not_read_as_a_whole() {
     assert_eq!(driver.counters().of(OpKind::Read).inline, 0);
 }
 
-// ---- a disk that stands still ------------------------------------------------------------------
+// ---- a stalled disk ----------------------------------------------------------------------------
 
 #[test]
 fn a_disk_that_stands_still_stops_plain_writes() {
@@ -539,7 +539,7 @@ fn a_disk_that_stands_still_stops_plain_writes() {
     let fd = driver.adopt(file.unwrap().into());
     let writer = ThreadId::current();
     disk.delay_writes(Duration::from_millis(20));
-    // As if each write of a task came after the one before: until plain writes are given up.
+    // One write after the other, as from one task, until the driver gives up plain writes.
     let mut offset = 0;
     let watch = Watch::new();
     let facts = || driver.mounts().into_iter().find(|mount| !mount.is_remote).unwrap();
@@ -554,7 +554,7 @@ fn a_disk_that_stands_still_stops_plain_writes() {
         inline = driver.counters().of(OpKind::Write).inline;
         if offset > 32 << 20 {
             disk.release();
-            // The kernel's choice, and not for want of anything.
+            // The kernel decides this, and no feature is missing.
             eprintln!("SKIP: the kernel lets a writer go on however slow the disk is");
             return;
         }
@@ -564,7 +564,7 @@ fn a_disk_that_stands_still_stops_plain_writes() {
     let ways = driver.counters().of(OpKind::Write);
     assert!(ways.inline <= inline + 1, "{ways:?}");
 
-    // Now it stands still altogether. Nothing but a trial may run into that.
+    // Now the disk stalls altogether. Only a trial may run into that.
     let gate = disk.hold_writes();
     let (done, is_done) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -582,9 +582,9 @@ fn a_disk_that_stands_still_stops_plain_writes() {
             }
             stalls
         });
-        // While plain writes are given up one is a trial only, after a pause. When that is over depends on
-        // how busy the machine is; but the trial ends it, or begins another.
-        driver.turn(Wait::Poll).unwrap(); // what came before may have used up what a turn allows
+        // While plain writes are given up, only a trial is made, after a pause. The length of the pause
+        // depends on the load of the machine; the trial ends it, or begins another.
+        driver.turn(Wait::Poll).unwrap(); // earlier writes may have used up the turn's budget
         let mut has_tried = false;
         let all_before = driver.counters().of(OpKind::Write);
         let start = |index: u64| {

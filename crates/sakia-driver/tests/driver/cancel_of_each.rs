@@ -1,4 +1,4 @@
-//! A request to cancel, for each operation and at each moment: the operation ends once, well or with
+//! A request to cancel, for each operation and at each moment: the operation ends once, with success or with
 //! `ECANCELED`, and its memory comes back.
 
 use std::fs::{File, OpenOptions};
@@ -10,10 +10,10 @@ use crate::support::{
     Buf, DropCounter, TempDir, assert_unread, drain, driver, finish, pipe, sized,
 };
 
-/// The moments: at once, after the submit, when it is done, and twice.
+/// The number of moments: at once, after the submission, after the completion, and twice.
 const MOMENTS: u32 = 4;
 
-/// Starts an operation for each moment and has it canceled then. Returns the results.
+/// Starts an operation for each moment and cancels it then. Returns the results.
 fn cancel_each<O: Operation>(
     driver: &sakia_driver::Driver,
     start: impl Fn() -> Op<O>,
@@ -73,7 +73,7 @@ fn operations_that_end_by_themselves() {
         .for_each(assert_ok_or_canceled);
     let allocated = cancel_each(&driver, || driver.fallocate(&fd, 1, 0, 8192));
     allocated.into_iter().for_each(assert_ok_or_canceled);
-    // Files that were opened in time are closed with the next turn.
+    // A file that was opened in time is closed with the next turn.
     let how = sakia_driver::OpenHow::default();
     let opened = cancel_each(&driver, || driver.openat2(None, name(), how));
     opened.into_iter().for_each(assert_ok_or_canceled);
@@ -89,7 +89,7 @@ fn operations_on_names() {
     let name = |name: &str| {
         std::ffi::CString::new(folder.join(name).as_os_str().as_encoded_bytes()).unwrap()
     };
-    // The second time it has been done already.
+    // A repetition fails with `again` if an earlier one was done.
     let assert_done = |results: Vec<std::io::Result<()>>, again: Errno| {
         for error in results.into_iter().filter_map(Result::err) {
             let errno = Errno::from_io_error(&error).unwrap();
@@ -99,7 +99,7 @@ fn operations_on_names() {
     let (a, b, c) = (|| name("a"), || name("b"), || name("c"));
     assert_done(cancel_each(&driver, || driver.mkdir(None, a(), 0o755)), Errno::EXIST);
     assert_done(cancel_each(&driver, || driver.symlink(a(), None, b())), Errno::EXIST);
-    // Each moment may have been in time: what the next operations need is there in any case.
+    // Each of them may have been canceled in time: make the names that the next operations need.
     let _ = rustix::fs::symlink(a(), b());
     assert_done(cancel_each(&driver, || driver.link(None, b(), None, c(), 0)), Errno::EXIST);
     let _ = rustix::fs::unlink(b());
@@ -128,7 +128,7 @@ fn operations_that_wait() {
     read.into_iter().for_each(|(result, _)| is_canceled(result.unwrap_err()));
     vectors.into_iter().for_each(|(result, _)| is_canceled(result.unwrap_err()));
     polls.into_iter().for_each(|result| is_canceled(result.unwrap_err()));
-    // To a descriptor that does not block a write may also say that it would.
+    // A write to a non-blocking descriptor may also fail with `EAGAIN`.
     for (result, _) in cancel_each(&driver, || driver.write(&full, buf(), 0)) {
         let errno = Errno::from_io_error(&result.unwrap_err()).unwrap();
         assert!(matches!(errno, Errno::CANCELED | Errno::AGAIN), "{errno}");

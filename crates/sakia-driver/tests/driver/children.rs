@@ -1,7 +1,7 @@
-//! Processes of their own, for what a test must not do to the others: fork, count descriptors.
+//! Child processes for actions that would disturb other tests: fork, count descriptors.
 //!
-//! The test binary runs itself with the name of a scene in the environment. The scene is played before
-//! libtest begins: it is alone in a process of one thread.
+//! The test binary runs itself with the name of a scene in the environment. The scene runs before libtest
+//! begins, alone in a process of one thread.
 
 use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
@@ -24,7 +24,7 @@ const SCENES: &[(&str, fn())] = &[
     ("recorded_lanes", recorded::scene_lanes),
 ];
 
-/// Runs a scene in a process of its own.
+/// Runs a scene in a child process, and panics if it fails.
 pub fn run(scene: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .env(SCENE, scene)
@@ -36,14 +36,14 @@ pub fn run(scene: &str) {
     assert!(output.status.success(), "scene {scene}: {}\n{stdout}\n{stderr}", output.status);
 }
 
-/// Called before `main`.
+/// Calls `play` before `main`.
 #[used]
 // SAFETY: the section holds the addresses of functions that are called in turn, with arguments that
 // this one ignores.
 #[unsafe(link_section = ".init_array")]
 static PLAY: extern "C" fn() = play;
 
-/// Plays the scene that this process was started for, and ends it; nothing in any other process.
+/// Runs the scene that this process was started for, and exits. Does nothing in any other process.
 extern "C" fn play() {
     let Ok(name) = std::env::var(SCENE) else {
         return;

@@ -1,4 +1,4 @@
-//! Costs of operations, in numbers of enters.
+//! The cost of operations, in numbers of enters.
 
 use std::fs::File;
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn sixty_four_hot_reads_cost_one_enter() {
 
 #[test]
 fn a_hundred_ready_completions_cost_one_turn_and_an_enter_for_each_twenty() {
-    // The submission queue is flushed while the reads are started, so that the turn finds all of
-    // them waiting in the kernel. It finishes 20 in one enter.
+    // The submission queue is flushed while the reads are started, so the turn finds all of them waiting in
+    // the kernel. It finishes 20 in one enter.
     let (driver, rig) = rigged(32, 4096);
     let (read_end, write) = rustix::pipe::pipe().unwrap();
     let fd = driver.adopt(read_end);
@@ -63,7 +63,7 @@ fn an_idle_driver_does_not_enter() {
         assert_eq!(driver.turn(Wait::Forever).unwrap(), 0, "nothing is in flight");
     }
     assert_eq!(rig.enters.get(), 0);
-    // Nor with operations in flight, until one has become ready.
+    // Turns with operations in flight cost none either, until one has become ready.
     let mut poll = driver.poll(&fd, PollEvents::READABLE);
     driver.turn(Wait::Poll).unwrap();
     let enters = rig.enters.get();

@@ -1,4 +1,4 @@
-//! Descriptors of the driver's, lent for calls that it does not know, and given away.
+//! Descriptors of the driver, lent for calls outside it, and given away.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -26,16 +26,16 @@ fn only_the_last_clone_is_given_away() {
     let clone = fd.clone();
     let fd = fd.into_owned().expect_err("there is a clone");
     drop(clone);
-    // An operation holds one, too.
+    // An operation holds a reference, too.
     let mut read = driver.read(&fd, vec![0; 1], 0);
     driver.turn(Wait::Poll).unwrap();
     let fd = fd.into_owned().expect_err("a read is under way");
     rustix::io::write(&write, b"x").unwrap();
     finish(&driver, &mut read).0.unwrap();
     drop(read);
-    let owned = fd.into_owned().expect("nobody uses it any more");
+    let owned = fd.into_owned().expect("it is no longer in use");
     assert_eq!((owned.as_raw_fd(), &identity(raw)), (raw, &ours));
-    // The driver closes it no more, neither now nor in the end.
+    // The driver does not close it, neither now nor at its end.
     driver.turn(Wait::Poll).unwrap();
     drop(driver);
     assert_eq!(identity(raw), ours);

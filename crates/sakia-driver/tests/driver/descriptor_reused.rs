@@ -1,4 +1,4 @@
-//! A descriptor's number stays its own until the last operation on it has ended.
+//! A descriptor keeps its number until the last operation on it has ended.
 
 use std::ffi::CString;
 
@@ -110,7 +110,7 @@ fn closing_ends_what_waits_for_room() {
     let counter = DropCounter::new();
     let mut reads: Vec<_> = (0..6).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
     driver.turn(Wait::Poll).unwrap();
-    assert_eq!(stage.in_flight(Opcode::READ).len(), 3); // as many as there are credits
+    assert_eq!(stage.in_flight(Opcode::READ).len(), 3); // limited by the credits
     let mut close = driver.close(fd);
     for _ in 0..3 {
         stage.complete_read(b"12345678");
@@ -139,7 +139,7 @@ fn closing_waits_for_other_clones() {
     drain(&driver);
     assert!(poll_with(&mut close, &waker).is_pending());
     assert_eq!(identity(raw), ours);
-    // The clone can still be used, and whatever uses it is waited for.
+    // The clone can still be used, and the close waits for its operations.
     let mut late = driver.read(&clone, vec![0; 8], 0);
     drop(clone);
     late.cancel();
@@ -174,12 +174,12 @@ fn failure_to_close_is_told_or_counted() {
     let mut told = driver.close(next());
     assert_eq!(errno(finish(&driver, &mut told)), Errno::IO);
     assert_eq!(driver.counters().close_errors, 0);
-    // No caller waits.
+    // Errors of a close without a waiter are counted.
     drop(driver.close(next()));
     drop(next());
     drain(&driver);
     assert_eq!(driver.counters().close_errors, 2);
-    // The driver is gone.
+    // Errors of a close after the end of the driver are counted.
     let handle = driver.handle().clone();
     drop(driver);
     drop(next());
@@ -203,7 +203,7 @@ fn the_last_clone_closes_with_the_next_turn() {
 
 #[test]
 fn a_dropped_close_still_closes() {
-    // At once, when the descriptor is in use, and before the entry is submitted.
+    // Dropped before the entry is submitted: at once, or while the descriptor is in use.
     for in_use in [false, true] {
         let driver = driver();
         let (fd, write) = pipe(&driver);
@@ -274,7 +274,7 @@ fn a_close_under_way_when_the_driver_ends_closes() {
     }
     assert_unread(&queued_write);
     assert_unread(&in_use_write);
-    // The clone is its own user's business.
+    // The clone stays usable for its owner.
     assert!(closes[2].try_take().is_none());
     write_all(&shared_write, b"x");
     drop(clone);
@@ -298,7 +298,7 @@ fn nothing_leaks() {
     children::run("descriptors");
 }
 
-/// Alone in its process, so that descriptors can be counted.
+/// Counts descriptors, alone in its process: no descriptor is leaked.
 pub fn scene() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let folder = TempDir::new();
@@ -312,7 +312,7 @@ pub fn scene() {
         if round % 2 == 0 {
             driver.turn(Wait::Poll).unwrap();
         }
-        drop(opens.split_off(4)); // late results
+        drop(opens.split_off(4)); // their results come late
         let files: Vec<_> = opens.iter_mut().map(|open| finish(&driver, open).unwrap()).collect();
         let (fd, _write) = pipe(&driver);
         let mut reads: Vec<_> = (0..4).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
@@ -339,7 +339,8 @@ pub fn scene() {
     assert_eq!(count(), before);
 }
 
-/// A close that finds no room for its request to cancel, and needs none any more when there is room.
+/// A close finds no room for its request to cancel, and no longer needs it once there is room. The late
+/// request still precedes the close of the descriptor.
 #[test]
 fn a_request_to_cancel_that_comes_late_finds_the_number_in_place() {
     let (driver, stage) = scripted(2, 16);

@@ -75,7 +75,7 @@ fn in_flight_and_bounded() {
 
 #[test]
 fn in_flight_and_waiting() {
-    // Its completion and that of the request to cancel it come in either order, and it may have
+    // The completions of the read and of its request to cancel come in either order, and the read may have
     // succeeded before.
     for (cancel_first, res) in [(true, -125), (false, -125), (true, 4), (false, 4), (true, -4)] {
         let (driver, stage) = scripted(8, 16);
@@ -90,7 +90,7 @@ fn in_flight_and_waiting() {
         if cancel_first {
             stage.complete(Opcode::ASYNC_CANCEL, 0);
             driver.turn(Wait::Poll).unwrap();
-            assert_eq!(counter.dropped(), 0, "a request to cancel says nothing about memory");
+            assert_eq!(counter.dropped(), 0, "the completion of the request frees no memory");
             write_to(&target, b"late");
             stage.complete(Opcode::READ, res);
             driver.turn(Wait::Poll).unwrap();
@@ -132,7 +132,7 @@ fn with_more_completions_announced() {
 
 #[test]
 fn listed_to_be_canceled() {
-    // The queue of completions leaves room for a single request to cancel.
+    // The completion queue leaves room for a single request to cancel.
     let (driver, stage) = scripted(4, 8);
     let fd = stage.open(&driver, PIPE);
     let counter = DropCounter::new();
@@ -147,7 +147,7 @@ fn listed_to_be_canceled() {
     stage.post(second.user_data, 3, CqeFlags(0));
     driver.turn(Wait::Poll).unwrap();
     assert_eq!((counter.dropped(), driver.counters().cancels), (1, 1));
-    // The rest goes on one by one, and none is forgotten.
+    // The other reads end one by one, and none is forgotten.
     for canceled in 1..=3 {
         stage.complete(Opcode::ASYNC_CANCEL, 0);
         stage.complete(Opcode::READ, -125);
@@ -204,7 +204,7 @@ fn done() {
     driver.turn(Wait::Poll).unwrap();
     stage.complete_read(b"12345678");
     driver.turn(Wait::Poll).unwrap();
-    assert_eq!(counter.dropped(), 0, "somebody may still take it");
+    assert_eq!(counter.dropped(), 0, "the result may still be taken");
     drop(read);
     counter.assert_each_dropped_once();
     assert_eq!(driver.live_operations(), 0);
@@ -242,7 +242,7 @@ fn with_its_waker() {
     drop(read);
     write_all(&write, b"12345678");
     drain(&driver);
-    assert_eq!(wakes.get(), 0, "nobody waits");
+    assert_eq!(wakes.get(), 0, "no task waits");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_late_descriptor_is_closed() {
     stage.complete(Opcode::OPENAT, FILE);
     drain(&driver);
     assert_eq!(stage.state().closed, [FILE]);
-    // The same when it is done, and not taken.
+    // The same for an open that is done and not taken.
     let open = driver.open(None, CString::from(c"x"), 0, 0);
     driver.turn(Wait::Poll).unwrap();
     stage.complete(Opcode::OPENAT, FILE);

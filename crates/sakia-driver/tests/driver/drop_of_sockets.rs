@@ -1,5 +1,5 @@
-//! A handle of an operation on a socket dropped in each state: what was lent is kept until the last
-//! completion, and a connection whose accept was dropped is closed.
+//! A handle of an operation on a socket dropped in each state: memory that was lent is kept until the last
+//! completion, and a connection without a waiter is closed.
 
 use core::net::SocketAddr;
 
@@ -13,23 +13,23 @@ use crate::support::{
     Buf, DropCounter, Reuse, drain, driver, errno, finish, poll_once, turn_until, write_all,
 };
 
-/// The number of a connection that is accepted.
+/// The descriptor number of an accepted connection.
 const ACCEPTED: i32 = 11;
-/// `ECANCELED` as a completion has it.
+/// `ECANCELED` in a completion.
 const CANCELED: i32 = -125;
 
 fn internet() -> SocketAddress {
     SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
-/// Writes the peer's address, as the kernel does for an accept before its completion.
+/// Writes the peer's address as the kernel does for an accept that is not yet completed.
 fn tell_peer(accept: &Sqe, address: &SocketAddress) {
     assert_eq!(accept.opcode, Opcode::ACCEPT);
     let room = std::ptr::with_exposed_provenance_mut::<u8>(accept.addr as usize);
     let len = std::ptr::with_exposed_provenance_mut::<u32>(accept.off as usize);
     let bytes = address.as_bytes();
-    // SAFETY: `Backend::push` got the promise that the memory of an entry stays valid until it is
-    // reaped, which the tests let happen afterwards.
+    // SAFETY: the caller of `Backend::push` has promised that the memory of an entry stays valid until its
+    // completion is reaped, which happens only after this call in the tests.
     unsafe {
         assert!(len.read_unaligned() as usize >= bytes.len());
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), room, bytes.len());
@@ -77,7 +77,7 @@ fn an_accept_in_flight() {
     }
 }
 
-/// Takes the turns in which a completion leads to a close, and that is done.
+/// Takes enough turns for a completion to lead to a close, and for the close to be done.
 fn few_turns(driver: &Driver) {
     for _ in 0..3 {
         driver.turn(Wait::Poll).unwrap();
@@ -92,7 +92,7 @@ fn an_accept_that_is_done() {
     driver.turn(Wait::Poll).unwrap();
     stage.complete(Opcode::ACCEPT, ACCEPTED);
     driver.turn(Wait::Poll).unwrap();
-    assert_eq!(stage.state().closed, [0; 0], "somebody may still take it");
+    assert_eq!(stage.state().closed, [0; 0], "the result may still be taken");
     drop(accept);
     few_turns(&driver);
     assert_eq!(stage.state().closed, [ACCEPTED]);
@@ -127,7 +127,7 @@ fn an_accept_when_the_driver_ends() {
         stage.complete(Opcode::ACCEPT, res);
         drop(driver);
         let was_closed = stage.state().closed.contains(&ACCEPTED);
-        assert!(!was_closed, "somebody may still take it");
+        assert!(!was_closed, "the result may still be taken");
         drop(accept);
         assert_eq!(stage.state().closed.contains(&ACCEPTED), res == ACCEPTED);
         drop(listener);
@@ -149,7 +149,7 @@ fn a_receive_in_flight() {
             stage.complete(Opcode::ASYNC_CANCEL, 0);
             driver.turn(Wait::Poll).unwrap();
         }
-        assert_eq!(counter.dropped(), 0, "a request to cancel says nothing about memory");
+        assert_eq!(counter.dropped(), 0, "the completion of the request frees no memory");
         write_to(&entry, b"late");
         stage.complete(Opcode::RECV, res);
         driver.turn(Wait::Poll).unwrap();
@@ -192,8 +192,8 @@ fn messages_in_flight() {
     assert_eq!(driver.live_operations(), 0);
 }
 
-/// Writes a control message, as the kernel does for a receive of a message before its completion, and the
-/// length `reported`, which may differ from the written one.
+/// Writes a control message as the kernel does for a receive that is not yet completed. Reports the length
+/// `reported`, whatever was written.
 fn bring(recv: &Sqe, kind: u32, numbers: &[i32], reported: usize) {
     assert_eq!(recv.opcode, Opcode::RECVMSG);
     let header = std::ptr::with_exposed_provenance_mut::<libc::msghdr>(recv.addr as usize);
@@ -218,10 +218,10 @@ fn descriptors_that_come_for_nobody_are_closed() {
     for (is_dropped_first, res, reported) in [
         (true, 3, 24),
         (false, 3, 24),
-        // Only the control messages themselves say how many there are.
+        // Only the control messages themselves tell how many descriptors there are.
         (true, 0, 0),
         (false, 3, usize::MAX),
-        // An operation that failed has brought none.
+        // A failed operation has received no descriptors.
         (true, CANCELED, 24),
         (false, CANCELED, 24),
     ] {
@@ -273,7 +273,7 @@ fn descriptors_that_were_taken_are_kept() {
     }
 }
 
-/// A buffer whose owner panics when it is told what it got.
+/// A buffer that panics when it is told the number of received bytes.
 struct Panics(Vec<u8>);
 
 // SAFETY: as its vector.
@@ -345,7 +345,7 @@ fn a_descriptor_of_another_driver_is_not_sent() {
 
 // ---- on the real kernel --------------------------------------------------------------------------
 
-/// A listener and where it is.
+/// Returns a listener and its address.
 fn listener(driver: &Driver) -> (Fd, SocketAddress) {
     let socket =
         finish(driver, &mut driver.socket(Domain::INET, sakia_driver::SocketType::STREAM, 0));
@@ -356,8 +356,7 @@ fn listener(driver: &Driver) -> (Fd, SocketAddress) {
     (socket, address)
 }
 
-/// Connections accepted for a dropped handle are closed, so that their peers see an end, whenever it was
-/// dropped.
+/// Peers of connections that no caller took see their end, whenever the handle was dropped.
 #[test]
 fn late_connections_of_the_real_kernel_are_closed() {
     let driver = driver();
@@ -374,7 +373,7 @@ fn late_connections_of_the_real_kernel_are_closed() {
         }
         drop(accept);
         drain(&driver);
-        // It was accepted and closed, or waits for the next accept.
+        // The connection was accepted and closed, or waits for the next accept.
         let mut next = driver.accept(&listener);
         driver.turn(Wait::Poll).unwrap();
         let was_closed = match next.try_take() {
@@ -412,7 +411,7 @@ fn bytes_of_a_late_receive_go_nowhere_else() {
         drain(&driver);
         reuse.assert_untouched();
         assert_eq!(counter.live(), 0);
-        // They got the bytes, or were canceled before.
+        // The receives got the bytes, or were canceled before.
         let _ = finish(&driver, &mut driver.recv(&fd, vec![0; 8], 0x40));
     }
     counter.assert_each_dropped_once();

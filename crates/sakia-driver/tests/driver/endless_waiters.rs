@@ -1,4 +1,4 @@
-//! Ten thousand operations that wait for ever, on a ring of eight entries.
+//! Ten thousand operations that wait without end, on a ring of eight entries.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 const PIPES: usize = 100;
-/// Polls of each pipe, and reads of each other pipe.
+/// The number of polls per polled pipe, and of reads per other pipe.
 const WAITERS: usize = 50;
 
 struct Waiters {
@@ -28,7 +28,7 @@ fn start(driver: &Driver, counter: &DropCounter) -> Waiters {
         polls.extend(polled.iter().map(|(fd, _)| driver.poll(fd, PollEvents::READABLE)));
         reads.extend(read.iter().map(|(fd, _)| driver.read(fd, Buf::new(1, counter), 0)));
     }
-    // They wait, and files go on.
+    // While they wait, reads of a file complete.
     let folder = TempDir::new();
     let file = driver.adopt(File::open(folder.file("file", 4096)).unwrap().into());
     for _ in 0..1000 {
@@ -88,7 +88,7 @@ fn are_dropped_and_all_canceled() {
     counter.assert_each_dropped_once();
     assert_eq!(driver.live_operations(), 0);
     assert_eq!(driver.counters().cancels as usize, 2 * PIPES * WAITERS);
-    // Every pipe is as it was.
+    // Every pipe still works as before.
     for (fd, write) in waiters.polled.iter().chain(&waiters.read) {
         write_all(write, b"x");
         let mut read = driver.read(fd, vec![0; 8], 0);

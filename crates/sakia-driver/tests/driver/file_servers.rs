@@ -15,7 +15,7 @@ use crate::support::{errno, finish, turn_until};
 const CANCELED: i32 = Errno::CANCELED.raw_os_error();
 
 fn server() -> Result<Fuse, sakia_testkit::place::PlaceError> {
-    // So that each transfer reaches the server as it is.
+    // With direct I/O each transfer reaches the server as it is.
     let fuse = Fuse::builder().file("a", pattern(100)).file("b", pattern(10)).direct_io(true);
     fuse.attributes_expire(true).mount()
 }

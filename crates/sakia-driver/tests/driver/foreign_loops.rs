@@ -1,5 +1,5 @@
-//! The descriptor for foreign loops is the caller's own: whatever safe code does with it, others are told,
-//! and the driver neither waits for it nor loses anything.
+//! Each descriptor for a foreign loop belongs to its caller: whatever safe code does with it, the holders of
+//! others are notified, and the driver neither waits for it nor loses anything.
 
 use std::future::Future;
 use std::io::Write;
@@ -16,22 +16,23 @@ use sakia_testkit::settings::patience;
 
 use crate::support::{finish, pipe_ends, turn_until, write_all};
 
-/// Returns whether it is readable, or becomes so within this number of seconds.
+/// Returns whether the descriptor is readable, or becomes so within this many seconds.
 fn is_readable(fd: &OwnedFd, seconds: u64) -> bool {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
     let timeout = Timespec { tv_sec: seconds as i64, tv_nsec: 0 };
     poll(&mut polled, Some(&timeout)).unwrap() == 1
 }
 
-/// Does with a descriptor what safe code can do.
+/// Does to a descriptor all that safe code can do.
 fn abuse(fd: &OwnedFd) {
     let (reader, writer) = pipe_ends();
-    // An eventfd would take both: a notification would be lost, or there would be a false one.
+    // An eventfd would accept both: a read would take away another holder's signal, a write would add one too
+    // many.
     assert!(rustix::io::write(fd, &1_u64.to_ne_bytes()).is_err(), "it cannot be written to");
     assert!(rustix::io::read(fd, &mut [0; 8]).is_err(), "nor read");
-    // In blocking mode, a look at an eventfd that has nothing waits for ever.
+    // In blocking mode, a read of an empty eventfd would wait for ever.
     rustix::fs::fcntl_setfl(fd, OFlags::empty()).unwrap();
-    // A set can be waited for, which takes its events, and filled with other descriptors.
+    // An epoll set can be waited for, which takes its events, and other descriptors can be added to it.
     let _ = epoll::add(fd, reader.as_fd(), EventData::new_u64(9), EventFlags::IN);
     write_all(&writer, b"x");
     for _ in 0..4 {
@@ -57,14 +58,14 @@ fn whoever_has_one_breaks_it_for_himself(
         driver.turn(Wait::Poll).unwrap();
         driver.clear_readiness();
         write_all(&writer, b"x");
-        assert!(is_readable(&good, patience().as_secs()), "a byte has come");
+        assert!(is_readable(&good, patience().as_secs()), "a byte has arrived");
         abuse(&broken);
-        assert!(is_readable(&good, 0), "what the other does with his own takes nothing away");
+        assert!(is_readable(&good, 0), "abuse of the other descriptor takes nothing away");
         driver.clear_readiness();
         assert_eq!(finish(driver, &mut read).0.unwrap(), 1);
     }
     drop((broken, good));
-    // The rest goes on without any.
+    // The driver goes on without any such descriptor.
     let mut read = driver.read(&reader, vec![0; 1], 0);
     write_all(&writer, b"y");
     let mut output = None;
@@ -89,12 +90,13 @@ fn break_nothing_of_epoll() {
     });
 }
 
-/// Takes turns as a foreign loop does, one each time that the descriptor becomes readable, until `is_done`.
+/// Takes turns as a foreign loop does, one each time that the descriptor becomes readable, until `is_done`
+/// returns true.
 fn turn_when_told(driver: &Driver, pollable: &OwnedFd, mut is_done: impl FnMut() -> bool) {
     while !is_done() {
-        // Operations that were started since the last turn may be done at once, of which nothing is told.
+        // Operations that were started since the last turn may be done at once, without a notification.
         if !driver.wants_turn() {
-            assert!(is_readable(pollable, patience().as_secs()), "nothing is told");
+            assert!(is_readable(pollable, patience().as_secs()), "no notification arrives");
         }
         driver.clear_readiness();
         driver.turn(Wait::Poll).unwrap();
@@ -107,7 +109,7 @@ fn are_told_of_results_of_threads() {
         let driver = Driver::new(Uring::new().unwrap());
         let pollable = is_first.then(|| driver.pollable().unwrap());
         let file = driver.adopt(std::fs::File::open("/proc/self/exe").unwrap().into());
-        // A file's own position is for threads.
+        // A read at the file's own position is performed by a thread.
         let read = || driver.read(&file, vec![0; 4], CURRENT_POSITION);
         if !is_first {
             assert_eq!(finish(&driver, &mut read()).0.unwrap(), 4);
@@ -140,7 +142,7 @@ fn are_told_of_messages_by_readiness_since_the_last_turn() {
         far.write_all(&[byte]).unwrap();
         let mut output = None;
         if byte == b'a' {
-            // The ring does not poll the set of sockets any more after this.
+            // After this the ring no longer polls the set of sockets.
             turn_until(&driver, || match recv.as_mut().poll(&mut context) {
                 Poll::Ready(result) => {
                     output = Some(result);

@@ -10,7 +10,7 @@ use crate::support::{
 };
 use crate::support::{TempDir, identity};
 
-/// Forgets a read in flight, makes its data come, and looks at memory that was allocated meanwhile.
+/// Forgets a read in flight, makes its data arrive, and checks memory that was allocated meanwhile.
 fn forget_then_feed(
     driver: Driver,
     read: Op<Read<Buf>>,
@@ -30,7 +30,7 @@ fn forget_then_feed(
     reuse.assert_untouched();
     assert_eq!((driver.in_flight(), driver.live_operations()), (0, 1));
     drop(driver);
-    assert_eq!(counter.dropped(), 0, "a result that is somebody's was dropped");
+    assert_eq!(counter.dropped(), 0, "the result of a forgotten read was dropped");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn of_a_file_with_direct_io() {
     drain(&driver);
     reuse.assert_untouched();
     assert_eq!((counter.dropped(), driver.live_operations()), (0, 32));
-    // The driver works on: forgotten reads take slots and nothing else.
+    // The driver works on: forgotten reads occupy slots and nothing else.
     let mut read = driver.read(&fd, Buf::new(LEN, &counter), 0);
     let (result, buf) = crate::support::finish(&driver, &mut read);
     assert_eq!(result.unwrap(), LEN);
@@ -91,7 +91,7 @@ fn until_the_driver_ends() {
     drop(driver);
     let reuse = Reuse::take(64, 4096);
     assert_eq!(counter.dropped(), 0, "the end freed what forgotten reads own");
-    rustix::io::write(&write, &[1; 4096]).unwrap(); // without a reader now
+    rustix::io::write(&write, &[1; 4096]).unwrap(); // no read takes it any more
     reuse.assert_untouched();
     assert!(identity(fd.raw()).is_some(), "the operations' descriptor is still theirs");
 }

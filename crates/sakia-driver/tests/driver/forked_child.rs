@@ -24,14 +24,14 @@ fn may_take_and_drop_results_that_were_there() {
     children::run("fork_with_done_operations");
 }
 
-/// Forks; the child runs `child` and ends. Panics when that panicked.
+/// Forks; the child runs `child` and exits. Panics if `child` panicked.
 fn in_child(child: impl FnOnce()) {
     // SAFETY: this process has one thread (`children::scene` checks), so the child has all of it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
     if pid == 0 {
         let ended_well = catch_unwind(AssertUnwindSafe(child)).is_ok();
-        // SAFETY: ends the child at once, without what the parent has registered for its exit.
+        // SAFETY: ends the child at once, without the exit handlers that the parent has registered.
         unsafe { libc::_exit(if ended_well { 0 } else { 1 }) };
     }
     let mut status = 0;
@@ -54,7 +54,7 @@ pub fn scene() {
     let mut queued = driver.read(&fd, Buf::new(5, &counter), 0);
     let enters = driver.counters().enters;
 
-    // Everything goes to the child in a form from which it can be taken; the parent's stays.
+    // The child takes everything out of its copy; the parent's stays.
     let mut everything = Some((driver, in_flight, dropped, queued, fd, idle));
     in_child(|| {
         let (driver, mut in_flight, dropped, queued, fd, idle) = everything.take().unwrap();

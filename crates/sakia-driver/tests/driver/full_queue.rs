@@ -1,5 +1,5 @@
-//! The kernel takes nothing for a while, the queue is full, and what waits for a place in it is what would
-//! end the operations that have one.
+//! The kernel takes no entry for a while, the queue is full, and the operations that would end the queued
+//! ones wait for a place in it.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use sakia_ring::Opcode;
 
 use crate::scripted::{FILE, scripted};
 
-/// Turns within which all is over, none of which may wait for what never comes.
+/// The number of turns in which every test ends; none of them may wait for an event that never comes.
 const TURNS_MAX: u32 = 10;
 
-/// A driver with a queue of two entries, and two pipes.
+/// Makes a driver with a queue of two entries, and two pipes.
 fn tiny() -> (Driver, SimHandle, [(Fd, Fd); 2]) {
     let sim = Sim::builder(0).entries(2, 4).routes(Routes::INLINE).build();
     let kernel = sim.handle();
@@ -25,12 +25,12 @@ fn tiny() -> (Driver, SimHandle, [(Fd, Fd); 2]) {
     (driver, kernel, pipes)
 }
 
-/// The kernel takes nothing in the next enters.
+/// Makes the kernel take no entry in the next enters.
 fn refuse(kernel: &SimHandle, enters: u32) {
     (0..enters).for_each(|_| kernel.script_enter(0, EnterFault::Partial(0)));
 }
 
-/// Turns that may sleep for ever, until `is_over`.
+/// Takes turns that may sleep for ever, until `is_over` returns true.
 fn turn_until(driver: &Driver, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
     for _ in 0..TURNS_MAX {
         driver.turn(Wait::Forever)?;
@@ -80,7 +80,7 @@ fn a_cancel_has_no_place() {
     drop(others);
 }
 
-/// Operations that wait for the end of others, not for a place in the queue, do not keep the thread awake.
+/// Operations that wait for the end of others, and not for a place in the queue, do not keep a turn awake.
 #[test]
 fn a_turn_sleeps_while_operations_wait_for_others() {
     let (driver, stage) = scripted(8, 4);

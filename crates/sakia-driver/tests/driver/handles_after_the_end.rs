@@ -10,7 +10,7 @@ use crate::support::{
     Buf, DropCounter, Hooks, Place, driver, errno, pipe, place, poll_once, poll_with, waker,
 };
 
-/// A driver whose memory can be watched: with it goes the last user of this reference but one.
+/// Makes a driver whose memory can be watched: when it is freed, the returned reference is the last one.
 fn watched() -> (Driver, Stage, Rc<()>) {
     let (driver, stage) = scripted(8, 16);
     let watch = driver.with_backend(|backend: &Scripted| Rc::clone(&backend.life)).unwrap();

@@ -1,8 +1,8 @@
-//! A host that lies about everything: the driver does not panic, and frees no memory that the host may
-//! still use.
+//! A host that lies about everything: the driver does not panic, and frees no memory that the host may still
+//! use.
 //!
-//! The bytes decide what the host says and what is done with the driver. Here they follow from seeds; in
-//! `fuzz/` a fuzzer makes them up, with this file.
+//! The bytes decide the host's answers and the calls of the driver. Here they follow from seeds; in `fuzz/` a
+//! fuzzer generates them, with this file.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -14,11 +14,11 @@ use sakia_driver::{Nop, Open, Read, Write};
 use sakia_ring::Builder;
 use sakia_testkit::hostile::Hostile;
 
-/// Bytes of a buffer.
+/// The length of a buffer.
 const LEN: usize = 32;
-/// Operations that are held at most.
+/// The maximum number of operations that are held.
 const HELD_MAX: usize = 40;
-/// Turns after which all is over, once the host is honest.
+/// The number of turns in which all operations end once the host is honest.
 const TURNS_MAX: u32 = 200;
 
 /// An operation that was started and is held.
@@ -39,8 +39,7 @@ impl Held {
         }
     }
 
-    /// Takes the result if there is one, and looks whether it makes sense. A file that was opened goes
-    /// to `opened`.
+    /// Takes the result if there is one, and checks that it makes sense. An opened file goes to `opened`.
     fn is_over(&mut self, opened: &mut Vec<Fd>) -> bool {
         match self {
             Self::Read(op) => op.try_take().is_some_and(|(result, buf)| {
@@ -61,19 +60,19 @@ impl Held {
     }
 }
 
-/// A driver on a host that lies, and what is done with it.
+/// A driver on a host that lies, with its operations.
 struct Play {
     host: Hostile,
     driver: Driver,
-    /// A file and a device, and what the host has opened.
+    /// A file and a device, and the files that the host has opened.
     files: Vec<Fd>,
     held: Vec<Held>,
-    /// The buffers of writes that were not freed when last looked.
+    /// The buffers of writes that were not freed at the last check.
     buffers: Vec<Weak<[u8]>>,
 }
 
 impl Play {
-    /// `None` when the host does not even give a ring.
+    /// Returns `None` if the host does not even grant a ring.
     fn new(bytes: &[u8], may_fail: bool) -> Option<Self> {
         let host = Hostile::new(bytes).may_fail(may_fail);
         let (sq_entries, cq_entries) = (1 << (host.byte() % 4), 1 << (host.byte() % 6));
@@ -89,7 +88,7 @@ impl Play {
         usize::from(self.host.byte()) % count
     }
 
-    /// One step. Ends when the driver says that its ring is of no use any more.
+    /// Performs one step. Breaks if the driver reports that its ring is of no use any more.
     fn step(&mut self) -> ControlFlow<()> {
         match self.host.byte() {
             0..144 => self.start(),
@@ -125,7 +124,7 @@ impl Play {
     }
 
     fn turn(&mut self) -> ControlFlow<()> {
-        // 0 sleeps, as is needed once the bytes are used up: the host says nothing before it is asked.
+        // A 0 sleeps, which is needed once the bytes are used up: the host reports nothing unless asked.
         let wait = match self.host.byte() {
             0..128 => Wait::For(Duration::from_micros(1)),
             _ => Wait::Poll,
@@ -136,7 +135,7 @@ impl Play {
         if result.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// No buffer was freed that the host may use. It looks at their bytes by itself, too.
+    /// Asserts that no buffer was freed that the host may use. The host also checks the bytes by itself.
     fn check_buffers(&mut self) {
         let lent = self.host.lent();
         self.buffers.retain(|buffer| {
@@ -147,9 +146,9 @@ impl Play {
         });
     }
 
-    /// With the host honest again, everything ends.
+    /// Takes turns with an honest host until everything has ended.
     fn finish(&mut self) -> ControlFlow<()> {
-        // A turn that finished something tells its failure with the next.
+        // A turn that finished something reports its failure with the next.
         self.turn()?;
         for _ in 0..TURNS_MAX {
             if self.held.is_empty() && self.driver.live_operations() == 0 {
@@ -166,10 +165,10 @@ impl Play {
     }
 }
 
-/// Does what the bytes say. `may_fail` as for [`Hostile`]: it leaks.
+/// Plays the program in `bytes`. `may_fail` as for [`Hostile`]: it leaks.
 ///
 /// # Panics
-/// When the driver does what it must not.
+/// If the driver misbehaves.
 pub fn play(bytes: &[u8], may_fail: bool) {
     let Some(mut play) = Play::new(bytes, may_fail) else { return };
     let mut is_useful = ControlFlow::Continue(());
@@ -181,11 +180,11 @@ pub fn play(bytes: &[u8], may_fail: bool) {
     }
     let Play { host, driver, mut files, held, buffers } = play;
     drop(held);
-    // The host closes none.
+    // The host closes none of them.
     let ours: Vec<_> = files.drain(..2).map(Fd::into_owned).collect();
-    assert!(is_useful.is_break() || ours.iter().all(Result::is_ok), "somebody uses a file");
+    assert!(is_useful.is_break() || ours.iter().all(Result::is_ok), "a file is still in use");
     drop((ours, files));
-    // An honest host closes what is left.
+    // An honest host closes the other files.
     let limit = if is_useful.is_continue() { Duration::from_secs(10) } else { Duration::ZERO };
     let leaked = driver.shutdown(limit).leaked;
     assert!(is_useful.is_break() || leaked == 0, "{leaked} operations were leaked");
@@ -210,7 +209,7 @@ mod tests {
         play_seeds(1..5001, false);
     }
 
-    /// Few, since other tests of this process need descriptors with small numbers.
+    /// Runs few seeds, since other tests of this process need descriptors with small numbers.
     #[test]
     fn nor_do_failures_that_end_the_ring() {
         play_seeds(5001..5051, true);

@@ -1,4 +1,4 @@
-//! A host that is the kernel, except where a test wants it to misbehave.
+//! A host that is the kernel, except for the faults that a test injects.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,15 +12,15 @@ use rustix::io::Errno;
 use sakia_driver::{Driver, Uring};
 use sakia_ring::{Host, Kernel, Opcode, Params, Ring, Sqe};
 
-/// `IORING_OFF_SQES`: where in a ring's memory the entries lie.
+/// `IORING_OFF_SQES`: the offset of the entries in a ring's memory.
 const OFFSET_SQES: u64 = 0x1000_0000;
 
-/// The fault of the next enter.
+/// A fault of the next enter.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// It fails before the kernel sees it.
+    /// The enter fails before the kernel sees it.
     Fails(Errno),
-    /// The kernel gets at most this many entries, and is asked for nothing.
+    /// The kernel gets at most this many entries, and is not asked to wait for completions.
     Submits(u32),
 }
 
@@ -29,11 +29,12 @@ pub struct Rig {
     pub enters: Cell<u32>,
     /// The faults of the next enters.
     pub faults: RefCell<VecDeque<Fault>>,
-    /// Tells if requests to cancel become no-ops on their way to the kernel.
+    /// True if requests to cancel become no-ops on their way to the kernel.
     pub swallows_cancels: Cell<bool>,
-    /// The kernel's result of every entry but requests to cancel, in place of performing it.
+    /// The result that the kernel returns for every entry, except requests to cancel, instead of performing
+    /// it.
     pub injects: Cell<Option<i32>>,
-    /// The entries of the ring and their number.
+    /// The entries of the ring, and their number.
     entries: Cell<Option<(NonNull<Sqe>, usize)>>,
 }
 
@@ -41,7 +42,7 @@ pub struct Rig {
 #[derive(Clone)]
 pub struct Rigged(pub Rc<Rig>);
 
-/// A driver on a rigged ring with these sizes.
+/// Makes a driver on a rigged ring with these sizes.
 pub fn rigged(sq_entries: u32, cq_entries: u32) -> (Driver, Rc<Rig>) {
     let rig = Rc::new(Rig::default());
     let builder = sakia_ring::Builder::with_host(Rigged(Rc::clone(&rig)));
@@ -54,8 +55,8 @@ impl Rig {
     fn rewrite_entries(&self) {
         let Some((entries, count)) = self.entries.get() else { return };
         for index in 0..count {
-            // SAFETY: the entries are mapped until `unmap`, where they are forgotten. The kernel reads
-            // them during an enter only, and the driver's thread is here now.
+            // SAFETY: the entries are mapped until `unmap`, which resets `entries`. The kernel reads them
+            // only during an enter, and the driver's thread is here now.
             let sqe = unsafe { entries.add(index).as_mut() };
             let other = match (sqe.opcode, self.injects.get()) {
                 (Opcode::ASYNC_CANCEL, _) if self.swallows_cancels.get() => Sqe::nop(),
@@ -67,8 +68,8 @@ impl Rig {
     }
 }
 
-// SAFETY: each call is the kernel's, with fewer entries or less to wait for, or does nothing. What is
-// written to mapped memory are entries that name no memory.
+// SAFETY: each call is the kernel's, with fewer entries or less to wait for, or does nothing. Only entries
+// that name no memory are written to mapped memory.
 unsafe impl Host for Rigged {
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         // SAFETY: the caller's duties are the same.

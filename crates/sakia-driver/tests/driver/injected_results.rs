@@ -1,5 +1,5 @@
-//! Results that the kernel gives to everything, instead of performing it: each errno is the errno of an
-//! error, counts are no larger than what was asked for, and memory comes back once.
+//! Results that the kernel returns for every entry instead of performing it: each errno becomes the errno of
+//! an error, counts do not exceed the requested length, and memory comes back once.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::support::{Buf, DropCounter, TempDir, content, finish, skip};
 
 type Rigs = (Driver, std::rc::Rc<Rig>);
 
-/// A rigged driver. `None` where the kernel's no-op takes no results (before 6.10).
+/// Makes a rigged driver. Returns `None` if the kernel's no-op takes no results (before 6.10).
 fn injecting() -> Option<Rigs> {
     let (driver, rig) = rigged(8, 16);
     rig.injects.set(Some(-77));
@@ -29,7 +29,7 @@ fn injecting() -> Option<Rigs> {
     result.is_err_and(|error| error.raw_os_error() == Some(77)).then_some((driver, rig))
 }
 
-/// Returns the expected errno of a result: restart codes stand for an interruption.
+/// Returns the errno that an error must have: restart codes stand for an interruption.
 fn expected(errno: i32) -> Option<i32> {
     Some(if [512, 513, 514, 516].contains(&errno) { Errno::INTR.raw_os_error() } else { errno })
 }
@@ -65,7 +65,7 @@ fn negative_results_are_errors() {
         assert_errno(end(&driver, driver.mkdir(None, path.clone(), 0)), errno, "mkdir");
     }
     counter.assert_each_dropped_once();
-    // Nothing of that was done, and all can be done now.
+    // None of these operations was performed, and all of them can be performed now.
     rig.injects.set(None);
     let (result, bytes) = end(&driver, driver.read(&file, buf(), 0));
     assert_eq!(result.unwrap(), 100);
@@ -93,7 +93,7 @@ fn counts_are_no_larger_than_what_was_asked_for() {
     }
 }
 
-/// Returns an empty vector whose capacity has old contents, as memory that was freed before.
+/// Returns an empty vector whose memory holds old bytes, as freed memory may.
 fn used_capacity(len: usize) -> Vec<u8> {
     let mut used = vec![b'!'; len];
     used.clear();
@@ -129,10 +129,10 @@ fn end<O: Operation>(driver: &Driver, mut op: sakia_driver::Op<O>) -> O::Output 
     finish(driver, &mut op)
 }
 
-/// Every operation that makes a count or a length of its result: the backend says whatever it likes.
+/// No operation that derives a count or a length from its result believes a backend that reports too much.
 #[test]
 fn no_operation_believes_a_count() {
-    /// Ends an operation with each result, and looks at what is made of it.
+    /// Ends an operation with each result, and checks the count it returns.
     fn check<O: Operation>(
         name: &str,
         at_most: usize,
@@ -179,7 +179,7 @@ fn no_operation_believes_a_count() {
     let send = |driver: &Driver, fd: &Fd| driver.send_message(fd, buf(), &address(), none(), 0);
     check("send_message", 10, send, first);
     let received = |(received, _): (std::io::Result<(Received, ReceivedControl)>, Vec<u8>)| {
-        // No descriptors were announced.
+        // The backend has reported no descriptors.
         received.map(|(received, control)| (received.len, control)).map(|(len, control)| {
             assert!(control.descriptors.is_empty() && control.process.is_none());
             assert_eq!(control.messages().count(), 0);
@@ -192,7 +192,7 @@ fn no_operation_believes_a_count() {
     }
     check("get_xattr", 10, |driver, fd| driver.get_xattr(fd, path(), buf()), first);
     check("list_xattr", 10, |driver, fd| driver.list_xattr(fd, buf()), first);
-    // An empty buffer asks for a length, of which the kernel has a maximum.
+    // An empty buffer asks for a length, for which the kernel has a maximum.
     let (most, none) = (1 << 16, Vec::new);
     check("a length", most, |driver, fd| driver.get_xattr(fd, path(), none()), first);
     check("a length of names", most, |driver, fd| driver.list_xattr(fd, none()), first);
@@ -201,7 +201,7 @@ fn no_operation_believes_a_count() {
     check("copy", 10, |driver, fd| driver.copy_file_range(fd, 0, fd, 0, 10), |count| count);
 }
 
-/// The same of futures around calls.
+/// The same holds for futures around calls.
 #[test]
 fn no_splice_and_no_send_of_a_file_believes_a_count() {
     let (driver, stage) = scripted(4, 8);

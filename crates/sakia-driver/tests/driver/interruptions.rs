@@ -1,4 +1,4 @@
-//! Enters that signals end, that the kernel refuses, or that take only some of the entries.
+//! Enters that are ended by signals, that the kernel refuses, or that take only some of the entries.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn a_signal_takes_nothing_along() {
         driver.turn(Wait::Poll).unwrap();
         for wait in [Wait::Poll, Wait::For(Duration::from_secs(3600)), Wait::Forever] {
             let retries = driver.counters().retries;
-            let nop = driver.nop(); // so that each turn has a reason to enter
+            let nop = driver.nop(); // gives each turn a reason to enter
             rig.faults.borrow_mut().push_back(Fault::Fails(failure));
             driver.turn(wait).unwrap();
             assert_eq!(driver.in_flight(), 4, "forgotten after {failure}");
@@ -70,7 +70,7 @@ fn refused_and_partial_submits_lose_and_repeat_nothing() {
         if reads.len() > 40 {
             let (offset, mut read) = reads.remove(random.below(20) as usize);
             if random.below(3) == 0 {
-                continue; // dropped in whatever state it is
+                continue; // dropped in any state
             }
             let (result, buf) = crate::support::finish(&driver, &mut read);
             assert_eq!(result.unwrap(), 16);
@@ -123,8 +123,8 @@ extern "C" fn ignore_signal(_: libc::c_int) {}
 
 #[test]
 fn a_thousand_signals_a_second() {
-    // SAFETY: a handler that does nothing, for a signal that nothing else here uses; without
-    // `SA_RESTART`, which enters do not heed anyway.
+    // SAFETY: a handler that does nothing, for a signal that nothing else here uses; without `SA_RESTART`,
+    // which enters ignore anyway.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -168,7 +168,7 @@ fn a_thousand_signals_a_second() {
             }
             driver.turn(Wait::Forever).unwrap();
             turns += 1;
-            assert!(turns < 1_000_000, "nothing comes any more");
+            assert!(turns < 1_000_000, "no more bytes arrive");
         };
         drop(poll);
         if result.unwrap() == 0 {
@@ -177,7 +177,7 @@ fn a_thousand_signals_a_second() {
         sum += u64::from(buf.bytes()[0]);
         reads += 1;
     }
-    // Quick as the feeder may be: a few signals must have come while this thread slept.
+    // However quick the feeder is, a few signals must have arrived while this thread slept.
     while driver.counters().retries < 20 {
         let poll = driver.poll(&echo, PollEvents::READABLE);
         driver.turn(Wait::For(Duration::from_millis(5))).unwrap();
@@ -193,7 +193,7 @@ fn a_thousand_signals_a_second() {
     assert_eq!((driver.counters().stale, driver.live_operations()), (0, 0));
 }
 
-/// Starting an operation submits a queue that is full enough; the caller does not get the errors of that.
+/// A queue that is full enough is submitted by the start of an operation, which reports no errors.
 #[test]
 fn what_fails_for_good_between_turns_is_told_by_the_next() {
     let (driver, stage) = scripted(4, 16);

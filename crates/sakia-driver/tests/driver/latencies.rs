@@ -1,4 +1,4 @@
-//! How long operations take, by kind, where that is measured; and pushes while that or a recording is on.
+//! Latencies of operations, by kind, if they are measured; and pushes while they are measured or recorded.
 
 use std::fs::File;
 
@@ -6,7 +6,7 @@ use sakia_driver::{Metrics, OpKind, PollEvents, Wait};
 
 use crate::support::{TempDir, drain, driver, finish, pipe, pipe_ends, sized};
 
-/// How many latencies of a kind there are.
+/// Returns the number of latencies of a kind.
 fn count(metrics: &Metrics, kind: OpKind) -> u64 {
     metrics.latency(kind).map_or(0, sakia_driver::Histogram::count)
 }
@@ -36,7 +36,7 @@ fn each_operation_that_ends_by_itself_has_one_latency() {
     assert!(
         order.is_sorted() && latency.min() <= latency.mean() && latency.mean() <= latency.max()
     );
-    // Another driver, also of this thread, measures on its own.
+    // Another driver of the same thread measures separately.
     let other = crate::support::driver();
     finish(&other, &mut other.nop()).unwrap();
     assert_eq!(other.metrics().latencies().count(), 0);
@@ -68,7 +68,7 @@ fn plain_calls_have_one_too() {
     assert_eq!(count(&driver.metrics(), OpKind::Read), 1);
 }
 
-/// A queue of four entries is flushed after three, measured or not.
+/// A queue of four entries is flushed after three, with and without measurements.
 #[test]
 fn queue_is_flushed_as_often_as_without() {
     let enters = |measured: bool| {

@@ -1,9 +1,9 @@
-//! Tests of the driver on the real ring, on a ring whose host misbehaves, and on a scripted backend.
-//! A module per situation.
+//! Tests of the driver on the real ring, on a ring whose host misbehaves, and on a scripted backend. Each
+//! module covers a situation.
 //!
-//! A test that needs what the machine lacks says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
-//! environment it fails instead. No test makes a statement about time: `SAKIA_TEST_PATIENCE_S` is how
-//! long they wait for what must happen.
+//! A test that needs a feature the machine lacks is a loud skip (`SKIP`); with `SAKIA_DENY_SKIPS` in the
+//! environment it fails instead. No test measures time: `SAKIA_TEST_PATIENCE_S` limits the wait for an event
+//! that must happen.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Many drivers in one thread, which has places for sixteen registered rings.
+//! Many drivers in one thread, which can register sixteen rings.
 
 use crate::support::{drain, finish, pipe, sized, write_all};
 use sakia_driver::Wait;
@@ -27,7 +27,7 @@ fn forty_work_side_by_side() {
             let report = |uring: &sakia_driver::Uring| uring.ring().report().registered_fd;
             driver.with_backend(report).unwrap()
         });
-        // Each time: the drivers of the round before gave their places back.
+        // The same in each round: the drivers of the round before have freed their places.
         assert_eq!(registered.count(), 16);
     }
 }

@@ -10,7 +10,7 @@ use sakia_driver::Wait;
 
 use crate::support::{TempDir, content, driver, finish, identity, pipe_ends, turn_until};
 
-/// Reads after which a file is registered with the ring for sure.
+/// A number of reads after which a file is certainly registered with the ring.
 const MANY: usize = 100;
 
 fn open(path: &Path) -> Arc<OwnedFd> {
@@ -81,9 +81,9 @@ fn closing_it_waits_and_leaves_it_open() {
     drop(reading);
     finish(&driver, &mut close).unwrap();
     assert_eq!((Arc::strong_count(&read), identity(read.as_raw_fd())), (1, ours));
-    // The driver's end is none of it, either.
+    // The end of the driver does not close it, either.
     let fd = driver.lend(Arc::clone(&read));
-    let fd = fd.into_owned().expect_err("somebody else has it");
+    let fd = fd.into_owned().expect_err("the lender has it");
     drop(driver);
     drop(fd);
     rustix::io::write(&write, b"x").unwrap();
@@ -96,7 +96,7 @@ fn the_next_file_of_the_same_number_is_another() {
     let (first, second) = (dir.file("first", MANY), dir.join("second"));
     std::fs::write(&second, b"second").unwrap();
     let mut is_same = false;
-    // Other tests open files meanwhile: the number comes back sooner or later.
+    // Other tests open files meanwhile, so it may take a few rounds until the number is used again.
     for _ in 0..50 {
         let fd = driver.lend(open(&first));
         let raw = fd.raw();

@@ -1,5 +1,4 @@
-//! Receives and accepts that go on by themselves: what they bring, when they are to stop, and completions
-//! that make no sense.
+//! Multishot receives and accepts: their results, their end, and completions that make no sense.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use sakia_ring::{CqeFlags, Opcode, Sqe};
 use crate::hosts::rigged;
 use crate::scripted::{Cancels, MORE, PIPE, Stage, scripted};
 
-/// The flag of a completion that names a buffer, whose number is above.
+/// The flag of a completion that names a buffer; the buffer's number is in the upper half.
 const BUFFER: u32 = 1;
 /// `IORING_RECV_MULTISHOT`, and `IORING_ACCEPT_MULTISHOT`.
 const MULTISHOT: [u16; 2] = [2, 1];
@@ -30,13 +29,13 @@ fn named_with_more(id: u16) -> CqeFlags {
     CqeFlags(named(id).0 | MORE.0)
 }
 
-/// The receive in flight that goes on by itself.
+/// Returns the entry of the multishot receive in flight.
 fn armed(stage: &Stage) -> Option<Sqe> {
     let recv = stage.in_flight(Opcode::RECV).first().copied();
     recv.inspect(|sqe| assert_eq!(sqe.ioprio, MULTISHOT[0]))
 }
 
-/// Starts it, by asking for what there is not yet.
+/// Starts the multishot receive, by a receive that has to wait.
 fn arm(driver: &Driver, stage: &Stage, recv: Pin<&mut impl Future>) -> Sqe {
     assert!(poll(recv).is_pending());
     driver.turn(Wait::Poll).unwrap();
@@ -44,7 +43,7 @@ fn arm(driver: &Driver, stage: &Stage, recv: Pin<&mut impl Future>) -> Sqe {
 }
 
 fn taken(driver: &Driver, result: Poll<std::io::Result<RecvBuf>>) -> Vec<u8> {
-    let Poll::Ready(buf) = result else { panic!("nothing has come") };
+    let Poll::Ready(buf) = result else { panic!("nothing has arrived") };
     let bytes = buf.unwrap().to_vec();
     driver.turn(Wait::Poll).unwrap();
     bytes
@@ -60,7 +59,7 @@ fn buffers_come_and_go_back() {
     stage.fill(id, b"first");
     stage.post(entry.user_data, 5, named_with_more(id));
     driver.turn(Wait::Poll).unwrap();
-    let Poll::Ready(Ok(buf)) = poll(pin!(connection.recv())) else { panic!("it has come") };
+    let Poll::Ready(Ok(buf)) = poll(pin!(connection.recv())) else { panic!("it has arrived") };
     driver.turn(Wait::Poll).unwrap();
     assert_eq!((&buf[..], stage.state().provided.len()), (&b"first"[..], provided - 1));
     drop(buf);
@@ -76,7 +75,7 @@ fn a_buffer_is_believed_only_if_the_kernel_has_it() {
     let entry = arm(&driver, &stage, pin!(connection.recv()));
     let id = stage.state().provided[0].1;
     stage.fill(id, b"once");
-    // Named twice, too long, and one that there never was.
+    // One buffer named twice, and one that was never provided. Then a length beyond the buffer.
     stage.post(entry.user_data, 4, named_with_more(id));
     stage.post(entry.user_data, 4, named_with_more(id));
     stage.post(entry.user_data, 4, named_with_more(u16::MAX));
@@ -90,7 +89,7 @@ fn a_buffer_is_believed_only_if_the_kernel_has_it() {
     assert_eq!(taken(&driver, poll(pin!(connection.recv()))).len(), len as usize);
 }
 
-/// Pieces of these lengths by the receive that is in flight, all of them before anyone takes one.
+/// Makes pieces of these lengths arrive through the receive in flight, before any of them is taken.
 fn bring(driver: &Driver, stage: &Stage, lens: &[usize]) {
     for &len in lens {
         let entry = armed(stage).expect("it is in flight");
@@ -127,7 +126,7 @@ fn pieces_of_what_came_at_once_take_larger_buffers_while_there_are_such() {
     }
     let larger = arm(&driver, &stage, pin!(connection.recv())).buf_index;
     assert_ne!(larger, small);
-    // And back, when all that came for a while would have fitted.
+    // It returns to small buffers once all recent messages would have fitted into them.
     let mut small_ones = 0;
     while armed(&stage).is_some_and(|sqe| sqe.buf_index == larger) {
         assert!(small_ones < 1000, "it stays large");
@@ -176,7 +175,7 @@ fn a_receive_that_ends_without_being_asked_is_started_again() {
         assert_ne!(next.user_data, entry.user_data);
         entry = next;
     }
-    // With bytes, as when the completion queue overflows.
+    // A receive may also end with bytes, as when the completion queue overflows.
     let id = stage.state().provided[0].1;
     stage.fill(id, b"last of it");
     stage.state().in_flight.retain(|sqe| sqe.opcode != Opcode::RECV);
@@ -261,7 +260,7 @@ fn one_operation_of_each_direction_is_in_flight() {
     }
 }
 
-/// Raised by its waker.
+/// A flag that its waker sets.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -284,9 +283,9 @@ fn who_waits_is_told_when_the_driver_gives_the_operation_up() {
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(driver.shutdown(std::time::Duration::ZERO).leaked, 2);
     assert!(flags.iter().all(|flag| flag.0.load(Ordering::Relaxed)));
-    let Poll::Ready(Err(error)) = poll(recv) else { panic!("it still waits") };
+    let Poll::Ready(Err(error)) = poll(recv) else { panic!("the receive still waits") };
     assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
-    let Poll::Ready(Err(error)) = poll(accept) else { panic!("it still waits") };
+    let Poll::Ready(Err(error)) = poll(accept) else { panic!("the accept still waits") };
     assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
 }
 
@@ -330,7 +329,7 @@ fn many_sends_and_what_they_bring_cost_one_enter() {
         let mut receives: Vec<_> = pairs.iter().map(|[_, far]| Box::pin(far.recv())).collect();
         assert!(receives.iter_mut().all(|recv| poll(recv.as_mut()).is_pending()));
         if round == 0 {
-            driver.turn(Wait::Poll).unwrap(); // they are the kernel's from now on
+            driver.turn(Wait::Poll).unwrap(); // now the kernel has them
         }
         let mut sends: Vec<_> = pairs.iter().map(|[near, _]| Box::pin(near.send("x"))).collect();
         assert!(sends.iter_mut().all(|send| poll(send.as_mut()).is_pending()));
@@ -342,7 +341,7 @@ fn many_sends_and_what_they_bring_cost_one_enter() {
     }
 }
 
-/// The result of a dropped future goes to the next one.
+/// A result for a future that was dropped goes to the next one.
 #[test]
 fn what_comes_for_nobody_is_the_next_ones() {
     let (driver, stage) = scripted(8, 16);
@@ -364,7 +363,7 @@ fn what_comes_for_nobody_is_the_next_ones() {
     driver.turn(Wait::Poll).unwrap();
     drop(read);
     driver.turn(Wait::Poll).unwrap();
-    // As if the kernel had written what is in the buffers already.
+    // As if the kernel had written the bytes that are already in the buffers.
     stage.complete(Opcode::RECVMSG, 5);
     driver.turn(Wait::Poll).unwrap();
     let Poll::Ready((result, bytes)) = poll(pin!(connection.read(vec![0; 8]))) else {
@@ -373,7 +372,7 @@ fn what_comes_for_nobody_is_the_next_ones() {
     assert_eq!((result.unwrap(), &bytes[..5]), (5, &b"abcde"[..]));
 }
 
-/// A buffer with a datagram, its header as the kernel says it.
+/// Returns the contents of a buffer with a datagram, whose header has these `facts`.
 fn message(facts: [u32; 4], name: &[u8], control: &[u8], bytes: &[u8]) -> Vec<u8> {
     const NAME: usize = 110;
     let mut all: Vec<u8> = facts.iter().flat_map(|its| its.to_ne_bytes()).collect();
@@ -388,7 +387,7 @@ fn message(facts: [u32; 4], name: &[u8], control: &[u8], bytes: &[u8]) -> Vec<u8
 /// Room for control messages.
 const CONTROL: usize = 64;
 
-/// The control message that brings descriptors with these numbers.
+/// Returns the control message that passes descriptors with these numbers.
 fn rights(numbers: &[i32]) -> Vec<u8> {
     let content: Vec<u8> = numbers.iter().flat_map(|raw| raw.to_ne_bytes()).collect();
     let len = size_of::<libc::cmsghdr>() + content.len();
@@ -419,7 +418,7 @@ fn lengths_of_a_datagram_are_cut_to_its_buffer() {
     };
     assert_eq!((&datagram.bytes[..], datagram.control.descriptors.len()), (&b"one"[..], 0));
     assert!(datagram.from.is_unnamed());
-    // More than there is.
+    // Lengths beyond the datagram.
     let lie = [u32::MAX; 4];
     let Poll::Ready(Ok(datagram)) = bring(lie, &rights(&[12]), b"two", None) else {
         panic!("it has come")
@@ -428,7 +427,7 @@ fn lengths_of_a_datagram_are_cut_to_its_buffer() {
     assert_eq!(datagram.from.as_bytes(), [1; 110]);
     assert!(datagram.is_truncated && datagram.control.is_truncated);
     drop(datagram);
-    // Too short for a header and its rooms, and longer than the buffer.
+    // Too short for a header and its two fields, and longer than the buffer.
     for res in [0, 15, 16 + 110 + CONTROL as i32 - 1] {
         assert!(bring(lie, &rights(&[13]), b"", Some(res)).is_pending());
     }
@@ -456,10 +455,10 @@ fn lengths_of_a_datagram_are_cut_to_its_buffer() {
 fn a_datagram_that_comes_for_nobody_is_the_next_ones() {
     let (driver, stage) = scripted(8, 16);
     stage.state().cancels = Cancels::Fail;
-    // No buffer of the driver is that large, so each is received alone.
+    // The driver has no buffer of that size, so each datagram is received alone.
     let options = DatagramOptions { datagram_bytes_max: 200_000, ..Default::default() };
     let receiver = driver.datagrams(stage.open(&driver, PIPE), options);
-    // An empty one, and an error.
+    // An empty datagram, and an error.
     for res in [0, -Errno::CONNREFUSED.raw_os_error()] {
         let mut recv = Box::pin(receiver.recv());
         assert!(poll(recv.as_mut()).is_pending());

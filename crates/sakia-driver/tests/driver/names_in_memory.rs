@@ -1,4 +1,4 @@
-//! Names on a file system in memory are made by plain calls, with the results of the queue.
+//! Names on a file system in memory are made by plain calls, with the same results as by the queue.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -41,17 +41,17 @@ fn names_are_made_at_once() {
         assert_eq!(errno(done(&driver, open("a", EXCLUSIVE))), Errno::EXIST);
         drop(done(&driver, open("new", CUT)).unwrap());
         assert_eq!(inline(&driver, OpKind::Open), 4);
-        // Truncation is done on a thread, since the file may be large.
+        // An existing file is truncated by the queue, since it may hold much.
         fs::write(base.join("a"), "much").unwrap();
         drop(done(&driver, open("a", CUT)).unwrap());
         assert_eq!(fs::read(base.join("a")).unwrap(), b"");
         assert_eq!(inline(&driver, OpKind::Open), 4);
-        // A link may lead out of memory.
+        // A link may lead to another file system.
         symlink("target", base.join("link")).unwrap();
         drop(done(&driver, open("link", CREATE)).unwrap());
         assert!(base.join("target").exists());
         assert_eq!(inline(&driver, OpKind::Open), 4);
-        // Relative to a directory that is open, and with odd names.
+        // Paths relative to an open directory, and odd names.
         let at = done(&driver, handle.open(None, c(&base), OFlags::PATH.bits(), 0)).unwrap();
         let opened = inline(&driver, OpKind::Open);
         drop(done(&driver, handle.open(Some(&at), c("b"), EXCLUSIVE, 0o600)).unwrap());

@@ -46,11 +46,11 @@ fn relative_to_a_directory() {
     let directory = driver.adopt(File::open(folder.path()).unwrap().into());
     let fd = finish(&driver, &mut driver.open(Some(&directory), c("file"), RDONLY, 0)).unwrap();
     assert_eq!(identity(fd.raw()), Some(folder.join("file")));
-    // The directory is the operation's until its end.
+    // The operation keeps the directory until its end.
     let mut open = driver.open(Some(&directory), c("file"), RDONLY, 0);
     drop(directory);
     finish(&driver, &mut open).unwrap();
-    // A file is no directory.
+    // A file is not a directory.
     let mut open = driver.open(Some(&fd), c("file"), RDONLY, 0);
     assert_eq!(errno(finish(&driver, &mut open)), Errno::NOTDIR);
 }
@@ -83,12 +83,12 @@ fn a_fifo_is_opened_as_if_not_to_block() {
         let open = &mut driver.open(None, c(&path), flags.bits(), 0);
         finish(&driver, open).map_err(|error| Errno::from_io_error(&error).unwrap())
     };
-    // The kernel tries without blocking first, and takes the answer for the last one.
+    // The kernel tries without blocking first, and takes that answer as final.
     assert_eq!(open(OFlags::WRONLY).map(|_| ()), Err(Errno::NXIO));
     let read = open(OFlags::RDONLY).unwrap();
     let write = open(OFlags::WRONLY).unwrap();
     assert_eq!(read.kind(), FileKind::Waiting);
-    // Reads and writes wait, whatever the open did.
+    // Reads and writes wait, regardless of how the open was done.
     let mut waiting = driver.read(&read, vec![0; 8], 0);
     driver.turn(Wait::Poll).unwrap();
     assert!(waiting.try_take().is_none());

@@ -1,4 +1,4 @@
-//! Buffers whose pages become inaccessible when they are freed: a late access cannot hide.
+//! Buffers whose pages become inaccessible when they are freed: a late access always faults.
 
 use sakia_driver::{IoBuf, IoBufMut, Wait};
 use sakia_testkit::page_guard::{GuardedBuffer, is_accessible};
@@ -8,7 +8,7 @@ use crate::support::{drain, driver, finish, pipe, write_all};
 
 struct Guarded(GuardedBuffer);
 
-// SAFETY: the pages do not move with the value, which owns them alone.
+// SAFETY: the pages do not move with the value, which is their only owner.
 unsafe impl IoBuf for Guarded {
     fn stable_ptr(&self) -> *const u8 {
         self.0.as_ptr()
@@ -41,12 +41,12 @@ fn pages_of_a_dropped_read_stay_until_its_completion() {
     drop(read);
     assert!(is_accessible(start), "the kernel holds freed pages");
     drain(&driver);
-    assert!(!is_accessible(start), "nobody needs it any more");
+    assert!(!is_accessible(start), "the pages are no longer needed");
 }
 
 #[test]
 fn pages_of_a_dropped_read_take_what_comes_late() {
-    // Requests to cancel get lost here, so that the data comes to a dropped read.
+    // Requests to cancel are lost here, so that the data arrives at a read whose handle was dropped.
     let (driver, rig) = rigged(8, 64);
     rig.swallows_cancels.set(true);
     let (read_end, write) = rustix::pipe::pipe().unwrap();
@@ -61,7 +61,8 @@ fn pages_of_a_dropped_read_take_what_comes_late() {
     assert!(is_accessible(start));
     drain(&driver);
     assert!(!is_accessible(start));
-    // It took the data: into pages that were still there. With EFAULT it would have stayed behind.
+    // The read took the data, so its pages were still there: after an `EFAULT` the data would still be in the
+    // pipe.
     drop(write);
     let mut rest = driver.read(&fd, vec![0; 64], 0);
     assert_eq!(finish(&driver, &mut rest).0.unwrap(), 0);

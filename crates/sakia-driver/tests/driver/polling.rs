@@ -1,4 +1,4 @@
-//! Waiting for readiness.
+//! Polls: waiting for readiness.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! A request to cancel what is under way on a descriptor names its number. Until the kernel has looked at
-//! it the number stays what it was, however long the kernel takes nothing.
+//! A request to cancel all operations on a descriptor names its number. Until the kernel has read the
+//! request, the number stays in use, however long the kernel takes no entry.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -14,14 +14,14 @@ use crate::hosts::{Fault, rigged};
 use crate::scripted::{Cancels, PIPE, Stage, scripted};
 use crate::support::{errno, finish, pipe_ends, turn_until, write_all};
 
-/// Whose descriptor it is.
+/// The owner of the descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Ours,
     Lent,
 }
 
-/// A driver with a read under way on a descriptor, which is the driver's or was lent.
+/// A driver with a read in flight on a descriptor, which the driver owns or was lent.
 struct Scene {
     driver: Driver,
     stage: Stage,
@@ -50,7 +50,7 @@ impl Scene {
         Self { driver, stage, read, fd: Some(fd), raw, lender }
     }
 
-    /// Returns whether the number may be another file's by now.
+    /// Returns whether the number may refer to another file by now.
     fn is_given_up(&self) -> bool {
         !self.stage.state().closed.is_empty() || self.fd.is_none() && self.is_returned()
     }
@@ -59,7 +59,7 @@ impl Scene {
         self.stage.state().of_process && self.lender.upgrade().is_none()
     }
 
-    /// The kernel's requests by this number that it has looked at.
+    /// Returns the requests for this number that the kernel has read.
     fn requests(&self) -> Vec<Sqe> {
         let state = self.stage.state();
         let is_it = |sqe: &&Sqe| sqe.opcode == Opcode::ASYNC_CANCEL && sqe.fd == self.raw;
@@ -67,11 +67,11 @@ impl Scene {
     }
 }
 
-/// How the kernel is kept from taking anything.
+/// A way in which the kernel takes no entry.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Errno(Errno),
-    /// The enter succeeds.
+    /// The enter succeeds and takes none.
     Nothing,
 }
 
@@ -111,7 +111,7 @@ fn the_number_stays_until_the_kernel_has_looked_at_the_request() {
         refusal.begin(&scene.stage);
         let mut close = scene.driver.close(scene.fd.take().unwrap());
         scene.driver.turn(Wait::Poll).unwrap();
-        // The read ends by itself meanwhile, and with it the last use but the request's.
+        // The read ends by itself meanwhile; only the request still uses the descriptor.
         scene.stage.complete_read(b"1234");
         scene.driver.turn(Wait::Poll).unwrap();
         assert_eq!(scene.read.try_take().unwrap().0.unwrap(), 4);
@@ -123,7 +123,7 @@ fn the_number_stays_until_the_kernel_has_looked_at_the_request() {
         Refusal::end(&scene.stage);
         scene.driver.turn(Wait::Poll).unwrap();
         assert_eq!(scene.requests().len(), 1);
-        assert!(!scene.is_given_up(), "the kernel may still look at it");
+        assert!(!scene.is_given_up(), "the kernel may still read the request");
         scene.stage.complete(Opcode::ASYNC_CANCEL, 0);
         finish(&scene.driver, &mut close).unwrap();
         assert!(scene.is_given_up());
@@ -136,7 +136,7 @@ fn the_number_stays_until_the_kernel_has_looked_at_the_request() {
 fn the_number_stays_when_the_driver_ends_meanwhile() {
     each(|mut scene, refusal| {
         if matches!(refusal, Refusal::Errno(Errno::INTR)) {
-            return; // with signals alone no time passes here, and the end would never come
+            return; // with signals alone no time passes here, and the driver would never end
         }
         scene.stage.state().cancels = Cancels::Work;
         refusal.begin(&scene.stage);
@@ -201,7 +201,7 @@ fn the_next_owner_of_a_number_is_left_alone() {
     children::run("next_owner");
 }
 
-/// Runs alone in its process, so that no other test gets the number.
+/// Runs alone in its process, so that no other thread gets the number.
 pub fn scene_next_owner() {
     for is_lent in [false, true] {
         let (driver, rig) = rigged(8, 16);
@@ -219,7 +219,7 @@ pub fn scene_next_owner() {
         rig.faults.borrow_mut().extend([Fault::Submits(0); 4]);
         let mut close = driver.close(fd);
         turn_until(&driver, || read.try_take().is_some());
-        // The number now refers to another file.
+        // From now on a new file could get the number.
         let copies: Vec<_> = (0..8).map(|_| copy.try_clone().unwrap()).collect();
         assert!(copies.iter().all(|copy| copy.as_raw_fd() != raw), "lent: {is_lent}");
         rig.faults.borrow_mut().clear();

@@ -13,10 +13,10 @@ use crate::support::{Random, TempDir, drain, finish, sized};
 
 const PROGRAMS: u64 = 3000;
 const STEPS: u64 = 12;
-/// Files of a program, and the ways to open them.
+/// The names of a program's files.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// An open file of both sides.
+/// A file opened by the driver and by `std`.
 struct Pair {
     ours: Fd,
     model: File,
@@ -75,7 +75,7 @@ impl Program<'_> {
         }
     }
 
-    /// One of the open files.
+    /// Returns the index of one of the open files.
     fn pick(&mut self) -> Option<usize> {
         let count = self.open.len() as u64;
         (count > 0).then(|| self.random.below(count) as usize)
@@ -103,7 +103,7 @@ impl Program<'_> {
         let Pair { ours, model, .. } = &mut self.open[place];
         let mut expected = vec![0; len];
         let count = match offset {
-            // `std` reads nothing there; here it would look like the end.
+            // `std` reads zero bytes there; the driver refuses, since zero would mean the end of the file.
             _ if len == 0 => Err(std::io::Error::from_raw_os_error(Errno::INVAL.raw_os_error())),
             Some(offset) => model.read_at(&mut expected, offset),
             None => model.read(&mut expected),
@@ -167,7 +167,7 @@ impl Program<'_> {
         assert_eq!(both, (model.len(), model.mode(), model.nlink()), "{:?}", self.story);
     }
 
-    /// Drops a read: no other operation may be affected.
+    /// Starts operations whose results are never taken: the program must not notice.
     fn drop_something(&mut self) {
         let Some(place) = self.pick() else { return };
         self.story.push(format!("drop a read of {place}"));
@@ -180,7 +180,7 @@ impl Program<'_> {
     }
 }
 
-/// Runs every second program, from `first` on.
+/// Runs every second program, starting with `first`.
 fn run(first: u64) {
     let folder = TempDir::new();
     let driver = sized(4, 8);

@@ -1,4 +1,4 @@
-//! Reads into every kind of buffer, and what is special about them. `conformance` has the rules.
+//! Reads into every kind of buffer, and their special cases. `conformance` has the rules.
 
 use std::fs::File;
 use std::io::Seek;
@@ -14,7 +14,7 @@ use crate::support::{
     pipe, write_all,
 };
 
-/// A user's own type.
+/// A buffer type of a user.
 struct Page {
     bytes: Vec<u8>,
     is_copied: bool,
@@ -44,7 +44,7 @@ fn into_users_types() {
         let (result, buf) = finish(&driver, &mut driver.read(&fd, buf, 3));
         assert_eq!((result.unwrap(), buf.into_inner().bytes), (5, expected.clone()));
     }
-    // A copy has no more capacity than bytes.
+    // A copy has a capacity equal to its length.
     let empty = page(Vec::with_capacity(5), true);
     let (result, buf) = finish(&driver, &mut driver.read(&fd, empty, 3));
     assert_eq!((errno(result), buf.into_inner().bytes.len()), (Errno::INVAL, 0));
@@ -67,7 +67,7 @@ fn into_and_from_the_buffers_of_bytes() {
     let buf = BytesMut::with_capacity(64);
     let (result, buf) = finish(&driver, &mut driver.read(&fd, buf.room(10), 0));
     assert_eq!((result.unwrap(), &buf.into_inner()[..]), (10, &expected[..]));
-    // Of an allocation that is shared: what others have of it is not touched.
+    // A part of a shared allocation: the other parts are not touched.
     let mut split = BytesMut::with_capacity(64);
     split.extend_from_slice(b"kept");
     let back = split.split_off(4);
@@ -76,7 +76,7 @@ fn into_and_from_the_buffers_of_bytes() {
     let count = result.unwrap();
     assert_eq!((back.len(), &back[..10]), (count, &expected[..]));
     assert_eq!(front, "kept");
-    // One that has a length keeps it.
+    // A buffer with a length keeps it.
     let (result, buf) = finish(&driver, &mut driver.read(&fd, BytesMut::zeroed(3), 98));
     assert_eq!((result.unwrap(), buf.len()), (2, 3));
     let (result, _) = finish(&driver, &mut driver.read(&fd, BytesMut::new(), 0));
@@ -119,9 +119,9 @@ fn into_every_kind_of_buffer() {
     check(Array(Box::new([0; 16])));
 }
 
-/// A buffer kind that lacks `AsRef` for its reference.
+/// A buffer type that lacks `AsRef` for its reference.
 struct Leaked(&'static mut [u8]);
-/// As `Leaked`.
+/// Like `Leaked`.
 struct Array(Box<[u8; 16]>);
 
 impl AsRef<[u8]> for Leaked {
@@ -165,7 +165,7 @@ fn from_descriptors_that_do_not_block() {
     let fd = driver.adopt(read_end);
     let mut read = driver.read(&fd, vec![0; 8], 0);
     driver.turn(Wait::Poll).unwrap();
-    // Kernels differ: the read waits, or says at once that it would.
+    // Kernels differ: the read waits, or fails at once with `EAGAIN`.
     match read.try_take() {
         Some((result, _)) => assert_eq!(errno(result), Errno::AGAIN),
         None => {
@@ -188,7 +188,7 @@ fn canceled_while_waiting() {
         let (result, buf) = finish(&driver, &mut read);
         assert_eq!((errno(result), buf), (Errno::CANCELED, vec![UNTOUCHED; 8]));
     }
-    // When data and the request meet the read takes all or nothing.
+    // If data and the request coincide, the read takes all or nothing.
     let mut read = driver.read(&fd, vec![0; 8], 0);
     driver.turn(Wait::Poll).unwrap();
     write_all(&write, b"first");
@@ -208,10 +208,10 @@ fn more_bytes_than_the_kernel_moves_at_once() {
     assert_eq!(stage.in_flight(Opcode::READ)[0].len as usize, sakia_driver::MAX_RW_BYTES);
 }
 
-/// Claims more bytes than there are. Only for a backend that touches none of them.
+/// Claims more bytes than exist. Only for a backend that touches none of them.
 struct Vast;
 
-// SAFETY: none, which is why nothing reads it: see the type.
+// SAFETY: none, so no backend that accesses the bytes may get it: see the type.
 unsafe impl IoBuf for Vast {
     fn stable_ptr(&self) -> *const u8 {
         std::ptr::dangling()
@@ -240,7 +240,7 @@ fn restart_codes_are_interruptions() {
         driver.turn(Wait::Poll).unwrap();
         assert_eq!(errno(read.try_take().unwrap().0), Errno::INTR, "{code}");
     }
-    // Between the restart codes is one that means something else.
+    // One code between the restart codes means something else.
     let mut read = driver.read(&fd, Buf::new(8, &counter), 0);
     driver.turn(Wait::Poll).unwrap();
     stage.complete(Opcode::READ, -515);

@@ -8,8 +8,8 @@ use sakia_trace::{Recording, Slice, Trace, TraceOptions};
 use crate::children;
 use crate::support::{TempDir, drain, driver, finish, pipe, skip};
 
-/// Records `program`, and returns the operations of this kind in the order of their starts, each with the
-/// slice in it.
+/// Records `program`. Returns the operations of this kind in the order of their starts, each with the slice
+/// inside it.
 fn recorded(folder: &TempDir, kind: OpKind, program: impl FnOnce()) -> Vec<(Slice, Option<Slice>)> {
     let path = folder.join("trace");
     let recording = Recording::to_file(&path, TraceOptions::default()).unwrap();
@@ -39,8 +39,8 @@ fn closes_are_told() {
     children::run("recorded_closes");
 }
 
-/// Closes of which one waits for a read that it cancels, one is the second of a descriptor, and one's handle
-/// is dropped.
+/// Records closes: one waits for a read that it cancels, one is the second of a descriptor, and one loses its
+/// handle.
 pub fn scene_closes() {
     let folder = TempDir::new();
     let driver = driver();
@@ -73,7 +73,7 @@ pub fn scene_closes() {
         waiting.end.unwrap() > closes[2].0.end.unwrap(),
         "it was open for as long as it waited"
     );
-    // The time for which it waits for others is not how long a close takes.
+    // The time for which a close waits for other operations is not its latency.
     assert!(driver.metrics().latency(OpKind::Close).is_none());
 }
 
@@ -85,7 +85,7 @@ fn lanes_are_told_with_the_file_system() {
     children::run("recorded_lanes");
 }
 
-/// No ring copies from file to file.
+/// Copies from file to file, an operation that no ring has.
 pub fn scene_lanes() {
     let folder = TempDir::new();
     let (from, to) = (folder.file("from", 100), folder.join("to"));

@@ -122,14 +122,14 @@ fn a_turn_says_that_it_is_awake_after_its_sleep_and_before_it_wakes() {
     let mut seen = Vec::new();
     while seen.last() != Some(&1) {
         let see = || {
-            assert_eq!(wakes.get(), 0, "its wakers come later");
+            assert_eq!(wakes.get(), 0, "its wakers are called later");
             seen.push(driver.counters().finished);
         };
         driver.turn_then(Wait::Forever, see).unwrap();
     }
     assert_eq!(wakes.get(), 1);
     assert_eq!(read.try_take().unwrap().0.unwrap(), 1);
-    // A turn without work and without a sleep says it, too.
+    // A turn without work and without a sleep calls the function, too.
     driver.turn_then(Wait::Poll, || seen.push(7)).unwrap();
     assert_eq!(seen.last(), Some(&7));
 }
@@ -149,7 +149,7 @@ fn a_wakers_drop_and_clone_use_the_driver() {
     let hooks = || waker(Hooks { on_clone: nop(), on_wake: nop(), on_drop: nop() });
     let mut first = driver.nop();
     assert!(poll_with(&mut first, &hooks()).is_pending()); // a clone and a drop
-    assert!(poll_with(&mut first, &hooks()).is_pending()); // and another drop: the replaced one
+    assert!(poll_with(&mut first, &hooks()).is_pending()); // another drop: the replaced one
     let mut second = driver.nop();
     assert!(poll_with(&mut second, &hooks()).is_pending());
     drop(second);
@@ -162,7 +162,7 @@ fn a_wakers_drop_and_clone_use_the_driver() {
 
 #[test]
 fn a_waker_finishes_its_own_operation_while_it_is_cloned() {
-    // Between the clone and the registration the operation becomes done.
+    // The operation completes between the clone and the registration of the waker.
     let driver = Rc::new(driver());
     let clones = Rc::new(Cell::new(0));
     let on_clone = {
@@ -178,7 +178,7 @@ fn a_waker_finishes_its_own_operation_while_it_is_cloned() {
     assert_eq!(clones.get(), 1);
 }
 
-/// A buffer whose drop starts operations and ends others.
+/// A buffer whose drop starts an operation and ends another.
 struct Lively {
     bytes: Vec<u8>,
     handle: Handle,
@@ -234,7 +234,7 @@ fn a_buffers_drop_uses_the_driver() {
     drop(done);
     drain(&driver);
     assert_eq!(drops.get(), 3);
-    // At the end too, where nothing new is let in.
+    // The same at the end of the driver, when no new operations are accepted.
     let kept = driver.read(&fd, buf(&driver), 0);
     drop(driver.read(&fd, buf(&driver), 0));
     driver.turn(Wait::Poll).unwrap();

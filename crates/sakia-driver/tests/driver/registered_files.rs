@@ -1,4 +1,4 @@
-//! Files that the driver registers with the ring after many transfers, without a visible difference.
+//! Files that the driver registers with the ring after many transfers: users do not notice.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,12 +10,12 @@ use sakia_driver::{Driver, Fd, Wait};
 
 use crate::support::{TempDir, assert_unread, content, driver, finish, identity, pipe, turn_until};
 
-/// Transfers after which a file is registered for sure.
+/// A number of transfers after which a file is certainly registered.
 const MANY: usize = 100;
-/// No test of this program has as many descriptors, and each limit on them allows this one.
+/// A number above all descriptors in this program's tests, and within every limit on them.
 const NUMBER_MIN: i32 = 900;
 
-/// Reads single bytes of a file from `fd`, `count` of them.
+/// Reads `count` single bytes of a file, from its beginning on.
 fn read_bytes(driver: &Driver, fd: &Fd, count: usize) {
     for offset in 0..count {
         let (result, buf) = finish(driver, &mut driver.read(fd, vec![0; 1], offset as u64));
@@ -39,12 +39,12 @@ fn it_is_the_busy_ones_and_they_are_used_as_before() {
     assert_eq!(registered(&driver), 1);
     read_bytes(&driver, &busy, MANY);
     assert_eq!(registered(&driver), 1, "once is enough");
-    // In and out of several buffers, too.
+    // Vectored reads work, too.
     let (result, bufs) =
         finish(&driver, &mut driver.read_vectored(&busy, vec![vec![0; 2], vec![0; 3]], 5));
     assert_eq!(result.unwrap(), 5);
     assert_eq!(bufs.concat(), (5..10).map(content).collect::<Vec<u8>>());
-    // The end of the file, and a descriptor that cannot be written to.
+    // The end of the file is found, and a write to a read-only descriptor fails.
     let (result, _) = finish(&driver, &mut driver.read(&busy, vec![0; 1], MANY as u64));
     assert_eq!(result.unwrap(), 0);
     let (result, _) = finish(&driver, &mut driver.write(&busy, vec![0; 1], 0));
@@ -57,7 +57,7 @@ fn the_next_file_of_the_same_number_is_another() {
     let path = dir.file("first", MANY);
     let other = dir.join("second");
     std::fs::write(&other, b"second").unwrap();
-    // A number that other tests are not given, who get the lowest ones: it comes back each time.
+    // A number above those of other tests, which get the lowest ones: it is used again each time.
     let open = |path| {
         let file = File::open(path).unwrap();
         driver.adopt(rustix::io::fcntl_dupfd_cloexec(&file, NUMBER_MIN).unwrap())
@@ -91,7 +91,7 @@ fn a_closed_one_is_let_go_of() {
     let rival = File::open(&path).unwrap();
     for explicit in [false, true] {
         let file = File::open(&path).unwrap();
-        // The lock is the open file's: it goes with the last reference, the ring's included.
+        // The lock belongs to the open file: it ends with the last reference, including the ring's.
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
         let (raw, fd) = (file.as_raw_fd(), driver.adopt(file.into()));
         read_bytes(&driver, &fd, MANY);
@@ -118,7 +118,7 @@ fn one_given_away_is_the_new_owners_alone() {
     let fd = driver.adopt(file.into());
     read_bytes(&driver, &fd, MANY);
     assert_eq!(registered(&driver), 1);
-    let mut file = File::from(fd.into_owned().expect("no other uses it"));
+    let mut file = File::from(fd.into_owned().expect("it is not in use"));
     file.seek(SeekFrom::Start(3)).unwrap();
     let mut byte = [0];
     file.read_exact(&mut byte).unwrap();
@@ -139,7 +139,7 @@ fn there_are_more_busy_ones_than_places() {
     }
     let places = registered(&driver);
     assert!((1..70).contains(&places), "{places}");
-    // Closed files leave their places to others.
+    // A closed file leaves its place to others.
     drop(fds);
     driver.turn(Wait::Poll).unwrap();
     let fd = open();

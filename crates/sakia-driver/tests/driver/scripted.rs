@@ -1,7 +1,7 @@
-//! A backend that does what the test says, and nothing by itself unless told so.
+//! A backend that follows the test's script, and does nothing by itself unless told to.
 //!
-//! It consumes entries and keeps them until the test completes them, through the [`Stage`] that
-//! both share. Descriptors are numbers; those below 100 stand for pipes, the others for files.
+//! It consumes entries and keeps them until the test completes them, through the [`Stage`] that both share.
+//! Descriptors are numbers; those below 100 stand for pipes, the others for files.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use sakia_driver::{
 };
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
 
-/// The flag of a completion that more will follow.
+/// The flag of a completion that will be followed by others.
 pub const MORE: CqeFlags = CqeFlags(2);
 /// A descriptor that stands for a pipe.
 pub const PIPE: i32 = 7;
@@ -41,39 +41,39 @@ type Provided = (u16, u16, *mut u8, u32);
 pub struct State {
     pub sq_entries: u32,
     pub cq_entries: u32,
-    /// Pushed and not consumed.
+    /// Entries that were pushed and not consumed.
     pub pending: VecDeque<Sqe>,
-    /// The position of the first of these.
+    /// The position of the first pending entry.
     pub first_pending: u32,
-    /// Consumed and not completed.
+    /// Entries that were consumed and not completed.
     pub in_flight: Vec<Sqe>,
-    /// All that was ever consumed, in order.
+    /// All entries that were ever consumed, in order.
     pub consumed: Vec<Sqe>,
     pub ready: VecDeque<Cqe>,
     pub cancels: Cancels,
-    /// The most entries that an enter consumes.
+    /// The maximum number of entries that an enter consumes.
     pub consume_max: usize,
-    /// The errors of the next enters, returned before they do anything.
+    /// Errors of the next enters, which then do nothing.
     pub failures: VecDeque<Errno>,
     /// The error of all enters after these.
     pub failing: Option<Errno>,
     pub intact: bool,
     pub now: Duration,
-    /// Enters and submits.
+    /// The number of enters and submits.
     pub enters: u32,
     pub naps: u32,
     /// Descriptors that were closed, by an operation or directly.
     pub closed: Vec<i32>,
     pub close_error: Option<Errno>,
-    /// Buffers that the driver provided.
+    /// Buffers that the driver has provided.
     pub provided: Vec<Provided>,
     /// The type of the file system of all files and paths.
     pub file_system: &'static str,
-    /// Operations may end for want of a worker, and there are threads that do them.
+    /// If set, operations may fail for lack of a worker, and threads perform them.
     pub lacks_workers: bool,
-    /// The calls that were given to a thread.
+    /// Calls that were given to a thread.
     pub laned: Vec<Call>,
-    /// Numbers are taken for descriptors of the process, so that they can be lent. Nothing is done with them.
+    /// If set, numbers are taken for descriptors of the process, so that they can be lent. They are not used.
     pub of_process: bool,
 }
 
@@ -82,11 +82,11 @@ pub struct Stage(Rc<RefCell<State>>);
 
 pub struct Scripted {
     stage: Stage,
-    /// Also held by the descriptors, and so by the driver's memory until its very end.
+    /// Also held by the descriptors, so it lives as long as the driver's memory.
     pub life: Rc<()>,
 }
 
-/// A driver on a scripted backend with these sizes.
+/// Makes a driver on a scripted backend with these sizes.
 pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver, Stage) {
     let stage = Stage(Rc::new(RefCell::new(State {
         sq_entries,
@@ -120,7 +120,7 @@ impl Stage {
         self.0.borrow_mut()
     }
 
-    /// Makes a completion ready, whatever it is for.
+    /// Makes a completion ready, for any operation or none.
     pub fn post(&self, user_data: u64, res: i32, flags: CqeFlags) {
         self.state().post(user_data, res, flags);
     }
@@ -136,7 +136,7 @@ impl Stage {
         sqe
     }
 
-    /// Does the oldest read that is in flight: writes the bytes to its buffer and completes it.
+    /// Performs the oldest read in flight: writes the bytes to its buffer and completes it.
     #[track_caller]
     pub fn complete_read(&self, bytes: &[u8]) -> Sqe {
         let sqe = self.complete(Opcode::READ, bytes.len() as i32);
@@ -144,8 +144,8 @@ impl Stage {
         sqe
     }
 
-    /// Fills a buffer that was provided with this number, as the kernel does for a receive. What it had
-    /// already it may no longer touch.
+    /// Fills the provided buffer with this number, as the kernel does for a receive. The kernel may not touch
+    /// a buffer again that it has filled.
     #[track_caller]
     pub fn fill(&self, id: u16, bytes: &[u8]) {
         self.fill_where(|provided| provided.1 == id, bytes);
@@ -163,19 +163,19 @@ impl Stage {
         let index = state.provided.iter().position(is_it);
         let (_, id, addr, len) = state.provided.remove(index.expect("it was provided"));
         assert!(bytes.len() <= len as usize);
-        // SAFETY: `Backend::provide` got the promise that the memory stays valid and unused until a
-        // completion names it, which is yet to be posted.
+        // SAFETY: the caller of `Backend::provide` has promised that the memory stays valid and unused until
+        // a completion names it, which is yet to be posted.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr, bytes.len()) };
         id
     }
 
-    /// The entries in flight of this kind.
+    /// Returns the entries in flight of this kind.
     pub fn in_flight(&self, opcode: Opcode) -> Vec<Sqe> {
         let state = self.state();
         state.in_flight.iter().filter(|sqe| sqe.opcode == opcode).copied().collect()
     }
 
-    /// A descriptor of the driver with this number.
+    /// Returns a descriptor of the driver with this number.
     pub fn open(&self, driver: &Driver, raw: i32) -> Fd {
         let mut open = driver.open(None, CString::from(c"x"), 0, 0);
         driver.turn(Wait::Poll).unwrap();
@@ -185,17 +185,17 @@ impl Stage {
     }
 }
 
-/// Writes to the buffer, as the kernel does for a read or a receive before its completion.
+/// Writes to an entry's buffer as the kernel does for a read or a receive that is not yet completed.
 pub fn write_to(sqe: &Sqe, bytes: &[u8]) {
     let reads = matches!(sqe.opcode, Opcode::READ | Opcode::RECV);
     assert!(reads && bytes.len() <= sqe.len as usize);
     let buffer = std::ptr::with_exposed_provenance_mut::<u8>(sqe.addr as usize);
-    // SAFETY: `Backend::push` got the promise that the memory of an entry stays valid until it is
-    // reaped, which the tests let happen afterwards.
+    // SAFETY: the caller of `Backend::push` has promised that the memory of an entry stays valid until its
+    // completion is reaped, which happens only after this call in the tests.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
 }
 
-/// An entry in the place of a call that a thread performs, as far as tests look at it.
+/// Returns an entry that stands for a call on a thread, with the fields that tests check.
 fn entry(request: &Request) -> Sqe {
     let sqe = match (request.call, request.kind) {
         (Call::Close { raw }, _) => Sqe::close(raw),
@@ -224,7 +224,7 @@ fn entry(request: &Request) -> Sqe {
                 OpKind::Truncate => Opcode::FTRUNCATE,
                 OpKind::Advise => Opcode::FADVISE,
                 OpKind::Attribute => Opcode::FGETXATTR,
-                // No entry asks for them.
+                // These have no opcode.
                 OpKind::List | OpKind::Readlink | OpKind::Copy | OpKind::SendFile => {
                     Opcode(u8::MAX)
                 }
@@ -289,9 +289,9 @@ impl State {
     }
 }
 
-// SAFETY: memory of provided buffers is written by `fill` alone, before a completion names them; memory of
-// operations by `write_to` alone, for entries that are in flight or whose completion was posted just
-// before and not reaped, and never for one that was made a no-op.
+// SAFETY: memory of provided buffers is written by `fill` and `fill_any` alone, before a completion names
+// them; memory of operations by `write_to` alone, for entries that are in flight or whose completion was just
+// posted and not reaped, and never for an entry that was turned into a no-op.
 unsafe impl Backend for Scripted {
     fn sq_entries(&self) -> u32 {
         self.stage.state().sq_entries

@@ -1,4 +1,4 @@
-//! Descriptors of the simulated kernel, and those of the process that it is given by mistake.
+//! Descriptors of the simulated kernel, and real descriptors that it is given by mistake.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Completions without an operation: counted, and nothing else changes.
+//! Completions that no operation waits for: they are counted, and nothing else changes.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use sakia_ring::{CqeFlags, Opcode};
 use crate::scripted::{Cancels, FILE, MORE, PIPE, Stage, scripted};
 use crate::support::{Buf, DropCounter, Random, drain};
 
-/// Returns the numbers that must stay the same.
+/// Returns the facts that must stay the same.
 fn facts(driver: &Driver) -> (u32, u32, u64) {
     (driver.in_flight(), driver.live_operations(), driver.counters().finished)
 }
 
-/// Posts a completion without an operation.
+/// Posts a completion that belongs to no operation, and asserts that it is only counted.
 #[track_caller]
 fn assert_ignored(driver: &Driver, stage: &Stage, user_data: u64, res: i32) {
     let (before, stale) = (facts(driver), driver.counters().stale);
@@ -36,7 +36,7 @@ fn unknown_keys_and_kinds_are_ignored() {
             assert_ignored(&driver, &stage, user_data, 4);
         }
     }
-    // 2 is another thread's wake, which ends nothing either.
+    // Kind 2 is another thread's wake, which ends nothing either.
     for kind in (1..=255).filter(|&kind| kind != 2) {
         assert_ignored(&driver, &stage, live | kind, 4);
     }
@@ -91,7 +91,7 @@ fn duplicates_are_ignored_while_the_result_waits_and_after() {
     assert_ignored(&driver, &stage, key, 3);
     assert_eq!(read.try_take().unwrap().0.unwrap(), 8, "the first one counts");
     assert_ignored(&driver, &stage, key, 3);
-    // No credit came of them: as many operations as ever go out at a time.
+    // The duplicates released no credits: as many operations as before go out at a time.
     let reads: Vec<_> = (0..40).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
     for _ in 0..10 {
         driver.turn(Wait::Poll).unwrap();
@@ -106,7 +106,7 @@ fn completions_of_requests_to_cancel_count_once_each() {
     stage.state().cancels = Cancels::Manual;
     let fd = stage.open(&driver, PIPE);
     let counter = DropCounter::new();
-    // None was sent.
+    // No request to cancel was sent.
     let reads: Vec<_> = (0..3).map(|_| driver.read(&fd, Buf::new(8, &counter), 0)).collect();
     driver.turn(Wait::Poll).unwrap();
     let key = stage.in_flight(Opcode::READ)[0].user_data;
@@ -114,7 +114,7 @@ fn completions_of_requests_to_cancel_count_once_each() {
         assert_ignored(&driver, &stage, key | 1, 0);
     }
     assert_eq!((driver.in_flight(), counter.dropped()), (3, 0));
-    // One for each that was sent, and the third waits for room.
+    // Two requests are sent, and the third waits for room.
     drop(reads);
     driver.turn(Wait::Poll).unwrap();
     assert_eq!((driver.in_flight(), driver.counters().cancels), (5, 2));
@@ -123,7 +123,7 @@ fn completions_of_requests_to_cancel_count_once_each() {
     }
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(counter.dropped(), 0);
-    assert!(driver.in_flight() >= 3, "the driver forgot what is in flight");
+    assert!(driver.in_flight() >= 3, "the driver forgot operations in flight");
     for _ in 0..3 {
         stage.complete(Opcode::READ, -125);
     }
@@ -185,7 +185,7 @@ fn a_hundred_thousand_random_completions_change_nothing() {
         driver.turn(Wait::Poll).unwrap();
         assert_eq!(driver.counters().finished, finished, "in round {round}");
         assert_eq!((driver.in_flight(), counter.live()), (20, 20));
-        // One true completion, on which nothing of it has an influence.
+        // One genuine completion, which the random ones do not influence.
         let (key, mut read) = reads.swap_remove(random.below(20) as usize);
         stage.state().in_flight.retain(|sqe| sqe.user_data != key);
         stage.post(key, 7, CqeFlags(0));

@@ -1,4 +1,4 @@
-//! Metadata of files, compared with `std`.
+//! File metadata from the kernel, with `std` as the model.
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata};
@@ -87,7 +87,7 @@ fn results_of_many_at_a_time_do_not_mix() {
     assert_eq!((driver.counters().pooled, driver.counters().boxed), (1000, 0));
 }
 
-/// The thread's calls of `statx(2)` with this mask fail from now on with `EPERM`.
+/// Makes each `statx(2)` of this thread with this mask fail with `EPERM` from now on.
 fn refuse_statx(mask: u32) {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |at: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
@@ -106,7 +106,7 @@ fn refuse_statx(mask: u32) {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: takes numbers only.
+    // SAFETY: takes only numbers.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the program outlives the call, which copies it.
@@ -116,7 +116,7 @@ fn refuse_statx(mask: u32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The driver learns the facts of a descriptor from the same call that the caller asks for.
+/// The driver's own facts about a descriptor come from the same call as the requested metadata.
 #[test]
 fn the_first_question_about_a_descriptor_is_one_call() {
     let folder = TempDir::new();
@@ -125,16 +125,16 @@ fn the_first_question_about_a_descriptor_is_one_call() {
     let ask = move || {
         let driver = driver();
         driver.set_bypass(Bypass::Rules(Rules::default()));
-        // A mount's first file has its table read.
+        // The first file of a mount makes the driver read the mount table.
         let first = driver.adopt(File::open(&path).unwrap().into());
         assert_same(&finish(&driver, &mut driver.statx_fd(&first)).unwrap(), &model);
-        // The thread ends with the test.
+        // The filter ends with the thread.
         refuse_statx(StatxResult::BASIC);
         let file = driver.adopt(File::open(&path).unwrap().into());
         let before = driver.counters().of(OpKind::Statx).inline;
         assert_same(&finish(&driver, &mut driver.statx_fd(&file)).unwrap(), &model);
         assert_eq!(driver.counters().of(OpKind::Statx).inline, before + 1);
-        // Each further one is a call, or its answer would be old.
+        // Each further request is a call, since an earlier answer may be out of date.
         assert_eq!(errno(finish(&driver, &mut driver.statx_fd(&file))), Errno::PERM);
     };
     std::thread::spawn(ask).join().unwrap();

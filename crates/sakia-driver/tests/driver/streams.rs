@@ -16,7 +16,7 @@ use sakia_testkit::settings::patience;
 
 use crate::support::{self, Random};
 
-/// Two ends of a connection within one driver.
+/// Returns the two ends of a connection within one driver.
 fn pair(driver: &Driver) -> (Connection, Connection) {
     let (near, far) = UnixStream::pair().unwrap();
     let [near, far] = [near, far].map(|end| driver.adopt(OwnedFd::from(end)));
@@ -36,7 +36,7 @@ fn run<F: Future>(driver: &Driver, future: F) -> F::Output {
         }
         let watch = support::Watch::new();
         driver.turn(Wait::For(patience())).unwrap();
-        watch.check(|| "bytes that have come".to_owned());
+        watch.check(|| "bytes that have arrived".to_owned());
     }
 }
 
@@ -60,12 +60,12 @@ fn a_message_by_readiness_is_two_plain_calls() {
     }
     let after = driver.counters();
     let sends = after.of(OpKind::Send).inline - before.of(OpKind::Send).inline;
-    // The first send of `near` came before its first receive.
+    // The first send of `near` preceded its first receive.
     assert_eq!(sends, 199);
     assert_eq!(after.delivered - before.delivered, 200);
 }
 
-/// The tasks that messages are for run before the next messages come.
+/// The tasks that wait for some of the messages run before the next messages arrive.
 #[test]
 fn a_turn_brings_a_part_of_many_messages() {
     for streams in [Streams::Queue, Streams::Readiness] {
@@ -91,8 +91,8 @@ fn a_turn_brings_a_part_of_many_messages() {
                 driver.turn(Wait::For(patience())).unwrap();
                 let after = driver.counters();
                 let count = after.delivered - before.delivered;
-                // Receives that begin bring their messages with the enter that submits them, and before Linux
-                // 6.13 any enter brings all; but no further one is made.
+                // Receives that begin complete in the enter that submits them, and before Linux 6.13 any
+                // enter delivers all messages; but no further enter is made.
                 let enters = after.enters - before.enters;
                 assert!(
                     count < 64 + 32 || enters <= 1,
@@ -109,7 +109,7 @@ fn a_turn_brings_a_part_of_many_messages() {
     }
 }
 
-/// A turn that sleeps is woken by bytes, as often as they come.
+/// A sleeping turn is woken by bytes, each time that some arrive.
 #[test]
 fn bytes_wake_a_sleeping_turn() {
     let driver = by_readiness();
@@ -132,7 +132,7 @@ fn bytes_wake_a_sleeping_turn() {
     assert!(run(&driver, connection.recv()).unwrap().is_empty(), "the end");
 }
 
-/// More than one look of the epoll set can take, from more sockets than it reports at once.
+/// The sockets have more bytes than one look at the epoll set can take, and are more than it reports at once.
 #[test]
 fn no_ready_socket_is_forgotten() {
     const SOCKETS: usize = 600;
@@ -143,7 +143,7 @@ fn no_ready_socket_is_forgotten() {
     }
     driver.turn(Wait::Poll).unwrap();
     for (near, _) in &pairs {
-        // More than a receive takes, in pieces that a small buffer does not hold.
+        // More than a receive takes, in pieces larger than a small buffer.
         run(&driver, near.send(vec![7; 9000])).0.unwrap();
     }
     for (_, far) in &pairs {
@@ -187,7 +187,7 @@ fn a_foreign_loop_is_told() {
     }
 }
 
-/// Numbers of descriptors come back while the epoll set may still have the old file.
+/// Descriptor numbers are used again while the epoll set may still hold the old file.
 #[test]
 fn a_closed_connection_leaves_nothing_behind() {
     let driver = by_readiness();
@@ -211,7 +211,7 @@ fn a_closed_connection_leaves_nothing_behind() {
     }
 }
 
-/// Whatever the way and however often it changes, a stream's bytes come whole and in order.
+/// However often the way of receiving changes, a stream's bytes arrive complete and in order.
 #[test]
 fn random_changes_of_the_way_lose_no_byte() {
     let settings = [Streams::Queue, Streams::Readiness, Streams::Learned];
@@ -235,7 +235,7 @@ fn random_changes_of_the_way_lose_no_byte() {
                     let bytes: Vec<u8> = (0..len).map(|at| (*sent + at) as u8).collect();
                     let mut send = pin!(near.send(bytes));
                     let mut context = Context::from_waker(Waker::noop());
-                    // A send that finds no room is dropped, and has sent nothing unless it says so.
+                    // A send that finds no room is dropped; unless it reports bytes, it has sent none.
                     if let Poll::Ready((result, _)) = send.as_mut().poll(&mut context) {
                         *sent += result.unwrap() as u64;
                     } else {
@@ -290,7 +290,7 @@ fn check(buf: &[u8], received: &mut u64) {
     }
 }
 
-/// The choice is made by the program's own messages, and shows in the figures.
+/// The program's own messages decide the choice, and the figures report it.
 #[test]
 fn the_cheaper_way_is_learned() {
     let driver = support::driver();
@@ -312,7 +312,7 @@ fn the_cheaper_way_is_learned() {
     assert_eq!(driver.metrics().streams, figures);
 }
 
-/// Without a ring of the kernel there is one way.
+/// Without an io_uring there is only one way.
 #[test]
 fn a_driver_without_a_ring_has_no_choice() {
     let driver = Driver::new(sakia_driver::Epoll::new().unwrap());
@@ -322,7 +322,7 @@ fn a_driver_without_a_ring_has_no_choice() {
     }
 }
 
-/// Takes turns without a sleep until bytes come.
+/// Takes turns that do not sleep until bytes arrive, and returns them.
 #[track_caller]
 fn recv_busily(driver: &Driver, connection: &Connection) -> Vec<u8> {
     let watch = support::Watch::new();
@@ -331,12 +331,12 @@ fn recv_busily(driver: &Driver, connection: &Connection) -> Vec<u8> {
             return buf.unwrap().to_vec();
         }
         driver.turn(Wait::Poll).unwrap();
-        watch.check(|| "bytes that have come".to_owned());
+        watch.check(|| "bytes that have arrived".to_owned());
     }
 }
 
-/// A loop that never sleeps is told of bytes, too: nothing is left to submit, so only the set makes a turn
-/// enter.
+/// A loop that never sleeps is notified of bytes, too: nothing is left to submit, so only the set makes a
+/// turn enter.
 #[test]
 fn a_busy_loop_receives() {
     let driver = by_readiness();
@@ -352,7 +352,7 @@ fn a_busy_loop_receives() {
     }
 }
 
-/// Bytes that wait when the receive begins, and make it change to larger buffers at once.
+/// Bytes that are there when the receive begins make it change to larger buffers at once.
 #[test]
 fn bytes_that_wait_are_all_received() {
     for len in [100, 5_000, 50_000, 200_000] {
@@ -369,8 +369,8 @@ fn bytes_that_wait_are_all_received() {
     }
 }
 
-/// A turn takes the results that its own requests to cancel have brought: a foreign loop may take no other
-/// turn for long.
+/// A turn takes the results of its own requests to cancel, since a foreign loop may not take another turn for
+/// a long time.
 #[test]
 fn a_dropped_connection_is_closed_by_one_turn() {
     let driver = by_readiness();
@@ -384,14 +384,14 @@ fn a_dropped_connection_is_closed_by_one_turn() {
     assert!(run(&driver, near.recv()).unwrap().is_empty(), "the peer has closed");
 }
 
-/// An error that no receive fetches makes epoll report the socket all the time.
+/// Epoll reports a socket with an error that no receive takes all the time.
 #[test]
 fn an_error_that_stays_keeps_no_turn_from_sleeping() {
     let driver = by_readiness();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (socket, _) = listener.accept().unwrap();
-    // Each send leaves a time stamp in the socket's queue of errors.
+    // Each send leaves a timestamp in the socket's error queue.
     let flags: libc::c_uint = libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
     // SAFETY: the option's value is an integer, which the kernel reads during the call.
     let result = unsafe {

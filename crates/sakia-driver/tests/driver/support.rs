@@ -1,5 +1,5 @@
-//! Support for the tests: skips, buffers that report their drop, short ways to turn and wait,
-//! wakers that do something, random numbers.
+//! Helpers of the tests: skips, buffers that report their drop, short ways to take turns and wait, wakers
+//! with side effects, random numbers.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -18,8 +18,8 @@ pub use sakia_testkit::drop_probe::DropCounter;
 use sakia_testkit::drop_probe::DropProbe;
 use sakia_testkit::settings::patience;
 
-/// Ends the calling test, which cannot say anything on this machine. Fails it instead when
-/// `SAKIA_DENY_SKIPS` is set.
+/// Ends the calling test, which proves nothing on this machine. Makes it fail instead if `SAKIA_DENY_SKIPS`
+/// is set.
 macro_rules! skip {
     ($($reason:tt)*) => {{
         $crate::support::announce_skip(module_path!(), &format!($($reason)*));
@@ -38,7 +38,7 @@ pub fn announce_skip(test: &str, reason: &str) {
 
 // ---- drivers -----------------------------------------------------------------------------------
 
-/// A driver on the real ring with these sizes.
+/// Makes a driver on the real ring with these sizes.
 pub fn sized(sq_entries: u32, cq_entries: u32) -> Driver {
     let builder = Ring::builder().sq_entries(sq_entries).cq_entries(cq_entries);
     Driver::new(Uring::from_builder(builder).unwrap())
@@ -48,13 +48,13 @@ pub fn driver() -> Driver {
     Driver::uring().unwrap()
 }
 
-/// The reading and the writing end of a pipe, the former adopted.
+/// Makes a pipe. Returns its read end, adopted, and its write end.
 pub fn pipe(driver: &Driver) -> (Fd, OwnedFd) {
     let (read, write) = pipe_ends();
     (driver.adopt(read), write)
 }
 
-/// The reading and the writing end of a pipe.
+/// Makes a pipe. Returns its read end and its write end.
 pub fn pipe_ends() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
@@ -66,14 +66,14 @@ pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) {
     }
 }
 
-/// Returns the file that this descriptor number refers to now; `None` if it is closed.
+/// Returns the file that the descriptor with this number refers to now. `None` if it is closed.
 pub fn identity(raw: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{raw}")).ok()
 }
 
 // ---- turning -----------------------------------------------------------------------------------
 
-/// Ends a test in which nothing happens any more; no statement about speed.
+/// Ends a test in which nothing happens any more; it does not measure speed.
 pub struct Watch(Instant);
 
 impl Watch {
@@ -87,14 +87,14 @@ impl Watch {
     }
 }
 
-/// Checks that no reader of a pipe is left.
+/// Asserts that no reader of a pipe is left.
 #[track_caller]
 pub fn assert_unread(writer: &OwnedFd) {
     sakia_testkit::children::wait_until_closed(writer);
     assert_eq!(rustix::io::write(writer, b"x"), Err(Errno::PIPE));
 }
 
-/// Takes turns until `is_done`.
+/// Takes turns until `is_done` returns true.
 #[track_caller]
 pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     let watch = Watch::new();
@@ -104,7 +104,7 @@ pub fn turn_until(driver: &Driver, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Takes turns until the operation is done.
+/// Takes turns until the operation is done, and returns its output.
 #[track_caller]
 pub fn finish<O: Operation>(driver: &Driver, op: &mut Op<O>) -> O::Output {
     let mut output = None;
@@ -121,7 +121,7 @@ pub fn drain(driver: &Driver) {
     turn_until(driver, || driver.in_flight() == 0);
 }
 
-/// Polls with a waker that does nothing.
+/// Polls an operation with a waker that does nothing.
 pub fn poll_once<O: Operation>(op: &mut Op<O>) -> Poll<O::Output> {
     poll_with(op, Waker::noop())
 }
@@ -186,8 +186,8 @@ impl std::fmt::Debug for Buf {
     }
 }
 
-// SAFETY: the bytes lie in a box, which does not move with the value; it owns them alone and
-// gives access by `&self` only.
+// SAFETY: the bytes lie in a box, which does not move with the value; the value is their only owner, and
+// gives access only by `&self`.
 unsafe impl IoBuf for Buf {
     fn stable_ptr(&self) -> *const u8 {
         self.pages.as_ptr().cast()
@@ -204,7 +204,7 @@ unsafe impl IoBufMut for Buf {
     }
 }
 
-/// Takes the memory that was freed before, if any was, and fills it. What comes late shows in it.
+/// Memory that was freed before, if any, taken again and filled. A late write shows in it.
 pub struct Reuse(Vec<Buf>);
 
 impl Reuse {
@@ -217,14 +217,14 @@ impl Reuse {
     pub fn assert_untouched(&self) {
         for buf in &self.0 {
             let first = buf.bytes().iter().position(|&byte| byte != 0x5c);
-            assert_eq!(first, None, "somebody wrote into memory that is ours");
+            assert_eq!(first, None, "memory was written that belongs to this test");
         }
     }
 }
 
 // ---- wakers ------------------------------------------------------------------------------------
 
-/// The actions of a waker.
+/// The side effects of a waker.
 pub struct Hooks {
     pub on_clone: Box<dyn Fn()>,
     pub on_wake: Box<dyn Fn()>,
@@ -237,37 +237,37 @@ impl Default for Hooks {
     }
 }
 
-/// A waker that must not leave the thread.
+/// Makes a waker that must not leave the thread.
 pub fn waker(hooks: Hooks) -> Waker {
-    // SAFETY: the table's functions keep the count of an `Rc` as `RawWakerVTable` asks. They are not
-    // thread-safe: wakers here go to the driver of the same thread only, which is not `Send`.
+    // SAFETY: the table's functions keep the count of an `Rc` as `RawWakerVTable` requires. They are not
+    // thread-safe: the wakers go only to the driver of the same thread, which is not `Send`.
     unsafe { Waker::from_raw(RawWaker::new(Rc::into_raw(Rc::new(hooks)).cast(), &VTABLE)) }
 }
 
-/// A waker that counts its wakes, and the count.
+/// Makes a waker that counts its wakes. Returns it and the count.
 pub fn counting_waker() -> (Waker, Rc<Cell<u32>>) {
     let count = Rc::new(Cell::new(0));
     let hooks = Hooks { on_wake: counted(&count), ..Hooks::default() };
     (waker(hooks), count)
 }
 
-/// Adds one to `count` each time it is called.
+/// Returns a function that adds one to `count` in each call.
 pub fn counted(count: &Rc<Cell<u32>>) -> Box<dyn Fn()> {
     let count = Rc::clone(count);
     Box::new(move || count.set(count.get() + 1))
 }
 
-/// Panics each time it is called, unless the thread does so already.
+/// Returns a function that panics in each call, unless its thread is already panicking.
 pub fn panicking(message: &'static str) -> Box<dyn Fn()> {
     Box::new(move || {
         if !std::thread::panicking() {
-            // Not `panic!`: the hook would print it, and here it is meant to happen.
+            // Not `panic!`: the hook would print a panic that is expected here.
             std::panic::resume_unwind(Box::new(message));
         }
     })
 }
 
-/// Runs `f`, and returns the message of the panic that must come of it.
+/// Runs `f`, which must panic, and returns the panic's message.
 #[track_caller]
 pub fn panic_of<T>(f: impl FnOnce() -> T) -> String {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
@@ -278,13 +278,13 @@ pub fn panic_of<T>(f: impl FnOnce() -> T) -> String {
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
     |data| {
-        // SAFETY: the count that `data` stands for stays with the waker that is cloned.
+        // SAFETY: the count that `data` stands for stays with the waker that is being cloned.
         let hooks = ManuallyDrop::new(unsafe { Rc::<Hooks>::from_raw(data.cast()) });
         (hooks.on_clone)();
         RawWaker::new(Rc::into_raw(Rc::clone(&hooks)).cast(), &VTABLE)
     },
     |data| {
-        // SAFETY: waking takes the waker's count.
+        // SAFETY: the wake consumes the waker's count.
         let hooks = unsafe { Rc::<Hooks>::from_raw(data.cast()) };
         (hooks.on_wake)();
     },
@@ -294,13 +294,13 @@ static VTABLE: RawWakerVTable = RawWakerVTable::new(
         (hooks.on_wake)();
     },
     |data| {
-        // SAFETY: dropping takes the waker's count.
+        // SAFETY: the drop consumes the waker's count.
         let hooks = unsafe { Rc::<Hooks>::from_raw(data.cast()) };
         (hooks.on_drop)();
     },
 );
 
-/// A place for something that a closure made before it needs to get at.
+/// A place for a value that a closure needs and that is made after the closure.
 pub type Place<T> = Rc<RefCell<Option<T>>>;
 
 pub fn place<T>() -> Place<T> {
@@ -324,7 +324,7 @@ impl Random {
         self.0
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
@@ -338,7 +338,7 @@ impl TempDir {
         Self::below(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
     }
 
-    /// On a file system in memory. `None` where there is none.
+    /// Makes a directory on a file system in memory. `None` if there is no such file system.
     pub fn in_memory() -> Option<Self> {
         Self::below(Path::new("/dev/shm")).ok()
     }
@@ -359,7 +359,7 @@ impl TempDir {
         self.0.join(name)
     }
 
-    /// A file of `len` bytes, each different from its neighbors; see [`content`].
+    /// Makes a file of `len` bytes, each different from its neighbors; see [`content`].
     pub fn file(&self, name: &str, len: usize) -> PathBuf {
         let path = self.join(name);
         let bytes: Vec<u8> = (0..len).map(content).collect();
@@ -368,7 +368,8 @@ impl TempDir {
     }
 }
 
-/// The byte at `offset` in the files made by [`TempDir::file`]. Never [`UNTOUCHED`] for long.
+/// Returns the byte at `offset` in the files made by [`TempDir::file`]. No long run of bytes equals
+/// [`UNTOUCHED`].
 pub fn content(offset: usize) -> u8 {
     (offset % 251) as u8 ^ (offset / 4096) as u8
 }
@@ -379,7 +380,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Opens a file for direct I/O. `None` where the file system has none, after a loud skip.
+/// Opens a file for direct I/O. Returns `None`, after a loud skip, if the file system does not support it.
 pub fn open_direct(path: &Path) -> Option<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! The end of a driver whose device is still writing into hundreds of buffers.
+//! The end of a driver while the device is still writing into hundreds of buffers.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use crate::support::{Buf, DropCounter, Reuse, TempDir, content, driver, open_dir
 
 const READS: usize = 512;
 const LEN: usize = 64 << 10;
-/// Places in the file; more reads than that read the same places again.
+/// The number of places in the file; further reads read the same places again.
 const PLACES: usize = 128;
 
 fn file() -> Option<(TempDir, OwnedFd)> {
@@ -18,7 +18,7 @@ fn file() -> Option<(TempDir, OwnedFd)> {
     Some((folder, file))
 }
 
-/// Starts and polls all reads, and lets the kernel have them.
+/// Starts and polls all reads, and submits them to the kernel.
 fn start(driver: &Driver, file: OwnedFd, counter: &DropCounter) -> Vec<Op<Read<Buf>>> {
     let fd = driver.adopt(file);
     let reads: Vec<_> = (0..READS)
@@ -95,7 +95,7 @@ fn with_the_driver_forgotten_and_the_thread_gone() {
         });
         let dropped = dropped.join().unwrap();
         let reuse = Reuse::take(READS, LEN);
-        // Buffers of completed operations are freed, the rest never.
+        // Completed reads were freed before; the others never are.
         assert_eq!(counter.dropped(), dropped);
         reuse.assert_untouched();
     }

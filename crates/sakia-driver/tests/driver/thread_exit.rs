@@ -22,7 +22,7 @@ fn start(driver: &Driver, counter: &DropCounter) -> (Vec<Op<Read<Buf>>>, OwnedFd
     (reads, write)
 }
 
-/// Writes for every read: only reads that are still in flight may receive it.
+/// Writes bytes for every read; only a read that is still in flight may get them.
 fn assert_nothing_comes(write: &OwnedFd) {
     let reuse = Reuse::take(2 * READS, 4096);
     for _ in 0..READS {
@@ -74,9 +74,9 @@ fn with_the_driver_forgotten() {
     }
 }
 
-/// The contents of a thread-local, which live until the thread's very end.
+/// The value of a thread-local, which lives until the end of the thread.
 struct Local {
-    /// Dropped first, or else last.
+    /// Dropped first or last.
     driver: Option<Driver>,
     reads: Vec<Op<Read<Buf>>>,
     handle: Handle,

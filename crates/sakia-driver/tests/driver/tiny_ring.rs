@@ -101,7 +101,7 @@ fn entries_leave_in_the_order_of_their_class() {
             stage.complete_read(b"12345678");
         }
         driver.turn(Wait::Poll).unwrap();
-        // Newcomers must not overtake what waits, now that there is room.
+        // New operations must not overtake waiting ones, now that there is room.
         if offset < 60 {
             reads.push(driver.read(&file, Buf::new(8, &counter), offset));
             offset += 1;

@@ -1,5 +1,5 @@
-//! An operation ends with `ECANCELED` although its caller did not cancel it: the kernel could not create a
-//! worker, or a file server returned it. An operation that may have had an effect is not repeated.
+//! An operation ends with `ECANCELED` without a request to cancel: for lack of a kernel worker, or because a
+//! file server returns it. An operation that may have had an effect is not repeated.
 
 use std::ffi::CString;
 
@@ -13,7 +13,7 @@ use crate::support::{drain, errno, finish};
 
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
-/// A driver whose kernel lacks workers, on files of this type.
+/// Makes a driver whose kernel lacks workers, on files of this type.
 fn lacking(file_system: &'static str) -> (Driver, Stage) {
     let (driver, stage) = scripted(8, 32);
     stage.state().lacks_workers = true;
@@ -28,7 +28,7 @@ fn answer_canceled(stage: &Stage) {
     stage.complete(entries[0].opcode, CANCELED);
 }
 
-/// Starts an operation, which ends as if canceled, and returns whether it was done again.
+/// Starts an operation, which ends as if canceled, and returns whether it was repeated.
 fn is_repeated<O: Operation>(
     file_system: &'static str,
     raw: i32,
@@ -43,7 +43,7 @@ fn is_repeated<O: Operation>(
     let is_repeated = !stage.state().laned.is_empty();
     assert_eq!(is_repeated, op.try_take().is_none());
     if is_repeated {
-        // A thread gets the same error: now it is the result.
+        // The same answer from a thread stands, whatever its source.
         answer_canceled(&stage);
         driver.turn(Wait::Poll).unwrap();
         assert!(op.try_take().is_some(), "done more than twice");
@@ -59,10 +59,10 @@ fn name(name: &str) -> CString {
     CString::new(name).unwrap()
 }
 
-/// Types of file systems: local, layered, remote, unknown, and not in the table.
+/// Types of file systems: local, layered, remote, and unknown ones.
 const FILE_SYSTEMS: [&str; 6] = ["ext4", "overlay", "fuse", "nfs4", "future", ""];
 
-/// Asserts for each file system whether an operation is done again.
+/// Asserts for each file system whether an operation is repeated.
 macro_rules! assert_repeats {
     ($expected:expr, $raw:expr, $($start:expr),* $(,)?) => {$(
         for file_system in FILE_SYSTEMS {
@@ -106,7 +106,7 @@ fn what_changes_something_is_done_again_on_local_file_systems_only() {
     );
 }
 
-/// Without a thread for it, a queue performed it.
+/// The queue performed the operation, since there were no threads for it.
 #[test]
 fn what_moved_the_position_in_a_queue_is_done_again_on_local_file_systems_only() {
     for file_system in FILE_SYSTEMS {
@@ -128,7 +128,7 @@ fn what_moved_the_position_in_a_queue_is_done_again_on_local_file_systems_only()
     }
 }
 
-/// A thread does it the first time.
+/// A thread performs the operation the first time.
 #[test]
 fn what_moves_the_position_is_never_done_again() {
     for file_system in FILE_SYSTEMS {
@@ -168,7 +168,7 @@ fn nothing_is_done_again_where_no_worker_can_lack() {
 
 type Reading = Op<sakia_driver::Read<Vec<u8>>>;
 
-/// A read that may be done again is under way.
+/// Starts a read that may be repeated.
 fn reading() -> (Driver, Stage, Fd, Reading) {
     let (driver, stage) = lacking("ext4");
     let fd = stage.open(&driver, FILE);
@@ -177,7 +177,7 @@ fn reading() -> (Driver, Stage, Fd, Reading) {
     (driver, stage, fd, read)
 }
 
-/// A completion that comes twice ends what it is for, and not what is done for it again.
+/// A duplicate completion ends nothing: it belongs to the first attempt, not to the repetition.
 #[test]
 fn what_is_done_again_is_not_ended_by_the_first_answer_a_second_time() {
     let (driver, stage, _fd, mut read) = reading();
@@ -208,7 +208,7 @@ fn nothing_is_done_again_for_nobody() {
 
 #[test]
 fn what_is_to_be_canceled_is_not_done_again() {
-    // The request has no place in the queue yet, or the kernel has it.
+    // The request to cancel has no place in the queue yet, or the kernel has it.
     for is_sent in [false, true] {
         let (driver, stage, _fd, mut read) = reading();
         stage.state().cancels = Cancels::Manual;
@@ -284,7 +284,7 @@ fn a_close_is_never_done_again() {
 
 #[test]
 fn a_close_that_was_not_begun_is_made_up_for() {
-    // The queue is full, and so it is dropped, or the driver ends, before the kernel has seen it.
+    // The queue is full, so the close is dropped, or the driver ends, before the kernel has seen the close.
     for is_ended in [false, true] {
         let (driver, stage) = scripted(2, 4);
         let fd = stage.open(&driver, FILE);

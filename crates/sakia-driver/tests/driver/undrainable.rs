@@ -1,4 +1,4 @@
-//! The end of a driver whose operations will not end: bounded, and the memory is leaked, not freed.
+//! The end of a driver whose operations do not end: it is bounded, and their memory is leaked, not freed.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn is_bounded_and_leaks_what_is_in_flight() {
         let spent = stage.state().now - before;
         assert!(spent >= limit && spent <= limit + Duration::from_millis(1), "{spent:?}");
         assert_eq!((counter.dropped(), handle.counters().leaked), (0, 6));
-        assert_eq!(wakes.get(), 5, "whoever waits must hear of it");
+        assert_eq!(wakes.get(), 5, "each waiter must be woken");
         for read in &mut stuck {
             assert!(read.try_take().is_none());
             let message = panic_of(|| poll_once(read));
@@ -52,7 +52,7 @@ fn is_bounded_and_leaks_what_is_in_flight() {
         drop((pipe, file));
         assert_eq!(counter.dropped(), 0);
         assert_eq!(stage.state().closed, [0; 0], "closed under an operation in flight");
-        // The kernel comes back to it long after.
+        // The kernel writes to the memory long after.
         let reuse = Reuse::take(20, 8);
         drop(handle);
         entries.iter().for_each(|sqe| write_to(sqe, b"too late"));
@@ -102,7 +102,7 @@ fn ends_closes_that_wait_for_what_is_given_up() {
     }
     assert_eq!(stage.state().closed, [0; 0], "closed under an operation in flight");
     drop(clone);
-    assert_eq!(stage.state().closed, [raw], "its last user was nobody that was given up");
+    assert_eq!(stage.state().closed, [raw], "its last user was not an operation that was given up");
     drop(read);
     assert_eq!(counter.dropped(), 0);
 }
@@ -130,7 +130,7 @@ fn is_bounded_when_the_kernel_never_has_room() {
         let (driver, stage) = scripted(64, 128);
         let counter = DropCounter::new();
         let fd = stage.open(&driver, PIPE);
-        // Let it learn that everything is ready at once, and then nothing goes.
+        // The driver learns that everything is ready at once; then nothing succeeds any more.
         for _ in 0..5 {
             let nops: Vec<_> = (0..40).map(|_| driver.nop()).collect();
             driver.turn(Wait::Poll).unwrap();
@@ -142,10 +142,10 @@ fn is_bounded_when_the_kernel_never_has_room() {
         for wait in [Wait::Poll, Wait::For(Duration::from_millis(1)), Wait::Forever] {
             let enters = stage.state().enters;
             assert_eq!(driver.turn(wait).unwrap(), 0);
-            assert!(stage.state().enters - enters <= 4, "asks again and again in one turn");
+            assert!(stage.state().enters - enters <= 4, "the turn enters again and again");
         }
         if failure == Errno::INTR {
-            // No time passes in a call that a signal ends; on this clock that is for ever.
+            // No time passes in a call that a signal ends, so on this clock the end would never come.
             stage.state().failing = Some(Errno::AGAIN);
         }
         assert_eq!(driver.shutdown(Duration::from_millis(5)).leaked, 41);
@@ -189,7 +189,7 @@ fn on_the_real_kernel() {
     drop(dropped);
     drop(fd);
     rig.swallows_cancels.set(true);
-    // A cancel that is swallowed looks like one that came too late: the handle waits on.
+    // A request that is swallowed looks like one that came too late: the handle keeps waiting.
     poll.cancel();
     driver.turn(Wait::Poll).unwrap();
     assert!(poll.try_take().is_none());
@@ -207,7 +207,7 @@ fn on_the_real_kernel() {
     reuse.assert_untouched();
     assert_eq!((counter.dropped(), handle.counters().leaked), (0, 6));
 
-    // Without that all would have ended.
+    // Without the swallowed requests all operations would have ended.
     let (driver, _rig) = rigged(8, 64);
     let (read_end, _write) = rustix::pipe::pipe().unwrap();
     let fd = driver.adopt(read_end);

@@ -7,7 +7,7 @@ use sakia_driver::Wait;
 
 use crate::support::{Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe};
 
-/// The most buffers of one call (`IOV_MAX`).
+/// The maximum number of buffers that the kernel takes at a time.
 const BUFFERS_MAX: usize = 1024;
 
 #[test]

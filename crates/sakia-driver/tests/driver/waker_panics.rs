@@ -20,7 +20,7 @@ use crate::support::{
     poll_with, waker, write_all,
 };
 
-/// Turns until nothing is in flight, catching panics. Returns how many there were.
+/// Takes turns until nothing is in flight, catching panics. Returns the number of panics.
 fn drain_catching(driver: &Driver) -> u32 {
     let mut panics = 0;
     for _ in 0..10_000 {
@@ -66,7 +66,7 @@ fn in_wake_of_one_of_many_that_wait_for_their_turn() {
     let connection = driver.connection(driver.adopt(near.into()));
     let (good, wakes) = counting_waker();
     let bad = || waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
-    // More than there is room for, so that it stays in flight.
+    // More bytes than there is room for, so that the send stays in flight.
     let mut in_flight = Box::pin(connection.send_vectored(vec![vec![1; 1 << 20]; 2]));
     let mut sends: Vec<_> = (0..3).map(|_| Box::pin(connection.send(vec![1]))).collect();
     assert!(in_flight.as_mut().poll(&mut Context::from_waker(&good)).is_pending());
@@ -81,8 +81,8 @@ fn in_wake_of_one_of_many_that_wait_for_their_turn() {
     assert_usable(&driver);
 }
 
-/// A cancellation by one task may end an operation that another waits for. The other's waker is called in the
-/// next turn, where its panic ends nothing else.
+/// A cancellation by one task may end an operation for which another task waits. The other task's waker is
+/// called in the next turn, in which its panic ends nothing else.
 #[test]
 fn in_wake_of_what_another_task_ends() {
     let (driver, stage) = crate::scripted::scripted(2, 4);
@@ -109,7 +109,7 @@ fn in_drop() {
     let polled = |op: &mut Op<_>| {
         let waker = bad();
         assert!(poll_with(op, &waker).is_pending());
-        std::mem::forget(waker); // its own drop is not what this is about
+        std::mem::forget(waker); // its drop is not part of this test
     };
 
     let mut dropped = read();
@@ -256,10 +256,10 @@ fn in_disposal() {
     assert_usable(&driver);
 }
 
-/// A multishot operation that panics at each result.
+/// An operation that goes on, and panics at each of its completions.
 struct Bursting(#[expect(dead_code, reason = "its drop reports")] DropProbe);
 
-// SAFETY: the entry names no memory, and its descriptor is a number that means nothing.
+// SAFETY: the entry names no memory, and its descriptor is a number without meaning.
 unsafe impl Operation for Bursting {
     type Output = ();
     const KIND: OpKind = OpKind::Nop;
@@ -284,7 +284,7 @@ unsafe impl Operation for Bursting {
     fn complete(self, _: Completion) {}
 }
 
-/// The completions behind the one that panics are not lost, nor those of later turns.
+/// Completions after one that panics are not lost, nor are those of later turns.
 #[test]
 fn in_the_middle_of_completions() {
     let (driver, stage) = scripted(16, 32);
@@ -302,13 +302,13 @@ fn in_the_middle_of_completions() {
         assert_eq!(panic_of(|| driver.turn(Wait::Poll)), "deliver");
         assert_eq!(read.try_take().expect("its completion has come").0.unwrap(), 6);
     }
-    // The end of the driver brings a last one.
+    // The end of the driver delivers a last completion.
     stage.state().cancels = Cancels::Work;
     drop(bursting);
     stage.post(entry.user_data, 0, MORE);
     let before = stage.state().now;
     assert_eq!(panic_of(|| driver.shutdown(Duration::from_secs(3600))), "deliver");
-    assert!(stage.state().now - before < Duration::from_secs(1), "it waits in vain");
+    assert!(stage.state().now - before < Duration::from_secs(1), "the shutdown waits in vain");
     counter.assert_each_dropped_once();
     bufs.assert_each_dropped_once();
 }

@@ -1,4 +1,4 @@
-//! Operations that no ring has: a backend that takes entries only never sees one.
+//! Operations that no ring has: a backend that takes only entries never sees one.
 
 use std::io;
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::support::errno;
 
-/// A backend that, like a ring, takes entries only, and has no threads.
+/// A backend that, like a ring, takes only entries and has no threads.
 struct Ringlike(Sim);
 
-// SAFETY: each call goes to a backend that keeps the promise.
+// SAFETY: each call goes to a backend that keeps the contract.
 unsafe impl Backend for Ringlike {
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         // SAFETY: the caller's duties are the same.
@@ -88,13 +88,13 @@ unsafe impl Backend for Ringlike {
     }
 }
 
-/// Ends an operation, which must be done already.
+/// Returns the output of an operation, which must be done already.
 #[track_caller]
 fn done<O: Operation>(mut op: Op<O>) -> O::Output {
     op.try_take().expect("it is refused at once")
 }
 
-/// Starts each of them. Every one must be refused at once, its buffer back.
+/// Starts each of these operations. Every one must be refused at once and return its buffer.
 fn refuse_each(driver: &Driver, fd: &Fd) {
     let before = driver.counters();
     let path = || c"path".to_owned();
@@ -129,7 +129,7 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
     refused(done(driver.syncfs(fd)));
     refused(done(driver.flock(fd, 1)));
     refused(done(driver.statfs(fd)).map(|_| ()));
-    // One whose future is dropped.
+    // An operation without a waiter.
     drop(driver.flock(fd, 1));
     let after = driver.counters();
     assert_eq!((after.started - before.started, after.finished - before.finished), (17, 17));
@@ -149,10 +149,10 @@ fn reach_no_backend_without_them() {
     assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
 }
 
-/// No kernel has operations with numbers from here on.
+/// No kernel has operations with this number or a larger one.
 const NONE_YET: u8 = 0xe0;
 
-/// They are performed by threads: a ring would refuse them with `EINVAL`.
+/// The operations are performed by threads: a ring would refuse them with `EINVAL`.
 #[test]
 fn reach_no_ring() {
     let backend = Uring::from_builder(sakia_ring::Ring::builder().sq_entries(4)).unwrap();

@@ -1,4 +1,4 @@
-//! Writes from every kind of buffer, and to what takes none. `conformance` has the rules.
+//! Writes from every kind of buffer, and to files that do not accept them. `conformance` has the rules.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Seek;
@@ -48,7 +48,7 @@ fn a_full_pipe_makes_a_write_wait_and_be_canceled() {
     let mut fill = driver.write(&write_end, vec![1; 1 << 20], 0);
     driver.turn(Wait::Poll).unwrap();
     fill.cancel();
-    // A part has gone already: it is told, or the write was canceled whole.
+    // Some bytes have been written already and are reported, or the whole write was canceled.
     let filled = match finish(&driver, &mut fill).0 {
         Ok(filled) => filled,
         Err(error) => {
@@ -119,7 +119,7 @@ fn at_the_position_of_a_direct_file() {
     assert!(fs::read(&path).unwrap() == expected);
 }
 
-/// Alone in its process, whose disposition of `SIGPIPE` it changes. The kernel sends that signal for
+/// Runs alone in its process, since it changes the disposition of `SIGPIPE`. The kernel sends that signal for
 /// ring writes as for any others; a program that does not ignore it gets the error all the same.
 pub fn scene_broken_pipe() {
     // SAFETY: a handler that only adds to an atomic.
@@ -139,6 +139,6 @@ pub fn scene_broken_pipe() {
     let write = driver.adopt(write);
     assert_eq!(errno(finish(&driver, &mut driver.write(&write, "x", 0)).0), Errno::PIPE);
     assert!(SIGNALS.load(Ordering::Relaxed) <= 2, "a signal a write, or none");
-    // A signal that comes with the completion must not make an operation happen twice, or never.
+    // A signal that arrives with the completion must not make an operation complete twice, or never.
     assert_eq!((driver.counters().finished, driver.live_operations()), (3, 0));
 }

@@ -12,7 +12,7 @@ use crate::support::{complete, errno_of, skip};
 const GROUP: u16 = 3;
 const LEN: u32 = 64;
 
-/// Buffers that are never freed, so that no test has to prove when they may be.
+/// Buffers that are never freed, so no test has to prove when that is allowed.
 struct Buffers {
     base: *mut u8,
 }
@@ -28,14 +28,14 @@ impl Buffers {
     }
 
     fn provide(&self, buf_ring: &mut BufRing, id: u16) {
-        // SAFETY: leaked memory that is read only in `contents`, after a completion named it; the
-        // tests provide an id again only after that.
+        // SAFETY: leaked memory, which is read only in `contents`, after a completion named it; the tests
+        // provide an id again only after that.
         unsafe { buf_ring.provide(self.address(id), LEN, id) };
     }
 
     /// Returns a part of a buffer's contents.
     fn contents(&self, id: u16, start: usize, len: usize) -> Vec<u8> {
-        // SAFETY: within the leaked memory; the kernel is done with that part of it.
+        // SAFETY: within the leaked memory; the kernel no longer uses that part of it.
         unsafe { std::slice::from_raw_parts(self.address(id).add(start), len) }.to_vec()
     }
 }
@@ -44,12 +44,12 @@ fn ring() -> Ring {
     Ring::builder().sq_entries(16).build().unwrap()
 }
 
-/// Writes `text` to the pipe and reads it into a provided buffer.
+/// Writes `text` to the pipe and reads it into a provided buffer. Returns the completion.
 fn read(ring: &mut Ring, pipe: &(OwnedFd, OwnedFd), text: &[u8]) -> Cqe {
     rustix::io::write(&pipe.1, text).unwrap();
     let fd = pipe.0.as_raw_fd();
     let sqe = Sqe::read(fd, std::ptr::null_mut(), 0, CURRENT_POSITION).buffer_group(GROUP);
-    // SAFETY: the memory is that of provided buffers, which are leaked.
+    // SAFETY: the memory belongs to provided buffers, which are leaked.
     unsafe { ring.push(sqe) }.unwrap();
     complete(ring, 1)[0]
 }
@@ -83,7 +83,7 @@ fn buffers_are_picked_in_order_and_used_again() {
     assert_eq!(completion.res, -libc::ENOBUFS);
 }
 
-/// The positions are 16-bit numbers that wrap.
+/// Positions are 16-bit numbers that wrap.
 #[test]
 fn more_buffers_than_a_position_can_count_pass_through() {
     let (mut ring, pipe) = (ring(), rustix::pipe::pipe().unwrap());
@@ -141,7 +141,7 @@ fn an_unregistered_queue_gives_its_memory_back() {
     children::run("buf_rings_end").unwrap();
 }
 
-/// Returns the size of this process's address space in bytes. It has one thread.
+/// Returns the size of this process's address space in bytes. The process has one thread.
 fn address_space() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').next().unwrap().parse::<usize>().unwrap() * 4096
@@ -154,7 +154,7 @@ pub fn end_many() -> Result<(), String> {
     for _ in 0..32 {
         let buf_ring = ring.register_buf_ring(GROUP, 32_768, false).unwrap();
         ring.unregister_buf_ring(buf_ring).unwrap();
-        // Refused ones, too.
+        // A refused queue returns its memory, too.
         let kept = ring.register_buf_ring(GROUP, 1, false).unwrap();
         ring.register_buf_ring(GROUP, 32_768, false).unwrap_err();
         ring.unregister_buf_ring(kept).unwrap();
@@ -223,7 +223,7 @@ fn another_rings_agreement_ends_nothing() {
     assert_eq!(errno_of(&error), Some(Errno::EXIST), "the group is still there");
 }
 
-/// Dropping the queue keeps the memory that the kernel reads: its buffers are still picked.
+/// A dropped queue leaves the memory that the kernel reads: the kernel still picks its buffers.
 #[test]
 fn a_dropped_queue_stays_with_the_kernel() {
     let (mut ring, pipe) = (ring(), rustix::pipe::pipe().unwrap());

@@ -1,7 +1,7 @@
 //! Child processes for tests that would disturb others: fork, filters, another user.
 //!
 //! The test binary runs itself with the name of a scene in the environment. A function that the loader calls
-//! before `main` finds the name and plays the scene: at that time the process has one thread, which libtest
+//! before `main` reads the name and runs the scene: at that time the process has one thread, which libtest
 //! would not guarantee.
 
 use std::panic::catch_unwind;
@@ -44,14 +44,14 @@ pub fn run(scene: &str) -> Result<(), String> {
     }
 }
 
-/// Called before `main`.
+/// Calls `play` before `main`.
 #[used]
 // SAFETY: the section holds the addresses of functions that are called in turn, with arguments that
 // this one ignores.
 #[unsafe(link_section = ".init_array")]
 static PLAY: extern "C" fn() = play;
 
-/// Plays the scene that this process was started for and exits; does nothing in other processes.
+/// Runs the scene that this process was started for and exits; does nothing in other processes.
 extern "C" fn play() {
     let Ok(name) = std::env::var(SCENE) else {
         return;

@@ -1,10 +1,10 @@
-//! Every constructor of [`Sqe`] gives the same 64 bytes as the `io-uring` crate.
+//! Every constructor of [`Sqe`] returns the same 64 bytes as the `io-uring` crate.
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Sqe, sqe_flags};
 
-/// The values of an entry's fields: their corner cases.
+/// Corner cases of an entry's fields.
 const FDS: [i32; 3] = [0, 7, i32::MAX];
 const OFFSETS: [u64; 4] = [0, 4096, i64::MAX as u64, CURRENT_POSITION];
 const LENGTHS: [u32; 4] = [0, 1, 65_537, u32::MAX];

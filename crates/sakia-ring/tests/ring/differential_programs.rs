@@ -1,7 +1,7 @@
 //! The same random programs give the same results here and in the `io-uring` crate.
 //!
-//! A program is a sequence of batches. The entries of a batch run at once, so each acts on an object
-//! of its own, or the order would decide; within that, everything is random.
+//! A program is a sequence of batches. The entries of a batch run at once, so each acts on its own object:
+//! otherwise their order would decide the results. Everything else is random.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +15,7 @@ use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Cqe, IoVec, Opcode, Ring, Sqe, sqe_
 
 use crate::support::{PATIENCE, Random, TempDir, complete, enter, push, reap_all};
 
-/// One entry, independent of both implementations. Pointers lead into memory that the world keeps.
+/// One entry, independent of both implementations. The world owns the memory that pointers refer to.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Nop,
@@ -41,7 +41,8 @@ enum Target {
 trait Engine {
     fn register(&mut self, files: &[File], buffer: &mut [u8]);
 
-    /// Runs a batch until `expected` completions have come: each entry's number and result.
+    /// Runs a batch until `expected` completions have arrived. Returns the number and the result of each
+    /// entry.
     ///
     /// # Safety
     ///
@@ -54,7 +55,7 @@ impl Engine for Ring {
         let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         self.register_files(&fds).unwrap();
         let buffer = IoVec { base: buffer.as_mut_ptr(), len: buffer.len() };
-        // SAFETY: the world keeps its buffer until after the ring is gone.
+        // SAFETY: the world keeps its buffer longer than the ring.
         unsafe { self.register_buffers(&[buffer]) }.unwrap();
     }
 
@@ -100,7 +101,7 @@ impl Engine for Ring {
     }
 }
 
-/// The crate's ring, set up as ours is.
+/// Makes a ring of the crate with the same setup as ours.
 fn their_ring(sq_entries: u32, cq_entries: u32) -> IoUring {
     IoUring::builder()
         .setup_single_issuer()
@@ -118,7 +119,7 @@ impl Engine for IoUring {
         let fds: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
         self.submitter().register_files(&fds).unwrap();
         let buffer = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: the world keeps its buffer until after the ring is gone.
+        // SAFETY: the world keeps its buffer longer than the ring.
         unsafe { self.submitter().register_buffers(&[buffer]) }.unwrap();
     }
 
@@ -179,7 +180,7 @@ impl Engine for IoUring {
         while results.len() < expected {
             let timeout = types::Timespec::from(PATIENCE);
             let args = types::SubmitArgs::new().timespec(&timeout);
-            // Work of the kernel for this thread may interrupt the wait.
+            // The kernel's own work for this thread may interrupt the wait.
             match self.submitter().submit_with_args(1, &args) {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 result => drop(result.unwrap()),
@@ -204,12 +205,12 @@ struct Seen {
     buffers: Vec<u8>,
 }
 
-/// Everything that one run of a program acts on.
+/// All objects on which one run of a program acts.
 struct World {
     dir: TempDir,
     /// The last file is read-only.
     files: Vec<File>,
-    /// One buffer per file; all within what is registered.
+    /// One buffer per file; all of them lie in the registered memory.
     buffers: Vec<u8>,
     /// Always has a byte to read.
     full_pipe: (OwnedFd, OwnedFd),
@@ -237,13 +238,13 @@ impl World {
             .unwrap();
         let full_pipe = rustix::pipe::pipe().unwrap();
         rustix::io::write(&full_pipe.1, b"x").unwrap();
-        // The first ones are in the order of the files.
+        // The first names are in the order of the files.
         let names = ["file0", "file1", "file2", "file3", "nothing", "created", "file1/below"];
         let paths = names
             .iter()
             .map(|name| CString::new(dir.join(name).as_os_str().as_bytes()).unwrap())
             .collect::<Vec<_>>();
-        // SAFETY: plain integers, for which zero is a value.
+        // SAFETY: plain integers, for which zero is a valid value.
         let statx = vec![unsafe { std::mem::zeroed() }; paths.len()];
         Self {
             dir,
@@ -259,7 +260,7 @@ impl World {
         }
     }
 
-    /// A random entry on file `index` and the buffer of that number.
+    /// Returns a random entry for file `index` and the buffer of the same number.
     fn on_file(&mut self, index: usize, random: &mut Random) -> Request {
         let len = random.pick(&[0, 1, 100, 4096, BUFFER_BYTES as u64]) as u32;
         let off = match random.below(8) {
@@ -292,7 +293,7 @@ impl World {
         let mut expected = 0;
         let path = (random.below(2) == 0).then(|| random.below(self.paths.len() as u64) as usize);
         for index in 0..FILES {
-            // A file is not written while its size is asked for.
+            // A file is not written while its size is requested.
             if random.below(2) == 0 && path != Some(index) {
                 requests.push(self.on_file(index, random));
             }
@@ -317,7 +318,7 @@ impl World {
             2 if !self.polls.is_empty() => {
                 let index = random.below(self.polls.len() as u64) as usize;
                 requests.push(Request::Cancel(self.polls.swap_remove(index)));
-                expected += 1; // the poll's own
+                expected += 1; // the poll's own completion
             }
             _ => requests.push(Request::Nop),
         }
@@ -338,8 +339,8 @@ impl World {
         (batch, expected)
     }
 
-    /// Keeps the descriptors that a batch opened, and replaces their numbers by one that is the same in
-    /// every run.
+    /// Keeps the descriptors that a batch opened, and replaces their numbers by one number that is the same
+    /// in every run.
     fn collect_opened(&mut self, batch: &[(u64, Request)], results: &mut [(u64, i32)]) {
         for (number, result) in results {
             let is_open = batch.iter().any(|(user_data, request)| {
@@ -385,8 +386,8 @@ fn run<E: Engine>(mut engine: E, seed: u64) -> (Results, Seen) {
     let mut all = Vec::new();
     for _ in 0..60 {
         let (batch, expected) = world.batch(&mut random);
-        // SAFETY: the world keeps the memory until after the engine, and touches a file's buffer
-        // only when no entry on that file is in flight: the batch's completions are awaited here.
+        // SAFETY: the world keeps the memory until after the engine, and touches a file's buffer only when no
+        // entry on that file is in flight: `run` waits for the batch's completions.
         let mut results = unsafe { engine.run(&batch, expected) };
         results.sort_unstable();
         world.collect_opened(&batch, &mut results);
@@ -408,7 +409,7 @@ fn random_programs_have_the_same_results_and_files() {
         }
         assert!(ours.1 == theirs.1, "seed {seed}: the worlds differ");
     }
-    // The programs must meet successes and failures of many kinds, or the comparison says little.
+    // The programs must include successes and failures of many kinds, or the comparison proves little.
     let met = |errno: i32| kinds.contains(&-errno);
     assert!(kinds.contains(&0) && kinds.contains(&1));
     assert!(met(libc::ENOENT) && met(libc::ECANCELED) && met(libc::EBADF) && met(libc::ENOTDIR));
@@ -454,7 +455,7 @@ fn probes_are_the_same() {
     assert!(ours.iter().count() > 40, "{ours:?}");
 }
 
-/// The tail positions of the queues are not compared, but the effects of a wrap are.
+/// The tail positions of the queues are not compared, but the effects of their wrap are.
 #[test]
 fn completions_come_in_the_same_order() {
     let mut ours = Ring::builder().sq_entries(4).cq_entries(8).build().unwrap();

@@ -12,7 +12,7 @@ const COUNT: u32 = 100;
 /// The number of operations that the kernel finishes in an enter with a smaller `min_complete`.
 const CAP: u32 = 20;
 
-/// A ring with 100 polls that have become ready and are not finished.
+/// Returns a ring with 100 polls that have become ready and are not finished.
 fn with_ready_work() -> (Rigged, Ring<Rigged>, (OwnedFd, OwnedFd)) {
     let host = Rigged::new();
     let mut ring = Builder::with_host(host.clone()).sq_entries(128).build().unwrap();
@@ -54,7 +54,7 @@ fn a_large_min_complete_with_no_time_drains_in_one_enter() {
     assert_all_there(user_data(&reap_all(&mut ring)));
 }
 
-/// A `min_complete` above the possible number costs nothing.
+/// A `min_complete` above the number of ready operations does not make the enter block.
 #[test]
 fn a_larger_min_complete_than_there_is_does_not_block() {
     let (host, mut ring, _pipe) = with_ready_work();

@@ -21,7 +21,7 @@ fn a_grandchild_finds_both_rings_inert() {
     children::run("fork_twice").unwrap();
 }
 
-/// Forks; the child runs `child` and ends. Panics when that panicked.
+/// Forks; the child runs `child` and exits. Panics if `child` panicked.
 fn in_child(child: impl FnOnce()) {
     // SAFETY: this process has one thread (`children::scene` checks), so the child has all of it.
     let pid = unsafe { libc::fork() };
@@ -82,7 +82,7 @@ pub fn scene() -> Result<(), String> {
     let mut ring = Ring::builder().build().unwrap();
     let disabled = Ring::builder().build_disabled().unwrap();
     let mut buf_ring = ring.register_buf_ring(1, 8, false).unwrap();
-    // In flight, completed but not reaped, and pushed but not submitted.
+    // One entry in flight, one completed but not reaped, one pushed but not submitted.
     push(&mut ring, Sqe::poll_add(read.as_raw_fd(), 1).user_data(1)).unwrap();
     push_nops(&mut ring, [2]);
     enter(&mut ring, 1, None);
@@ -94,11 +94,11 @@ pub fn scene() -> Result<(), String> {
         assert_eq!(ring_maps(), 0, "the child inherited a ring's map");
         assert_inert(ring);
         buf_ring.publish();
-        // SAFETY: does nothing here; and the buffer is for ever.
+        // SAFETY: does nothing here, and the buffer is never freed.
         unsafe { buf_ring.provide(Box::leak(Box::new([0u8; 8])).as_mut_ptr(), 8, 0) };
         assert_refused(ring.buf_ring_head(buf_ring));
-        // SAFETY: two reads of values that the parent's copies keep in the parent alone: this
-        // process ends without looking at them again.
+        // SAFETY: reads two values whose originals remain usable in the parent only: this process ends
+        // without using them again.
         let (ring, buf_ring) = unsafe { (std::ptr::read(ring), std::ptr::read(buf_ring)) };
         let mut ring = ring;
         assert_refused(ring.unregister_buf_ring(buf_ring));
@@ -112,7 +112,7 @@ pub fn scene() -> Result<(), String> {
         assert_works(&mut own);
     });
 
-    // The parent's rings are as they were.
+    // The parent's rings have not changed.
     assert!(ring.is_owned_by_process());
     rustix::io::write(&write, b"x").unwrap();
     let completions = complete(ring, 3);
@@ -138,7 +138,7 @@ pub fn scene_twice() -> Result<(), String> {
         assert_works(&mut second);
     });
     assert_works(&mut first);
-    // A child that makes no ring of its own.
+    // The same with a child that makes no ring of its own.
     in_child(|| assert_inert(&mut first));
     assert_works(&mut first);
     Ok(())

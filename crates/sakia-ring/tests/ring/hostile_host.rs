@@ -1,8 +1,8 @@
-//! A host with nonsense answers causes a typed error or a ring that does nothing useful: never a panic,
-//! never an access outside of its memory.
+//! A host with nonsense answers causes a typed error or a ring that does nothing useful: never a panic, never
+//! an access outside of its memory.
 //!
-//! The fake host's maps lie between inaccessible pages, and the rest of their last page is watched.
-//! An access outside faults, a write into the rest is found when the map ends.
+//! The fake host's maps lie between inaccessible pages, and the rest of their last page is watched. An access
+//! outside faults; a write into the rest is found when the map ends.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -20,14 +20,14 @@ use sakia_ring::{Builder, Cqe, Host, IowqMaxWorkers, Params, Ring, Sqe};
 
 use crate::support::{Random, push};
 
-/// The largest map that the fake grants; a ring of the kernel's largest sizes fits.
+/// The size of the largest map that the fake grants; a ring of the kernel's largest sizes fits.
 const MAP_BYTES_MAX: usize = 16 << 20;
-/// Fills the rest of a map's last page.
+/// The byte that fills the rest of a map's last page.
 const CANARY: u8 = 0xa5;
 const REGISTER_RING_FDS: u32 = 20;
 const REGISTER_RESIZE_RINGS: u32 = 33;
 
-/// Answers a set-up or a resize.
+/// A function that answers a set-up or a resize.
 type Answer = Box<dyn FnMut(&mut Params)>;
 
 struct State {
@@ -35,9 +35,9 @@ struct State {
     random: Random,
     /// The address and length of each live map.
     maps: Vec<(NonNull<u8>, usize)>,
-    /// Overwrites the queues at each enter.
+    /// If set, each enter overwrites the queues.
     scribbles: bool,
-    /// Answers to a resize with `answer`, otherwise refuses it.
+    /// If set, a resize is answered with `answer`; otherwise it is refused.
     resizes: bool,
 }
 
@@ -101,8 +101,8 @@ fn page() -> usize {
     sakia_ring::PAGE_BYTES_MAX
 }
 
-// SAFETY: `map` gives fresh pages that it keeps until `unmap`; the calls touch the maps and, for the
-// two registrations that answer, their argument.
+// SAFETY: `map` returns fresh pages and keeps them until `unmap`; the calls touch only the maps and, for the
+// two registrations with an answer, their argument.
 unsafe impl Host for Fake {
     unsafe fn setup(&self, _entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         (self.0.borrow_mut().answer)(params);
@@ -144,7 +144,7 @@ unsafe impl Host for Fake {
                 Ok(0)
             }
             REGISTER_RING_FDS => {
-                // SAFETY: this registration's argument begins with the index to answer.
+                // SAFETY: this registration's argument begins with the index that the host returns.
                 unsafe { arg.cast::<u32>().write(state.random.next() as u32) };
                 Ok(1)
             }
@@ -159,8 +159,8 @@ unsafe impl Host for Fake {
         let page = page();
         let whole = len.next_multiple_of(page);
         let flags = MapFlags::PRIVATE;
-        // SAFETY: a new map at an address the kernel chooses, of which nothing else knows; only its
-        // middle is made accessible, and only that is written.
+        // SAFETY: a new map at an address the kernel chooses, unknown to all other code; only its middle is
+        // made accessible, and only that is written.
         let addr = unsafe {
             let guarded = whole + 2 * page;
             let none = ProtFlags::empty();
@@ -267,7 +267,7 @@ fn sizes_and_offsets_out_of_bounds_are_typed_errors() {
         assert!(!error.is_refusal(), "{what}: {error}");
         let text = error.to_string();
         assert!(text.contains("io_uring_setup: "), "{what}: {text}");
-        assert!(fake.0.borrow().maps.is_empty(), "{what}: a map was left");
+        assert!(fake.0.borrow().maps.is_empty(), "{what}: a map was left behind");
     }
 }
 
@@ -276,11 +276,11 @@ fn an_array_outside_is_a_typed_error() {
     for offset in [1 << 20, u32::MAX, 257] {
         let fake = Fake::new(1, move |params| {
             sane(params);
-            // As a kernel that has set the flag aside.
+            // As a kernel that has cleared the flag.
             params.flags &= !(1 << 16);
             params.sq_off.array = offset;
         });
-        // The map is made as long as the array needs, so that an array may lie far away.
+        // The map is as long as the array needs, so an array may lie far away.
         match build(&fake) {
             Ok(ring) => drop(ring),
             Err(error) => assert!(error.to_string().contains("io_uring_setup"), "{error}"),
@@ -329,13 +329,13 @@ fn a_tail_that_jumps_brings_no_more_than_the_queue_holds() {
     }
 }
 
-/// Heads and tails may begin at any value, as after four billion entries.
+/// Heads and tails may start at any value, as after four billion entries.
 #[test]
 fn positions_wrap() {
     let fake = Fake::new(1, sane);
     let start = u32::MAX - 2;
     let mut ring = build(&fake).unwrap();
-    // Steps just below 2^31, so that each is a jump that the ring rejects, do no harm.
+    // These jumps exceed the sizes of the queues; the ring bounds them, so they do no harm.
     for (offset, value) in [(SQ_HEAD, start), (CQ_HEAD, start), (CQ_TAIL, start)] {
         fake.poke(offset, value);
     }
@@ -418,12 +418,12 @@ fn random_answers_and_scribbles_do_no_harm() {
                 errors += 1;
             }
         }
-        assert!(fake.0.borrow().maps.is_empty(), "seed {seed}: a map was left");
+        assert!(fake.0.borrow().maps.is_empty(), "seed {seed}: a map was left behind");
     }
     assert!(rings > 400 && errors > 400, "the test has lost its subject: {rings}, {errors}");
 }
 
-/// Makes every call on a ring, while the host scribbles.
+/// Makes random calls on a ring while the host scribbles.
 fn use_up(mut ring: Ring<Fake>, fake: &Fake, seed: u64) {
     fake.0.borrow_mut().scribbles = true;
     fake.0.borrow_mut().resizes = true;

@@ -1,4 +1,4 @@
-//! The ladder down from the best ring: each refusal by the kernel, its step and its message.
+//! The ladder of fallbacks from the best ring: each refusal by the kernel, its step and its message.
 
 use std::cell::Cell;
 use std::io;
@@ -94,11 +94,11 @@ fn want_of_memory_for_the_maps_is_want_of_memory() {
     let host = Rigged::new().refuse_map(|map| (map < 3).then_some(Errno::NOMEM));
     let mut ring = build(&host).unwrap();
     assert_eq!(step_errnos(&ring), [libc::ENOMEM; 3]);
-    assert_eq!(host.0.live_maps.get(), 2, "a map of a failed attempt was left");
+    assert_eq!(host.0.live_maps.get(), 2, "a map of a failed attempt was left behind");
     assert_works(&mut ring);
     drop(ring);
     assert_eq!(host.0.live_maps.get(), 0);
-    // The second map of the first attempt.
+    // The same when the second map of the first attempt fails.
     let host = Rigged::new().refuse_map(|map| (map == 1).then_some(Errno::NOMEM));
     let ring = build(&host).unwrap();
     assert_eq!(host.0.live_maps.get(), 2);

@@ -1,7 +1,7 @@
-//! Tests of the ring against the kernel, against an independent implementation, and against hosts
-//! that misbehave. A module per subject.
+//! Tests of the ring against the kernel, against an independent implementation, and against hosts that
+//! misbehave. Each module covers a subject.
 //!
-//! A test that needs what the kernel lacks says so loudly (`SKIP`); with `SAKIA_DENY_SKIPS` in the
+//! A test that needs a feature the kernel lacks is a loud skip (`SKIP`); with `SAKIA_DENY_SKIPS` in the
 //! environment it fails instead.
 
 #![expect(

@@ -21,7 +21,7 @@ fn registered(rings: &[Ring]) -> usize {
     rings.iter().filter(|ring| ring.report().registered_fd).count()
 }
 
-/// Runs `f` on a new thread, whose places are all free.
+/// Runs `f` on a new thread, which can register all of its rings.
 fn on_new_thread(f: impl FnOnce() + Send + 'static) {
     thread::spawn(f).join().unwrap();
 }
@@ -82,7 +82,7 @@ fn rings_on_several_threads_do_not_meet() {
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
 
-/// An enter that the type system does not let a [`Ring`] make.
+/// Makes an enter that the type system does not allow for a [`Ring`].
 fn enter_by_number(ring: i32, flags: u32) -> Result<u32, Option<Errno>> {
     // SAFETY: nothing is submitted, and there is no argument.
     unsafe { Kernel.enter(ring as u32, 0, 0, flags, ptr::null::<c_void>(), 0) }

@@ -10,7 +10,7 @@ use sakia_ring::{Kernel, Ring, Sqe, send_message};
 
 use crate::support::{PATIENCE, assert_works, complete, enter, errno_of, push, push_nops, skip};
 
-/// Sends from this thread, to a ring whose owner expects it.
+/// Sends a message from this thread to a ring whose owner expects it.
 fn send(target: BorrowedFd<'_>, user_data: u64, result: i32) -> Result<(), Option<Errno>> {
     // SAFETY: no owner in these tests frees anything because of a completion.
     unsafe { send_message(&Kernel, target, user_data, result) }.map_err(|error| errno_of(&error))
@@ -48,7 +48,7 @@ fn a_ring_wakes_another_on_its_thread() {
         assert_eq!((message.user_data, message.res), (5, 6));
     });
     let target = from_owner.recv().unwrap();
-    thread::sleep(Duration::from_millis(10)); // lets it wait; right without, too
+    thread::sleep(Duration::from_millis(10)); // lets it wait; the test is correct without it
     push(&mut source, Sqe::msg_ring(target.as_raw_fd(), 5, 6)).unwrap();
     assert_eq!(complete(&mut source, 1)[0].res, 0);
     owner.join().unwrap();

@@ -54,7 +54,7 @@ fn a_failure_ends_a_chain_and_not_a_hard_one() {
         push(ring, fails.user_data(2).flags(flag)).unwrap();
         push(ring, Sqe::nop().user_data(3).flags(flag)).unwrap();
         push(ring, Sqe::nop().user_data(4)).unwrap();
-        push(ring, Sqe::nop().user_data(5)).unwrap(); // not of the chain
+        push(ring, Sqe::nop().user_data(5)).unwrap(); // not part of the chain
         results(ring, 5)
     };
     let canceled = -libc::ECANCELED;

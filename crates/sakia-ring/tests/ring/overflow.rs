@@ -1,4 +1,4 @@
-//! A completion queue that is too small loses nothing.
+//! A completion queue that is too small loses no completion.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn entering_without_room_is_no_error_and_loses_nothing() {
         ring.submit().unwrap();
     }
     for _ in 0..3 {
-        // Waits for fewer completions than are ready, so it does not block.
+        // Fewer completions are requested than are ready, so the enter does not block.
         enter(&mut ring, 4, Some(Duration::ZERO));
         assert!(ring.is_overflowing());
     }

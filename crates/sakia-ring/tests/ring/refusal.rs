@@ -9,7 +9,7 @@ use sakia_ring::{Ring, SetupError};
 use crate::children;
 use crate::support::{assert_works, enter, skip};
 
-/// The same number on every architecture, as for all calls since 5.1.
+/// The calls have the same numbers on every architecture, as all calls since 5.1.
 const IO_URING_SETUP: u32 = 425;
 const IO_URING_ENTER: u32 = 426;
 const IO_URING_REGISTER: u32 = 427;
@@ -60,7 +60,7 @@ fn no_descriptors_left_is_no_refusal() {
 fn forbid(call: u32, errno: i32) -> Result<(), String> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut program = [
-        // The first field of a filter's input is the number of the call.
+        // The first field of a filter's input is the system call number.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call) },
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
@@ -71,7 +71,7 @@ fn forbid(call: u32, errno: i32) -> Result<(), String> {
         0 => Ok(()),
         _ => Err(format!("{what}: {}", io::Error::last_os_error())),
     };
-    // SAFETY: takes numbers only.
+    // SAFETY: takes only numbers.
     check("PR_SET_NO_NEW_PRIVS", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: a filter of four instructions that outlives the call, which copies it.
     check("PR_SET_SECCOMP", unsafe {
@@ -110,7 +110,7 @@ pub fn seccomp_register() -> Result<(), String> {
     assert_refusal(&error, call, libc::EPERM, "io_uring_register");
     assert_eq!(error.steps().len(), 1, "{:?}", error.steps());
     assert_works(&mut before);
-    drop(before); // cannot give its place back, and does no harm
+    drop(before); // cannot release its place, and does no harm
     Ok(())
 }
 
@@ -129,7 +129,7 @@ fn limit(resource: Resource, value: u64) {
 pub fn no_locked_memory() -> Result<(), String> {
     const NOBODY: u32 = 65_534;
     limit(Resource::Memlock, 0);
-    // SAFETY: take no memory; this process has one thread.
+    // SAFETY: these calls take no memory; this process has one thread.
     unsafe {
         if libc::geteuid() == 0 {
             let dropped = libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0;
@@ -145,7 +145,7 @@ pub fn no_locked_memory() -> Result<(), String> {
                      (kernels 5.12 to 6.13), or CAP_IPC_LOCK is held"
                     .into());
             }
-            // The rings are not charged, but the page for waits is.
+            // The memory of the rings is not charged, but the page for waits is.
             assert!(steps.iter().all(|step| step.errno == libc::ENOMEM), "{steps:?}");
             assert!(enter(&mut ring, 1, Some(Duration::ZERO)).timed_out);
         }

@@ -23,7 +23,7 @@ fn assert_errno<T: std::fmt::Debug>(result: io::Result<T>, expected: Errno) {
     assert_eq!(errno_of(&result.unwrap_err()), Some(expected));
 }
 
-/// Files that contain their numbers.
+/// Makes files that contain their numbers.
 fn numbered(dir: &TempDir, count: usize) -> Vec<File> {
     (0..count)
         .map(|number| {
@@ -34,11 +34,11 @@ fn numbered(dir: &TempDir, count: usize) -> Vec<File> {
         .collect()
 }
 
-/// Reads from registered file `index`.
+/// Reads from registered file `index`. Returns its contents, or the errno.
 fn read_registered(ring: &mut Ring, index: i32) -> Result<String, i32> {
     let mut buf = [0u8; 32];
     let sqe = Sqe::read(index, buf.as_mut_ptr(), 32, 0).fixed_file();
-    // SAFETY: the buffer outlives the read, which is awaited here.
+    // SAFETY: the buffer outlives the read, since its completion is awaited here.
     unsafe { ring.push(sqe) }.unwrap();
     match complete(ring, 1)[0].res {
         len @ 0.. => Ok(String::from_utf8_lossy(&buf[..len as usize]).into()),
@@ -97,12 +97,12 @@ fn a_ring_cannot_be_a_registered_file_of_a_ring() {
     assert_errno(ring.register_files(&[other.as_fd()]), Errno::BADF);
     ring.register_files_sparse(2).unwrap();
     let (read, _write) = rustix::pipe::pipe().unwrap();
-    // Updates before the failing one are done, and the count includes them.
+    // Updates before the failing one take effect, and the count includes them.
     let update = [Some(read.as_fd()), Some(other.as_fd())];
     assert_eq!(ring.update_files(0, &update).unwrap(), 1);
 }
 
-/// Memory for registered buffers; never freed, so that no test has to prove when it may be.
+/// Returns memory for registered buffers; never freed, so no test has to prove when that is allowed.
 fn leaked(len: usize) -> &'static mut [u8] {
     Box::leak(vec![0u8; len].into_boxed_slice())
 }
@@ -126,7 +126,7 @@ fn buffers_are_registered_replaced_and_emptied() {
     let (first, second) = (leaked(4096), leaked(100));
     let buffers = [vec_of(first), vec_of(second)];
 
-    // SAFETY: here and below: the buffers are leaked.
+    // SAFETY: the buffers are leaked, here and below.
     unsafe { ring.register_buffers(&buffers) }.unwrap();
     // SAFETY: as above.
     assert_errno(unsafe { ring.register_buffers(&buffers) }, Errno::BUSY);
@@ -207,7 +207,7 @@ fn only_an_eventfd_is_taken_for_one() {
     assert_errno(ring().register_eventfd(read.as_fd()), Errno::INVAL);
 }
 
-/// The limits are the thread's, and each test has a thread of its own.
+/// The limits belong to the thread, and each test has its own thread.
 #[test]
 fn limits_of_workers_answer_what_they_were() {
     let mut ring = ring();
@@ -256,7 +256,7 @@ fn canceling_waits_for_what_runs() {
     let dir = TempDir::new();
     let path = dir.join("fifo");
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a path that ends with NUL.
+    // SAFETY: a path with a final NUL.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     let mut ring = ring();
     for timeout in [None, Some(PATIENCE), Some(Duration::MAX), Some(Duration::ZERO)] {
@@ -265,11 +265,11 @@ fn canceling_waits_for_what_runs() {
         // SAFETY: the path outlives the operation, which ends within this round.
         unsafe { ring.push(sqe.flags(sqe_flags::ASYNC).user_data(9)) }.unwrap();
         ring.submit().unwrap();
-        thread::sleep(Duration::from_millis(20)); // lets a worker take it; right without, too
+        thread::sleep(Duration::from_millis(20)); // lets a worker take it; the test is correct without it
         match ring.sync_cancel(CancelTarget::UserData(9), timeout) {
             Ok(count) => assert_eq!(count, 0),
             Err(error) => match errno_of(&error) {
-                // The kernel has interrupted the worker for another reason: the operation had ended.
+                // The kernel interrupted the worker for another reason, so the operation had ended.
                 Some(Errno::NOENT) => {}
                 errno => assert_eq!((errno, timeout), (Some(Errno::TIME), Some(Duration::ZERO))),
             },

@@ -47,7 +47,7 @@ fn assert_sizes<H: Host>(ring: &Ring<H>, sq_entries: u32, cq_entries: u32) {
 fn the_completion_queue_grows_with_operations_in_flight_and_completions_waiting() {
     require_resize!();
     let mut ring = ring(8, 16);
-    // Both queues have wrapped.
+    // Make both queues wrap.
     for _ in 0..13 {
         push_nops(&mut ring, 0..3);
         complete(&mut ring, 3);
@@ -80,7 +80,7 @@ fn the_completion_queue_grows_with_operations_in_flight_and_completions_waiting(
     assert_works(&mut ring);
 }
 
-/// The kernel does not report the new place of the array.
+/// The kernel does not report the new position of the array, so such a ring refuses to resize.
 #[test]
 fn a_ring_with_the_array_keeps_its_sizes() {
     let builder = Ring::builder().sq_entries(8).cq_entries(16);
@@ -101,7 +101,7 @@ fn an_overflowing_queue_grows_and_loses_nothing() {
     }
     assert!(ring.is_overflowing());
     ring.resize(8, 64).unwrap();
-    assert!(ring.is_overflowing(), "the sign is kept");
+    assert!(ring.is_overflowing(), "the overflow flag is kept");
     enter(&mut ring, 40, Some(Duration::ZERO));
     assert_eq!(ring.cq_ready(), 40);
     assert!(!ring.is_overflowing());
@@ -178,8 +178,8 @@ fn a_kernel_that_refuses_leaves_the_ring_as_it_was() {
     assert_eq!(host.0.live_maps.get(), 0);
 }
 
-/// The kernel has released the old queues, and the new ones cannot be mapped: the ring is lost, and every
-/// call says so.
+/// The kernel has released the old queues, and the new ones cannot be mapped: the ring is lost, and its calls
+/// return an error that tells why.
 #[test]
 fn new_queues_that_cannot_be_mapped_end_the_ring_in_order() {
     require_resize!();
@@ -217,7 +217,7 @@ fn old_maps_are_ended() {
     assert_eq!(host.0.live_maps.get(), 0);
 }
 
-/// Any sequence of pushes, submits, reaps and resizes keeps count and order.
+/// Any sequence of pushes, submits, reaps and resizes keeps the number and the order of completions.
 #[test]
 fn random_resizes_keep_count_and_order() {
     require_resize!();

@@ -66,7 +66,7 @@ fn a_completion_queue_is_never_smaller_than_the_submission_queue() {
 fn an_entry_not_yet_submitted_can_be_made_a_no_op() {
     let mut ring = Ring::builder().sq_entries(4).build().unwrap();
     for _ in 0..3 {
-        // An entry that would fail.
+        // This entry would fail.
         let bad = Sqe::poll_add(-1, 1).user_data(5);
         let first = push(&mut ring, bad).unwrap();
         let second = push(&mut ring, bad.user_data(6)).unwrap();
@@ -76,7 +76,7 @@ fn an_entry_not_yet_submitted_can_be_made_a_no_op() {
         assert_eq!((completions[0].user_data, completions[0].res), (5, 0));
         assert_eq!(completions[1].res, -libc::EBADF);
         assert!(!ring.make_nop(second, 6), "too late");
-        // The place is used again by another entry with the same user_data.
+        // Another entry with the same `user_data` uses the place now.
         push_nops(&mut ring, [6, 6, 6]);
         assert!(!ring.make_nop(second, 6), "too late, even so");
         complete(&mut ring, 3);

@@ -1,4 +1,4 @@
-//! Shared helpers of the tests: skips, random numbers, short ways to push and reap.
+//! Helpers of the tests: skips, random numbers, short ways to push and reap.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Host, Opcode, Position, Ring, Sqe};
 
-/// Ends the calling test, which cannot run on this machine. Fails it instead if `SAKIA_DENY_SKIPS` is set.
+/// Ends the calling test, which cannot run on this machine. Makes it fail instead if `SAKIA_DENY_SKIPS` is
+/// set.
 macro_rules! skip {
     ($($reason:tt)*) => {{
         $crate::support::announce_skip(module_path!(), &format!($($reason)*));
@@ -29,7 +30,7 @@ pub fn announce_skip(test: &str, reason: &str) {
 /// The limit of a wait for an event that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pushes an entry of an operation that names no memory, which needs no promise about any.
+/// Pushes an entry that names no memory, for which `push` requires no promise about memory.
 pub fn push<H: Host>(ring: &mut Ring<H>, sqe: Sqe) -> Option<Position> {
     let memoryless =
         [Opcode::NOP, Opcode::FSYNC, Opcode::POLL_ADD, Opcode::ASYNC_CANCEL, Opcode::MSG_RING];
@@ -47,8 +48,8 @@ pub fn push_nops<H: Host>(ring: &mut Ring<H>, user_data: impl IntoIterator<Item 
     }
 }
 
-/// Enters, and repeats an interrupted enter: the kernel interrupts waits for reasons of its own too, such as
-/// a new worker. An enter that consumed an entry is no error then, so nothing is consumed twice.
+/// Enters, and repeats an interrupted enter: the kernel also interrupts waits for its own reasons, such as a
+/// new worker. An enter that consumed entries returns no error in that case, so nothing is consumed twice.
 pub fn enter<H: Host>(ring: &mut Ring<H>, min_complete: u32, timeout: Option<Duration>) -> Entered {
     loop {
         match ring.enter(min_complete, timeout) {
@@ -58,7 +59,7 @@ pub fn enter<H: Host>(ring: &mut Ring<H>, min_complete: u32, timeout: Option<Dur
     }
 }
 
-/// Enters until `count` completions were reaped, and returns them in order.
+/// Enters until `count` completions are reaped, and returns them in order.
 pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -75,7 +76,7 @@ pub fn complete<H: Host>(ring: &mut Ring<H>, count: usize) -> Vec<Cqe> {
     all
 }
 
-/// Copies out all ready completions.
+/// Returns all ready completions.
 pub fn reap_all<H: Host>(ring: &mut Ring<H>) -> Vec<Cqe> {
     let mut out = vec![Cqe::default(); ring.cq_ready() as usize];
     let count = ring.reap(&mut out);
@@ -87,7 +88,7 @@ pub fn user_data(completions: &[Cqe]) -> Vec<u64> {
     completions.iter().map(|cqe| cqe.user_data).collect()
 }
 
-/// Shows that the ring moves entries and completions.
+/// Asserts that the ring moves entries and completions.
 pub fn assert_works<H: Host>(ring: &mut Ring<H>) {
     push_nops(ring, [0x5ac1a]);
     let completions = complete(ring, 1);
@@ -113,7 +114,7 @@ impl Random {
         self.0
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }

@@ -63,7 +63,7 @@ fn what_is_submitted_completes_at_once() {
     }
 }
 
-/// The kernel gives one answer: the number of consumed entries, that completions are ready, or the reason
+/// The kernel returns one answer: the number of consumed entries, the readiness of completions, or the reason
 /// for the return.
 #[test]
 fn a_timeout_does_not_show_when_there_is_better_news() {
@@ -88,7 +88,7 @@ fn a_wait_for_nothing_comes_back() {
     }
 }
 
-/// A timeout beyond the kernel's arithmetic is no timeout, and no busy loop.
+/// A timeout beyond the kernel's arithmetic never expires, and causes no busy loop.
 #[test]
 fn a_completion_ends_a_wait_of_any_length() {
     for mut ring in both() {
@@ -112,15 +112,15 @@ fn a_completion_ends_a_wait_of_any_length() {
 #[test]
 fn a_signal_ends_a_wait_with_an_error() {
     extern "C" fn ignore(_: libc::c_int) {}
-    // SAFETY: a handler that does nothing, for a signal that no other test uses, without
-    // SA_RESTART, so that it interrupts.
+    // SAFETY: a handler that does nothing, for a signal that no other test uses; without SA_RESTART, so that
+    // the signal interrupts the wait.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore as *const () as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
     }
     for mut ring in both() {
-        // SAFETY: the thread that is signaled is this one, which waits for the other to end.
+        // SAFETY: the signal goes to this thread, which waits for the other one to end.
         let this = unsafe { libc::pthread_self() };
         let done = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {

@@ -66,11 +66,11 @@ pub trait End: Debug + Send + Sync + Sized + 'static {
     fn set_cork(&self, is_on: bool) -> Result<(), Errno>;
     fn disconnect(&self) -> Result<(), Errno>;
     fn another(&self) -> Self;
-    /// Sends what is delayed on all sockets.
+    /// Sends the delayed bytes of all sockets.
     fn flush(&self);
     /// Gives the socket back.
     fn hand_back(&self) {}
-    /// Sends what is delayed on this one.
+    /// Sends the delayed bytes of this socket.
     fn flush_this(&self) -> Result<usize, Errno> {
         Ok(0)
     }
@@ -79,7 +79,7 @@ pub trait End: Debug + Send + Sync + Sized + 'static {
 /// Makes sockets of the kernel.
 pub struct OfKernel;
 
-/// One of them.
+/// A socket of the kernel.
 #[derive(Debug)]
 pub struct Plain(OwnedFd);
 
@@ -245,7 +245,7 @@ impl OfLayer {
     }
 }
 
-/// One of them.
+/// A socket of the library.
 #[derive(Debug)]
 pub struct Ours {
     layer: Layer<Kernel>,

@@ -27,11 +27,11 @@ use crate::support::{MODES, options, tcp, unix};
 type Enclave = ToyEnclave<Kernel>;
 
 const WRITERS_MAX: usize = 3;
-/// Values of a byte that name a place: the others of its bits name the writer.
+/// The number of byte values that name a place; the other bits name the writer.
 const PLACES: usize = 64;
 const EDGE: Events = Events::EDGE;
 
-/// How a thread waits for its turn.
+/// The way in which a thread waits for its turn.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Blocking,
@@ -73,7 +73,7 @@ impl Counts {
     }
 }
 
-/// The ways of one thread, on a handle of its own.
+/// One thread with its way of waiting, on a handle of its own.
 struct Worker {
     layer: Layer<Enclave>,
     socket: Socket<Enclave>,
@@ -83,12 +83,12 @@ struct Worker {
 }
 
 impl Worker {
-    /// The flag of calls that are made after a wait.
+    /// Returns whether calls are made after a wait, so that they do not block.
     fn is_waiting(&self) -> bool {
         !matches!(self.way, Way::Blocking)
     }
 
-    /// Calls `call` again and again, and waits for `wanted` where it would block, until it returns false.
+    /// Calls `call` until it returns false, and waits for `wanted` whenever it would block.
     fn go_on(&mut self, wanted: Events, mut call: impl FnMut(&mut Self) -> Result<bool, Errno>) {
         let set = self.layer.epoll().expect("a set");
         let events = if matches!(self.way, Way::Edge) { wanted | EDGE } else { wanted };
@@ -146,7 +146,7 @@ impl Worker {
             Ok(sent < count)
         });
         if direction.writers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Behind the last byte of all.
+            // The end follows the last byte of all writers.
             match self.socket.shutdown(Shutdown::Write) {
                 Ok(()) => {}
                 Err(errno) => assert!(self.is_cut, "{errno:?}"),
@@ -180,7 +180,7 @@ impl Worker {
         });
     }
 
-    /// Does what a program may do beside its reads and writes.
+    /// Makes the calls of a program that are neither reads nor writes.
     fn disturb(mut self, is_over: &AtomicBool) {
         let mut sets = vec![self.layer.epoll().expect("a set")];
         let mut handles = vec![self.socket.clone()];
@@ -288,7 +288,7 @@ fn run(seed: u64) {
     let directions = [crowd.direct(&a, &b), crowd.direct(&b, &a)];
     if is_cut {
         thread::sleep(Duration::from_micros(crowd.random.u64(..5000)));
-        // Threads have handles, so an end that is closed is shut down first.
+        // Threads have handles, so an end is shut down before it is closed.
         if is_tcp && crowd.random.bool() {
             a.set_option(sockopt::SO_LINGER, Some(Duration::ZERO)).expect("an option");
         }
@@ -314,7 +314,7 @@ fn run(seed: u64) {
         }
     }
     drop((b, crowd.layer));
-    // Nothing is left once the thread that sends has let go, but event descriptors for the next polls.
+    // Once the thread that sends has finished, only event descriptors for the next polls are left.
     let left = || {
         let counts = layer.host().counts();
         let opened = [HostCall::Socket, HostCall::Accept, HostCall::EpollCreate, HostCall::Event];

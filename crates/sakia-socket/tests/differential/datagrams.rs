@@ -12,7 +12,7 @@ use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
 use crate::{assert_same, each_seed, programs};
 
-/// Datagrams under way at most: fewer than the queue of a Unix socket holds.
+/// The maximum number of datagrams under way: fewer than the queue of a Unix socket holds.
 const UNDER_WAY: usize = 8;
 
 /// Waits until an end has one of these events.
@@ -25,7 +25,7 @@ fn settle(end: &impl End, wanted: Events) {
     }
 }
 
-/// Runs the program of `seed`. Returns what it saw, a line for each step.
+/// Runs the program of `seed`. Returns its observations, a line for each step.
 fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (a, b) = maker.pair(wire);

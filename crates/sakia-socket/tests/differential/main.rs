@@ -4,11 +4,11 @@
 //! `SAKIA_TEST_SOCKET_PROGRAMS` is the number of programs of each kind, for longer runs.
 //!
 //! These legal differences are not compared:
-//! - when the host takes delayed bytes: they are sent before the peer is observed;
+//! - the moment at which the host takes delayed bytes: they are sent before the peer is observed;
 //! - `POLLOUT` while bytes are under way, since what the peer reads ahead makes room sooner;
-//! - in which pieces a stream arrives: reads go on until they have what they asked for;
-//! - how many bytes fit into full buffers, which depends on the pieces in the kernel;
-//! - which call learns of a reset that comes at any time: it is `EPIPE`, `ECONNRESET` or the end.
+//! - the pieces in which a stream arrives: reads continue until they have the requested bytes;
+//! - the number of bytes that fit into full buffers, which depends on the pieces in the kernel;
+//! - the call that reports a reset, which may come at any time: it is `EPIPE`, `ECONNRESET` or the end.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -28,14 +28,14 @@ use std::thread;
 /// Programs that run at a time: most of their time passes in waits for the kernel.
 const AT_A_TIME: usize = 2;
 
-/// The number of programs, unless the environment has another.
+/// Returns the number of programs: `usual`, unless the environment has another.
 fn programs(usual: u64) -> u64 {
     sakia_testkit::settings::number("SAKIA_TEST_SOCKET_PROGRAMS", usual)
 }
 
-/// Calls `act` for each seed, on several threads. After a panic no other seed is begun.
+/// Calls `act` for each seed, on several threads. After a panic no other seed is started.
 fn each_seed(seeds: Range<u64>, act: impl Fn(u64) + Sync) {
-    /// Ends the loop of all threads if its own one panics.
+    /// Ends the loops of all threads if its own thread panics.
     struct Stop<'a>(&'a AtomicU64, u64);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {

@@ -29,10 +29,10 @@ use sakia_socket::{
 
 use crate::each_seed;
 
-/// Connections of a program; every other one is of TCP, the others are Unix sockets.
+/// Connections of a program; every second one is a TCP connection, the others are Unix sockets.
 const CONNECTIONS: usize = 3;
-/// Bytes under way in one direction at most, and calls that sent them, so that no buffer of the kernel is
-/// full.
+/// The maximum numbers of bytes under way in one direction, and of the calls that sent them, so that no
+/// buffer of the kernel is full.
 const UNDER_WAY: usize = 4000;
 const SENDS_UNDER_WAY: usize = 20;
 const SEEDS: u64 = 1500;
@@ -78,7 +78,7 @@ enum Operation {
     Remove,
 }
 
-/// The kernel.
+/// Sockets and sets of the kernel.
 struct Plain;
 
 impl Plain {
@@ -160,7 +160,7 @@ impl World for Plain {
         fds.iter().map(|fd| Events(fd.revents().bits().into())).collect()
     }
 
-    /// By the sets of `select(2)` as its manual page gives them.
+    /// Derives the sets of `select(2)` from poll events, as its manual page defines them.
     fn select(&self, files: &[File<'_, Self>]) -> (usize, Vec<Selection>) {
         let all = Events(0x1 | 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200);
         let sets: Vec<Selection> = self
@@ -269,7 +269,7 @@ fn pollable<'a>(file: &File<'a, Layer<Kernel>>) -> Pollable<'a, Kernel> {
     }
 }
 
-/// A step of a program, and what it saw.
+/// A step of a program, and its observation.
 #[derive(Debug)]
 struct Seen {
     step: String,
@@ -278,7 +278,7 @@ struct Seen {
 
 #[derive(Debug)]
 enum What {
-    /// The same everywhere.
+    /// An observation that is the same everywhere.
     Said(String),
     /// The events of a set that was polled.
     Polled(Events, Exactness),
@@ -293,7 +293,7 @@ struct Report {
     exactness: Exactness,
 }
 
-/// How alike reports of an entry are.
+/// The required similarity of the reports of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Exactness {
     Equal,
@@ -319,7 +319,7 @@ struct End<W: World> {
     sockets: Vec<W::Socket>,
     sent: usize,
     received: usize,
-    /// Calls that sent bytes since the peer has read all.
+    /// Calls that sent bytes since the peer last read everything.
     sends: usize,
     has_ended: bool,
     reads_no_more: bool,
@@ -331,9 +331,9 @@ struct Program<'a, W: World> {
     random: fastrand::Rng,
     connections: Vec<[End<W>; 2]>,
     sets: [W::Set; 2],
-    /// By set and number of the entry.
+    /// The entries, by set and number.
     entries: BTreeMap<(usize, u64), Interest>,
-    /// The number of the first end of a connection.
+    /// The number of the first end of each connection.
     numbers: Vec<u64>,
     next_number: u64,
     may_want_edges_of_out: bool,
@@ -387,7 +387,7 @@ impl<'a, W: World> Program<'a, W> {
         for step in 0..self.random.usize(1..100) {
             self.step(step);
         }
-        // Else thousands of connections would stay in `TIME_WAIT`.
+        // Otherwise thousands of connections would stay in `TIME_WAIT`.
         for (place, ends) in self.connections.iter().enumerate() {
             if is_tcp(place)
                 && let Some(socket) = ends[0].sockets.first()
@@ -440,7 +440,7 @@ impl<'a, W: World> Program<'a, W> {
                 return self.waited(name, set, &[events]);
             }
             94.. => {
-                // Few at a time: each in its turn.
+                // With few places, waits report the entries in turn.
                 let (set, max) = (self.random.usize(..2), self.random.usize(1..4));
                 self.settle(false);
                 let mut events = Vec::new();
@@ -466,7 +466,8 @@ impl<'a, W: World> Program<'a, W> {
         if is_refused || under_way + len > UNDER_WAY || ends[side].sends >= SENDS_UNDER_WAY {
             return String::new();
         }
-        // An error of delayed bytes would be reported later than of plain ones: see `waking.rs`.
+        // An error of delayed bytes would be reported later than one of plain bytes: see the tests
+        // `waking`.
         ends[side].sends += 1;
         let result = self.world.send(&ends[side].sockets[0], &vec![7; len]);
         ends[side].sent += result.unwrap_or(0);
@@ -477,7 +478,7 @@ impl<'a, W: World> Program<'a, W> {
         let is_peek = self.random.u8(..10) == 0;
         let len = match self.random.u8(..2) {
             0 => self.random.usize(..20),
-            // No more than the memory of each mode holds is looked at.
+            // A peek sees no more bytes than the memory of each mode holds.
             _ if is_peek => self.random.usize(..50),
             _ => self.random.usize(..2 * UNDER_WAY),
         };
@@ -485,7 +486,7 @@ impl<'a, W: World> Program<'a, W> {
         let ends = &mut self.connections[place];
         let flags = if is_peek { RecvFlags::PEEK } else { RecvFlags::empty() };
         let mut got = 0;
-        // Bytes in memory and those behind them are two reads.
+        // Reading the bytes in memory and those behind them takes two reads.
         let result = loop {
             let mut out = vec![0; len - got];
             match self.world.recv(&ends[side].sockets[0], &mut out, flags | RecvFlags::DONTWAIT) {
@@ -599,7 +600,7 @@ impl<'a, W: World> Program<'a, W> {
     }
 
     fn nest(&mut self, number: usize) -> String {
-        // Back into itself, or the other way around: a loop.
+        // Adds a set to itself, or the second to the first: a loop.
         let (outer, inner) = match self.random.u8(..6) {
             0 => (0, 0),
             1 => (0, 1),
@@ -615,7 +616,7 @@ impl<'a, W: World> Program<'a, W> {
         self.settle(true);
         let file = File::Set(&self.sets[inner]);
         let event = EpollEvent { events, data: NESTED };
-        // Two empty sets may be put into each other in either order, but only one is compared.
+        // Two empty sets may be put into each other in either order, but only one order is compared.
         let result = if (outer, inner) == (0, 1) && !self.entries.contains_key(&(1, NESTED)) {
             Err(Errno::LOOP)
         } else {
@@ -677,13 +678,13 @@ impl<'a, W: World> Program<'a, W> {
         if entry != NESTED {
             return one(is_edge_here, entry);
         }
-        // An edge of a set is one of any of its entries.
+        // An edge of any entry of a set is an edge of the set.
         let inner = self.entries.keys().filter(|&&(set, _)| set == 0);
         let inner = inner.map(|&(_, entry)| one(is_edge_here || is_edge((0, entry)), entry)).max();
         inner.unwrap_or(Exactness::Equal).max(one(is_edge_here, entry))
     }
 
-    /// Returns true if `entry` is an end of TCP whose peer was told of the end of the stream.
+    /// Returns whether `entry` is an end of TCP whose peer has ended the stream.
     fn has_ended(&self, entry: u64) -> bool {
         let mut ends = self.numbers.iter().zip(&self.connections).enumerate();
         ends.any(|(place, (&number, ends))| {
@@ -693,8 +694,8 @@ impl<'a, W: World> Program<'a, W> {
         })
     }
 
-    /// Waits until all bytes have arrived. Between Unix sockets they have when the call returns, so there
-    /// delayed ones may be left for a wait to send, unless `all` are to be sent now.
+    /// Waits until all bytes have arrived. Between Unix sockets they have arrived when the call returns, so
+    /// delayed bytes may be left there for a wait to send, unless `all` are to be sent now.
     fn settle(&mut self, all: bool) {
         for (place, ends) in self.connections.iter().enumerate() {
             for (side, end) in ends.iter().enumerate() {
@@ -774,9 +775,9 @@ impl Mode {
     }
 }
 
-/// Compares what two runs of a program saw; `is_exact` if no bytes are ever in memory.
+/// Compares the observations of two runs of a program; `is_exact` if no bytes are ever in memory.
 fn compare(plain: &[Seen], found: &[Seen], is_exact: bool, what: &str) {
-    // Entries with edge and one-shot trigger that were reported: they say nothing more.
+    // Entries with edge and one-shot trigger that were reported: they report nothing more.
     let mut disarmed: BTreeSet<(u64, Interest)> = BTreeSet::new();
     let context = |place: usize| {
         let before: Vec<String> = found[..=place].iter().map(|seen| format!("{seen:?}")).collect();
@@ -853,7 +854,7 @@ fn events_are_those_of_the_kernel_without_memory() {
 fn events_are_those_of_the_kernel_with_bytes_that_were_read_ahead() {
     let modes = [
         mode(When::Always, When::Never, 64 << 10),
-        // Bytes are in memory and in the kernel at a time.
+        // Bytes are in memory and in the kernel at the same time.
         mode(When::Always, When::Never, 50),
         mode(When::OnEvidence, When::Never, 64 << 10),
     ];

@@ -15,9 +15,9 @@ use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
 use crate::{assert_same, each_seed, programs};
 
-/// Bytes under way in one direction at most, so that no buffer of the kernel is ever full.
+/// The maximum number of bytes under way in one direction, so that no buffer of the kernel is ever full.
 const UNDER_WAY: u64 = 10_000;
-/// The timeout of calls that may block, so that none does for long.
+/// The timeout of calls that may block, so that none blocks for long.
 const SHORT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ struct Side<E> {
     sends: u64,
     receives: u64,
     is_blocking: bool,
-    /// It sends no more, and it receives no more.
+    /// The end was shut down for sending, and for receiving.
     has_ended: bool,
     is_deaf: bool,
 }
@@ -117,13 +117,13 @@ struct Program<E> {
     may_refuse: bool,
     /// Bytes may have been dropped.
     is_cut: bool,
-    /// Something may be on its way.
+    /// Bytes or an end may be on their way.
     has_moved: bool,
-    /// The descriptor that was passed.
+    /// The descriptor that is passed.
     reader: OwnedFd,
 }
 
-/// Runs the program of `seed`. Returns what it saw, a line for each step.
+/// Runs the program of `seed`. Returns its observations, a line for each step.
 fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (a, b) = maker.pair(wire);
@@ -148,7 +148,8 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
 }
 
 impl<E: End> Program<E> {
-    /// Waits until what was sent has arrived. Between Unix sockets it has when its call returns.
+    /// Waits until the bytes sent have arrived. Between Unix sockets they have arrived when the call
+    /// returns.
     fn settle(&mut self) {
         if !mem::take(&mut self.has_moved) {
             return;
@@ -165,7 +166,7 @@ impl<E: End> Program<E> {
                 let events = end.events(Events::RDHUP, Duration::ZERO);
                 !events.is_empty()
             };
-            // The kernel drops what comes to an end that has shut down both directions.
+            // The kernel drops bytes that arrive at an end that has shut down both directions.
             let is_dropped = side.has_ended && side.is_deaf;
             let has_arrived = || {
                 let has_come = end.unread().is_ok_and(|count| count >= expected);
@@ -214,7 +215,7 @@ impl<E: End> Program<E> {
                 format!("{sent} {result:?}")
             }
             Step::Recv { lens, flags } => {
-                // The kernel would wait until all of the look is there.
+                // The kernel would wait until all bytes of the peek are there.
                 let can_wait = !flags.contains(RecvFlags::PEEK | RecvFlags::WAITALL) || is_tcp;
                 let flags = if can_wait { *flags } else { *flags - RecvFlags::WAITALL };
                 let (count, result) = receive(end, this.receives, lens, flags);
@@ -236,7 +237,7 @@ impl<E: End> Program<E> {
                 {
                     this.receives += count as u64;
                 }
-                // A stream of TCP may come in other pieces: the rest of the message is read, too.
+                // A stream of TCP may arrive in other pieces, so the rest of the message is read, too.
                 match result {
                     Ok((count, flags, fds, name)) if is_tcp && count > 0 => {
                         let more = if looks { 0 } else { drain(end, this.receives, *len - count) };
@@ -314,7 +315,8 @@ impl<E: End> Program<E> {
     }
 }
 
-/// Sends bytes from number `first` on, in pieces of `lens`, `free` at most. Returns how many were sent.
+/// Sends bytes from number `first` on, in pieces of `lens`, at most `free`. Returns the number of bytes
+/// sent.
 fn send<E: End>(
     end: &E,
     first: u64,
@@ -361,7 +363,8 @@ fn send<E: End>(
     }
 }
 
-/// Receives into pieces of `lens`, until they are full or nothing more is there. Returns how many bytes.
+/// Receives into pieces of `lens` until they are full or no more bytes are there. Returns the number of
+/// bytes.
 fn receive<E: End>(
     end: &E,
     first: u64,
@@ -396,7 +399,7 @@ fn receive<E: End>(
     }
 }
 
-/// Receives `len` bytes, or those that are there. Returns how many.
+/// Receives up to `len` bytes that are there. Returns their number.
 fn drain<E: End>(end: &E, first: u64, len: usize) -> u64 {
     if len == 0 { 0 } else { receive(end, first, &[len], RecvFlags::DONTWAIT).0 }
 }
@@ -407,7 +410,7 @@ fn compare(seeds: std::ops::Range<u64>, wire: Wire) {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
         for mode in [PLAIN].into_iter().chain(MODES) {
             let mut options = options(mode);
-            // Queues that hold one message or a part of it, too.
+            // Some queues hold only one message or a part of it.
             options.limits.bytes = random.choice([1, 50, 3000, 64 << 10]).expect("some");
             options.ahead_bytes = random.choice([1, 50, 3000, 64 << 10]).expect("some");
             let found = run(&OfLayer::new(options), seed, wire);

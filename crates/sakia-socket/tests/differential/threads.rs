@@ -1,4 +1,5 @@
-//! Two threads on each socket, with tiny buffers: streams arrive whole, as far as their peers let them.
+//! Two threads on each socket, with tiny buffers: streams arrive whole, as far as their peers read and
+//! write.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, byte, options};
 use crate::{each_seed, programs};
 
-/// How a writer ends.
+/// The way in which a writer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Shutdown,
-    /// It closes its handle.
+    /// The writer closes its handle.
     Close,
-    /// It resets the connection.
+    /// The writer resets the connection.
     Reset,
 }
 
@@ -30,14 +31,15 @@ struct Direction {
     seed: u64,
     bytes: u64,
     ending: Ending,
-    /// Bytes after which the reader leaves.
+    /// The number of bytes after which the reader leaves.
     reads: u64,
     is_writer_blocking: bool,
     is_reader_blocking: bool,
     timeout: Option<Duration>,
 }
 
-/// The result of a direction: the length of the received prefix of the stream, and how it ended.
+/// The observations of a direction: the lengths of the prefix of the stream that was sent and read, and how
+/// it ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sent: u64,
@@ -46,7 +48,7 @@ struct Seen {
     read_error: Option<Errno>,
 }
 
-/// `is_over` is true once the other thread has left.
+/// Writes the bytes of a direction, then ends it. `is_over` is true once the other thread has left.
 fn write<E: End>(end: E, direction: Direction, is_over: &AtomicBool) -> (u64, Option<Errno>) {
     let mut random = fastrand::Rng::with_seed(direction.seed);
     let mut sent = 0;
@@ -65,7 +67,7 @@ fn write<E: End>(end: E, direction: Direction, is_over: &AtomicBool) -> (u64, Op
         match end.send(&[IoSlice::new(first), IoSlice::new(second)], flags) {
             Ok(count) => sent += count as u64,
             Err(Errno::AGAIN) if is_over.load(Ordering::Relaxed) => return (sent, None),
-            // Its time is over, or it must not wait.
+            // The timeout has passed, or the call must not wait.
             Err(Errno::AGAIN) => drop(end.events(Events::OUT, Duration::from_millis(2))),
             Err(errno) => return (sent, Some(errno)),
         }
@@ -118,7 +120,7 @@ fn read<E: End>(end: E, direction: Direction, is_over: &AtomicBool) -> (u64, Opt
     (got, None)
 }
 
-/// Moves bytes in both directions at a time, by a thread for each direction of each end.
+/// Moves bytes in both directions at the same time, with a thread for each direction of each end.
 fn run<M: Maker>(maker: &M, wire: Wire, buffers: usize, directions: [Direction; 2]) -> [Seen; 2] {
     let (a, b) = maker.pair(wire);
     for end in [&a, &b] {
@@ -132,7 +134,7 @@ fn run<M: Maker>(maker: &M, wire: Wire, buffers: usize, directions: [Direction; 
         let [over, other] = [is_over.clone(), is_over];
         let writer = thread::spawn(move || {
             let result = write(from, direction, &over);
-            // The end of the stream tells the reader otherwise.
+            // After a shutdown, the end of the stream tells the reader.
             over.fetch_or(direction.ending != Ending::Shutdown, Ordering::Relaxed);
             result
         });
@@ -164,12 +166,12 @@ fn direction(random: &mut fastrand::Rng, is_whole: bool, bytes: u64) -> Directio
         reads: if leaves { random.u64(..bytes) } else { u64::MAX },
         is_writer_blocking: random.bool(),
         is_reader_blocking: random.bool(),
-        // An end that leaves is noticed by a call that does not wait for ever.
+        // An end that leaves is noticed only by a call that does not wait for ever.
         timeout: (!is_whole || random.bool()).then_some(Duration::from_millis(3)),
     }
 }
 
-/// Checks the properties of a direction that do not depend on timing.
+/// Checks the properties of a direction that do not depend on time.
 fn check(seen: &Seen, direction: Direction, is_whole: bool, what: &str) {
     let ended = |error: Option<Errno>| {
         matches!(error, None | Some(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN))

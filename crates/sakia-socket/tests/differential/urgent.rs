@@ -1,7 +1,7 @@
 //! Programs of one thread with urgent data.
 //!
-//! At most one urgent byte is on its way to an end, since the kernel makes an earlier one part of the stream
-//! if it was not read yet, and reading ahead changes whether it was.
+//! At most one urgent byte is on its way to an end. The kernel makes an earlier one part of the stream if
+//! it was not read yet, and reading ahead changes whether it was.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
 use crate::{assert_same, each_seed, programs};
 
-/// Bytes under way in one direction at most, so that no buffer of the kernel is ever full.
+/// The maximum number of bytes under way in one direction, so that no buffer of the kernel is ever full.
 const UNDER_WAY: u64 = 10_000;
 const URGENT: u8 = b'!';
 
@@ -58,7 +58,7 @@ struct Side<E> {
     end: E,
     sends: u64,
     receives: u64,
-    /// The number of the byte that follows the last urgent one sent here, while that is not passed.
+    /// The number of the byte behind the last urgent one sent here, until the stream behind it is received.
     mark: Option<u64>,
     is_inline: bool,
 }
@@ -131,7 +131,7 @@ fn act<E: End>(sides: &mut [Side<E>; 2], side: usize, step: Step) -> Option<Stri
                     Err(errno) => break Err(errno),
                 }
             };
-            // How far a look goes depends on the pieces in the kernel.
+            // The number of bytes that a peek sees depends on the pieces in the kernel.
             if looks { format!("{:?}", result.is_ok()) } else { format!("{all} {result:?}") }
         }
         Step::RecvUrgent(flags) => {

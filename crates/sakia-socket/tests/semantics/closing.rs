@@ -26,7 +26,7 @@ fn received_bytes_can_be_read_after_their_direction_is_shut_down() {
             for flags in [RecvFlags::empty(), RecvFlags::WAITALL, RecvFlags::PEEK] {
                 assert_eq!(recv(&b, flags), Ok(vec![]), "{mode:?}");
             }
-            // The other direction goes on.
+            // The other direction continues.
             send(&b, b"answer");
             layer.flush();
             assert_eq!(recv(&a, RecvFlags::empty()), Ok(b"answer".into()));
@@ -62,7 +62,7 @@ fn unread_bytes_reset_the_connection() {
             send(&a, b"1234");
             layer.flush();
             read_ahead(&b);
-            // Delayed ones are dropped with it.
+            // Delayed bytes are dropped with the connection.
             let _ = b.send(b"dropped", SendFlags::empty());
             let clone = (clones == 1).then(|| b.clone());
             drop(b);
@@ -72,7 +72,7 @@ fn unread_bytes_reset_the_connection() {
                 assert_eq!(recv_all(&a).1, None, "{mode:?}");
             } else {
                 let (found, error) = recv_all(&a);
-                // The kernel drops what the peer has not read, too, if the reset overtakes it.
+                // The kernel also drops bytes that the peer has not read, if the reset overtakes them.
                 assert!(found.is_empty() || found == b"dropped", "{mode:?}");
                 assert_eq!(error, Some(Errno::CONNRESET), "{mode:?}");
             }
@@ -101,7 +101,7 @@ fn without_time_to_linger_delayed_bytes_are_dropped() {
 
 #[test]
 fn delayed_bytes_arrive_after_the_close() {
-    // In the background, or with time to linger, of which a part is enough or not.
+    // The close sends in the background, or lingers, for long enough or not.
     let lingers = [None, Some(Duration::from_secs(60)), Some(Duration::from_secs(1))];
     at_once(lingers, |linger| {
         let mut options = options((When::Never, When::Always));

@@ -1,4 +1,4 @@
-//! The calls that leave a toy enclave: how many there are, and that the kernel sees these and no others.
+//! The calls that leave a toy enclave: their number, and that the kernel sees these and no others.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -32,7 +32,8 @@ fn tcp(sockets: &Sockets) -> (Socket<ToyEnclave>, Socket<ToyEnclave>) {
     (a, b)
 }
 
-/// Messages that fill the buffer, one under way at a time: no call can be saved, and none is to be added.
+/// For messages that fill the buffer, one under way at a time, no call can be saved, and none must be
+/// added.
 #[test]
 fn messages_one_by_one_take_the_calls_of_the_kernel() {
     const MESSAGES: u64 = 10_000;
@@ -59,12 +60,12 @@ fn messages_one_by_one_take_the_calls_of_the_kernel() {
     server.join().expect("no panic");
     let counts = sockets.host().counts().since(&before);
     assert_eq!(counts.of(HostCall::Send), 2 * MESSAGES);
-    // A look ahead after 32, 64, 128 ... reads, at each end, and the end of the stream.
+    // Each end reads ahead after 32, 64, 128 ... reads; the end of the stream is one more read.
     let receives = counts.of(HostCall::Receive);
     assert!(receives <= 2 * MESSAGES + 2 * 9 + 1, "{receives} for {MESSAGES} messages");
 }
 
-/// Names the variant of the scene, in its process.
+/// The environment variable with the variant, in the process of the scene.
 const SCENE: &str = "SAKIA_TEST_SCENE";
 /// The variants of the experiment `sockets`.
 const VARIANTS: [(&str, When, When); 5] = [
@@ -80,8 +81,8 @@ const MADE: &str = "a layer is made\n";
 const BEGINS: &str = "steady state begins\n";
 const ENDS: &str = "steady state ends\n";
 
-/// The work that is traced: streams, bursts, waits in each way, datagrams, and connections that come and go.
-/// On one thread; but with gathered writes another one sends.
+/// Does the work that is traced: streams, bursts, waits in each way, datagrams, and connections that open
+/// and close. It uses one thread; with gathered writes, another one sends.
 #[test]
 #[ignore = "a process of another test"]
 fn scene() {
@@ -149,7 +150,7 @@ fn scene() {
     }
 }
 
-/// The system calls of a host call, and how many of them it makes.
+/// Returns the system call of a host call, and the number of these that it makes.
 fn system_calls(call: &str) -> (&'static str, u64) {
     match call {
         "socket" => ("socket", 1),
@@ -179,7 +180,8 @@ fn system_calls(call: &str) -> (&'static str, u64) {
     }
 }
 
-/// The system calls between the marks, by the log of `strace`. Calls of the same meaning have one name.
+/// Returns the system calls between the marks in a log of `strace`. Calls of the same meaning have one
+/// name.
 fn seen(log: &str) -> BTreeMap<String, u64> {
     let mut seen = BTreeMap::new();
     let lines = log.lines().skip_while(|line| !line.contains(BEGINS.trim())).skip(1);
@@ -242,7 +244,7 @@ fn strace_sees_the_calls_that_were_counted() {
             *counted.entry(call.to_owned()).or_default() += each * count;
         }
         if gather != When::Never {
-            // Locks of the standard library sleep by the same call, and the other thread goes on parking.
+            // Locks of the standard library sleep by the same call, and the other thread continues to park.
             let parked = [counted.remove("futex"), seen.remove("futex")];
             assert!(parked.iter().all(Option::is_some), "{parked:?}");
         }
@@ -251,7 +253,7 @@ fn strace_sees_the_calls_that_were_counted() {
             counted["receive"] > rounds && counted["close"] > made * 5 / 2,
             "{mode}: {counted:?}"
         );
-        // 60 small reads and writes of each round, of which variants save most.
+        // Each round has 60 small reads and writes, of which variants save most.
         let is_saved = |call: &str| counted[call] < rounds * 60;
         assert_eq!(is_saved("receive"), read_ahead != When::Never, "{mode}: {counted:?}");
         assert_eq!(is_saved("send"), gather != When::Never, "{mode}: {counted:?}");

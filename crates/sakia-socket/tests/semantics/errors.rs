@@ -45,7 +45,7 @@ fn an_error_of_delayed_bytes_has_one_reporter() {
     }
 }
 
-/// The bytes that arrived before the error come before it, as in the kernel.
+/// Bytes that arrived before the error are received before it, as with the kernel.
 #[test]
 fn received_bytes_come_before_an_error() {
     let layer = layer(delayed());
@@ -89,7 +89,7 @@ fn a_host_without_memory_has_it_later() {
     assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"kept and more".into()));
 }
 
-/// The second part of a receive of all meets the error, which the next call reports.
+/// The second part of a receive of all bytes meets the error, and the next call reports it.
 #[test]
 fn an_error_behind_bytes_is_kept() {
     for mode in MODES {
@@ -99,7 +99,7 @@ fn an_error_behind_bytes_is_kept() {
         send(&a, b"some");
         layer.flush();
         while a.unread().is_ok() && ready(&layer, &a).contains(Events::HUP) {}
-        // After the bytes were read, or before.
+        // The reset comes after the bytes were read, or before.
         std::thread::sleep(Duration::from_millis(2));
         a.set_option(SO_LINGER, Some(Duration::ZERO)).expect("an option");
         drop(a);
@@ -109,7 +109,7 @@ fn an_error_behind_bytes_is_kept() {
                 assert_eq!(recv(&b, RecvFlags::empty()), Err(Errno::CONNRESET), "{mode:?}");
                 assert_eq!(recv(&b, RecvFlags::empty()), Ok(vec![]));
             }
-            // The reset was there first.
+            // The reset came first.
             Err(errno) => assert_eq!(errno, Errno::CONNRESET),
         }
     }
@@ -128,7 +128,7 @@ fn a_write_after_the_end_is_refused_while_bytes_are_left_before_it() {
             assert_eq!(a.send(b"overtakes", SendFlags::empty()), Err(Errno::PIPE));
             assert_eq!(a.send(b"overtakes", SendFlags::OOB), Err(Errno::PIPE));
         }
-        // Both directions are apart.
+        // The two directions are independent.
         send(&b, b"answer");
         b.flush().expect("room");
         assert_eq!(recv(&a, RecvFlags::empty()), Ok(b"answer".into()));
@@ -163,7 +163,7 @@ fn a_signal_comes_with_each_broken_pipe_that_asks_for_it() {
     }
 }
 
-/// The only test of this program that raises it.
+/// No other test of this program raises the signal.
 #[test]
 fn the_kernels_signal_is_raised_or_not() {
     let seen = Arc::new(AtomicBool::new(false));
@@ -185,7 +185,7 @@ fn the_kernels_signal_is_raised_or_not() {
             layer.flush();
             result
         });
-        // The first one may be delayed.
+        // The first write may be delayed.
         results.rotate_left(1);
         assert_eq!(results[..2], [Err(Errno::PIPE); 2]);
         assert_eq!(seen.load(Ordering::Relaxed), broken_pipe == BrokenPipe::Raise);
@@ -206,7 +206,7 @@ fn a_connection_is_made_without_waiting() {
         let to = listener.local_address().expect("an address");
         let a = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         a.set_nonblocking(true).expect("a mode");
-        // No byte is delayed for a peer that is not there.
+        // No byte is delayed before there is a peer.
         assert_eq!(a.send(b"early", SendFlags::empty()), Err(Errno::PIPE), "{mode:?}");
         assert_eq!(recv(&a, RecvFlags::empty()), Err(Errno::NOTCONN));
         assert_eq!(a.connect(&to), Err(Errno::INPROGRESS));
@@ -229,7 +229,7 @@ fn a_connection_is_made_without_waiting() {
         assert_eq!(layer.poll(&mut entries, None), Ok(1));
         assert_eq!(a.peer_address(), Err(Errno::NOTCONN));
         assert_eq!(a.take_error(), Ok(Some(Errno::CONNRESET)));
-        // A port without a listener, which another socket keeps from being used by other tests.
+        // A port without a listener; a bound socket keeps other tests from using it.
         let bound = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("one");
         bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
         let to = bound.local_address().expect("an address");
@@ -256,7 +256,7 @@ fn without_a_peer_nothing_is_left_of_the_connection() {
     assert_eq!(recv(&a, RecvFlags::empty()), Err(Errno::NOTCONN));
     assert_eq!(a.send(b"x", SendFlags::empty()), Err(Errno::PIPE));
     assert_eq!(recv_all(&b), (vec![], Some(Errno::CONNRESET)));
-    // It has another one.
+    // The socket gets another peer.
     let listener = listener(&layer);
     a.connect(&listener.local_address().expect("an address")).expect("a connection");
     let b = listener.accept().expect("a connection").0;

@@ -25,15 +25,15 @@ pub struct Fd {
     _open: Arc<()>,
 }
 
-/// A host in memory. It gives the bytes of [`given`] in order, and takes any.
+/// A host in memory. It gives the bytes of [`given`] in order, and takes any bytes.
 #[derive(Debug)]
 pub struct Liar {
     state: Mutex<State>,
-    /// All descriptors have it.
+    /// All descriptors hold a reference to this.
     pub open: Arc<()>,
     /// The next receive or send reports more bytes than there are.
     is_impossible: AtomicBool,
-    /// Lies among a hundred answers.
+    /// The number of lies in a hundred answers.
     lies: u8,
 }
 
@@ -41,14 +41,14 @@ pub struct Liar {
 struct State {
     random: fastrand::Rng,
     now: Duration,
-    /// Bytes that it gave, and took.
+    /// The numbers of bytes given and taken.
     given: u64,
     taken: Vec<u8>,
-    /// It said something impossible: what it holds no longer matters.
+    /// The host gave an impossible answer: its contents no longer matter.
     is_over: bool,
 }
 
-/// The byte of a stream at `place`: never [`UNTOUCHED`].
+/// Returns the byte of a stream at `place`: never [`UNTOUCHED`].
 fn given(place: u64) -> u8 {
     (place % 199) as u8
 }
@@ -97,7 +97,7 @@ impl Liar {
         self.state.lock().expect("no panic")
     }
 
-    /// An answer without a result.
+    /// Returns an answer without a result.
     fn result(&self) -> Result<(), Errno> {
         let mut state = self.state();
         if state.lies(self.lies) { Err(state.errno()) } else { Ok(()) }
@@ -383,7 +383,7 @@ impl Host for Liar {
     }
 }
 
-/// A program of one seed.
+/// The program of one seed.
 struct Program {
     random: fastrand::Rng,
     layer: Layer<Liar>,
@@ -427,11 +427,11 @@ impl Program {
         }
         let (layer, accepted) = (self.layer.clone(), self.accepted);
         drop((socket, self.layer));
-        // The pump has some for a time, until the host took their bytes or failed.
+        // The pump holds some descriptors until the host has taken their bytes or failed.
         while Arc::strong_count(&layer.host().open) > 1 {
             std::thread::yield_now();
         }
-        // Each byte that was sent was one of the program's, in order, and none was sent twice.
+        // The bytes sent are those of the program, in order, and none was sent twice.
         assert!(accepted.starts_with(&layer.host().state().taken));
     }
 
@@ -484,7 +484,7 @@ impl Program {
         let all = [first, second].concat();
         assert!(count <= all.len());
         if self.layer.host().state().is_over {
-            // The connection counts as reset. What is read is still of the host.
+            // The connection counts as reset. Bytes that are read are still the host's.
             self.place = None;
         }
         let found = &all[..count];
@@ -580,7 +580,7 @@ pub fn each_seed(usual: u64, program: fn(u64)) {
     }
 }
 
-/// After a count that cannot be true, bytes of the stream may be missing: it ends.
+/// After an impossible count, bytes of the stream may be missing, so the stream ends.
 #[test]
 fn a_lie_ends_the_stream() {
     for (seed, call) in (0..40).flat_map(|seed| (0..4).map(move |call| (seed, call))) {

@@ -1,5 +1,5 @@
-//! Sets, polls and sockets on a host that lies: events are those of entries, of the kinds that these wait
-//! for.
+//! Sets, polls and sockets on a host that lies: each event belongs to an entry, and is of a kind that the
+//! entry waits for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use sakia_socket::{
 
 use crate::hostile::{Liar, each_seed};
 
-/// Reported whether they are wanted or not.
+/// Events that are reported whether they are wanted or not.
 const ALWAYS: Events = Events(Events::ERR.0 | Events::HUP.0);
-/// How an entry behaves is no event.
+/// The bits for the behavior of an entry, which are no events.
 const BEHAVIOR: u32 = 0xf << 28;
 
 struct Program {
@@ -53,7 +53,8 @@ impl Program {
         }
         let layer = self.layer.clone();
         drop(self);
-        // Event descriptors of polls stay with the layer, of which the program has at most one thread.
+        // The layer keeps event descriptors of polls, one per thread that polls at a time; the program has
+        // one thread.
         while Arc::strong_count(&layer.host().open) > 2 {
             std::thread::yield_now();
         }

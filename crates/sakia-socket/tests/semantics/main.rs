@@ -1,4 +1,4 @@
-//! The calls of POSIX, one rule at a time, where bytes wait in memory.
+//! The calls of POSIX, one rule at a time, while bytes wait in memory.
 
 #[path = "../support/mod.rs"]
 mod support;

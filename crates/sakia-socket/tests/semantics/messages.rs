@@ -101,7 +101,7 @@ fn more_buffers_than_the_kernel_takes_are_refused() {
     let many = vec![IoSlice::new(b"x"); 1025];
     assert_eq!(a.send_vectored(&many, SendFlags::empty()), Err(Errno::MSGSIZE));
     assert_eq!(a.send_vectored(&many[1..], SendFlags::empty()), Ok(1024));
-    // With delayed bytes before them they are more than one call takes.
+    // Together with delayed bytes these are more buffers than one call takes.
     assert_eq!(a.send_vectored(&many[1..], SendFlags::MORE), Ok(1024));
     a.flush().expect("a connection");
     let mut bytes = [[0]; 1024];
@@ -231,7 +231,7 @@ fn what_may_not_be_delayed_waits_for_room() {
     }
 }
 
-/// The kernel has no room, and the queue has.
+/// The kernel has no room, but the queue has.
 #[test]
 fn an_urgent_byte_is_not_delayed() {
     let layer = layer(delayed());
@@ -250,7 +250,7 @@ fn an_urgent_byte_is_not_delayed() {
     assert_eq!(a.delayed(), 1);
 }
 
-/// [`fill`] begins each piece where the last one ended.
+/// Returns byte `number` of [`fill`], which begins each piece at the end of the previous one.
 fn fill_byte(number: u64) -> u8 {
     byte(number)
 }
@@ -265,7 +265,7 @@ fn urgent_data_is_beside_the_stream() {
     assert_eq!(a.send(b"!", SendFlags::OOB), Ok(1));
     send(&a, b"3");
     a.flush().expect("a connection");
-    // While a byte waits in memory.
+    // A byte of the stream waits in memory meanwhile.
     let mut urgent = [0; 2];
     assert_eq!(b.recv(&mut urgent, RecvFlags::OOB), Ok(1));
     assert_eq!(urgent[0], b'!');
@@ -284,7 +284,7 @@ fn a_message_of_a_stream_that_was_read_ahead_has_no_name() {
     let (bytes, message) = receive(&b, 100, RecvFlags::empty()).expect("bytes");
     assert_eq!(bytes, b"2345");
     assert!(message.received.from.is_none() && message.control.is_empty());
-    // `MSG_TRUNC` drops bytes, in memory and behind it.
+    // `MSG_TRUNC` drops bytes in memory and behind it.
     send(&a, b"6789");
     read_ahead(&b);
     let mut none = [0xee; 2];
@@ -321,7 +321,7 @@ fn datagrams_keep_their_bounds_and_names() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT), Err(Errno::AGAIN), "the rest is gone");
 }
 
-/// A stream of TCP has no use for an address, and one of another family refuses it; in no case is it lost.
+/// A stream of TCP ignores an address, and one of another family refuses it; the layer never loses it.
 #[test]
 fn an_address_of_a_stream_is_for_the_kernel_to_judge() {
     for mode in [PLAIN].into_iter().chain(MODES) {
@@ -349,7 +349,7 @@ fn an_address_of_a_stream_is_for_the_kernel_to_judge() {
         layer.flush();
         let mut bytes = [0; 40];
         assert_eq!(b.recv(&mut bytes, RecvFlags::WAITALL), Ok(40), "{mode:?}");
-        // With `MSG_FASTOPEN` it is the peer.
+        // With `MSG_FASTOPEN` the address is the peer's.
         let listener = crate::support::listener(&layer);
         let c = layer.socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         let fast_open = SendFlags::from_bits_retain(0x2000_0000);
@@ -360,13 +360,13 @@ fn an_address_of_a_stream_is_for_the_kernel_to_judge() {
                 let d = listener.accept().expect("a connection").0;
                 assert_eq!(recv(&d, RecvFlags::empty()), Ok(b"first".into()));
             }
-            // The administrator may have switched it off.
+            // The administrator may have disabled it.
             Err(errno) => assert_eq!(errno, Errno::OPNOTSUPP),
         }
     }
 }
 
-/// As a server of files sends a header by `write(2)` and the file by `sendfile(2)`.
+/// A file server sends a header by `write(2)` and the file by `sendfile(2)` in this way.
 #[test]
 fn what_the_kernel_sends_itself_follows_what_is_delayed() {
     let path = std::env::temp_dir().join(format!("sakia-sendfile-{}", std::process::id()));

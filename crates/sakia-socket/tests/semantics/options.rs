@@ -65,12 +65,12 @@ fn options_are_the_hosts() {
     assert_eq!(a.option(sockopt::SO_PROTOCOL), Ok(6));
     assert_eq!(a.option(SO_ACCEPTCONN), Ok(false));
     assert_eq!(listener(&kernel).option(SO_ACCEPTCONN), Ok(true));
-    // rustix has none of these, and a host with the whole call has.
+    // rustix has none of these; a host with the complete call has them.
     assert_eq!(a.option(TCP_MAXSEG), Err(Errno::NOPROTOOPT));
     assert!(b.option(TCP_MAXSEG).is_ok_and(|size| size > 0));
     assert_eq!(a.set_option_raw(SOL_SOCKET, 12345, &[1]), Err(Errno::NOPROTOOPT));
     assert_eq!(b.set_option_raw(SOL_SOCKET, 12345, &[1, 0, 0, 0]), Err(Errno::NOPROTOOPT));
-    // The kernel's own bounds.
+    // The kernel's own bounds apply.
     assert_eq!(a.set_option_raw(SOL_SOCKET, 2, &[1]), Err(Errno::INVAL));
     let bad_time = [0_isize, 2_000_000].map(isize::to_ne_bytes).concat();
     for result in
@@ -86,7 +86,7 @@ fn options_are_the_hosts() {
     assert_eq!(six.option(sockopt::IPV6_UNICAST_HOPS), Ok(9));
 }
 
-/// The time is that of the whole call, not of each of its waits, and the bytes that came count.
+/// The timeout is for the whole call, not for each of its waits, and the bytes received so far count.
 #[test]
 fn a_receive_of_all_ends_with_its_time() {
     for mode in MODES {
@@ -102,7 +102,7 @@ fn a_receive_of_all_ends_with_its_time() {
         read_ahead(&b);
         assert_eq!(recv(&b, RecvFlags::WAITALL), Ok(b"efg".into()), "{mode:?}");
         assert_eq!(recv(&b, RecvFlags::PEEK | RecvFlags::WAITALL), Err(Errno::AGAIN));
-        // A writer that sends a byte again and again does not keep it waiting.
+        // A writer that sends single bytes again and again does not prolong the receive.
         let dribble = a.clone();
         let thread = std::thread::spawn(move || {
             while dribble.send(b".", SendFlags::NOSIGNAL).is_ok() {
@@ -137,7 +137,7 @@ fn a_look_for_all_waits_behind_the_bytes_in_memory() {
     assert_eq!(recv_all(&b), (b"234".into(), None));
 }
 
-/// With the time over, the bytes that were taken stay so, and arrive.
+/// After the timeout, bytes that were taken stay accepted, and arrive.
 #[test]
 fn a_send_ends_with_its_time_and_loses_nothing() {
     let wires = MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
@@ -204,7 +204,7 @@ fn a_connection_inherits_what_its_listener_has() {
     assert_eq!(recv(&a, RecvFlags::empty()), Err(Errno::CONNRESET));
 }
 
-/// Delayed bytes are not those that the option is about.
+/// These options do not concern delayed bytes, so those are sent first.
 #[test]
 fn pushing_options_send_what_is_delayed() {
     for option in [TCP_NODELAY, TCP_CORK] {
@@ -241,7 +241,7 @@ fn an_option_that_changes_reads_gives_the_socket_back_behind_its_bytes() {
     let mut buffer = [0; 2];
     assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL), Ok(2));
     assert_eq!(&buffer, b"!8");
-    // Nothing is read ahead any more.
+    // No bytes are read ahead any more.
     send(&a, b"9a");
     a.flush().expect("a connection");
     read_ahead(&b);
@@ -263,7 +263,7 @@ fn nothing_is_read_ahead_after_an_option_that_changes_reads() {
     assert_eq!(layer.host().calls(), before + 1);
 }
 
-/// The kernel would treat the bytes in memory in another way.
+/// The option would change how the kernel treats bytes that are already in memory.
 #[test]
 fn an_option_for_all_bytes_waits_until_they_are_read() {
     let layer = Layer::new(Watched::default(), delayed());
@@ -274,10 +274,10 @@ fn an_option_for_all_bytes_waits_until_they_are_read() {
     assert_eq!(b.set_option_raw(IPPROTO_TCP, ULP, b"tls"), Err(Errno::BUSY));
     assert!(layer.host().set.lock().expect("no panic").iter().all(|set| set.1 != ULP));
     read_ahead(&b);
-    // This kernel may have it or not.
+    // This kernel may support the option or not.
     let _ = b.set_option_raw(IPPROTO_TCP, ULP, b"tls");
     assert!(layer.host().set.lock().expect("no panic").contains(&(IPPROTO_TCP, ULP)));
-    // Delayed bytes are sent before.
+    // Delayed bytes are sent before the option is set.
     send(&a, b"3");
     assert_eq!(a.delayed(), 1);
     let _ = a.set_option_raw(IPPROTO_TCP, ULP, b"none");

@@ -1,4 +1,4 @@
-//! Signals end waits, and no byte is lost with them.
+//! Signals end waits, and no byte is lost.
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Once;
@@ -51,7 +51,7 @@ fn a_signal_ends_each_wait() {
             let reader = b.clone();
             assert_eq!(interrupted(move || recv(&reader, flags)), Err(Errno::INTR), "{mode:?}");
         }
-        // Also one with a time, which the layer counts itself.
+        // A wait with a timeout, which the layer counts itself, ends as well.
         b.set_option(SO_RCVTIMEO, Some(Duration::from_secs(1000))).expect("an option");
         let reader = b.clone();
         let result = interrupted(move || recv(&reader, RecvFlags::WAITALL));
@@ -72,14 +72,14 @@ fn a_signal_ends_each_wait() {
         assert_eq!(result, Err(Errno::INTR));
         let accepting = listener(&layer);
         assert_eq!(interrupted(move || accepting.accept().err()), Some(Errno::INTR));
-        // Nothing of this has taken a byte.
+        // None of these calls has taken a byte.
         send(&a, b"whole");
         layer.flush();
         assert_eq!(recv(&b, RecvFlags::empty()), Ok(b"whole".into()));
     });
 }
 
-/// A call reports the bytes that it moved before the signal.
+/// Bytes that were received or taken before the signal count.
 #[test]
 fn a_signal_leaves_the_bytes_that_were_moved() {
     at_once([PLAIN].into_iter().chain(MODES), |mode| {

@@ -1,4 +1,4 @@
-//! Streams of TCP: when delayed bytes are sent, and what a look sees.
+//! Streams of TCP: the moments at which delayed bytes are sent, and the bytes that a peek sees.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -22,7 +22,7 @@ fn questions_are_sent_before_answers_are_waited_for() {
             }
         });
         for number in 0..500_u32 {
-            // By single bytes, which are gathered.
+            // The request is sent as single bytes, which are gathered.
             for byte in number.to_be_bytes() {
                 send(&a, &[byte]);
             }
@@ -44,7 +44,7 @@ fn delayed_bytes_are_sent_while_the_program_computes() {
         b.recv(&mut buffer, RecvFlags::WAITALL).map(|_| buffer)
     });
     send(&a, b"hello");
-    // It waits for the thread only, which is no call of the library.
+    // This thread only waits for the other one, which is no call of the library.
     assert_eq!(reader.join().expect("no panic"), Ok(*b"hello"));
 }
 

@@ -11,7 +11,7 @@ use sakia_socket::{Host, Kernel, Layer, Options, Socket, When, sockopt};
 
 pub mod watched;
 
-/// When sockets read ahead and gather, in all ways in which they do either.
+/// All modes that read ahead or gather.
 pub const MODES: [(When, When); 5] = [
     (When::OnEvidence, When::Never),
     (When::OnEvidence, When::OnEvidence),
@@ -29,7 +29,7 @@ pub fn options((read_ahead, gather): (When, When)) -> Options {
     options
 }
 
-/// Options with which bytes are delayed until a call sends them.
+/// Returns options with which bytes are delayed until a call sends them.
 pub fn delayed() -> Options {
     let mut options = options((When::Always, When::Always));
     options.limits.delay = Duration::from_secs(3600);
@@ -57,7 +57,7 @@ pub fn connect<H: Host>(layer: &Layer<H>, listener: &Socket<H>) -> Socket<H> {
     socket
 }
 
-/// Both ends of a connection of TCP.
+/// Returns both ends of a TCP connection.
 pub fn tcp<H: Host>(layer: &Layer<H>) -> (Socket<H>, Socket<H>) {
     let listener = listener(layer);
     let a = connect(layer, &listener);
@@ -72,7 +72,7 @@ pub fn unix<H: Host>(layer: &Layer<H>) -> (Socket<H>, Socket<H>) {
     layer.pair(AddressFamily::UNIX, SocketType::STREAM).expect("a pair")
 }
 
-/// Calls `act` for each item, all at a time: most of the time passes in waits.
+/// Calls `act` for each item, all at the same time, since most of the time passes in waits.
 pub fn at_once<T: Send>(items: impl IntoIterator<Item = T>, act: impl Fn(T) + Sync) {
     let act = &act;
     thread::scope(|scope| {
@@ -95,7 +95,7 @@ pub fn recv<H: Host>(socket: &Socket<H>, flags: RecvFlags) -> Result<Vec<u8>, Er
     Ok(buffer[..count].into())
 }
 
-/// Receives until the end, or an error.
+/// Receives until the end or an error.
 pub fn recv_all<H: Host>(socket: &Socket<H>) -> (Vec<u8>, Option<Errno>) {
     let mut all = Vec::new();
     let mut buffer = [0; 777];
@@ -116,8 +116,8 @@ pub fn read_ahead<H: Host>(socket: &Socket<H>) -> u8 {
     buffer[0]
 }
 
-/// Sends in non-blocking mode until there is no room. Returns how many bytes were taken, of which byte
-/// `number` is that of [`byte`].
+/// Sends in non-blocking mode until there is no room; byte `number` is that of [`byte`]. Returns the number
+/// of bytes taken.
 pub fn fill<H: Host>(socket: &Socket<H>) -> u64 {
     let mut sent = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The kernel as the host, with the calls that safe Rust has not, and with counters.
+//! The kernel as the host, with the calls that safe Rust lacks, and with counters.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,10 +22,10 @@ pub struct Watched {
     pub set: Mutex<Vec<(i32, i32)>>,
     /// The next send that has delayed bytes fails with this errno; 0 for none.
     pub fails: AtomicU32,
-    /// The next reading of the clock by the thread that sends delayed bytes is a second old, as if the thread
-    /// had slept after it.
+    /// The next reading of the clock by the thread that sends delayed bytes is a second old, as if the
+    /// thread had slept after it.
     pub is_late: AtomicBool,
-    /// The times that this thread has slept.
+    /// The number of times that this thread has slept.
     pub parks: AtomicUsize,
 }
 

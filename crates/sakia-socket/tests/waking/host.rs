@@ -1,5 +1,5 @@
-//! The kernel as the host, with a door before each sleep: what a thread would meet in an unlucky moment
-//! happens there each time.
+//! The kernel as the host, with a door before each sleep. At the door, events that would need an unlucky
+//! moment happen each time.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ pub struct State {
     /// Threads that are about to sleep knock here, and wait for their turn.
     has_door: AtomicBool,
     door: Mutex<Option<Sender<Sender<()>>>>,
-    /// Threads that sleep by `park`, and what they slept by.
+    /// The threads that sleep by `park`, and their clock.
     pub parking: Parking,
     /// The number of pieces of memory that are held.
     pub held: Arc<AtomicU32>,
@@ -34,7 +34,7 @@ pub struct State {
     pub lie: Mutex<Option<(Vec<EpollEvent>, usize)>>,
 }
 
-/// A clock that stands still until it is told otherwise, and the thread that sleeps by it.
+/// A clock that stands still until a test advances it, and the thread that sleeps by it.
 #[derive(Debug, Default)]
 pub struct Parking {
     pub unparks: AtomicU32,
@@ -48,13 +48,13 @@ struct Clock {
     now: Duration,
     /// The timeouts of all parks.
     parks: Vec<Option<Duration>>,
-    /// When the thread that sleeps is to wake.
+    /// The time at which the sleeping thread is to wake.
     sleeps_until: Option<Duration>,
     is_asleep: bool,
 }
 
 impl Parking {
-    /// From now on the clock stands still.
+    /// Stops the clock.
     pub fn stop_clock(&self) {
         self.is_manual.store(true, Ordering::SeqCst);
     }
@@ -85,13 +85,13 @@ impl Parking {
         self.changed.notify_all();
     }
 
-    /// Sets the clock on to the time at which the sleeping thread wakes, and returns how long it slept.
-    /// `None` if it sleeps until it is woken.
+    /// Advances the clock to the time at which the sleeping thread wakes. Returns the length of its sleep,
+    /// or `None` if only a wake ends it.
     pub fn sleep_over(&self) -> Option<Duration> {
         let timeout = self.until_asleep()?;
         let mut state = self.state.lock().expect("no panic");
         state.now += timeout;
-        // Its next sleep is another one.
+        // The next sleep of the thread is another one.
         state.is_asleep = false;
         self.changed.notify_all();
         drop(state);
@@ -99,7 +99,7 @@ impl Parking {
         Some(timeout)
     }
 
-    /// Waits until the thread sleeps, and returns for how long it will.
+    /// Waits until the thread sleeps. Returns the length of its sleep.
     pub fn until_asleep(&self) -> Option<Duration> {
         let mut state = self.state.lock().expect("no panic");
         while !state.is_asleep {
@@ -109,7 +109,7 @@ impl Parking {
     }
 }
 
-/// Memory that is counted.
+/// Memory whose pieces are counted.
 #[derive(Debug)]
 pub struct Memory {
     bytes: Box<[u8]>,
@@ -135,8 +135,8 @@ impl AsMut<[u8]> for Memory {
 }
 
 impl State {
-    /// From now on each thread that is about to sleep sends a sender, and sleeps when it has received from it
-    /// or the sender is dropped.
+    /// Closes the door: from now on each thread that is about to sleep sends a sender, and sleeps when it
+    /// has received from it or the sender is dropped.
     pub fn close_door(&self) -> Receiver<Sender<()>> {
         let (knocks, door) = mpsc::channel();
         *self.door.lock().expect("no panic") = Some(knocks);
@@ -144,8 +144,8 @@ impl State {
         door
     }
 
-    /// From now on threads sleep at once. To be called before the last thread at the door may go on, since it
-    /// may come to the door again.
+    /// Opens the door: from now on threads sleep at once. Call this before the last thread at the door may
+    /// continue, since it may come to the door again.
     pub fn open_door(&self) {
         self.has_door.store(false, Ordering::SeqCst);
     }

@@ -66,7 +66,7 @@ fn send(a: &Socket<Doored>, b: &Socket<Doored>, count: usize) {
     }
 }
 
-/// Reads one byte of `socket`, which has more: they are in memory then.
+/// Reads one byte of `socket`, which has more: these are in memory then.
 fn read_ahead(socket: &Socket<Doored>) {
     assert_eq!(socket.recv(&mut [0], RecvFlags::DONTWAIT), Ok(1));
 }
@@ -75,7 +75,7 @@ fn event(events: Events, data: u64) -> EpollEvent {
     EpollEvent { events, data }
 }
 
-/// The events of a wait that does not sleep, in the order of their numbers.
+/// Returns the events of a wait that does not sleep, in the order of their numbers.
 fn ready(set: &Epoll<Doored>) -> Vec<(u64, Events)> {
     wait(set, 64, NOW)
 }

@@ -45,7 +45,7 @@ fn a_thousand_connections_are_waited_for_in_each_way() {
     for (number, entry) in entries.iter().enumerate() {
         assert_eq!(entry.ready().readable, number % 7 == 0);
     }
-    // All of them by few at a time.
+    // Several waits with few places report all of them.
     let mut seen = vec![false; CONNECTIONS];
     for _ in 0..2 * expected.len() / 10 + 2 {
         for (number, _) in wait(&set, 10, NOW) {

@@ -45,7 +45,7 @@ fn an_event_that_had_no_place_is_asked_for_again() {
     }
     read_ahead(&pairs[0].1);
     assert_eq!(wait(&set, 1, NOW).len(), 1);
-    // The kernel has told of some that were not reported yet, and that now have nothing to read.
+    // The kernel has reported sockets that the layer did not report yet, and that now have nothing to read.
     for (_, b) in &pairs {
         assert!(b.recv(&mut [0; 10], RecvFlags::DONTWAIT).is_ok());
     }
@@ -64,7 +64,7 @@ fn one_event_has_what_the_kernel_and_memory_know() {
     set.add(&b, event(Events::IN | Events::OUT | Events::ONE_SHOT, 7)).expect("an entry");
     send(&a, &b, 10);
     read_ahead(&b);
-    // Few places: the kernel may not come to tell of room.
+    // With few places, the kernel may have no chance to report the room.
     let mut found = Vec::new();
     for _ in 0..20 {
         found.extend(wait(&set, 1, NOW).into_iter().filter(|&(number, _)| number == 7));
@@ -108,7 +108,7 @@ fn the_last_handle_takes_a_socket_out_of_its_sets_though_bytes_are_delayed() {
         assert_eq!(set.add(&clone, event(Events::IN, 8)), Err(Errno::EXIST));
     }
     drop(clone);
-    // The host's descriptor is open, and would report.
+    // The host's descriptor is still open, and would report events.
     b.shutdown(Shutdown::Both).expect("an open connection");
     for set in &sets {
         assert_eq!(ready(set), []);
@@ -134,7 +134,7 @@ fn sets_leave_sets_and_sockets_when_they_are_closed() {
     assert_eq!(ready(&outer), []);
     outer.add(&b, event(Events::IN, 3)).expect("an entry");
     drop(outer);
-    // They have no listeners any more.
+    // The closed sets do not listen any more.
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT), Ok(9));
     send(&a, &b, 10);
     read_ahead(&b);
@@ -161,7 +161,7 @@ fn errors_are_those_of_the_kernel() {
     assert_eq!(set.modify(&b, events), Err(Errno::INVAL));
     let other = layer.epoll().expect("a set");
     assert_eq!(other.add(&set, exclusive), Err(Errno::INVAL));
-    // A loop of three.
+    // Three sets form a loop.
     let third = layer.epoll().expect("a set");
     assert_eq!(other.add(&set, events), Ok(()));
     assert_eq!(third.add(&other, events), Ok(()));
@@ -209,7 +209,7 @@ fn urgent_data_is_exceptional_and_a_hang_up_is_not() {
     let mut entries = [SelectEntry::new(&d, exceptional)];
     let before = state.waits.load(Ordering::SeqCst);
     assert_eq!(layer.select(&mut entries, Some(Duration::from_millis(50))), Ok(0));
-    // It sleeps all the same, and looks again from time to time.
+    // The call still sleeps, and looks again from time to time.
     assert!(state.waits.load(Ordering::SeqCst) - before <= 16);
     let both = Selection { readable: true, ..exceptional };
     let mut entries = [SelectEntry::new(&d, both)];
@@ -233,13 +233,13 @@ fn an_event_in_memory_does_not_hide_those_of_the_kernel() {
     assert_eq!(wait(&set, 8, None), both);
     let mut entries = [&b, &d].map(|end| PollEntry::new(end, Events::IN));
     assert_eq!(layer.poll(&mut entries, None), Ok(2));
-    // Places are not filled beyond the count.
+    // The places beyond the count are not filled.
     let mut events = [EpollEvent::default(); 3];
     assert_eq!(set.wait(&mut events, NOW), Ok(2));
     assert_eq!(events[2], EpollEvent::default());
 }
 
-/// As the kernel does: a set is reported at an edge if it is ready, for whatever reason.
+/// A set is reported at an edge if it is ready for any reason, as by the kernel.
 #[test]
 fn an_edge_of_a_set_that_memory_brought_outlasts_what_was_there() {
     let (layer, _) = layer(When::Always, When::Never);

@@ -1,4 +1,4 @@
-//! Waits by the default policy, where the host alone wakes.
+//! Waits with the default policy, where only the host wakes.
 
 use std::thread;
 use std::time::Duration;
@@ -14,13 +14,13 @@ fn recv_one(socket: &Socket<Doored>) -> Result<usize, Errno> {
     socket.recv(&mut [0], RecvFlags::empty())
 }
 
-/// If the one read could bring the second byte to memory, the host would see none.
+/// A read of one byte must not bring the second one to memory: the host would not see it there.
 #[test]
 fn a_poll_hears_of_bytes_of_which_another_thread_reads_one() {
     let (layer, _) = layer(When::OnEvidence, When::Never);
     let (a, b) = tcp(&layer);
     b.set_nonblocking(true).expect("a mode");
-    // So many small reads that the next ones may read ahead.
+    // After this number of small reads the next ones may read ahead.
     for _ in 0..100 {
         send(&a, &b, 2);
         while recv_one(&b).is_err() {}

@@ -1,4 +1,5 @@
-//! The thread that sends delayed bytes, on a clock that stands still: when it sleeps, and what wakes it.
+//! The thread that sends delayed bytes, on a clock that stands still: its sleeps, and the events that wake
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::{NOW, event, layer_of, tcp, unix, wait};
 
 const DELAY: Duration = Duration::from_micros(100);
 
-/// Gathers all, on a clock that stands still.
+/// Returns a layer that gathers all writes, on a clock that stands still.
 fn gathering() -> (Layer<Doored>, Arc<State>) {
     let mut options = Options::default();
     options.gather = When::Always;
@@ -43,13 +44,13 @@ fn a_burst_of_writes_wakes_once_and_an_idle_thread_sleeps_for_ever() {
         for _ in 0..1000 {
             write(&a);
         }
-        // The first one starts the thread.
+        // The first burst starts the thread.
         assert_eq!(unparks(&state) - woken, u32::from(burst > 0));
         assert_eq!(calls(&state), called, "all are delayed");
         assert_eq!(state.parking.sleep_over(), Some(DELAY), "since the first of them");
         assert_eq!(b.recv(&mut [0; 2000], RecvFlags::DONTWAIT), Ok(1000));
         assert_eq!(calls(&state), called + 2, "one sent them, one received them");
-        // Two more looks, in which writes need no wake.
+        // The thread looks twice more; writes in that time need no wake.
         for _ in 0..2 {
             assert_eq!(state.parking.sleep_over(), Some(DELAY));
         }
@@ -64,7 +65,7 @@ fn writes_that_follow_each_other_wake_no_thread() {
     write(&a);
     for _ in 0..100 {
         assert_eq!(state.parking.sleep_over(), Some(DELAY));
-        // A wait of the program sends them.
+        // A wait of the program sends the bytes.
         write(&a);
         layer.flush();
         write(&a);
@@ -74,7 +75,7 @@ fn writes_that_follow_each_other_wake_no_thread() {
     assert_eq!(b.recv(&mut [0; 2000], RecvFlags::DONTWAIT), Ok(201));
 }
 
-/// A peer that reads nothing: 10 seconds cost few calls, and the program's waits none.
+/// For a peer that reads nothing, 10 seconds cost few calls, and the waits of the program cost none.
 #[test]
 fn a_peer_that_reads_nothing_costs_few_calls() {
     let (layer, state) = gathering();
@@ -93,13 +94,13 @@ fn a_peer_that_reads_nothing_costs_few_calls() {
         assert_eq!(wait(&set, 8, NOW), []);
     }
     assert_eq!(calls(&state), before + looks + 100, "no more than the waits themselves");
-    // The program may ask for it.
+    // The program may request a send.
     state.send_error.store(0, Ordering::SeqCst);
     layer.flush();
     assert_eq!(wait(&set, 8, NOW), [(1, Events::IN)]);
 }
 
-/// The thread sleeps for long because of the first one.
+/// The thread sleeps for long because of the first connection.
 #[test]
 fn bytes_are_not_late_because_others_have_no_room() {
     let (layer, state) = gathering();
@@ -112,14 +113,14 @@ fn bytes_are_not_late_because_others_have_no_room() {
     for round in 1..3 {
         write(&c);
         assert_eq!(unparks(&state), round);
-        // From its next sleep on.
+        // The delay holds from the next sleep on.
         while state.parking.until_asleep() != Some(DELAY) {
             std::thread::yield_now();
         }
         assert_eq!(state.parking.sleep_over(), Some(DELAY));
         assert_eq!(d.recv(&mut [0; 9], RecvFlags::DONTWAIT), Ok(1));
     }
-    // The same of a queue that is listed: it had no room, and now it has.
+    // The same for a queue that is listed: it had no room, and now has some.
     state.send_error.store(Errno::AGAIN.raw_os_error(), Ordering::SeqCst);
     write(&c);
     while state.parking.sleep_over() < Some(Duration::from_millis(60)) {}
@@ -139,7 +140,7 @@ fn a_write_that_may_wait_sends_what_is_delayed_elsewhere_first() {
     c.set_nonblocking(false).expect("a mode");
     assert_eq!(c.send(&[1; 5000], SendFlags::NOSIGNAL), Ok(5000));
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT), Ok(1));
-    // One that does not wait leaves them.
+    // A call that does not wait leaves the delayed bytes of other sockets.
     write(&a);
     assert_eq!(c.send(&[1; 5000], SendFlags::NOSIGNAL | SendFlags::DONTWAIT), Ok(5000));
     assert_eq!(a.delayed(), 1);

@@ -1,4 +1,4 @@
-//! Threads that sleep learn what other threads do to memory.
+//! Sleeping threads learn of changes that other threads make to memory.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -28,7 +28,7 @@ fn a_wait_is_woken_by_bytes_that_another_thread_reads_ahead() {
                 let sleeper = scope.spawn(|| wait(&set, 8, None));
                 let go = door.recv().expect("it is about to sleep");
                 send(&a, &b, 10);
-                // The kernel has none of them any more.
+                // The kernel has none of the bytes any more.
                 read_ahead(&b);
                 // The wait may find nothing first, if the host wakes it early.
                 state.open_door();
@@ -74,7 +74,7 @@ fn a_poll_and_a_select_are_woken_by_bytes_that_another_thread_reads_ahead() {
                 go.send(()).expect("it waits");
                 sleeper.join().expect("no panic");
             });
-            // For the next round, on the same event descriptor.
+            // The next round uses the same event descriptor.
             assert_eq!(b.recv(&mut [0; 10], RecvFlags::DONTWAIT), Ok(9));
             assert_eq!(state.signals.load(Ordering::SeqCst), round);
         }
@@ -275,7 +275,7 @@ fn a_timeout_ends_a_wait_with_nothing() {
     assert_eq!(layer.select(&mut [], timeout), Ok(0));
 }
 
-/// A look waits in the host, where it would not see bytes that are in memory.
+/// These receives wait in the host, where they would not see bytes that are in memory.
 #[test]
 fn nothing_is_read_ahead_while_another_thread_looks() {
     for flags in [RecvFlags::PEEK, RecvFlags::PEEK | RecvFlags::WAITALL, RecvFlags::WAITALL] {
@@ -294,7 +294,7 @@ fn nothing_is_read_ahead_while_another_thread_looks() {
         thread::spawn(move || ended.send(looker.recv(&mut [0; 3], flags)));
         let go = door.recv().expect("it is about to sleep");
         send(&a, &b, 10);
-        // Another thread takes what is in memory, and one byte of the host's.
+        // Another thread takes the bytes in memory, and one byte of the host's.
         let count = if flags == RecvFlags::PEEK | RecvFlags::WAITALL { 2 } else { 1 };
         for _ in 0..count {
             read_ahead(&b);

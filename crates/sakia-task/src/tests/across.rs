@@ -1,4 +1,4 @@
-//! Wakers, handles and mail on other threads than the task's own.
+//! Wakers, handles and mail on threads other than the task's own.
 
 use std::mem;
 use std::sync::mpsc;
@@ -85,7 +85,7 @@ fn a_task_for_another_thread_is_polled_and_dropped_there() {
     let (future, output) = (Counter::new(), Counter::new());
     let (held, given) = (future.probe(), output.probe());
     let their = to.clone();
-    // Made elsewhere, run here, awaited elsewhere.
+    // The work is made and awaited on another thread, and runs on this one.
     let (sent, receive) = mpsc::channel();
     let thread = thread::spawn(move || {
         let work = async move {
@@ -149,7 +149,7 @@ fn a_task_that_is_told_to_end_before_its_mail_is_opened_does_not_run() {
     }
 }
 
-/// Something done with a handle on another thread, in a state of the task.
+/// An action on a handle on another thread, in a state of the task.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Abort,
@@ -277,7 +277,7 @@ fn a_runnable_becomes_mail_and_a_runnable_again() {
     let mail = runnable.into_mail().expect("none is on its way");
     To::elsewhere(mail);
     assert_eq!(to.run(), 1);
-    // While a mail is on its way there is no second one.
+    // While a mail is on its way, no second one is sent.
     let waker = taken(&left);
     let waker = thread::spawn(move || {
         waker.wake_by_ref();
@@ -325,12 +325,12 @@ fn work_is_done_on_any_thread_or_canceled() {
     thread::spawn(move || work.run()).join().unwrap();
     assert!(value(&mut task).is_some());
     assert_eq!((future.drops(), output.drops()), ((0, 1), (1, 0)));
-    // Its handle is gone, and so is the value.
+    // The handle is gone, and so is the value.
     let (work, task) = make();
     drop(task);
     thread::spawn(move || work.run()).join().unwrap();
     assert_eq!((future.drops(), output.drops()), ((0, 2), (1, 1)));
-    // Dropped, or told to end before it was run.
+    // The work is dropped or aborted before it was run.
     let (work, mut task) = make();
     drop(work);
     assert!(matches!(poll_once(&mut task), Poll::Ready(None)));
@@ -338,7 +338,7 @@ fn work_is_done_on_any_thread_or_canceled() {
     task.abort();
     thread::spawn(move || work.run()).join().unwrap();
     assert_eq!((future.drops(), output.drops()), ((1, 3), (2, 2)));
-    // A panic is its outcome.
+    // A panic is the outcome of the work.
     let (work, mut task) = super::super::work(|| panic!("as planned"), To::default());
     let value: Poll<Option<Outcome<()>>> = {
         work.run();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::*;
 
-/// A task's state when something happens to it.
+/// The state of a task at the moment of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     Queued,
@@ -14,7 +14,7 @@ enum When {
     Done,
 }
 
-/// The event at the end of a task.
+/// The event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     Aborted,
@@ -83,7 +83,7 @@ fn everything_is_dropped_once_however_a_task_ends_in_each_state() {
                 waker.wake();
             }
             to.run();
-            // Whatever is left ends now.
+            // Everything that is left ends now.
             let result = task.as_mut().map(poll_once);
             let has_value = matches!(result, Some(Poll::Ready(Some(Ok(_)))));
             if let Some(result) = &result {
@@ -180,7 +180,7 @@ fn a_future_that_drops_its_handle_at_its_end_has_no_heir() {
 fn a_task_that_nothing_can_wake_ends() {
     let (to, left) = (To::default(), Arc::default());
     let (future, output) = (Counter::new(), Counter::new());
-    // Without a handle, it ends as soon as it waits without a waker,
+    // Without a handle, a task ends as soon as it waits without a waker,
     let held = future.probe();
     drop(to.spawn(async move {
         let _held = held;
@@ -195,7 +195,7 @@ fn a_task_that_nothing_can_wake_ends() {
     drop(taken(&left));
     to.run();
     assert_eq!((future.drops(), output.drops()), ((2, 0), (1, 0)));
-    // With one it may be closed, and so it is kept.
+    // With a handle a task may still be closed, and so it is kept.
     let mut task = to.spawn(std::future::pending::<()>());
     to.run();
     task.close();
@@ -231,7 +231,7 @@ impl Drop for Bomb {
 #[test]
 fn a_panic_of_a_destructor_is_kept() {
     let (to, future) = (To::default(), Counter::new());
-    // Of the future, after a value and without one.
+    // The future panics when it is dropped, after a value and without one.
     let bomb = Bomb(future.probe());
     let mut task = to.spawn(poll_fn(move |_| {
         let _bomb = &bomb;
@@ -246,12 +246,12 @@ fn a_panic_of_a_destructor_is_kept() {
     }));
     drop_queue();
     assert_eq!(future.drops(), (2, 0));
-    // Of a value that nothing takes.
+    // A value that nothing takes panics when it is dropped.
     let bomb = Bomb(future.probe());
     drop(to.spawn(std::future::ready(Some(bomb))));
     to.run();
     assert_eq!(future.drops(), (3, 0));
-    // That of a value whose handle is there is the handle's.
+    // If a value still has its handle, the panic reaches the caller that drops or aborts it.
     let task = to.spawn(std::future::ready(Some(Bomb(future.probe()))));
     to.run();
     assert!(catch_unwind(AssertUnwindSafe(|| drop(task))).is_err());

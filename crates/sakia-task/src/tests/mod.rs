@@ -1,7 +1,7 @@
-//! Tasks in every state, with everything counted: each future and each value is dropped once, where it may
-//! be.
+//! Tasks in every state, with everything counted: each future and each value is dropped once, on a thread
+//! where that is allowed.
 //!
-//! Run under Miri, which also finds what is never freed.
+//! Run under Miri, which also finds memory that is never freed.
 
 mod across;
 mod ends;
@@ -25,9 +25,9 @@ thread_local! {
 #[derive(Default)]
 struct Inbox {
     mail: Mutex<VecDeque<Mail<To>>>,
-    /// It takes nothing any more.
+    /// The inbox takes no more mail.
     is_closed: AtomicBool,
-    /// The number of wakes sent to it.
+    /// The number of mails sent to it.
     sent: AtomicUsize,
 }
 
@@ -81,7 +81,7 @@ impl To {
     }
 }
 
-/// Something whose drops are counted, by whether they were on its thread.
+/// A count of drops, by whether they happened on the home thread.
 #[derive(Clone)]
 struct Counter(Arc<(AtomicUsize, AtomicUsize)>);
 
@@ -99,7 +99,7 @@ impl Counter {
         Probe { counter: self.clone(), home: ThreadId::current() }
     }
 
-    /// Drops at home, and elsewhere.
+    /// Returns the numbers of drops at home and elsewhere.
     fn drops(&self) -> (usize, usize) {
         let (here, elsewhere) = &*self.0;
         (here.load(Ordering::SeqCst), elsewhere.load(Ordering::SeqCst))
@@ -135,7 +135,8 @@ fn value<T>(task: &mut Task<T>) -> Option<T> {
     }
 }
 
-/// A future that keeps a probe, leaves its waker, and is ready with another probe at its second poll.
+/// Returns a future that keeps a probe, leaves its waker, and is ready with another probe at its second
+/// poll.
 fn waits_once(
     future: &Counter,
     output: &Counter,
@@ -178,7 +179,7 @@ fn a_task_awaits_another() {
         to.spawn(async move { first.await.expect("not canceled").expect("no panic") + 1 });
     to.run();
     assert_eq!(value(&mut second), Some(2));
-    // The other way around it waits in its handle.
+    // In the other order the second task waits in the handle of the first.
     let (runnable, first) = spawn(async { 1 }, to.clone());
     let mut second =
         to.spawn(async move { first.await.expect("not canceled").expect("no panic") + 1 });

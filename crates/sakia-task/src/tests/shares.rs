@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 
-/// Returns a root whose value counts its drops.
+/// Returns a counted value, and the counter of its drops.
 fn counted() -> (Root<Probe>, Counter) {
     let counter = Counter::new();
     (Root::new(counter.probe()), counter)

@@ -119,6 +119,6 @@ async fn a_directory_that_goes_away_midway_is_no_trouble() {
     let mut entries = fs::read_dir(folder.path(".")).await.unwrap();
     assert!(entries.next_entry().await.unwrap().is_some());
     fs::remove_dir_all(folder.path(".").canonicalize().unwrap()).await.unwrap();
-    // The file system decides which entries still come; the list ends.
+    // The file system decides which entries are still listed; the list ends.
     while entries.next_entry().await.unwrap().is_some() {}
 }

@@ -66,7 +66,7 @@ async fn futures_may_be_dropped_in_every_state() {
         cool_down(&path);
         let mut file = OpenOptions::new().read(true).write(true).open(&path).await.unwrap();
         let mut buf = vec![0; 1 << 16];
-        // Never begun; begun; begun, and perhaps finished.
+        // The reads are never begun; begun; begun and perhaps finished.
         drop(file.read(&mut buf));
         let is_over = poll_once(pin!(file.read(&mut buf))).is_ready();
         if !is_over && round % 2 == 0 {
@@ -164,7 +164,7 @@ async fn ten_thousand_tasks() {
     }
 }
 
-/// A runtime that ends waits for the writes of its tasks, and the program for the runtime.
+/// A runtime that ends waits for the writes of its tasks, and the program waits for the runtime.
 #[test]
 fn a_runtime_that_ends_has_written() {
     let folder = Folder::new();
@@ -180,7 +180,7 @@ fn a_runtime_that_ends_has_written() {
                     let contents = contents.clone();
                     tokio::spawn(async move {
                         file.write_all(&contents).await.unwrap();
-                        // Never flushed, and dropped by the runtime.
+                        // The file is never flushed, and the runtime drops it.
                         std::future::pending::<()>().await;
                     });
                     while !std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() > 0) {
@@ -257,7 +257,7 @@ fn a_runtime_may_end_midway() {
     }
 }
 
-/// No runtime at all is needed.
+/// Polling needs no runtime at all.
 #[test]
 fn a_plain_thread_may_poll() {
     let folder = Folder::new();

@@ -209,7 +209,7 @@ async fn clones_share_out_what_they_read() {
         for task in tasks {
             all.extend(task.await.unwrap());
         }
-        // Each of them once.
+        // Each number was read once.
         all.sort_by_key(|four| u32::from_ne_bytes(four.as_slice().try_into().unwrap()));
         assert!(all.concat() == numbers);
     }
@@ -223,7 +223,7 @@ async fn the_position_is_that_of_the_kernel() {
     let mut word = [0; 4];
     file.read_exact(&mut word).await.unwrap();
     assert_eq!(&word, b"two ");
-    // An inherited or duplicated descriptor continues there.
+    // An inherited or duplicated descriptor continues at this position.
     let mut rest = String::new();
     std.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "three");
@@ -250,7 +250,7 @@ async fn a_file_goes_back_to_std_after_its_write() {
     assert_eq!(file.try_into_std().unwrap().metadata().unwrap().len(), 100_001);
     let mut file = File::create(&path).await.unwrap();
     let _ = file.write(&bytes(100_000)).await.unwrap();
-    // It may be done by now.
+    // The operation may be done by now.
     if let Err(mut file) = file.try_into_std() {
         file.flush().await.unwrap();
         file.try_into_std().unwrap();
@@ -294,7 +294,7 @@ async fn what_was_not_taken_of_a_read_is_put_back() {
     assert_eq!(next, contents[14..24]);
     assert_eq!(std::fs::read(folder.path("x")).unwrap()[10..14], *b"here");
 
-    // A clone continues there.
+    // A clone continues at the same position.
     let mut file = with_a_read_given_up(&folder, 5000).await;
     file.read_exact(&mut begin).await.unwrap();
     let mut clone = file.try_clone().await.unwrap();
@@ -491,7 +491,7 @@ fn an_operation_without_bytes_is_refused() {
     File::from_std(file).set_max_buf_size(0);
 }
 
-/// The requirements of spawned tasks.
+/// Spawned tasks require these properties.
 #[test]
 fn all_may_move_and_be_shared() {
     use sakia_tokio::fs;

@@ -65,7 +65,7 @@ async fn what_was_begun_is_finished() {
     let path = folder.path("journal");
     let journal = GroupCommit::new(File::create(&path).await.unwrap()).await.unwrap();
     for _ in 0..50 {
-        // Never polled: no bytes.
+        // An append that is never polled adds no bytes.
         drop(journal.append_durable("no"));
         let mut append = Box::pin(journal.append_durable("yes "));
         let _ = poll_once(append.as_mut());

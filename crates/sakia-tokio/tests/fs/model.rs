@@ -27,11 +27,11 @@ enum Step {
     SetLen(u64),
     Flush,
     Sync,
-    /// Continues with a clone, and keeps this one.
+    /// Continues with a clone, and keeps the current file.
     Clone,
-    /// Continues with the kept one.
+    /// Continues with the kept file.
     Swap,
-    /// To std and back.
+    /// Converts the file to std and back.
     IntoStd,
     Metadata,
     CoolDown,
@@ -144,7 +144,7 @@ impl Pair {
                 self.check_sought(place, result);
             }
             Step::BeginSeek(place) => {
-                // An earlier operation may take all of the poll.
+                // An earlier operation may use up the poll.
                 self.file.flush().await.unwrap();
                 match poll_once(std::pin::pin!(self.file.seek(place))) {
                     Poll::Ready(result) => self.check_sought(place, result),
@@ -163,7 +163,7 @@ impl Pair {
                 self.kept = Some(std::mem::replace(&mut self.file, clone));
             }
             Step::Swap => {
-                // A read-ahead of one is unknown to the other.
+                // One file does not know of the read-ahead of the other.
                 self.check_place().await;
                 if let Some(kept) = &mut self.kept {
                     std::mem::swap(kept, &mut self.file);

@@ -31,7 +31,7 @@ async fn whole_files_are_written_and_read() {
         assert!(fs::read(&path).await.unwrap() == bytes(count));
         assert_eq!(fs::metadata(&path).await.unwrap().len(), count as u64);
     }
-    // Files that do not report their length.
+    // These files do not report their length.
     let version = fs::read_to_string("/proc/version").await.unwrap();
     assert_eq!(version, std::fs::read_to_string("/proc/version").unwrap());
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use crate::support::{Folder, current_thread};
 
-/// On one thread, which a blocking call would stop.
+/// The test runs on one thread, which a blocking call would stop.
 #[test]
 fn a_server_that_does_not_answer_holds_up_nobody() {
     let folder = Folder::new();

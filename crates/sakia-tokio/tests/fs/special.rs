@@ -35,7 +35,7 @@ async fn a_fifo_has_two_ends() {
         }
     });
     let mut file = OpenOptions::new().write(true).open(path).await.unwrap();
-    // More than a pipe holds.
+    // These are more bytes than a pipe holds.
     file.write_all(&bytes(300_000)).await.unwrap();
     file.flush().await.unwrap();
     drop(file);
@@ -80,7 +80,7 @@ async fn a_read_that_was_given_up_loses_nothing() {
     let mut word = [0; 3];
     file.read_exact(&mut word).await.unwrap();
     assert_eq!(&word, b"one");
-    // They cannot be put back, and are kept.
+    // The bytes cannot be put back, and are kept.
     file.write_all(b" three").await.unwrap();
     assert_eq!(errno(file.seek(std::io::SeekFrom::End(0)).await), Some(libc::ESPIPE));
     let mut rest = [0; 10];
@@ -113,7 +113,7 @@ async fn what_only_waits_keeps_no_runtime() {
         drop(runtime);
     });
     tokio::task::spawn_blocking(|| ending.join().unwrap()).await.unwrap();
-    // Releases the threads that still open it, or read.
+    // Releases the threads that still open the FIFO, or read.
     std::fs::OpenOptions::new().read(true).write(true).open(folder.path("other")).unwrap();
     std::fs::write(third, [0; 10]).unwrap();
 }
@@ -155,14 +155,14 @@ async fn direct_io_is_aligned() {
         file.flush().await.unwrap();
         file.rewind().await.unwrap();
         let mut read = AlignedBuf::zeroed(LEN);
-        // In units of the file system's blocks, so that some bytes are left in between.
+        // Reads in units of the file system's blocks leave some bytes in between.
         for part in read.chunks_mut(4096 << round) {
             file.read_exact(part).await.unwrap();
         }
         assert!(read[..] == written[..]);
         assert_eq!(file.read(&mut read).await.unwrap(), 0, "the end");
     }
-    // A length that is not aligned: whatever the file system answers, no offset is invented.
+    // The length is not aligned: whatever the file system answers, no offset is invented.
     file.rewind().await.unwrap();
     if let Err(error) = file.read(&mut [0; 100]).await {
         assert_eq!(os_error(&error), Some(libc::EINVAL), "{error}");
@@ -188,7 +188,7 @@ async fn direct_io_moves_the_position_wherever_its_memory_is() {
             file.read_exact(&mut read).await.unwrap();
             assert!(read[..] == *expected, "round {round}");
         }
-        // So that the next allocation has another address.
+        // The next allocation gets another address.
         between.push(vec![1_u8; 16 * (round % 300 + 1)]);
     }
 }

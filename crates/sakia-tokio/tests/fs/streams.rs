@@ -76,7 +76,7 @@ async fn both_ways_are_buffered() {
     let mut stream = BufStream::new(file);
     let mut word = [0; 4];
     stream.read_exact(&mut word).await.unwrap();
-    // Its read-ahead is not the file's position.
+    // The read-ahead of the buffer does not count in the position of the file.
     stream.seek(SeekFrom::Start(4)).await.unwrap();
     stream.write_all(b"TWO").await.unwrap();
     stream.rewind().await.unwrap();
@@ -97,7 +97,7 @@ async fn halves_share_the_file() {
         writer
     });
     let reading = tokio::spawn(async move {
-        // At the file's end at that time.
+        // The reader is at the end that the file has at this time.
         for _ in 0..100 {
             assert_eq!(reader.read(&mut [0; 10]).await.unwrap(), 0);
         }

@@ -23,7 +23,7 @@ macro_rules! on_each_flavor {
             $(
                 #[test]
                 fn $name() {
-                    // In a task, so that it is not bound to the thread of the test.
+                    // The test runs in a task, so that it is not bound to the thread of the test.
                     let runtime = crate::support::multi_thread();
                     runtime.block_on(async { tokio::spawn(super::$name()).await.unwrap() });
                 }

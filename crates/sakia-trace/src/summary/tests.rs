@@ -1,4 +1,4 @@
-//! Each sentence, of a trace made for it.
+//! Each sentence of the summary, for a trace made for it.
 
 use super::*;
 
@@ -13,12 +13,12 @@ fn stretches_are_joined_cut_and_subtracted() {
 
 use crate::read::Value;
 
-/// A trace of one thread, and of the operations that it had.
+/// A trace of one thread and its operations.
 #[derive(Default)]
 struct Made {
     now: u64,
     thread: Track,
-    /// A row for operations in flight at a time, which overlap.
+    /// Rows for operations that overlap.
     rows: Vec<Track>,
 }
 
@@ -36,7 +36,7 @@ impl Made {
         Self { now: 1000, thread, rows }
     }
 
-    /// An operation by a plain call of 100 ns.
+    /// Adds an operation by a plain call of 100 ns.
     fn plain(&mut self, name: &str, task: i64, fd: i64, asked: i64, result: i64) {
         let arguments = [("task", task), ("descriptor", fd), ("bytes", asked), ("result", result)];
         let mut made = slice(name, self.now, self.now + 100, &arguments);
@@ -45,7 +45,7 @@ impl Made {
         self.now += 200;
     }
 
-    /// One in the kernel or on a lane, for 10 us. The next begins `step` later.
+    /// Adds an operation in the kernel or on a lane, for 10 us. The next one begins `step` later.
     fn waiting(&mut self, name: &str, (row, step): (usize, u64), fd: i64, way: &str, reason: &str) {
         let begin = self.now;
         let mut inner = slice("in the kernel", begin + 1000, begin + 9000, &[]);
@@ -74,7 +74,8 @@ fn has(summary: &Summary, words: &str) -> bool {
     summary.findings.iter().any(|finding| finding.contains(words))
 }
 
-/// A copy of 100 files by a read and a write of a task each, as the guide's first program makes it.
+/// Returns a copy of 100 files by a read and a write of one task each, like that of the guide's first
+/// program.
 fn slow_copy(block: i64) -> Made {
     let mut made = Made::new();
     for _ in 0..100 {
@@ -96,7 +97,8 @@ fn reads_and_writes_by_turns_are_one_operation_in_flight() {
     assert_eq!(summary.findings.len(), 1, "{summary}");
 }
 
-/// A file that a reader's task reads and a writer's task writes, or that the kernel copies, is no such file.
+/// A file that one task reads and another one writes, or that the kernel copies, does not count as such a
+/// file.
 #[test]
 fn reads_and_writes_of_two_tasks_and_copies_are_not() {
     let mut made = Made::new();
@@ -151,7 +153,8 @@ fn large_buffers_and_page_faults_of_small_files_are_named() {
     assert!(large.summary().findings.is_empty());
 }
 
-/// Of 100 writes 41 by a lane: on a tmpfs, one of which that is not known, or on two file systems.
+/// Returns the summary of 100 writes, of which 41 went to a lane. They are on two file systems, or on a
+/// tmpfs, and then one of them does not name its file system.
 fn writes_on_lanes(on_two: bool) -> Summary {
     let mut made = Made::new();
     for number in 0..100 {
@@ -196,7 +199,7 @@ fn parts_of_an_operation_utilization_and_long_turns_are_told() {
     let summary = made.summary();
     let read = &summary.kinds[0];
     assert_eq!((read.submit, read.kernel, read.scheduling), (1000, 8000, 1000));
-    // It ran for 4 of the 8 us that the read was in the kernel.
+    // The task ran for 4 of the 8 us that the read was in the kernel.
     assert_eq!((summary.threads[0].overlap, summary.threads[0].in_flight), (4000, 8000));
     let text = summary.to_string();
     for expected in

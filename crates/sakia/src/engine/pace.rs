@@ -83,7 +83,7 @@ mod tests {
             }
         }
         assert!((150..170).contains(&waits), "{waits}");
-        // And frequent again, once the writers come.
+        // Waits are frequent again once writers come.
         for _ in 0..=SKIPPED_MAX {
             if pace.wait().is_some() {
                 pace.waited(true);

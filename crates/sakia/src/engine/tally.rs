@@ -80,7 +80,7 @@ mod tests {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(count)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // Not all eight, perhaps: threads of other tests take parts, too.
+        // The parts may be fewer than eight, since threads of other tests take some, too.
         assert!(parts.len() > 1, "all write to one cache line");
         assert_eq!(tally.totals().now, 8);
     }

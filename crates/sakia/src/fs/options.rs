@@ -424,7 +424,7 @@ mod tests {
             let mut theirs = std::fs::OpenOptions::new();
             theirs.read(read).write(write).append(append);
             theirs.truncate(truncate).create(create).create_new(create_new);
-            // Fails in any case: it says whether it was the options or the path.
+            // This open always fails; its error shows whether the options or the path were refused.
             let error = theirs.open("/nowhere/at/all").unwrap_err();
             assert_eq!(ours.flags().is_ok(), error.raw_os_error() == Some(2), "{ours:?}: {error}");
         }

@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// The result of a lookup that no other thread made: the first poll returns it.
+    /// Returns the result of a lookup in the first poll, without another thread.
     fn at_once(target: &(impl Resolve + ?Sized)) -> Vec<SocketAddr> {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(resolve(target)).poll(&mut context) {

@@ -482,7 +482,7 @@ mod tests {
 
     use super::*;
 
-    /// A child whose end a thread notices, as where there are no pidfds.
+    /// Spawns a child whose end a thread notices, as on kernels without pidfds.
     fn spawn_without_pidfd(command: &mut Command) -> Child {
         let mut child = command.spawn().unwrap();
         child.watch = Watch::Thread(None);

@@ -297,7 +297,7 @@ mod tests {
     fn virtual_time_does_not_pass_while_an_operation_is_in_flight() -> std::io::Result<()> {
         let runtime = crate::Runtime::builder().virtual_time(true).build()?;
         let (reader, mut writer) = std::io::pipe()?;
-        // Late, so that the runtime has nothing else to do; if it is not, the test proves less.
+        // The write is late, so that the runtime has nothing else to do; otherwise the test proves less.
         let writing = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             writer.write_all(b"x")

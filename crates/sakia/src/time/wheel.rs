@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes its timer's number down when woken.
+    /// Notes its timer's number when woken.
     struct Note {
         number: u64,
         last: Arc<AtomicU64>,
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// splitmix64.
+    /// A generator of random numbers: splitmix64.
     struct Random(u64);
 
     impl Random {
@@ -313,7 +313,7 @@ mod tests {
             (mixed ^ (mixed >> 31)) % bound
         }
 
-        /// Short and long ones are equally likely.
+        /// Returns a distance; short and long ones are equally likely.
         fn distance(&mut self, bits_max: u64) -> u64 {
             let bits = self.below(bits_max + 1);
             self.below(1 << bits)
@@ -323,7 +323,7 @@ mod tests {
     /// The wheel, and a model of its behavior.
     struct Pair {
         wheel: Wheel,
-        /// Armed timers by tick and by when they were set: the wheel's key.
+        /// Armed timers by tick and order of setting, which is the wheel's key.
         model: BTreeMap<(u64, u64), u32>,
         fired: Vec<u32>,
         /// The number that the next timer set gets.
@@ -366,7 +366,7 @@ mod tests {
             }
         }
 
-        /// Some timer, fired or not, off the model.
+        /// Takes some timer, fired or not, from the model.
         fn take_any(&mut self, random: &mut Random) -> Option<u32> {
             if !self.fired.is_empty() && random.below(8) == 0 {
                 return self.fired.pop();
@@ -416,7 +416,7 @@ mod tests {
     fn it_behaves_like_a_sorted_map() {
         for seed in 0..300 {
             let random = &mut Random(seed);
-            // Up to beyond the top level, from the beginning and from just before a carry.
+            // Distances reach beyond the top level, from the beginning and from just before a carry.
             let bits_max = [8, 14, 26, 40][random.below(4) as usize];
             let carry = 1_u64 << (6 + random.below(40));
             let begin = [0, carry - random.below(3) - 1][random.below(2) as usize];

@@ -50,7 +50,7 @@ pub(super) async fn runtime(mut context: Context) -> anyhow::Result<()> {
     }
 }
 
-/// The steps of [`runtime`].
+/// Runs the steps of [`runtime`].
 fn short_runtime(common: &Arc<Common>, mut random: fastrand::Rng) -> anyhow::Result<()> {
     let ring = Ring::builder().sq_entries(8).cq_entries(32);
     let runtime = Runtime::builder().backend(common.policy).ring(ring).threads(2).build()?;

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use super::tree::Step;
 
-/// Numbers that are the same in each run.
+/// Pseudo-random numbers that are the same in each run.
 pub struct Random(u64);
 
 impl Random {
@@ -368,7 +368,7 @@ fn operands(
     (operands, Vec::new())
 }
 
-/// As commands of the shell.
+/// Shows the case as shell commands.
 impl Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# seed {}, user {}, umask {:03o}", self.seed, self.user, self.mask)?;

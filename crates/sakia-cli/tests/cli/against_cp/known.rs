@@ -333,7 +333,7 @@ pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str
         .map(|(reason, _)| *reason)
 }
 
-/// Returns whether it is about a link that was replaced by another kind of entry, or about its target.
+/// Returns whether the difference is about a link that another kind of entry replaced, or about its target.
 fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
     let is_link =
         |tree: &Tree, path: &str| tree.get(path).is_some_and(|facts: &Facts| facts.kind == 'l');
@@ -367,7 +367,7 @@ fn links_in_the_way(tried: &Tried<'_>, difference: &Difference) -> bool {
                 || above_all(path).any(is_met)
                 || tried.before.keys().any(|met| is_met(met) && above(met) == path)
         }
-        // It became a name of the same copy.
+        // The link became a name of the same copy.
         _ if links.iter().any(|(link, _)| is_same(&tried.ours.tree, link, path)) => true,
         _ => above_all(path).chain([path]).any(is_met),
     }
@@ -383,7 +383,7 @@ fn above_all(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Returns whether an attribute is preserved; links are so by `-a` only.
+/// Returns whether the command preserves an attribute; `-p` includes neither links nor extended attributes.
 fn is_preserving(tried: &Tried<'_>, what: &str) -> bool {
     let flags = &tried.case.flags;
     tried.case.has("-a")

@@ -29,7 +29,7 @@ use crate::support::{TempDir, program_for_all};
 
 /// The default number of cases.
 const CASES: u64 = 300;
-/// In this many cases each intended difference occurs.
+/// The number of cases in which every intended difference occurs.
 const CASES_ALL: u64 = 20_000;
 /// Seconds after which a program counts as hanging.
 const PATIENCE: u32 = 20;
@@ -221,7 +221,7 @@ fn shown(contents: &[u8]) -> String {
 /// The result of a case.
 #[derive(Default)]
 struct Verdict {
-    /// The reason why it says nothing.
+    /// The reason why the case proves nothing.
     skipped: Option<&'static str>,
     /// The reasons of intended differences.
     reasons: Vec<&'static str>,
@@ -283,7 +283,7 @@ impl Trial {
             rustix::fs::sync();
             return Verdict::skipped("the file system was full while the case was made");
         }
-        // The disk is full of a tree that was copied into itself: the case says nothing.
+        // A tree that was copied into itself has filled the disk: the case proves nothing.
         let is_full = |done: &Done| done.said.contains("No space left");
         if is_full(&theirs) || is_full(&ours) {
             return Verdict::skipped("the file system is full");

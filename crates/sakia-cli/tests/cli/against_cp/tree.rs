@@ -11,7 +11,7 @@ use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
-/// Initial times are before this, and times that a copy sets by itself after it.
+/// Initial times are before this; times that a copy sets by itself are after it.
 const OLD: i64 = 1_500_000_000;
 /// Files that are shorter need not have holes.
 const HOLES_FROM: u64 = 512 << 10;
@@ -52,7 +52,7 @@ impl Roots {
         }
     }
 
-    /// Makes both anew; they belong to `user`.
+    /// Makes both directories anew; they belong to `user`.
     pub fn make(&self, user: u32) {
         clear(self.here.parent().expect("the directory of a case is in one of its own"));
         for root in [&self.here, &self.other] {
@@ -68,7 +68,7 @@ impl Roots {
     }
 }
 
-/// Returns whether both have the same entries, of the same kinds and lengths.
+/// Returns whether both trees have the same entries, of the same kinds and lengths.
 pub fn is_alike(one: &Tree, other: &Tree) -> bool {
     let shape = |facts: &Facts| (facts.kind, facts.contents.len(), facts.names.1);
     one.len() == other.len()
@@ -107,7 +107,7 @@ impl Step {
         }
     }
 
-    /// Does the step; new entries belong to `user`.
+    /// Performs the step; new entries belong to `user`.
     pub fn apply(&self, roots: &Roots, user: u32) {
         let path = roots.path(self.path());
         if self.try_apply(roots, &path).is_ok() && !matches!(self, Self::Owner(..)) && user != 0 {
@@ -165,7 +165,7 @@ fn chown(path: &Path, user: u32, group: u32) -> io::Result<()> {
     Ok(rustix::fs::chownat(CWD, path, user, group, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// As commands of the shell. `$O` is the place on another file system.
+/// Shows the step as shell commands. `$O` is the place on another file system.
 impl Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |path: &str| path.replace("O/", "$O/").replace('@', "$PWD");
@@ -239,7 +239,7 @@ impl Fifos {
         Self(fifos.filter_map(|(path, _)| Some((path.clone(), open(path)?))).collect())
     }
 
-    /// Adds the bytes written to them to the tree.
+    /// Adds the bytes written to the FIFOs to the tree.
     pub fn drain(&self, tree: &mut Tree) {
         for (path, mut fifo) in &self.0 {
             let mut bytes = vec![0; 1 << 16];
@@ -252,7 +252,7 @@ impl Fifos {
     }
 }
 
-/// Returns all entries. `before`: the inodes that existed before, whose times of access are not compared.
+/// Returns all entries. The access times of the inodes in `before` are not compared.
 pub fn look(roots: &Roots, before: &HashSet<u64>) -> Tree {
     let mut tree = Tree::new();
     for (root, prefix) in [(&roots.here, ""), (&roots.other, "O/")] {

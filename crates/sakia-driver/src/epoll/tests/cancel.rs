@@ -44,7 +44,7 @@ fn what_waits_is_canceled_and_leaves_the_data_alone() {
     test.push(9, Sqe::cancel(5));
     assert_eq!(test.submit(), [(5, CANCELED), (9, 0)]);
     rustix::io::write(&writer, b"y").unwrap();
-    assert_eq!(test.turn(), [], "nobody waits any more");
+    assert_eq!(test.turn(), [], "no operation waits any more");
     assert_eq!(test.run(receive(&reader, &one)), 1);
     assert_eq!(one.copy(), b"y");
 }
@@ -90,7 +90,7 @@ fn the_same_user_data_twice_is_canceled_one_by_one() {
     test.push(2, Sqe::cancel(1));
     assert_eq!(test.submit(), [(1, CANCELED), (2, 0)]);
     test.push(2, Sqe::cancel(1).op_flags(1));
-    assert_eq!(test.submit(), [(1, CANCELED), (2, 1)], "with ALL the number is told");
+    assert_eq!(test.submit(), [(1, CANCELED), (2, 1)], "with ALL the number is reported");
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn a_job_is_canceled_in_the_queue_and_not_while_it_runs() {
     drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
 
-/// A thread tries an operation that no other thread can try without blocking; after that it must not wait
-/// again.
+/// A canceled operation must not wait again after a thread has tried it. No thread can try it without
+/// blocking.
 #[test]
 fn an_operation_that_a_thread_tries_ends_canceled_when_it_would_wait_again() {
     let ways = Ways { nowait: false, reopen: false };
@@ -204,7 +204,7 @@ fn a_lock_is_found_by_its_descriptor() {
     drop(unsafe { OwnedFd::from_raw_fd(opened[0].1) });
 }
 
-/// The result could not tell a close that never began from an interrupted one.
+/// A close cannot be canceled: the result could not tell a close that never began from an interrupted one.
 #[test]
 fn a_close_that_waits_for_a_thread_is_not_taken_back() {
     let (dir, (reader, writer)) = (TempDir::new(), pipe());
@@ -227,5 +227,5 @@ fn a_close_that_waits_for_a_thread_is_not_taken_back() {
     assert_eq!(ends[1], (2, 0));
     // SAFETY: the operation has just opened it.
     drop(unsafe { OwnedFd::from_raw_fd(ends[0].1) });
-    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "nobody can write any more");
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "no writer is left");
 }

@@ -15,7 +15,7 @@ fn driver_with(options: EpollOptions) -> Driver {
 }
 
 pub(super) fn adopt(driver: &Driver, fd: OwnedFd) -> Fd {
-    // SAFETY: the descriptor is open, and was its owner's, who gives it up.
+    // SAFETY: the descriptor is open, and its owner gives it up.
     unsafe { driver.handle().own(fd.into_raw_fd()) }
 }
 
@@ -48,7 +48,7 @@ fn sockets(driver: &Driver) -> (Fd, Fd) {
     (adopt(driver, near), adopt(driver, far))
 }
 
-/// A file from its creation to its end, through queues of these sizes.
+/// Creates, writes, reads and closes a file.
 fn use_a_file(driver: &Driver, dir: &TempDir, name: &str) {
     let path = c_path_of(dir, name);
     let flags = (OFlags::CREATE | OFlags::RDWR).bits();
@@ -102,7 +102,7 @@ fn a_thousand_pipes_wait_while_files_are_read() {
         let (count, bytes) = finish(&driver, op);
         assert_eq!((count.unwrap(), bytes), (2, (index as u16).to_ne_bytes().to_vec()));
     }
-    // Again, and dropped while they wait.
+    // The same reads, dropped while they wait.
     let waiting: Vec<_> = readers.iter().map(|fd| driver.read(fd, vec![0; 2], 0)).collect();
     turn_until(&driver, || driver.in_flight() as usize >= PIPES);
     drop(waiting);
@@ -186,7 +186,7 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     let writer = driver.open_waiting(None, path, OFlags::WRONLY.bits(), 0);
     let waiting = driver.flock(&other, exclusive);
     turn_until(&driver, || elastic().running == 2);
-    // Both wait, and occupy nothing else.
+    // Both operations wait and block no others.
     finish(&driver, driver.syncfs(&file)).unwrap();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let _reader = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
@@ -194,7 +194,7 @@ fn what_may_wait_goes_to_the_elastic_lane_and_what_ends_by_itself_does_not() {
     // SAFETY: the driver keeps the pipe open.
     let writer_fd = unsafe { borrow(writer.raw()) }.unwrap();
     let is_nonblocking = rustix::fs::fcntl_getfl(writer_fd).unwrap();
-    assert!(!is_nonblocking.contains(OFlags::NONBLOCK), "as it was asked for");
+    assert!(!is_nonblocking.contains(OFlags::NONBLOCK), "the mode is the requested one");
     finish(&driver, driver.flock(&file, unlock)).unwrap();
     finish(&driver, waiting).unwrap();
     assert_eq!(elastic().finished, 2);
@@ -234,7 +234,7 @@ fn a_driver_that_sleeps_without_end_is_woken() {
     assert!(waiting.try_take().is_none());
 }
 
-/// Such an open does not end by itself, but occupies a thread.
+/// Such an open does not end by itself, and occupies a thread.
 #[test]
 fn an_open_that_occupies_a_lane_is_overdue_for_that_alone() {
     let (dir, limit) = (TempDir::new(), Duration::from_millis(5));
@@ -262,7 +262,7 @@ fn an_open_that_occupies_a_lane_is_overdue_for_that_alone() {
     opened.unwrap();
 }
 
-/// A path has to be looked up and created, perhaps on a device.
+/// A thread binds the socket: a path has to be looked up and created, perhaps on a device.
 #[test]
 fn a_socket_gets_a_path_from_a_thread() {
     let driver = Driver::new(Epoll::new().unwrap());

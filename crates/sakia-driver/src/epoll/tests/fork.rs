@@ -3,7 +3,7 @@
 use super::*;
 use crate::Lane;
 
-/// The fault found in the child, as its exit status; 0 if there is none.
+/// Returns the fault found in the child, as its exit status; 0 if there is none.
 fn look(test: &mut Loop, position: sakia_ring::Position) -> i32 {
     let epoll = &mut test.epoll;
     let wake = epoll.wake_handle();

@@ -23,7 +23,7 @@ fn threads_start_when_there_is_work_and_end_without() {
     assert_eq!(bounded.oldest_running, None);
 }
 
-/// Threads stop waiting just when there is work again.
+/// Threads stop waiting at the moment when new work arrives.
 #[test]
 fn work_that_comes_when_threads_end_is_done() {
     let dir = TempDir::new();
@@ -52,7 +52,7 @@ fn a_sleep_without_jobs_is_not_interrupted_to_look_after_them() {
     for _ in 0..20 {
         test.epoll.enter(1, Some(Duration::from_millis(20))).unwrap();
     }
-    // One wake for each sleep; two if each began with a look at jobs.
+    // Each sleep needs one wake; it would need two if it began with a check for jobs.
     let switches = sys::voluntary_switches() - before;
     assert!(switches < 30, "it slept {switches} times");
 }

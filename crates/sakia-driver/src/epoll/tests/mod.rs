@@ -147,7 +147,7 @@ impl Loop {
         Some(Request { user_data, kind: kind(&call), call })
     }
 
-    /// Reaps everything, as `user_data` and result.
+    /// Reaps all completions, as `user_data` and result.
     fn reap(&mut self) -> Vec<(u64, i32)> {
         let mut out = [Cqe::default(); 64];
         let count = self.epoll.reap(&mut out);
@@ -182,7 +182,7 @@ impl Loop {
         self.reap()
     }
 
-    /// Enters again and again until `is_done`.
+    /// Enters repeatedly until `is_done`.
     #[track_caller]
     fn turn_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
         let watch = Instant::now();
@@ -293,7 +293,7 @@ fn open_both_ends(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()).unwrap()
 }
 
-/// Waits for an event that other threads cause.
+/// Waits until other threads have caused an event.
 #[track_caller]
 fn wait_until(mut is_done: impl FnMut() -> bool) {
     let watch = Instant::now();

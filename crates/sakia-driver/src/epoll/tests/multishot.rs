@@ -48,7 +48,7 @@ impl Pool {
 }
 
 impl Loop {
-    /// Reaps everything, which belongs to one operation after the other.
+    /// Reaps all completions, with the `user_data` of each.
     fn shots(&mut self) -> Vec<(u64, Shot)> {
         let mut out = [Cqe::default(); 512];
         let count = self.epoll.reap(&mut out);
@@ -281,7 +281,7 @@ fn a_receive_that_came_before_goes_first() {
     assert_eq!(shots, [(1, (1, false, None)), (2, (2, true, Some(0)))]);
     rustix::io::write(&far, b"de").unwrap();
     assert_eq!(test.enter_shots(2, 1), [(2, true, Some(1))]);
-    // The operation behind it is next when it ends.
+    // The operation behind this one is next when it ends.
     rustix::io::write(&far, b"f").unwrap();
     let shots = test.turn_shots();
     assert_eq!(shots, [(2, (err(Errno::NOBUFS), false, None)), (3, (1, false, None))]);
@@ -353,7 +353,7 @@ fn events_that_are_left_prevent_a_sleep_and_reach_a_foreign_loop() {
     let _pool = Pool::new(&mut test, 0, 128, 16);
     let _pairs = receives(&mut test, 70, 1);
     assert_eq!(test.turn_shots().len(), 32);
-    // Nothing else ends this one.
+    // Nothing else would end this sleep.
     test.epoll.enter(1, None).unwrap();
     assert_eq!(test.shots().len(), 32);
     let pollable = test.epoll.pollable().unwrap();
@@ -415,7 +415,7 @@ fn connected(address: &SocketAddrAny) -> OwnedFd {
     near
 }
 
-/// Makes descriptors of completions of accepts.
+/// Takes the descriptors from the completions of accepts.
 fn accepted(shots: &[Shot]) -> Vec<OwnedFd> {
     let adopt = |&(raw, has_more, buffer): &Shot| {
         assert!(raw >= 0 && has_more && buffer.is_none(), "{raw} {has_more}");
@@ -527,8 +527,8 @@ struct Stream {
     is_over: bool,
 }
 
-/// However a socket of the backend's own is watched, and however that changes: no operation waits for data
-/// that is there.
+/// No operation waits for data that is there, however a socket of the backend is watched and however that
+/// changes.
 #[test]
 fn receives_of_every_sort_get_all_bytes_in_order() {
     const STREAMS: usize = 6;
@@ -542,7 +542,7 @@ fn receives_of_every_sort_get_all_bytes_in_order() {
     let mut peers = Vec::new();
     for index in 0..STREAMS {
         let near = connected(&address);
-        let [(raw, true, None)] = test.enter_shots(1, 1)[..] else { panic!("nobody was accepted") };
+        let [(raw, true, None)] = test.enter_shots(1, 1)[..] else { panic!("none was accepted") };
         let text = text.clone();
         peers.push(std::thread::spawn(move || {
             let mut random = Random::new(index as u64);

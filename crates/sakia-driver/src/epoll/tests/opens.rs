@@ -135,7 +135,7 @@ fn a_full_elastic_lane_queues_its_own_and_nothing_else() {
     for _ in 0..100 {
         drop(test.open(&path, OFlags::RDONLY).unwrap());
     }
-    // Each in turn, in the order of admission or of arrival from the bounded lane.
+    // The opens run one after another, in the order of admission or of arrival from the bounded lane.
     let ends: Vec<_> = fifos.iter().map(|path| open_both_ends(path)).collect();
     let mut opened = test.enter(3);
     opened.sort_unstable();

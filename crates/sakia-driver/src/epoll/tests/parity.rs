@@ -15,7 +15,7 @@ use crate::{StatxResult, Uring};
 /// `MSG_NOSIGNAL`.
 const NO_SIGNAL: u32 = 0x4000;
 
-/// The objects of the cases. Made anew for each backend, so that both find the same.
+/// The objects of the cases, made anew for each backend, so that both find the same state.
 struct Stage {
     dir: TempDir,
     file: OwnedFd,
@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-/// Runs every entry on its own. A descriptor that results is left open.
+/// Returns every entry, each to be run by itself. A resulting descriptor is left open.
 fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
     let Stage { file, read_only, folder, anchor, zero, reader, writer, near, far, .. } = stage;
     let (event, buffer) = (&stage.event, &stage.buffer);
@@ -225,7 +225,7 @@ fn cases(stage: &Stage) -> Vec<(&'static str, Sqe)> {
     ]
 }
 
-/// Runs entries one after the other.
+/// Runs the entries one after another on the ring.
 fn results(ring: &mut Uring, stage: &Stage) -> Vec<(&'static str, i32)> {
     let mut results = Vec::new();
     for (name, sqe) in cases(stage) {
@@ -239,7 +239,7 @@ fn results(ring: &mut Uring, stage: &Stage) -> Vec<(&'static str, i32)> {
     results
 }
 
-/// Runs the same as calls.
+/// Runs the same entries as calls of the backend.
 fn call_results(stage: &Stage) -> Vec<(&'static str, i32)> {
     let mut test = Loop::new();
     cases(stage).into_iter().map(|(name, sqe)| (name, test.run(sqe))).collect()

@@ -1,13 +1,13 @@
-//! Behind a filter of system calls, as in a container or on an older kernel.
+//! The backend behind a filter of system calls, as in a container or on an older kernel.
 //!
-//! A filter holds for the thread that installs it and for the threads that it starts, so each test
-//! gets one of its own.
+//! A filter holds for the thread that installs it and for the threads that it starts, so each test gets a
+//! thread of its own.
 
 use super::*;
 use crate::Lane;
 
-/// Runs `test` on a thread on which these calls fail with these errnos. Returns false if there are no
-/// filters.
+/// Runs `test` on a thread on which these calls fail with these errnos. Without filters, prints that the
+/// test is skipped.
 fn filtered(calls: &[(libc::c_long, Errno)], test: impl FnOnce() + Send + 'static) {
     let program = program(calls);
     let thread = std::thread::spawn(move || {
@@ -45,7 +45,7 @@ fn install(program: &[libc::sock_filter]) -> bool {
     }
 }
 
-/// Files, a pipe, a socket and short sleeps.
+/// Uses files, a pipe, a socket and short sleeps.
 fn use_everything() {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (dir, mut test) = (TempDir::new(), Loop::new());
@@ -87,7 +87,7 @@ fn calls_newer_than_the_floor_are_not_needed() {
     }
 }
 
-/// The call exists, but does not know `RWF_NOWAIT`.
+/// `preadv2` exists, but does not know `RWF_NOWAIT`.
 #[test]
 fn an_older_preadv2_is_not_needed() {
     for errno in [Errno::INVAL, Errno::OPNOTSUPP] {
@@ -101,7 +101,7 @@ fn opens_do_not_need_statx() {
         let (dir, mut test) = (TempDir::new(), Loop::new());
         drop(test.open(&dir.file("file", b"abc"), OFlags::RDONLY).unwrap());
         let elastic = test.epoll.statistics(Lane::Elastic);
-        assert_eq!(elastic.finished, 1, "what is not known may wait");
+        assert_eq!(elastic.finished, 1, "an unknown file may wait");
     });
 }
 

@@ -161,7 +161,8 @@ fn a_connect_of_a_socket_of_others_is_a_threads() {
     assert_eq!(Errno::from_io_error(&error), Some(Errno::ISCONN));
 }
 
-/// No event of epoll reports that a listener within the machine takes connections again.
+/// A connect to a full listener within the machine takes a thread: no epoll event reports that the listener
+/// accepts connections again.
 #[test]
 fn a_connect_to_a_full_listener_is_a_threads() {
     let driver = driver();
@@ -180,7 +181,7 @@ fn a_connect_to_a_full_listener_is_a_threads() {
     accept(&listener).unwrap();
 }
 
-/// An address without an answer for at least a second: the listener takes no more, and the kernel retries.
+/// The address does not answer for at least a second: the listener's queue is full, and the kernel retries.
 #[test]
 fn a_connect_without_an_answer_is_canceled() {
     let driver = driver();

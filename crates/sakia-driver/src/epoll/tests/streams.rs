@@ -37,7 +37,7 @@ fn a_read_waits_for_data_and_later_ones_for_earlier_ones() {
     }
 }
 
-/// Data that comes between two submits is for the waiting read, not for the new one.
+/// Data that arrives between two submits is for the waiting read, not for the new one.
 #[test]
 fn a_late_read_takes_nothing_from_one_that_waits() {
     for (reader, writer) in [pipe(), sockets(SocketType::STREAM)] {
@@ -191,7 +191,8 @@ extern "C" fn count_sigpipe(_: i32) {
     SIGPIPES.set(SIGPIPES.get() + 1);
 }
 
-/// The handler shows the signal only to the thread that raised it.
+/// A write without a reader fails and raises no signal. The handler counts signals of the raising thread
+/// only.
 #[test]
 fn writing_to_nobody_says_so_and_raises_no_signal() {
     // SAFETY: the handler only touches a thread-local counter without a destructor.
@@ -199,7 +200,7 @@ fn writing_to_nobody_says_so_and_raises_no_signal() {
     for (reader, writer) in [pipe(), sockets(SocketType::STREAM)] {
         let mut test = Loop::new();
         let buffer = Lendable::new(&vec![b'x'; 1 << 20]);
-        // One write that waits when the other end goes away, and one after that.
+        // One write waits when the other end goes away; another one begins after that.
         while test.run_or_wait(send(&writer, &buffer)) {}
         drop(reader);
         assert_eq!(test.enter(1)[0].1, err(Errno::PIPE));
@@ -210,7 +211,7 @@ fn writing_to_nobody_says_so_and_raises_no_signal() {
     // SAFETY: an ordinary write, to show that the handler counts.
     unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) };
     assert_eq!(SIGPIPES.get(), 1);
-    // SAFETY: back to what the runtime has set.
+    // SAFETY: restores the handler that the runtime has set.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
@@ -239,7 +240,7 @@ fn polls_answer_what_is_ready_and_wait_otherwise() {
     test.push(3, Sqe::poll_add(reader.as_raw_fd(), IN));
     assert_eq!(test.submit(), [(3, IN as i32)], "the data is still there");
     drop(writer);
-    assert_eq!(test.enter(1), [(2, HUP)], "hang-ups are always told");
+    assert_eq!(test.enter(1), [(2, HUP)], "hang-ups are always reported");
     // Files are always ready, and events that they never have are not waited for.
     let file = test.open(Path::new("/proc/self/exe"), OFlags::RDONLY).unwrap();
     assert_eq!(test.run(Sqe::poll_add(file.as_raw_fd(), IN | OUT)), (IN | OUT) as i32);
@@ -309,7 +310,7 @@ fn unsafe_borrow(raw: i32) -> std::os::fd::BorrowedFd<'static> {
     unsafe { std::os::fd::BorrowedFd::borrow_raw(raw) }
 }
 
-/// A terminal and its other end; `None` where there are none.
+/// Returns a terminal and its other end; `None` if there are none.
 pub(super) fn terminal() -> Option<(OwnedFd, OwnedFd)> {
     let path = std::path::Path::new("/dev/ptmx");
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -338,7 +339,7 @@ pub(super) fn erring_socket() -> Option<(OwnedFd, OwnedFd)> {
     let ((near, near_address), (far, far_address)) = (bind()?, bind()?);
     near.connect(far_address).ok()?;
     far.connect(near_address).ok()?;
-    // The kernel puts there only the time at which it took a datagram.
+    // The kernel adds only the time at which it took a datagram.
     let stamps = libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE;
     // SAFETY: the descriptor is open, and the value as long as it says.
     let set = unsafe {

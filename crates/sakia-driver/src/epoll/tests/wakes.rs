@@ -198,7 +198,7 @@ fn a_foreign_loop_is_told_of_what_was_there_before_it_came() {
     assert!(is_readable(&pollable, Duration::ZERO), "a wake");
 }
 
-/// The loop would not be woken at the end of the rest.
+/// A watch must not rest then: the foreign loop would not be woken at the end of the rest.
 #[test]
 fn nothing_rests_when_a_foreign_loop_looks() {
     let Some((near, far)) = super::streams::erring_socket() else {

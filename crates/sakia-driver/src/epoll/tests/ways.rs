@@ -12,7 +12,7 @@ const WAYS: [Ways; 4] = [
     Ways { nowait: false, reopen: false },
 ];
 
-/// Streams of every kind: an end to read and one to write.
+/// Returns streams of every kind: an end to read from and one to write to.
 fn streams(dir: &TempDir) -> Vec<(&'static str, OwnedFd, OwnedFd)> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let fifo = dir.fifo("fifo");
@@ -103,7 +103,7 @@ fn a_long_write_is_taken_by_a_slow_reader_whatever_there_is_to_try_it() {
     }
 }
 
-/// A byte in a pipe with several readers: none may get stuck on it.
+/// Several readers compete for a byte in a pipe: none may get stuck on it.
 #[test]
 fn somebody_else_is_quicker() {
     for ways in &WAYS[..3] {

@@ -508,7 +508,7 @@ mod tests {
         }
     }
 
-    /// For any bytes, nothing is read beyond them, and only messages with a header are found.
+    /// For any bytes, nothing is read outside them, and only messages with a header are found.
     #[test]
     fn any_bytes_are_read_within_their_bounds() {
         let mut random = Random(0x5eed);

@@ -70,7 +70,7 @@ fn write(driver: &Driver, fd: &Fd) {
     assert_eq!(result.unwrap(), 10);
 }
 
-// ---- what refuses or lies ----------------------------------------------------------------------
+// ---- refusals and lies -------------------------------------------------------------------------
 
 #[test]
 fn a_kernel_without_plain_calls_sees_the_queue_only() {
@@ -167,7 +167,7 @@ fn what_would_block_goes_into_the_queue_and_cold_files_are_tried_seldom() {
     assert!(warm.inline >= 25 && warm.would_block == 3, "{warm:?}");
 }
 
-/// The result of f2fs for a non-blocking buffered write.
+/// f2fs answers a non-blocking buffered write with `EINVAL`.
 #[test]
 fn writes_that_are_invalid_without_waiting_are_made_plainly() {
     let (driver, handle, fd) = plain();
@@ -300,7 +300,7 @@ fn a_whole_file_ends_where_its_size_says() {
     for more_than_memory in [usize::MAX, usize::MAX - 1, isize::MAX as usize] {
         let error = driver.read_file_now(c"file", more_than_memory).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(12), "no memory");
-        assert_eq!(handle.open_descriptors(), 1, "what was opened is closed");
+        assert_eq!(handle.open_descriptors(), 1, "the opened file is closed");
     }
     let missing = driver.read_file_now(c"missing", 5).unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(2));
@@ -320,7 +320,7 @@ fn tried_reads(handle: &SimHandle) -> [usize; 2] {
     [count("nowait 1"), count("nowait 0")]
 }
 
-/// One file is tried in vain, and the next ones' mounts are queried before the read.
+/// One file is tried in vain. For the next files, the mounts are queried before the read.
 #[test]
 fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
     let builder = Sim::builder(1).keep_log(true).refuses_to_wait(false);
@@ -339,7 +339,7 @@ fn whole_files_of_a_mount_that_cannot_refuse_to_wait() {
     };
     assert_eq!(bytes, content(400));
     drop(fd);
-    // A larger file is left to operations, as elsewhere.
+    // Larger files are left to operations, as on other mounts.
     let WholeFile::Opened(fd, bytes) = driver.read_file_now(c"file", 400).unwrap() else {
         panic!("it is longer")
     };
@@ -371,7 +371,7 @@ fn whole_files_of_a_mount_that_is_slow() {
     assert_eq!(read(&driver, &fd, 2000, 0), content(1000));
 }
 
-// ---- what stalls -------------------------------------------------------------------------------
+// ---- stalls ------------------------------------------------------------------------------------
 
 /// Makes a write, and returns whether it was a plain call.
 fn write_was_plain(driver: &Driver, fd: &Fd) -> bool {
@@ -392,7 +392,7 @@ fn plain_writes_stop_after_two_stalls_and_are_tried_again_in_ever_longer_interva
         scene(Sim::builder(1).refuses_to_wait(false).enter_cost(Duration::ZERO));
     assert!(write_was_plain(&driver, &fd), "the first is watched");
     stalled_write(&driver, &handle, &fd);
-    assert!(!facts(&driver).is_slow, "nobody looked whether the call was it");
+    assert!(!facts(&driver).is_slow, "the call may not be the cause");
     stalled_write(&driver, &handle, &fd);
     assert!(facts(&driver).is_slow && facts(&driver).slow_count == 1);
     for round in 0..3 {
@@ -438,7 +438,7 @@ fn stalls_with_quick_writes_between_them_are_noticed() {
     assert!(stall_after(30) && stall_after(30));
     assert_eq!(facts(&driver).slow_count, 1);
     assert!(facts(&driver).is_slow);
-    // Nor does a quick call make the next pause shorter.
+    // A quick call does not make the next pause shorter.
     handle.advance(PAUSE);
     assert!(stall_after(30));
     assert_eq!(facts(&driver).slow_count, 2);

@@ -16,7 +16,7 @@ use crate::call::Function;
 
 const RWF_DSYNC: u32 = 0x2;
 const RWF_SYNC: u32 = 0x4;
-/// A page.
+/// The size of a page in bytes.
 const PAGE: usize = 4096;
 
 fn inline(builder: SimBuilder) -> Loop {
@@ -272,7 +272,7 @@ fn a_failed_sync_says_so_once_and_has_lost_what_it_was_for() {
     ring.handle.script(Target::opcode(Opcode::FSYNC), Fault::FsyncFailed);
     assert_eq!(ring.run(Sqe::fsync(first, false)), err(Errno::IO));
     let third = ring.open(c"f", OFlags::RDWR);
-    assert_eq!(ring.run(Sqe::fsync(first, false)), 0, "told already");
+    assert_eq!(ring.run(Sqe::fsync(first, false)), 0, "reported already");
     assert_eq!(ring.run(Sqe::fsync(second, true)), err(Errno::IO));
     assert_eq!(ring.run(Sqe::fsync(second, true)), 0);
     assert_eq!(ring.run(Sqe::fsync(third, false)), 0, "opened after the failure was reported");
@@ -318,7 +318,7 @@ fn durable_writes_and_syncs_of_everything_fail_likewise() {
     fsync(&mut ring, root);
     assert_eq!(listing(&ring.handle.crash()), "fo g- h-");
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 3);
-    // A write that is not durable does not fail for that.
+    // A write that is not durable does not fail for this reason.
     ring.handle.script(Target::opcode(Opcode::WRITE), Fault::FsyncFailed);
     put(&mut ring, fd, b"xyz", 0);
     assert_eq!(ring.handle.injected(FaultKind::FsyncFailed), 3);
@@ -397,7 +397,7 @@ fn another_kernel_goes_on_from_the_disk() {
     assert_eq!(["/", "d", "e", "link"].map(|name| links(&ring, name)), [4, 2, 2, 2]);
     assert_eq!(ring.handle.contents("e/../link").unwrap(), b"content");
     assert_eq!(ring.open(c"s", OFlags::RDONLY), err(Errno::NOENT), "it leads to the old place");
-    // Everything is there: names can be created, removed and listed, and a crash changes nothing.
+    // The tree is complete: names can be created, removed and listed, and a crash changes nothing.
     create(&mut ring, "e/new");
     unlink(&mut ring, "link");
     assert_eq!(links(&ring, "e/f"), 1);
@@ -540,7 +540,7 @@ fn names_are_those_of_some_moment_since_the_last_sync() {
             let left = paths(&disk.tree());
             assert!(moments.contains(&left), "seed {seed}: {left:?}");
             differences += u32::from(left != *moments.last().unwrap());
-            // A kernel that starts with it finds a consistent tree.
+            // A kernel that starts with this disk finds a consistent tree.
             assert_eq!(links_by_counting(&disk.tree()), links(&disk.tree()), "seed {seed}");
         }
     }

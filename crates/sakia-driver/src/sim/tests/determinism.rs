@@ -7,8 +7,8 @@ use super::super::{Sim, SimHandle};
 use super::{Lendable, Loop, SEEDS, read, write};
 use crate::backend::Backend;
 
-/// A run with every kind of event that a seed decides. Never waits for ever: operations still in flight at
-/// the end are abandoned.
+/// Runs every kind of event that a seed decides. Never waits for ever: operations still in flight at the
+/// end are abandoned.
 fn run(seed: u64, keep_log: bool) -> SimHandle {
     let builder = Sim::builder(seed).entries(4, 6).chaos(1 << 11).keep_log(keep_log);
     let mut ring = Loop::new(builder.late_writes(1 << 14).pipe_bytes(3));
@@ -38,7 +38,7 @@ fn run(seed: u64, keep_log: bool) -> SimHandle {
         reaped.extend(ring.reap());
     }
     assert!(!reaped.is_empty());
-    // Dropped before the memory that is lent to operations in flight.
+    // The ring is dropped before the memory that is lent to operations in flight.
     let handle = ring.handle.clone();
     drop(ring);
     handle

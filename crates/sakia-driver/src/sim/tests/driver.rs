@@ -251,7 +251,7 @@ fn the_numbers_of_a_driver_are_shown_as_they_were_published() {
     drop(reads);
 }
 
-/// The tokens of an ending driver are not read, and it sleeps nevertheless: no time passes otherwise.
+/// An ending driver sleeps although its tokens are not read: without a sleep, no time would pass.
 #[test]
 fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
     let sim = Sim::new(0);

@@ -28,8 +28,8 @@ fn a_buffer_is_read_when_the_write_happens() {
     let buffer = Lendable::new(b"old");
     ring.push(1, write(fd, &buffer, 0));
     assert_eq!(ring.submit(), []);
-    // SAFETY: what no driver may do, to see when the bytes are read; three bytes are there, and
-    // nothing else is running.
+    // SAFETY: no driver may do this; it shows when the bytes are read. Three bytes are there, and no other
+    // code is running.
     unsafe { buffer.ptr().copy_from_nonoverlapping(b"new".as_ptr(), 3) };
     assert_eq!(ring.enter(1), [(1, 3)]);
     assert_eq!(ring.handle.contents("f").unwrap(), b"new");

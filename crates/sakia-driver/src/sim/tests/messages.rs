@@ -9,7 +9,7 @@ use crate::sim::random::Random;
 use crate::{ControlMessage, ControlMessages, Driver, Fd, Op, SocketAddress, Wait};
 
 const PEEK: u32 = rustix::net::RecvFlags::PEEK.bits();
-/// Maximum number of operations of one sort at a time.
+/// The maximum number of operations of one sort at a time.
 const OPS_MAX: usize = 3;
 
 struct Program {
@@ -46,7 +46,7 @@ impl Program {
             }
             6 if random.below(3) == 0 => drop((self.sends.pop(), self.recvs.pop())),
             6 => self.recvs.iter_mut().for_each(Op::cancel),
-            // One is kept, to be passed on.
+            // One descriptor is kept, to be passed on.
             7 if random.below(3) == 0 => self.passed.truncate(1),
             _ => {}
         }
@@ -93,7 +93,7 @@ fn run(seed: u64) -> u64 {
     }
     assert_eq!((driver.live_operations(), driver.in_flight()), (0, 0), "seed {seed}");
     assert_eq!(kernel.open_descriptors(), 1, "seed {seed}: the end that is the test's");
-    // None is in transit, either.
+    // No descriptor is in transit, either.
     assert!(kernel.read_pipe(reader, 1).is_ok_and(|bytes| bytes.is_empty()), "seed {seed}");
     drop(driver);
     assert_eq!(kernel.run_late(), 0, "seed {seed}");

@@ -3,7 +3,7 @@
 mod bypass;
 mod calls;
 mod cancel;
-// They do not concern memory, and make many runs: too slow for Miri.
+// The crash tests do not concern memory, and make many runs: too slow for Miri.
 #[cfg(not(miri))]
 mod crashes;
 mod determinism;
@@ -65,7 +65,7 @@ impl Lendable {
 
 impl Drop for Lendable {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`. A test keeps what it lends for as long as it is lent.
+        // SAFETY: made by `Box::into_raw`. A test keeps memory for as long as it is lent.
         drop(unsafe { Box::from_raw(self.bytes) });
     }
 }
@@ -85,7 +85,7 @@ impl Loop {
         Self { sim, handle, next: 1 << 20 }
     }
 
-    /// With every operation on this route, oldest first.
+    /// Returns a loop with every operation on these routes, oldest first.
     pub(super) fn routed(routes: Routes) -> Self {
         Self::new(Sim::builder(1).routes(routes).reorders(false))
     }
@@ -96,7 +96,7 @@ impl Loop {
 
     #[track_caller]
     pub(super) fn push(&mut self, user_data: u64, form: impl Into<Form>) {
-        // SAFETY: the tests keep what they lend until it is completed or the simulation is gone.
+        // SAFETY: the tests keep lent memory until the operation is completed or the simulation is gone.
         let pushed = unsafe {
             match form.into() {
                 Form::Entry(sqe) => self.sim.push(sqe.user_data(user_data)),
@@ -108,7 +108,7 @@ impl Loop {
         assert!(pushed.is_some(), "the submission queue is full");
     }
 
-    /// Reaps everything, as `user_data` and result.
+    /// Reaps all completions, as `user_data` and result.
     pub(super) fn reap(&mut self) -> Vec<(u64, i32)> {
         let mut out = [Cqe::default(); 64];
         let count = self.sim.reap(&mut out);

@@ -164,7 +164,7 @@ fn each_connection_is_accepted_until_there_is_no_number() {
     }
     peers.push(ring.handle.connect_peer(&address).unwrap());
     assert_eq!(ring.shots(1), [(err(Errno::MFILE), false, None)]);
-    // The connection waits.
+    // The connection stays in the queue of the listener.
     ring.handle.close(peers[0]).unwrap();
     ring.push(2, Sqe::accept_multishot(listener, 0));
     let shots = ring.shots(2);
@@ -213,7 +213,7 @@ fn faults_end_it_after_as_many_completions_as_the_script_says() {
     ring.handle.connect_peer(&address).unwrap();
     let shots = ring.shots(1);
     assert!(matches!(shots[..], [(3.., false, None)]), "{shots:?}");
-    // They have no effect on single operations.
+    // The fault has no effect on single operations.
     let (near, far) = ring.handle.socket_pair();
     ring.handle.script(Target::opcode(Opcode::RECV), Fault::NoBuffers(0));
     ring.handle.send_peer(far, b"a").unwrap();
@@ -244,7 +244,7 @@ fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHan
         }
         if sent < BYTES && round % 2 == 0 {
             let end = (sent + 1 + round % 7).min(BYTES);
-            // A full socket takes some later.
+            // A full socket takes the bytes later.
             sent += ring.handle.send_peer(far, &text[sent..end]).unwrap_or(0);
         }
         let has_room = ring.sim.sq_pending() < ring.sim.sq_entries();
@@ -266,7 +266,7 @@ fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHan
         let count = ring.sim.reap(&mut out);
         for cqe in &out[..count] {
             if current != Some(cqe.user_data) {
-                // A cancel, or a completion made by a fault: never of a later operation.
+                // The completion is of a cancel or made by a fault, never of a later operation.
                 continue;
             }
             if let Some(id) = cqe.flags.buffer_id() {
@@ -338,7 +338,7 @@ fn a_canceled_one_has_one_last_completion_and_leaves_the_rest() {
             let count = ring.sim.reap(&mut out);
             all.extend(out[..count].iter().map(|cqe| (cqe.user_data, shot(cqe))));
             if all.iter().any(|(user_data, _)| *user_data == 2) && ring.handle.in_flight() > 0 {
-                // It continues if the cancel was too late; then there is another completion.
+                // The receive continues if the cancel was too late; then there is another completion.
                 ring.handle.send_peer(far, b"d").unwrap();
             }
         }
@@ -377,7 +377,8 @@ fn a_buffer_that_is_freed_in_its_group_is_found_out() {
         let mut buffers = [ring.handle.buffer([0; 8]), ring.handle.buffer([0; 8])];
         ring.sim.register_group(0, 2).unwrap();
         for (id, buffer) in (0..).zip(&mut buffers) {
-            // SAFETY: what no driver may do, freed below; nothing runs that would write to it.
+            // SAFETY: no driver may do this; the buffer is freed below, and no code runs that would write
+            // to it.
             unsafe { ring.sim.provide(0, id, buffer.as_mut_ptr(), 8) };
         }
         let (near, _far) = ring.handle.socket_pair();
@@ -391,7 +392,7 @@ fn a_buffer_that_is_freed_in_its_group_is_found_out() {
         assert_eq!(handle.freed_early(), 1);
         drop(ring);
         drop(last);
-        // After the ring's end only operations in flight use it.
+        // After the end of the ring only operations in flight use the buffer.
         assert_eq!(handle.freed_early(), 1 + u64::from(uses));
     }
 }

@@ -1,4 +1,4 @@
-//! When operations complete: routes, rounds, order, overflow, the clock.
+//! The moments at which operations complete: routes, rounds, order, overflow, the clock.
 
 use std::io;
 use std::time::Duration;

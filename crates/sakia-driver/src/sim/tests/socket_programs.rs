@@ -10,7 +10,7 @@ use crate::{
     SocketType, Wait,
 };
 
-/// Maximum number of sockets at a time.
+/// The maximum number of sockets at a time.
 const SOCKETS_MAX: usize = 6;
 
 type Recv = Op<SocketRecv<Vec<u8>>>;
@@ -68,7 +68,7 @@ impl End {
             10 if random.below(8) == 0 => {
                 drop(driver.shutdown_socket(&self.fd, ShutdownHow::Sends));
             }
-            // The number of bytes sent is unknown then.
+            // After a drop the number of bytes sent is unknown.
             11 if random.below(4) == 0 => return self.send.take().is_none(),
             _ => {}
         }

@@ -158,7 +158,7 @@ fn each_direction_ends_for_itself() {
         assert_eq!(ring.run(send(near, &buffer)), err(Errno::PIPE));
         assert_eq!(ring.run(send(far, &buffer)), 4);
         assert_eq!(ring.run(Sqe::shutdown(near, RECEIVES)), 0);
-        assert_eq!(ring.run(recv(near, &buffer)), 4, "what came before");
+        assert_eq!(ring.run(recv(near, &buffer)), 4, "the earlier bytes");
         assert_eq!(ring.run(recv(near, &buffer)), 0);
         // Within the machine the peer knows at once that there is no receiver.
         let refused = if address.inet().is_none() { err(Errno::PIPE) } else { 4 };
@@ -177,7 +177,7 @@ fn what_was_not_read_resets_the_peer_once() {
         ring.handle.send_peer(near, b"unread").unwrap();
         ring.handle.close(far).unwrap();
         assert_eq!(ring.events(near) & (poll::IN | poll::ERR), poll::IN | poll::ERR);
-        assert_eq!(ring.run(recv(near, &buffer)), 2, "what came before");
+        assert_eq!(ring.run(recv(near, &buffer)), 2, "the earlier bytes");
         assert_eq!(ring.run(recv(near, &buffer)), err(Errno::CONNRESET));
         assert_eq!(ring.run(recv(near, &buffer)), 0);
         assert_eq!(ring.run(send(near, &buffer)), err(Errno::PIPE));
@@ -426,7 +426,7 @@ fn a_full_queue_is_waited_for_within_the_machine_and_overflows_beyond() {
     }
     assert_eq!(ring.handle.receive_peer(far, 9).unwrap(), b"abc");
     assert!(ring.handle.receive_peer(far, 9).is_err(), "the others found no room");
-    // A connected socket accepts datagrams of its peer only.
+    // A connected socket accepts only datagrams of its peer.
     assert_eq!(ring.connect(far, &internet(3)), 0);
     assert_eq!(ring.run(send(near, &three)), 3);
     assert_eq!(ring.run(send(near, &three)), err(Errno::CONNREFUSED));
@@ -524,8 +524,8 @@ fn errors_of_sockets_come_by_chance() {
     }
 }
 
-/// For any order and any faults of single calls, a stream carries its bytes, and the same seed gives the same
-/// run.
+/// A stream carries its bytes in any order of operations and with any faults of single calls, and the same
+/// seed gives the same run.
 #[test]
 fn a_stream_carries_its_bytes_through_short_transfers_in_any_order() {
     let run = |seed| {
