@@ -1,14 +1,14 @@
-//! Prints what file systems grant to those who must not wait, and which way the ring takes on them:
-//! one row per path, as two tables in Markdown.
+//! Prints which non-blocking calls each file system supports, and how the ring performs operations on it: one
+//! row per path, as two tables in Markdown.
 //!
 //! ```text
-//! mount_facts PATH...     directories, in which a file is made for the moment, or files
+//! mount_facts PATH...     directories, in which a temporary file is made, or files
 //! mount_facts --places    small file systems of every kind that this machine can mount (root)
 //! ```
 //!
-//! In the second table, *inline* is an operation that has completed when its submission returns;
-//! *async* one that completes later without a thread; *worker* one for which the kernel started a
-//! thread (io-wq). Each is tried on a ring and a thread of its own, since workers belong to a thread.
+//! In the second table, *inline* is an operation that has completed when its submission returns; *async* one
+//! that completes later without a thread; *worker* one for which the kernel started a thread (io-wq). Each is
+//! tried on a ring and a thread of its own, since workers belong to a thread.
 
 use std::error::Error;
 use std::ffi::CString;
@@ -29,7 +29,7 @@ use sakia_testkit::small_fs::SmallFs;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A multiple of every alignment that direct I/O is known to ask for.
+/// A multiple of every known alignment of direct I/O.
 const BLOCK_BYTES: usize = 4096;
 const FILE_BYTES: usize = 1 << 20;
 
@@ -54,10 +54,10 @@ fn main() -> Result<()> {
 
 // ---- places ------------------------------------------------------------------------------------
 
-/// A mounted file system, which goes with the value.
+/// A mounted file system, which is unmounted when the value is dropped.
 enum Place {
     Small(SmallFs),
-    /// The device under it.
+    /// The block device under a file system, and the path of its node.
     Device(#[expect(dead_code, reason = "keeps the device")] SmallFs, PathBuf),
     Fuse(Fuse),
 }
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-/// One of every kind, with why it could not be had where that is so.
+/// Returns a place of every kind, or the reason why it is not available.
 fn places() -> Vec<(&'static str, std::result::Result<Place, PlaceError>)> {
     const SIZE: u64 = 64 << 20;
     let small = |made: std::result::Result<SmallFs, PlaceError>| made.map(Place::Small);
@@ -102,7 +102,7 @@ fn places() -> Vec<(&'static str, std::result::Result<Place, PlaceError>)> {
 
 // ---- the ways of the ring ----------------------------------------------------------------------
 
-/// How the ring went about an operation, and its result.
+/// The way in which the ring performed an operation, and its result.
 #[derive(Clone, Copy)]
 enum Way {
     Inline(i32),
@@ -123,7 +123,7 @@ impl std::fmt::Display for Way {
     }
 }
 
-/// The ring's operations that are tried, by their columns.
+/// The operations that are tried on the ring, one per column.
 const COLUMNS: [&str; 10] = [
     "read hot",
     "read cold",
@@ -139,7 +139,7 @@ const COLUMNS: [&str; 10] = [
 
 struct Row {
     name: String,
-    /// The type of its file system; for a device, which kind of device.
+    /// The type of its file system, or the kind of device.
     kind: String,
     facts: std::io::Result<MountFacts>,
     ways: Result<[Way; COLUMNS.len()]>,
@@ -152,7 +152,7 @@ fn row(name: &str, path: &Path) -> Row {
 fn kind(path: &Path) -> String {
     let file_type = fs::metadata(path).map(|metadata| metadata.file_type());
     if file_type.as_ref().is_ok_and(FileTypeExt::is_block_device) {
-        // The mount table has the file system of the device node.
+        // The mount table would name the file system in which the node lies.
         return "block device".to_owned();
     } else if file_type.as_ref().is_ok_and(FileTypeExt::is_char_device) {
         return "character device".to_owned();
@@ -188,7 +188,7 @@ fn ways_of_new_file(name: &Path) -> Result<[Way; COLUMNS.len()]> {
     file.read_exact_at(&mut [0; BLOCK_BYTES], 0)?;
     let read_hot = read(&file, 0)?;
     let write_over = write(&file, 0)?;
-    // At once after another, so that times need no update; the clock may tick between the two.
+    // Write again at once, so that the timestamps need no update; the clock may tick between the two.
     let mut write_again = Way::Untried;
     for _ in 0..8 {
         file.write_all_at(&[2; BLOCK_BYTES], 0)?;
@@ -204,7 +204,7 @@ fn ways_of_new_file(name: &Path) -> Result<[Way; COLUMNS.len()]> {
     let direct = options.truncate(false).custom_flags(flags).open(name).ok();
     let (direct_read, direct_write) = match &direct {
         Some(direct) => {
-            // Nothing cached, nothing dirty: else a direct write must first see to that.
+            // Leave nothing cached and nothing dirty: a direct write would have to write that back first.
             file.sync_all()?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
             let read = read(direct, 0)?;
@@ -272,7 +272,7 @@ enum Memory {
 
 #[repr(align(4096))]
 struct Block {
-    /// The kernel's to fill.
+    /// Filled by the kernel.
     _bytes: [u8; BLOCK_BYTES],
 }
 
@@ -290,19 +290,23 @@ fn try_way(memory: Memory, entry: impl FnOnce(*mut Block) -> Sqe + Send) -> Resu
                 Memory::None | Memory::Block => &raw mut *block,
                 Memory::Path(path) => path.as_ptr().cast_mut().cast(),
             };
-            // SAFETY: the block, the path and the file outlive the operation: its completion is
-            // waited for below, without an end, and nothing accesses them meanwhile.
+            // SAFETY: the block, the path and the file outlive the operation: from here the thread leaves
+            // only after the completion, which the loop below waits for without a limit, or aborts the
+            // process. Nothing accesses them meanwhile.
             let pushed = unsafe { ring.push(entry(address)) };
-            assert!(pushed.is_some(), "a new ring has room");
-            ring.submit().map_err(|error| error.to_string())?;
+            if pushed.is_none() {
+                return Err("a new ring has no room".to_owned());
+            }
+            if let Err(error) = ring.submit() {
+                abort(&error);
+            }
             let inline = ring.cq_ready() > 0;
             let mut completion = [Cqe::default()];
             while ring.reap(&mut completion) == 0 {
                 match ring.enter(1, None) {
                     Ok(_) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    // The operation may still run, and owns the memory.
-                    Err(error) => panic!("the ring has failed: {error}"),
+                    Err(error) => abort(&error),
                 }
             }
             let res = completion[0].res;
@@ -317,13 +321,20 @@ fn try_way(memory: Memory, entry: impl FnOnce(*mut Block) -> Sqe + Send) -> Resu
     Ok(way)
 }
 
+/// Aborts the process after an error of the ring: an unwinding thread would free memory that the operation
+/// may still use.
+fn abort(error: &std::io::Error) -> ! {
+    eprintln!("the ring has failed: {error}");
+    std::process::abort()
+}
+
 /// Returns whether the kernel has started a worker for the calling thread.
 fn has_worker() -> bool {
     let own = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
-        // The kernel cuts names after 15 characters.
+        // The kernel cuts thread names after 15 characters.
         .any(|name| name.trim_end() == &own[..own.len().min(15)])
 }
 

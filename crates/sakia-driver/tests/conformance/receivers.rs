@@ -1,4 +1,4 @@
-//! Datagrams received one after the other: none is lost, and what came with one is its own.
+//! Datagrams received one after the other: none is lost, and each has only its own control messages.
 
 use std::pin::pin;
 
@@ -32,7 +32,7 @@ pub fn a_receiver_brings_datagrams_whole_and_in_order(stage: &Stage) {
                 assert!(poll(pin!(receiver.recv())).is_pending());
                 settle(&driver);
             }
-            // More than one turn may bring, and empty ones between them.
+            // More datagrams than one turn may bring, some of them empty.
             let messages: Vec<Vec<u8>> =
                 (0..8).map(|at: u8| vec![at; 100 * usize::from(at % 4)]).collect();
             for message in &messages {
@@ -53,7 +53,7 @@ pub fn a_dropped_receive_of_a_receiver_loses_no_datagram(stage: &Stage) {
     for domain in DOMAINS {
         let (near, _) = bound(stage, &driver, domain);
         let (far, to) = bound(stage, &driver, domain);
-        // With buffers of the driver, and without.
+        // With and without buffers of the driver.
         for datagram_bytes_max in [1, 200_000] {
             let options = DatagramOptions { datagram_bytes_max, ..Default::default() };
             let receiver = driver.datagrams(far.clone(), options);
@@ -106,7 +106,7 @@ pub fn a_receiver_holds_back_a_bounded_number(stage: &Stage) {
     let receiver = driver.datagrams(far, DatagramOptions::default());
     assert!(poll(pin!(receiver.recv())).is_pending());
     settle(&driver);
-    // Those within the machine wait for room, and so none is lost.
+    // A sender within the machine waits for room, so no datagram is lost.
     let mut sent = 0_u32;
     loop {
         let mut send = driver.send_to(&near, vec![sent as u8; 100], &to, 0);
@@ -157,7 +157,7 @@ pub fn descriptors_come_to_a_receiver_once(stage: &Stage) {
     for datagram_bytes_max in [1500, 200_000] {
         let options = DatagramOptions { datagram_bytes_max, control_bytes: CONTROL };
         let receiver = driver.datagrams(far.clone(), options);
-        // The same buffers are used again and again: no receive sees another one's contents.
+        // Buffers are used again and again: a datagram shows nothing of the one before.
         for round in 0..100 {
             let count = [2, 0, 1, 0][round % 4];
             pass("datagram", count);
@@ -172,14 +172,15 @@ pub fn descriptors_come_to_a_receiver_once(stage: &Stage) {
             }
         }
         turn_until(&driver, || stage.copies(&identity) == copies);
-        // More than there is room for.
+        // More descriptors than there is room for.
         pass("many", 20);
         let datagram = run(&driver, receiver.recv()).unwrap();
         assert!(datagram.control.is_truncated && datagram.control.descriptors.len() < 20);
         drop(datagram);
         turn_until(&driver, || stage.copies(&identity) == copies);
-        // Without a caller: before any receive, for a dropped one, and left in the socket's queue.
-        assert!(poll(pin!(receiver.recv())).is_pending()); // and is dropped
+        // Datagrams that no caller gets: not taken, received by a dropped call, and left in the socket's
+        // queue.
+        assert!(poll(pin!(receiver.recv())).is_pending()); // dropped at once
         pass("one", 1);
         pass("two", 2);
         settle(&driver);
@@ -208,7 +209,7 @@ pub fn a_close_ends_a_receiver(stage: &Stage) {
 
 pub fn a_shutdown_ends_a_receiver(stage: &Stage) {
     let driver = stage.driver();
-    // With buffers of the driver, and without.
+    // With and without buffers of the driver.
     for datagram_bytes_max in [1, 200_000] {
         let options = DatagramOptions { datagram_bytes_max, ..Default::default() };
         for is_waiting in [false, true] {
@@ -235,14 +236,14 @@ pub fn a_shutdown_ends_a_receiver(stage: &Stage) {
     }
 }
 
-/// By a copy of the descriptor, as another process has one.
+/// A receiver ends when its socket is shut down through a copy of the descriptor, as in another process.
 pub fn a_receiver_is_told_that_others_have_ended_it(stage: &Stage) {
     let driver = stage.driver();
     for is_waiting in [false, true] {
         let (near, _) = bound(stage, &driver, Domain::UNIX);
         let (far, to) = bound(stage, &driver, Domain::UNIX);
         if far.is_simulated() {
-            return; // nothing else has its descriptors
+            return; // its descriptors cannot be copied
         }
         let receiver = driver.datagrams(far.clone(), DatagramOptions::default());
         send(&driver, &near, &to, b"first");
@@ -264,11 +265,11 @@ pub fn a_receiver_is_told_that_others_have_ended_it(stage: &Stage) {
     }
 }
 
-/// The peer's end is that of a socket for packets in order.
+/// A receiver on a socket for packets in order (`SOCK_SEQPACKET`) ends when its peer closes.
 pub fn a_receiver_of_packets_is_told_that_its_peer_has_left(stage: &Stage) {
     let driver = stage.driver();
     for is_waiting in [false, true] {
-        let Ok((near, far)) = driver.socket_pair(SocketType::SEQUENCED) else { return };
+        let (near, far) = driver.socket_pair(SocketType::SEQUENCED).unwrap();
         let receiver = driver.datagrams(far, DatagramOptions::default());
         if is_waiting {
             assert!(poll(pin!(receiver.recv())).is_pending());
