@@ -5,6 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +22,7 @@ use sakia_socket::{
 };
 
 use crate::support;
+use crate::support::watched::{SIOCOUTQNSD, ioctl};
 
 /// The connections of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub trait End: Debug + Send + Sync + Sized + 'static {
     fn events(&self, wanted: Events, timeout: Duration) -> Events;
     fn shutdown(&self, how: Shutdown) -> Result<(), Errno>;
     fn unread(&self) -> Result<u64, Errno>;
+    /// Returns the number of bytes that the kernel has not sent yet.
+    fn unsent(&self) -> i32;
     fn take_error(&self) -> Result<Option<Errno>, Errno>;
     fn has_peer(&self) -> Result<bool, Errno>;
     fn set_nonblocking(&self, is_nonblocking: bool) -> Result<(), Errno>;
@@ -87,6 +92,17 @@ fn loopback() -> SocketAddrAny {
     SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
+/// Returns addresses for a pair of UDP sockets that no other pair has.
+///
+/// The kernel gives the port of a closed socket to another one, and a port that it has chosen is given up by a
+/// disconnect: then the next send chooses one again, which may be the same.
+fn udp_addresses() -> [SocketAddrAny; 2] {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let ip = [127, (1 + process::id() % 250) as u8, high, low];
+    [5001, 5002].map(|port| SocketAddr::from((ip, port)).into())
+}
+
 impl Maker for OfKernel {
     type End = Plain;
 
@@ -97,16 +113,16 @@ impl Maker for OfKernel {
             let (a, b) = socketpair(AddressFamily::UNIX, kind, cloexec, None).expect("a pair");
             (Plain(a), Plain(b))
         };
-        let internet = |kind| {
+        let internet = |kind, address| {
             let fd = socket_with(AddressFamily::INET, kind, cloexec, None).expect("a socket");
-            bind(&fd, &loopback()).expect("a port");
+            bind(&fd, &address).expect("a port");
             fd
         };
         match wire {
             Wire::Unix => unix(SocketType::STREAM),
             Wire::UnixDatagrams => unix(SocketType::DGRAM),
             Wire::Tcp => {
-                let listener = internet(SocketType::STREAM);
+                let listener = internet(SocketType::STREAM, loopback());
                 listen(&listener, 1).expect("a listener");
                 let a = socket_with(AddressFamily::INET, SocketType::STREAM, cloexec, None);
                 let a = a.expect("a socket");
@@ -118,9 +134,11 @@ impl Maker for OfKernel {
                 (Plain(a), Plain(b))
             }
             Wire::Udp => {
-                let (a, b) = (internet(SocketType::DGRAM), internet(SocketType::DGRAM));
-                connect(&a, &getsockname(&b).expect("an address")).expect("a peer");
-                connect(&b, &getsockname(&a).expect("an address")).expect("a peer");
+                let [near, far] = udp_addresses();
+                let a = internet(SocketType::DGRAM, near.clone());
+                let b = internet(SocketType::DGRAM, far.clone());
+                connect(&a, &far).expect("a peer");
+                connect(&b, &near).expect("a peer");
                 (Plain(a), Plain(b))
             }
         }
@@ -178,6 +196,10 @@ impl End for Plain {
 
     fn unread(&self) -> Result<u64, Errno> {
         rustix::io::ioctl_fionread(&self.0)
+    }
+
+    fn unsent(&self) -> i32 {
+        ioctl(&self.0, SIOCOUTQNSD).expect("a socket of TCP")
     }
 
     fn take_error(&self) -> Result<Option<Errno>, Errno> {
@@ -257,10 +279,10 @@ impl Maker for OfLayer {
 
     fn pair(&self, wire: Wire) -> (Ours, Ours) {
         let ours = |socket| Ours { layer: self.0.clone(), socket };
-        let udp = || {
+        let udp = |address| {
             let socket = self.0.socket(AddressFamily::INET, SocketType::DGRAM, None);
             let socket = socket.expect("a socket");
-            socket.bind(&loopback()).expect("a port");
+            socket.bind(address).expect("a port");
             socket
         };
         let (a, b) = match wire {
@@ -270,9 +292,10 @@ impl Maker for OfLayer {
                 self.0.pair(AddressFamily::UNIX, SocketType::DGRAM).expect("a pair")
             }
             Wire::Udp => {
-                let (a, b) = (udp(), udp());
-                a.connect(&b.local_address().expect("an address")).expect("a peer");
-                b.connect(&a.local_address().expect("an address")).expect("a peer");
+                let [near, far] = udp_addresses();
+                let (a, b) = (udp(&near), udp(&far));
+                a.connect(&far).expect("a peer");
+                b.connect(&near).expect("a peer");
                 (a, b)
             }
         };
@@ -323,6 +346,10 @@ impl End for Ours {
 
     fn unread(&self) -> Result<u64, Errno> {
         self.socket.unread()
+    }
+
+    fn unsent(&self) -> i32 {
+        ioctl(self.socket.fd(), SIOCOUTQNSD).expect("a socket of TCP")
     }
 
     fn take_error(&self) -> Result<Option<Errno>, Errno> {

@@ -37,8 +37,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
     let mut under_way = [0; 2];
     // A datagram to the end, from a peer that has it as its peer, was sent since the end was used.
     let mut is_awaited = [false; 2];
-    // The end is closed, or disconnected, which gives up its port too.
-    let mut is_gone = [false; 2];
+    let mut is_closed = [false; 2];
     let mut log = Vec::new();
     let mut number = 0;
     for _ in 0..random.usize(1..300) {
@@ -60,7 +59,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
                 let result = end.send(&slices, SendFlags::empty());
                 under_way[side] += usize::from(result.is_ok());
                 if wire == Wire::Udp && result.is_ok() {
-                    match is_gone[1 - side] {
+                    match is_closed[1 - side] {
                         true => settle(end, Events::ERR),
                         false => is_awaited[1 - side] = true,
                     }
@@ -110,10 +109,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
                 let how = random.choice([Shutdown::Read, Shutdown::Write, Shutdown::Both]);
                 format!("{:?}", end.shutdown(how.expect("three")))
             }
-            95 if wire == Wire::Udp => {
-                is_gone[side] = true;
-                format!("{:?} {:?}", end.disconnect(), end.has_peer())
-            }
+            95 if wire == Wire::Udp => format!("{:?} {:?}", end.disconnect(), end.has_peer()),
             96 => {
                 end.hand_back();
                 let another = end.another();
@@ -122,7 +118,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
             }
             97 if random.bool() => {
                 ends[side].clear();
-                is_gone[side] = true;
+                is_closed[side] = true;
                 under_way[1 - side] = 0;
                 String::new()
             }

@@ -35,23 +35,27 @@ fn programs(usual: u64) -> u64 {
 
 /// Calls `act` for each seed, on several threads. After a panic no other seed is started.
 fn each_seed(seeds: Range<u64>, act: impl Fn(u64) + Sync) {
-    /// Ends the loops of all threads if its own thread panics.
-    struct Stop<'a>(&'a AtomicU64, u64);
-    impl Drop for Stop<'_> {
+    let next = AtomicU64::new(seeds.start);
+    /// If its thread panics, names the seed and ends the loops of all threads.
+    struct Running<'a> {
+        seed: u64,
+        next: &'a AtomicU64,
+    }
+    impl Drop for Running<'_> {
         fn drop(&mut self) {
             if thread::panicking() {
-                self.0.store(self.1, Ordering::Relaxed);
+                eprintln!("in the program of seed {}", self.seed);
+                self.next.store(u64::MAX / 2, Ordering::Relaxed);
             }
         }
     }
-    let next = AtomicU64::new(seeds.start);
     let work = || {
-        let _stop = Stop(&next, seeds.end);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;
             }
+            let _running = Running { seed, next: &next };
             act(seed);
         }
     };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, ReturnFlags, SendFlags, Shutdown};
 use sakia_socket::Events;
-use sakia_testkit::settings;
+use sakia_testkit::{loopback, settings};
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
@@ -154,32 +154,31 @@ impl<E: End> Program<E> {
         if !mem::take(&mut self.has_moved) {
             return;
         }
-        for (side, peer) in [(0, 1), (1, 0)] {
-            let [side, peer] = [&self.sides[side], &self.sides[peer]];
-            let Some(end) = side.handles.first() else { continue };
-            end.flush();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let [from, to] = [&self.sides[from], &self.sides[to]];
+            let [sender, receiver] = [from, to].map(|side| side.handles.first());
+            if let Some(end) = sender.or(receiver) {
+                end.flush();
+            }
             if self.wire == Wire::Unix {
                 continue;
             }
-            let expected = peer.sends - side.receives;
-            let has_ended = || {
-                let events = end.events(Events::RDHUP, Duration::ZERO);
-                !events.is_empty()
+            let has_events = |end: &E, wanted| !end.events(wanted, Duration::ZERO).is_empty();
+            // The congestion window may hold bytes back. A reset drops them.
+            let is_sent = |end: &E| end.unsent() == 0 || has_events(end, Events::NONE);
+            let expected = from.sends - to.receives;
+            let has_arrived = |end: &E| {
+                let has_come = end.unread().is_ok_and(|count| count >= expected);
+                has_come && (!from.has_ended || has_events(end, Events::RDHUP))
             };
             // The kernel drops bytes that arrive at an end that has shut down both directions.
-            let is_dropped = side.has_ended && side.is_deaf;
-            let has_arrived = || {
-                let has_come = end.unread().is_ok_and(|count| count >= expected);
-                has_come && (!peer.has_ended || has_ended())
-            };
-            if self.is_cut || is_dropped {
-                (0..20).take_while(|_| !has_arrived()).for_each(|_| thread::yield_now());
-                continue;
-            }
+            let may_drop = self.is_cut || (to.has_ended && to.is_deaf);
+            let is_settled =
+                || sender.is_none_or(is_sent) && (may_drop || receiver.is_none_or(has_arrived));
             // On a busy machine the kernel delivers by a thread of its own, which waits for a processor.
             let begin = Instant::now();
             for turn in 0.. {
-                if has_arrived() {
+                if is_settled() {
                     break;
                 }
                 assert!(begin.elapsed() < settings::patience(), "sent bytes do not arrive");
@@ -190,9 +189,10 @@ impl<E: End> Program<E> {
                 }
             }
         }
+        // Of dropped bytes and resets, no call reports the arrival.
         let is_any_deaf = self.sides.iter().any(|side| side.is_deaf);
         if (self.is_cut || is_any_deaf) && self.wire == Wire::Tcp {
-            thread::sleep(Duration::from_millis(1));
+            loopback::settle();
         }
     }
 

@@ -4,10 +4,12 @@
 //! it was not read yet, and reading ahead changes whether it was.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
 use sakia_socket::Events;
+use sakia_testkit::{loopback, settings};
 
 use crate::api::{End, Maker, OfKernel, OfLayer, Wire};
 use crate::support::{MODES, PLAIN, byte, options};
@@ -159,14 +161,13 @@ fn arrive<E: End>(from: &Side<E>, to: &Side<E>) {
     from.end.flush();
     if to.mark.is_some() {
         // The kernel counts unread bytes up to the urgent one only.
-        return std::thread::sleep(Duration::from_millis(1));
+        return loopback::settle();
     }
     let expected = from.sends - to.receives;
-    for _ in 0..10_000 {
-        if to.end.unread().is_ok_and(|count| count >= expected) {
-            return;
-        }
-        std::thread::yield_now();
+    let begin = Instant::now();
+    while !to.end.unread().is_ok_and(|count| count >= expected) {
+        assert!(begin.elapsed() < settings::patience(), "sent bytes do not arrive");
+        thread::yield_now();
     }
 }
 

@@ -39,9 +39,15 @@ impl Watched {
     }
 }
 
-fn ioctl(fd: &OwnedFd, request: libc::Ioctl) -> Result<i32, Errno> {
+/// `ioctl(SIOCOUTQNSD)`: the number of bytes that TCP has not sent yet; 0x894b on all architectures.
+pub const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+const SIOCATMARK: libc::Ioctl = 0x8905;
+
+/// Returns the number that one of these requests reads.
+pub fn ioctl(fd: &OwnedFd, request: libc::Ioctl) -> Result<i32, Errno> {
+    assert!([SIOCOUTQNSD, SIOCATMARK, libc::TIOCOUTQ].contains(&request), "of unknown effect");
     let mut value: libc::c_int = 0;
-    // SAFETY: the descriptor is open, and both requests write one number to the address.
+    // SAFETY: the descriptor is open, and each of these requests writes one number to the address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
     if result < 0 { Err(last()) } else { Ok(value) }
 }
@@ -198,7 +204,6 @@ impl Host for Watched {
     }
 
     fn is_at_mark(&self, fd: &OwnedFd) -> Result<bool, Errno> {
-        const SIOCATMARK: libc::Ioctl = 0x8905;
         ioctl(fd, SIOCATMARK).map(|is_at_mark| is_at_mark != 0)
     }
 
