@@ -23,8 +23,8 @@
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
-//! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers that
-//! the environment gives to a test run.
+//! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
+//! that the environment gives to a test run.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.

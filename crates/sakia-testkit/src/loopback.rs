@@ -19,10 +19,10 @@ thread_local! {
 /// Waits until the kernel has delivered every packet sent on the loopback interface before the call, and the
 /// packets sent in reply.
 ///
-/// Of some packets, no call reports the arrival: the receiver drops them, or resets the connection. On an idle
-/// machine they have arrived when the call that sends them returns. On a busy one a kernel thread delivers them
-/// later. Each processor has one queue for the packets sent on it, so a datagram sent there by this function
-/// arrives after them.
+/// Of some packets, no call reports the arrival: the receiver drops them, or resets the connection. On an
+/// idle machine they have arrived when the call that sends them returns. On a busy one a kernel thread
+/// delivers them later. Each processor has one queue for the packets sent on it, so a datagram sent there by
+/// this function arrives after them.
 ///
 /// # Panics
 /// If there is no socket, or the thread must not move to its processors.
