@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-/// A file of Sakia's.
+/// A source file of Sakia, or a folder of them.
 struct Source {
     /// The name of the copy.
     name: &'static str,
@@ -26,27 +26,27 @@ const REMOTE: Source = Source {
         ("use crate::gate::Mail;", "use super::Mail;"),
     ],
     mutants: &[
-        // The thread sleeps without checking its mail again.
+        // The thread does not check its mail again before it sleeps.
         ("no_recheck", "if self.has_mail.load(Ordering::SeqCst) ||", "if"),
-        // The sender's two steps may change places.
+        // The sender's store may be reordered with its next step.
         (
             "weak_sender",
             "self.has_mail.store(true, Ordering::SeqCst);",
             "self.has_mail.store(true, Ordering::Release);",
         ),
-        // The thread's two steps may change places.
+        // The thread's store may be reordered with its next step.
         (
             "weak_thread",
             "self.parked.store(true, Ordering::SeqCst);",
             "self.parked.store(true, Ordering::Release);",
         ),
-        // The thread ends a signal without having seen what was signaled.
+        // The thread clears a signal without synchronizing with the data it announces.
         (
             "blind_take",
             "self.has_mail.swap(false, Ordering::SeqCst);",
             "self.has_mail.store(false, Ordering::Release);",
         ),
-        // The thread sleeps although it was asked to end.
+        // The thread sleeps although it was asked to stop.
         ("no_stop_recheck", "|| self.is_stopping() {", "{"),
     ],
 };
@@ -67,7 +67,7 @@ const INBOX: Source = Source {
     mutants: &[
         // The eventfd of a sleeping backend is not written.
         ("inbox_not_woken", "if is_asleep {", "if false {"),
-        // The backend sleeps although a result waits.
+        // The backend sleeps although a result is queued.
         ("inbox_sleeps_on_news", "state.is_parked = is_empty;", "state.is_parked = true;"),
         // A foreign loop is not woken.
         ("inbox_loop_not_told", " || state.is_watched;", ";"),
@@ -75,7 +75,7 @@ const INBOX: Source = Source {
         ("inbox_present_ignored", "if has_news {", "if false {"),
         // A result after the end is kept.
         ("inbox_late_result_kept", "if state.is_closed {", "if false {"),
-        // The check and the mark are two steps.
+        // The check and the mark are two separate steps.
         (
             "inbox_mark_kept_back",
             "state.is_parked = is_empty;",
@@ -94,7 +94,7 @@ const POOL: Source = Source {
     mutants: &[
         // A lane has as many threads as it has jobs.
         ("pool_without_bound", "let most = self.shared.threads_max[lane];", "let most = u32::MAX;"),
-        // A thread whose idle time is over ends without checking the queue.
+        // A thread whose idle time has expired ends without checking the queue.
         (
             "pool_ends_on_job",
             "if let Some(job) = its.jobs.take() {",
@@ -102,13 +102,13 @@ const POOL: Source = Source {
         ),
         // Idle threads are not notified of jobs.
         ("pool_idle_not_told", "self.shared.changed[lane].notify_one();", ""),
-        // A thread that takes a job starts no other for the rest.
+        // A thread that takes a job starts no other thread for the remaining jobs.
         (
             "pool_hands_nothing_on",
             "self.staff(state, lane);\n                contain(",
             "drop(state);\n                contain(",
         ),
-        // A failed start leaves a job to a thread that has become idle meanwhile, without notifying it.
+        // After a failed start, a thread that has become idle meanwhile is not notified of the job.
         (
             "pool_start_missed",
             "its.is_coming = its.threads.idle > 0 && !its.jobs.is_empty();",
@@ -151,13 +151,13 @@ const RECORD: Source = Source {
     path: "../../crates/sakia-driver/src/board/record.rs",
     replaced: &[("use std::sync::", "use crate::sync::")],
     mutants: &[
-        // The count says nothing of a write that is under way.
+        // The count does not mark a write in progress.
         ("record_unmarked", "count.wrapping_add(1)", "count"),
-        // Whatever came between the two looks.
+        // The reader ignores a write between its two loads of the count.
         ("record_second_look_missing", "before == after && before", "before"),
-        // The words may come before the mark.
+        // The stores of the words may be reordered before the mark.
         ("record_writer_unfenced", "fence(Ordering::Release);", ""),
-        // The second look may come before the words.
+        // The second load of the count may be reordered before those of the words.
         ("record_reader_unfenced", "fence(Ordering::Acquire);", ""),
         // The words may be older than the count.
         (
@@ -168,51 +168,51 @@ const RECORD: Source = Source {
     ],
 };
 
-/// All files of the crate but those that only name others.
+/// All modules of the crate except those that only re-export others.
 const TASK: Source = Source {
     name: "task",
     path: "../../crates/sakia-task/src",
     replaced: &[("crate::thread::", "crate::thread_id::"), ("crate::", "super::")],
     mutants: &[
-        // The count never learns which references other threads have dropped.
+        // The references dropped by other threads are never merged into the count.
         ("task_not_merged", "self.shared().count.merge();", ""),
-        // The last one does not see what others did before they dropped theirs.
+        // The last owner does not synchronize with the threads that dropped their references.
         (
             "task_freed_blindly",
             "threads that dropped theirs.\n        let word = self.word.load(Ordering::Acquire);",
             "\nlet word = self.word.load(Ordering::Relaxed);",
         ),
-        // A wake that finds a mail on its way leaves no sign in it.
+        // A wake that finds a mail in transit sets no flag.
         (
             "task_wake_not_seen",
             "let before = header.count.set(MAILED | flags);",
             "if header.count.flags() & MAILED != 0 { return; }
             let before = header.count.set(MAILED | flags);",
         ),
-        // A mail that was opened counts as being on its way.
+        // An opened mail still counts as in transit.
         (
             "task_mail_kept",
             "all that they did before.\n        let before = header.count.clear(MAILED | CLOSE | NEW);",
             "\nlet before = header.count.flags();",
         ),
-        // The handle's two steps have changed places.
+        // The handle's two steps are swapped.
         (
             "task_join_looks_first",
             "header.count.set(JOIN)",
             "{ let before = header.count.flags(); header.count.set(JOIN); before }",
         ),
-        // The end of a task looks only for handles that wait at home.
+        // The end of a task ignores handles that wait on other threads.
         (
             "task_join_not_asked",
             "header.count.settle(flags, JOIN | LEFT)",
             "header.count.settle(flags, LEFT)",
         ),
-        // The value of a handle that has left is left, too.
+        // The value of a handle that was dropped is leaked.
         ("task_value_left", "if before & LEFT != 0 && flags & VALUE != 0 {", "if false {"),
     ],
 };
 
-/// Its modules, and the files that they are in.
+/// The modules of the task crate and their files.
 const TASK_MODULES: [(&str, &str); 8] = [
     ("cell", "cell"),
     ("count", "count"),
@@ -251,13 +251,13 @@ fn copy(source: &Source) {
     }
 }
 
-/// The code of a file.
+/// Returns the code of a file.
 fn file(path: &str) -> String {
     let text = fs::read_to_string(path).expect("the code under test is where it was");
-    // Its own tests stay behind, and what is said of them.
+    // Leave out the unit tests, and the attribute above them.
     let (text, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
     let text = text.trim_end().trim_end_matches("#[cfg(not(miri))]");
-    // A file that is included cannot begin with the documentation of its module.
+    // An included file cannot begin with inner doc comments.
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("//!")).collect();
     lines.join("\n")
 }

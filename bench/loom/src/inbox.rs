@@ -5,16 +5,16 @@
 
 use super::model;
 
-/// The result of a job.
+/// The result of a job, as a stub.
 mod job {
     use std::sync::Arc;
 
-    /// It is counted: each holder has a share of the count.
+    /// Each holder has a share of the reference count.
     #[derive(Debug)]
     pub(super) struct Outcome(#[expect(dead_code, reason = "it is counted")] pub(super) Arc<()>);
 }
 
-/// There is one process.
+/// The process identity, as a stub: the process never forks.
 mod process {
     #[derive(Debug)]
     pub(super) struct Process;
@@ -67,7 +67,7 @@ macro_rules! checked {
                 Arc::new(Inbox::new(Process).expect("there is always an eventfd"))
             }
 
-            /// Sleeps until it has received this number of results, and a wake if one is wanted.
+            /// Sleeps until it has received `count` results, and a wake if one is wanted.
             fn receive(inbox: &Inbox, count: usize, mut wants_wake: bool) {
                 let mut results = Vec::new();
                 loop {
@@ -81,7 +81,7 @@ macro_rules! checked {
                 }
             }
 
-            /// Each of several threads sends a result.
+            /// Several threads send a result each.
             #[allow(dead_code)]
             pub(super) fn results(senders: u64) {
                 model(move || {
@@ -94,7 +94,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A thread sends a result and another wakes the backend.
+            /// One thread sends a result and another wakes the backend.
             #[allow(dead_code)]
             pub(super) fn wakes() {
                 model(|| {
@@ -106,7 +106,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A foreign loop begins to watch while a thread sends a result. It never parks.
+            /// A foreign loop, which never parks, begins to watch while a thread sends a result.
             #[allow(dead_code)]
             pub(super) fn watches() {
                 model(|| {
@@ -122,7 +122,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A thread sends a result while the backend ends: it is dropped.
+            /// A thread sends a result while the backend closes; the result is dropped.
             #[allow(dead_code)]
             pub(super) fn closes() {
                 model(|| {
@@ -201,7 +201,7 @@ fn without_a_look_at_the_end_a_result_is_kept() {
     inbox_late_result_kept::closes();
 }
 
-/// The check of the results must take the mark in the same step.
+/// The check of the results and the mark must be one step.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_mark_that_is_set_after_the_look_comes_too_late() {

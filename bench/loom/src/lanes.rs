@@ -1,12 +1,10 @@
-//! The lanes of threads: each admitted job is performed or canceled, never both, within the limit of
-//! threads.
+//! The lanes of threads: each admitted job is either performed or canceled, within the limit of threads.
 //!
-//! A job that is not performed shows as a deadlock, since the thread that waits for its outcome waits for
-//! ever.
+//! A job that is never performed shows as a deadlock, since the test waits for its outcome forever.
 
 use super::model;
 
-/// The work, which is counted.
+/// The work of a job, which is counted.
 mod job {
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,7 +26,7 @@ mod job {
         -1
     }
 
-    /// As `policy::Lane` of the driver.
+    /// A copy of the driver's `policy::Lane`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Lane {
         Bounded = 0,
@@ -39,11 +37,11 @@ mod job {
         pub(super) const ALL: [Self; 2] = [Self::Bounded, Self::Elastic];
     }
 
-    /// Jobs performed, with the condition of jobs that wait for others.
+    /// The number of performed jobs, and the event that blocked jobs wait for.
     #[derive(Debug)]
     pub(super) struct Count {
         pub(super) done: AtomicU32,
-        /// Signals the waiting jobs.
+        /// Wakes the blocked jobs.
         pub(super) met: loom::sync::Notify,
     }
 
@@ -58,7 +56,7 @@ mod job {
     #[derive(Clone, Copy, Debug)]
     pub(super) enum Work {
         Count(&'static Count),
-        /// Blocks until the other is performed.
+        /// Blocks until a `Meet` job is performed.
         Wait(&'static Count),
         Meet(&'static Count),
     }
@@ -117,7 +115,7 @@ mod thread {
     use std::time::Duration;
 
     thread_local! {
-        /// The number of threads that can be started. Loom runs a model's threads on one system thread.
+        /// The number of threads that can still be started. Loom runs a model's threads on one system thread.
         pub(super) static SUPPLY: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -183,7 +181,7 @@ macro_rules! checked {
                 include!(concat!(env!("OUT_DIR"), "/", stringify!($pool), ".rs"));
 
                 impl<W: Worker> Pool<W> {
-                    /// Ends the idle time of threads.
+                    /// Expires the idle time of all threads.
                     pub(super) fn end_time(&self) {
                         let _state = self.lock();
                         self.shared.changed.iter().for_each(Condvar::end_time);
@@ -215,7 +213,7 @@ macro_rules! checked {
                 pool_of(1, u32::MAX)
             }
 
-            /// Returns a pool with this limit of threads, of which `supply` can be started.
+            /// Returns a pool with this limit of threads, of which only `supply` can be started.
             fn pool_of(threads_max: u32, supply: u32) -> (Pool, Arc<Inbox>) {
                 thread::SUPPLY.set(supply);
                 let inbox = Arc::new(Inbox(loom::sync::Notify::new()));
@@ -240,7 +238,7 @@ macro_rules! checked {
                 }
             }
 
-            /// Pushes one job after the other, and then two at a time, on one thread.
+            /// Pushes one job, then two more, with a limit of one thread.
             #[allow(dead_code)]
             pub(super) fn performs() {
                 model(|| {
@@ -254,7 +252,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Ends the idle time of a thread while a job is pushed.
+            /// Expires the idle time of a thread while a job is pushed.
             #[allow(dead_code)]
             pub(super) fn idles() {
                 model(|| {
@@ -270,7 +268,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Pushes a job that blocks until the other one, pushed with it or after it, was performed.
+            /// Pushes a job that blocks until another one is performed, which is pushed with it or after it.
             #[allow(dead_code)]
             pub(super) fn blocks(together: bool) {
                 model(move || {
@@ -314,7 +312,8 @@ macro_rules! checked {
                         wait(&inbox, count, 1);
                     }
                     pool.close();
-                    // The other jobs show that the thread had its time.
+                    // A closed pool still performs admitted jobs, so a job that was not taken back is done
+                    // here.
                     let is_done = count.done.load(Ordering::Relaxed) > 0;
                     assert!(!(is_taken_back && is_done), "both taken back and performed");
                 });

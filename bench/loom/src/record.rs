@@ -1,8 +1,8 @@
-//! The records of a board: a reader has all words of one write, and none older than it has a right to.
+//! The records of a board: a reader gets all words of one write, the newest that it must see.
 
 use super::model;
 
-/// The code under test and what is checked of it.
+/// The code under test and its checks.
 macro_rules! checked {
     ($name:ident) => {
         #[allow(dead_code)] // each check uses a part of it
@@ -37,8 +37,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Each of the values that there may be is seen in some interleaving, and so is a write under
-            /// way.
+            /// Checks that each possible value, and a write in progress, is seen in some interleaving.
             pub(super) fn is_read() {
                 static SEEN: [Seen; 3] = [const { Seen::new(false) }; 3];
                 model(|| {

@@ -17,11 +17,11 @@ impl RemoteWake for Sleep {
     }
 }
 
-/// The message that is sent.
+/// The message that is sent, as a stub.
 #[derive(Debug)]
 struct Mail;
 
-/// The inbox has one, which is not looked at here.
+/// The thread of the inbox, as a stub; these models do not use it.
 #[derive(Clone, Copy, Debug)]
 struct ThreadId;
 
@@ -72,8 +72,7 @@ macro_rules! checked {
                 });
             }
 
-            /// One thread sends a task, another sets a flag of its own and wakes, as the waker of `block_on`
-            /// does.
+            /// One thread sends a task; another sets a flag and signals, as the waker of `block_on` does.
             pub(super) fn signals() {
                 model(|| {
                     let ((remote, sleep), flag) = (remote(), Arc::new(Flag::new(false)));
@@ -95,8 +94,8 @@ macro_rules! checked {
                 });
             }
 
-            /// One thread sends a task and another asks the thread to stop. The task is taken, left or
-            /// returned.
+            /// One thread sends a task and another asks the thread to stop. The task is taken, left in the
+            /// inbox or refused.
             pub(super) fn stops() {
                 model(|| {
                     let (remote, sleep) = remote();

@@ -4,14 +4,14 @@ pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// A condition variable whose waits end on command: loom's have no timeouts.
+/// A condition variable whose waits time out on request, since loom's have no timeouts.
 #[derive(Debug)]
 pub(crate) struct Condvar {
     changed: loom::sync::Condvar,
     is_time_over: std::sync::atomic::AtomicBool,
 }
 
-/// The wait timed out.
+/// The outcome of a wait with a timeout.
 pub(crate) struct TimedOut(bool);
 
 impl TimedOut {
@@ -53,7 +53,7 @@ impl Condvar {
     }
 }
 
-/// Replaces the wrapper for `catch_unwind`. Panics are not caught here: loom's own must pass.
+/// Replaces `std`'s wrapper for `catch_unwind`.
 pub(crate) struct AssertUnwindSafe<F>(pub(crate) F);
 
 pub(crate) fn catch_unwind<T>(run: AssertUnwindSafe<impl FnOnce() -> T>) -> Result<T, T> {

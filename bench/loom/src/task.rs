@@ -1,12 +1,11 @@
-//! Tasks: nothing is freed early or never, no wake and no end of a task is missed, and what only the home
-//! thread may touch is touched there.
+//! Tasks: memory is freed neither early nor never, no wake or end of a task is missed, and only the home
+//! thread touches its own data.
 //!
-//! A wake that is missed shows as a deadlock: loom finds all threads waiting. A use of memory without an
-//! order between it and another one is found by loom itself.
+//! A missed wake shows as a deadlock. Loom itself reports unsynchronized accesses to memory.
 
 use super::model;
 
-/// The code under test and what is checked of it.
+/// The code under test and its checks.
 macro_rules! checked {
     ($name:ident) => {
         #[allow(dead_code, unused_imports, unsafe_code, missing_docs)] // each check uses a part of it
@@ -23,10 +22,10 @@ macro_rules! checked {
                 pub(crate) use std::sync::PoisonError;
                 pub(crate) use std::sync::atomic::Ordering;
 
-                /// Each look at it counts as a change.
+                /// Memory whose every access counts as a write.
                 #[repr(C)]
                 pub(crate) struct Slot<T> {
-                    /// At the beginning, as in the code under test.
+                    /// The first field, as in the code under test.
                     value: std::cell::UnsafeCell<T>,
                     looks: loom::cell::UnsafeCell<()>,
                 }
@@ -57,7 +56,7 @@ macro_rules! checked {
 
                 pub(crate) struct AssertUnwindSafe<F>(pub(crate) F);
 
-                /// Catches nothing: loom's own panics must get through.
+                /// Catches nothing: loom's own panics must pass.
                 pub(crate) fn catch_unwind<T>(
                     run: AssertUnwindSafe<impl FnOnce() -> T>,
                 ) -> Result<T, Box<dyn Any + Send>> {
@@ -86,7 +85,7 @@ macro_rules! checked {
             use self::task::Task;
             use self::thread_id::ThreadId;
 
-            /// The home thread's way of being told.
+            /// The mailbox of the home thread.
             struct Inbox {
                 mail: Mutex<VecDeque<Mail<To>>>,
                 news: Notify,
@@ -136,13 +135,13 @@ macro_rules! checked {
                     }
                 }
 
-                /// All cells are gone, each of which has a share of the inbox.
+                /// Returns whether all cells are freed, each of which holds a clone of the inbox.
                 fn is_last(&self) -> bool {
                     Arc::strong_count(&self.0) == 1
                 }
             }
 
-            /// Memory that is used, and told when it is freed.
+            /// Memory with checked accesses, which counts its drops.
             struct Value(UnsafeCell<()>, Arc<AtomicUsize>);
 
             impl Value {
@@ -162,7 +161,7 @@ macro_rules! checked {
                 }
             }
 
-            // SAFETY: loom itself looks at whether its uses are in an order.
+            // SAFETY: loom itself checks that the accesses are ordered.
             unsafe impl Send for Value {}
             // SAFETY: as above.
             unsafe impl Sync for Value {}
@@ -176,7 +175,7 @@ macro_rules! checked {
                 }
             }
 
-            /// Something that is dropped, but not after a failure: loom is gone then.
+            /// A value that is leaked on a panic, since loom is gone by then.
             struct Kept<T>(Option<T>);
 
             impl<T> Kept<T> {
@@ -197,7 +196,7 @@ macro_rules! checked {
                 }
             }
 
-            /// Waits for a task on a thread that is not its own.
+            /// Waits for a task on a thread other than its own.
             fn wait<T>(task: Task<T>) -> Option<T> {
                 let mut task = Kept::new(task);
                 let told = Arc::new(Told(Notify::new()));
@@ -211,7 +210,7 @@ macro_rules! checked {
                 }
             }
 
-            /// The home thread and another make and drop shares of a value.
+            /// The home thread and another thread clone and drop shares of a value.
             pub(super) fn shares() {
                 model(|| {
                     let drops = Arc::default();
@@ -234,7 +233,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A share that was made by the other thread is the home thread's last.
+            /// A share that the other thread cloned is the home thread's last.
             pub(super) fn shares_come_home() {
                 model(|| {
                     let drops = Arc::default();
@@ -256,7 +255,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Another thread says something and wakes a task that looks for it, so many times.
+            /// Another thread sets a flag and wakes the task that checks it, `count` times.
             pub(super) fn wakes(count: usize) {
                 model(move || {
                     let (to, drops) = (To::new(), Arc::default());
@@ -294,7 +293,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A handle on another thread waits while the task ends at home.
+            /// A handle on another thread waits while the task ends on its home thread.
             pub(super) fn joins() {
                 model(|| {
                     let (to, drops) = (To::new(), Arc::default());
@@ -311,7 +310,7 @@ macro_rules! checked {
                 });
             }
 
-            /// A handle on another thread is dropped while the task ends at home.
+            /// A handle on another thread is dropped while the task ends on its home thread.
             pub(super) fn leaves() {
                 model(|| {
                     let (to, drops) = (To::new(), Arc::default());
@@ -325,7 +324,7 @@ macro_rules! checked {
                 });
             }
 
-            /// Another thread ends a task that waits, and drops the last waker.
+            /// Another thread closes a waiting task and drops the last waker.
             pub(super) fn ends() {
                 model(|| {
                     let (to, drops) = (To::new(), Arc::default());
@@ -358,7 +357,7 @@ macro_rules! checked {
                 });
             }
 
-            /// The mail of a new task is dropped elsewhere, while its handle waits at home.
+            /// The mail of a new task is dropped on another thread while its handle waits on the home thread.
             pub(super) fn refused() {
                 model(|| {
                     let (to, drops) = (To::new(), Arc::default());

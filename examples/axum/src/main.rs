@@ -1,12 +1,12 @@
 //! axum's router as the service of hyper, on Sakia's own runtime.
 //!
-//! It prints its address, and serves until SIGINT or SIGTERM; requests under way are finished then. Run it
-//! with `cargo run --release -p axum-on-sakia -- FOLDER`, and ask it with `curl http://ADDRESS/files/NAME`,
-//! `/hello/NAME` and `/statistics`.
+//! It prints its address and serves until SIGINT or SIGTERM; then it completes the requests in progress. Run
+//! it with `cargo run --release -p axum-on-sakia -- FOLDER`, and query it with `curl
+//! http://ADDRESS/files/NAME`, `/hello/NAME` and `/statistics`.
 //!
-//! axum wants handlers whose futures are `Send`. Those of `sakia::fs` are not: they belong to their thread,
-//! with the ring. So handlers read files by way of the [`Engine`], which is for any thread: cached files are
-//! read where they are awaited, others by the engine's own threads.
+//! axum requires handlers whose futures are `Send`. Those of `sakia::fs` are not: they belong to their thread
+//! and its ring. So the handlers read files through the [`Engine`], which any thread may use: cached files
+//! are read on the thread that awaits them, others by the engine's own threads.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -42,12 +42,12 @@ struct Arguments {
     listen: String,
 }
 
-/// How long a client may take to send a request, and to receive any of an answer.
+/// The time limit for a client to send a request, and for it to accept any part of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long requests may go on after the signal.
+/// The time that requests in progress have after the signal.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The state that handlers share.
+/// State shared by the handlers.
 struct Site {
     folder: PathBuf,
     files: AtomicU64,
@@ -81,13 +81,13 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hands the requests of a connection to the router, until it ends or the program is to end.
+/// Passes the requests of a connection to the router, until the connection ends or a shutdown is requested.
 async fn connection(stream: TcpStream, app: Router, shutdown: Shutdown) -> io::Result<()> {
     stream.set_user_timeout(Some(PATIENCE))?;
     let mut builder = auto::Builder::new(SakiaExecutor::new());
     builder.http1().timer(SakiaTimer::new()).header_read_timeout(PATIENCE);
     builder.http2().timer(SakiaTimer::new()).keep_alive_interval(PATIENCE);
-    // Only handlers are `Send`. The connection that drives them is not, and stays on its thread.
+    // Only the handlers are `Send`. The connection that drives them is not, and stays on its thread.
     let service = TowerToHyperService::new(app);
     let mut connection = pin!(builder.serve_connection(Compat::unbuffered(stream), service));
     let result = sakia::select! {
@@ -104,9 +104,9 @@ async fn hello(Path(name): Path<String>) -> String {
     format!("hello, {name}\n")
 }
 
-/// Sends a file of the folder as a whole: for files that fit in memory several times.
+/// Sends a whole file of the folder from memory, so several such files must fit in it.
 async fn file(State(site): State<Arc<Site>>, Path(name): Path<String>) -> Result<Vec<u8>, Refusal> {
-    // A name, and no path that leads elsewhere.
+    // Accepts a single file name, never a path to another folder.
     let mut parts = std::path::Path::new(&name).components();
     let (Some(Component::Normal(name)), None) = (parts.next(), parts.next()) else {
         return Err(Refusal(ErrorKind::InvalidInput.into()));
@@ -117,7 +117,7 @@ async fn file(State(site): State<Arc<Site>>, Path(name): Path<String>) -> Result
     Ok(bytes)
 }
 
-/// The numbers of files and bytes sent so far.
+/// Totals of the files sent so far.
 #[derive(Serialize)]
 struct Statistics {
     files: u64,
@@ -129,7 +129,7 @@ async fn statistics(State(site): State<Arc<Site>>) -> Json<Statistics> {
     Json(Statistics { files: read(&site.files), bytes: read(&site.bytes) })
 }
 
-/// An error as an answer.
+/// An error, as an HTTP response.
 struct Refusal(io::Error);
 
 impl<E: Into<io::Error>> From<E> for Refusal {

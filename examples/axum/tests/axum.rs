@@ -1,4 +1,4 @@
-//! The program as its clients see it.
+//! Tests the program through its network interface.
 #![expect(clippy::unwrap_used, reason = "the failure of a test is its report")]
 
 use std::fs;
@@ -12,7 +12,7 @@ fn serve(folder: &Folder) -> Server {
     Server::start(env!("CARGO_BIN_EXE_axum-on-sakia"), [folder.path()])
 }
 
-/// The head and the body of an answer.
+/// Returns the head and the body of the answer.
 fn get(server: &Server, path: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(server.address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: example\r\nconnection: close\r\n\r\n").unwrap();
@@ -52,12 +52,12 @@ fn handlers_answer() {
 #[test]
 fn files_are_sent_at_once() {
     let folder = Folder::new("axum-files");
-    // Each is in memory as a whole.
+    // The server holds each file in memory as a whole.
     let len = transfer_bytes().min(64 << 20);
     let sums =
         [("one", len), ("two", len / 2 + 1)].map(|(name, len)| (name, folder.fill(name, len, len)));
     let server = serve(&folder);
-    // One that is not read to its end.
+    // This client leaves before it has read the whole answer.
     let mut leaving = TcpStream::connect(server.address).unwrap();
     write!(leaving, "GET /files/one HTTP/1.1\r\nhost: example\r\n\r\n").unwrap();
     leaving.read_exact(&mut [0; 1000]).unwrap();

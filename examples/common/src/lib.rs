@@ -1,4 +1,4 @@
-//! Support for the tests of the examples: programs that are started and ended, files and their sums.
+//! Shared by the tests of the examples: server processes, files and their checksums.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -14,13 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of a long transfer: some, or as many as `SAKIA_TEST_TRANSFER_BYTES` says.
+/// Returns the size of a long transfer: `SAKIA_TEST_TRANSFER_BYTES`, or 5 MB.
 pub fn transfer_bytes() -> u64 {
     env::var("SAKIA_TEST_TRANSFER_BYTES")
         .map_or(5_000_000, |bytes| bytes.parse().expect("a number"))
 }
 
-/// A server that runs as a process. It is killed when dropped.
+/// A server process. Dropping it kills the process.
 pub struct Server {
     child: Child,
     /// The address it listens on.
@@ -29,22 +29,22 @@ pub struct Server {
     errors: Option<JoinHandle<io::Result<String>>>,
 }
 
-/// The output of a server that was asked to end.
+/// The outcome of a server that was asked to end.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its standard output after the address.
+    /// The text on standard output after the address.
     pub output: String,
-    /// Its standard error.
+    /// The text on standard error.
     pub errors: String,
 }
 
 impl Server {
-    /// Starts a program, and waits for its address.
+    /// Starts a program and waits for its address.
     ///
     /// # Panics
-    /// When it does not print one.
+    /// If the program prints no address.
     pub fn start<A: AsRef<OsStr>>(
         program: impl AsRef<OsStr>,
         arguments: impl IntoIterator<Item = A>,
@@ -65,19 +65,19 @@ impl Server {
         Self { child, address, output: Some(output), errors: Some(errors) }
     }
 
-    /// Asks it to end, as a service manager does.
+    /// Sends SIGTERM, as a service manager does.
     ///
     /// # Panics
-    /// When it has ended already.
+    /// If the process has already been waited for.
     pub fn terminate(&self) {
         let pid = Pid::from_raw(self.child.id().try_into().expect("a process has a small number"));
         kill(pid, Signal::SIGTERM).expect("it runs");
     }
 
-    /// Waits until it ends.
+    /// Waits until the process ends.
     ///
     /// # Panics
-    /// When what it printed is no text.
+    /// If its output is not UTF-8.
     pub fn wait(mut self) -> Ended {
         let status = self.child.wait().expect("it is our child");
         let [output, errors] = [self.output.take(), self.errors.take()].map(|text| {
@@ -88,10 +88,10 @@ impl Server {
         Ended { status, output, errors }
     }
 
-    /// Asks it to end, and waits for that.
+    /// Asks the process to end and waits until it has.
     ///
     /// # Panics
-    /// When it does not end well.
+    /// If it fails.
     pub fn stop(self) -> Ended {
         self.terminate();
         let ended = self.wait();
@@ -99,10 +99,10 @@ impl Server {
         ended
     }
 
-    /// The most memory that it has had.
+    /// Returns the peak memory use of the process (`VmHWM`).
     ///
     /// # Panics
-    /// When it has ended.
+    /// If the process has ended.
     pub fn memory_bytes_max(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
@@ -119,31 +119,31 @@ impl Drop for Server {
     }
 }
 
-/// A folder for a test. It is removed when dropped.
+/// A folder for a test. Dropping it removes the folder.
 pub struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes an empty one.
+    /// Creates an empty folder.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// If the folder cannot be created.
     pub fn new(name: &str) -> Self {
         let path = env::temp_dir().join(format!("sakia-{name}-{}", std::process::id()));
         fs::create_dir(&path).expect("it is new");
         Self { path }
     }
 
-    /// Returns its path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a file of `len` bytes, which depend on `seed`, and returns their sum.
+    /// Creates a file of `len` bytes, which depend on `seed`, and returns their checksum.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// If the file cannot be written.
     pub fn fill(&self, name: &str, len: u64, seed: u64) -> u128 {
         let mut file = File::create(self.path.join(name)).expect("a file can be made");
         let (mut sum, mut contents) = (Sum::default(), Contents { seed }.take(len));
@@ -165,9 +165,9 @@ impl Drop for Folder {
     }
 }
 
-/// Bytes without end, which do not repeat.
+/// An endless sequence of bytes that does not repeat.
 pub struct Contents {
-    /// The seed of the contents.
+    /// Determines the bytes.
     pub seed: u64,
 }
 
@@ -184,7 +184,7 @@ impl Read for Contents {
     }
 }
 
-/// A sum of bytes, by which contents are compared.
+/// A checksum to compare contents by.
 #[derive(Default)]
 pub struct Sum(Xxh3Default);
 
@@ -194,7 +194,7 @@ impl Sum {
         self.0.update(bytes);
     }
 
-    /// The sum of all of them.
+    /// Returns the checksum of all bytes added so far.
     pub fn value(&self) -> u128 {
         self.0.digest128()
     }

@@ -1,8 +1,8 @@
-//! Files by HTTP/1.1, from `http-files` and from servers on tokio: requests per second of the processor's
-//! time.
+//! Files over HTTP/1.1, from `http-files` and from servers on tokio: requests per second of processor time.
 //!
-//! `cargo build --release --workspace && target/release/http-compare` starts each server for each round, in
-//! turns, and sends it the same requests. The servers on tokio have one thread, and tokio's own for files.
+//! `cargo build --release --workspace && target/release/http-compare` starts each server once per round, in
+//! alternating order, and sends it the same requests. The servers on tokio have one thread, and tokio's
+//! blocking threads for files.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -56,7 +56,7 @@ enum Role {
     Loop { folder: PathBuf },
 }
 
-/// The servers; the ratios are of the first to each.
+/// The servers; each ratio compares the first with one of them.
 const SERVERS: [&str; 3] = ["http-files", "serve-dir", "loop"];
 
 fn main() -> Result<()> {
@@ -94,7 +94,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Requests per second of the processor that a server answers, from its start to its end.
+/// Returns the requests per second of processor time that a server answers, from its start to its end.
 fn rate(name: &str, folder: &Path, arguments: &Arguments) -> Result<f64> {
     let before = children_seconds()?;
     let server = match name {
@@ -113,7 +113,7 @@ fn rate(name: &str, folder: &Path, arguments: &Arguments) -> Result<f64> {
     Ok((each * arguments.connections) as f64 / (children_seconds()? - before))
 }
 
-/// Another program of this workspace.
+/// Returns the path of another program of this workspace.
 fn program(name: &str) -> Result<PathBuf> {
     let path = env::current_exe()?.with_file_name(name);
     if !path.exists() {
@@ -122,14 +122,14 @@ fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The processor's time of the servers that have ended.
+/// Returns the processor time of the servers that have ended.
 fn children_seconds() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let times = [usage.user_time(), usage.system_time()];
     Ok(times.iter().map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6).sum())
 }
 
-/// Sends so many requests, and reads the answers.
+/// Sends `count` requests and reads the answers.
 fn request(address: SocketAddr, count: usize) -> Result<()> {
     let mut stream = BufReader::with_capacity(256 << 10, TcpStream::connect(address)?);
     let (mut line, mut body) = (String::new(), Vec::new());
@@ -155,7 +155,7 @@ fn request(address: SocketAddr, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Serves on tokio, until it is killed by a signal.
+/// Serves on tokio until a signal kills the process.
 async fn serve(role: Role) -> Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on {}", listener.local_addr()?);
@@ -176,7 +176,7 @@ async fn serve(role: Role) -> Result<()> {
     }
 }
 
-/// Answers with a file as most programs would that are written by hand.
+/// Answers with a file as most hand-written programs do.
 async fn file(
     folder: PathBuf,
     request: Request<Incoming>,

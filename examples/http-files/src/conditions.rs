@@ -1,7 +1,7 @@
-//! The part of a file that a request asks for: all of it, a range, or nothing if it is unchanged.
+//! The part of a file that a request asks for: all of it, a range, or none if it has not changed.
 //!
-//! Ranges and conditions as RFC 9110 has them, in sections 13 and 14. It allows a server to ignore ranges,
-//! and several at once are ignored here.
+//! Ranges and conditions follow RFC 9110, sections 13 and 14. It allows a server to ignore ranges, and this
+//! one ignores requests for several ranges.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,44 +9,44 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::HeaderMap;
 use hyper::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE};
 
-/// The last second that has a date in HTTP, the end of the year 9999. The first is that of Unix.
+/// The last second that an HTTP date can represent, at the end of the year 9999. The first is the Unix epoch.
 const DATE_MAX: Duration = Duration::from_secs(253_402_300_799);
 
-/// The validators of a file, which tell its states apart.
+/// Identifies a version of a file.
 pub struct Version {
     /// The entity tag.
     pub tag: String,
-    /// When it was modified, as far as HTTP has a date for it.
+    /// The modification time, clamped to the range of HTTP dates.
     pub modified: SystemTime,
 }
 
-/// The answer to a request.
+/// The part of a file to send.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The whole file.
     All,
-    /// These bytes of it, at least one.
+    /// These bytes, at least one.
     Part(Range<u64>),
-    /// Bytes that it does not have.
+    /// A range outside the file.
     Nothing,
-    /// Nothing, since the client has this version.
+    /// No bytes, since the client has this version.
     Unchanged,
 }
 
 impl Version {
-    /// The version of a file with this size and time.
+    /// Returns the version of a file with this size and modification time.
     pub fn new(size: u64, modified: SystemTime) -> Self {
         let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default().min(DATE_MAX);
         Self { tag: format!("\"{:x}-{size:x}\"", since.as_nanos()), modified: UNIX_EPOCH + since }
     }
 
-    /// Returns the answer to a request with these headers for a file with `size` bytes.
+    /// Returns the part that a request with these headers asks for, of a file of `size` bytes.
     pub fn asked(&self, headers: &HeaderMap, size: u64) -> Asked {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let is_known = match (text(IF_NONE_MATCH), text(IF_MODIFIED_SINCE)) {
             (Some(tags), _) => tags.split(',').any(|tag| self.is_named(tag.trim())),
             (None, Some(date)) => httpdate::parse_http_date(date).is_ok_and(|date| {
-                // A date has whole seconds.
+                // HTTP dates have whole seconds.
                 self.modified < date + Duration::from_secs(1)
             }),
             (None, None) => false,
@@ -54,7 +54,7 @@ impl Version {
         if is_known {
             return Asked::Unchanged;
         }
-        // A part of another version is of no use.
+        // A part of another version is useless to the client.
         if text(IF_RANGE).is_some_and(|tag| tag != self.tag) {
             return Asked::All;
         }
@@ -70,12 +70,11 @@ impl Version {
     }
 }
 
-/// The one range that is asked for, without bytes if the file has none of them. `None` if it is to be
-/// ignored.
+/// Returns the requested range, empty if it lies outside the file, or `None` if the header is to be ignored.
 fn parse(text: &str, size: u64) -> Option<Range<u64>> {
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        // A position that is too large for the type is beyond the end of any file.
+        // A number that overflows is beyond the end of any file.
         is_number.then(|| digits.parse().unwrap_or(u64::MAX))
     };
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!(of("if-modified-since", "yesterday"), Asked::Part(1..2));
         assert_eq!(of("if-range", tag), Asked::Part(1..2));
         assert_eq!(of("if-range", "\"other\""), Asked::All);
-        // The tag counts, and not the date.
+        // The tag takes precedence over the date.
         let both = [
             ("if-none-match", "\"other\""),
             ("if-modified-since", "Fri, 01 Jan 2100 00:00:00 GMT"),

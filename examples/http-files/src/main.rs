@@ -1,8 +1,8 @@
-//! Files by HTTP: HTTP/1.1 and HTTP/2 on one port, by hyper on Sakia.
+//! Files over HTTP: HTTP/1.1 and HTTP/2 on one port, with hyper on Sakia.
 //!
-//! It prints its address, and serves the files below a folder until SIGINT or SIGTERM; requests under way are
-//! finished then. Run it with `cargo run --release -p http-files -- FOLDER --listen 127.0.0.1:8080`, and get
-//! a file with `curl http://127.0.0.1:8080/NAME`, or `curl --http2-prior-knowledge`.
+//! It prints its address and serves the files below a folder until SIGINT or SIGTERM; then it completes the
+//! requests in progress. Run it with `cargo run --release -p http-files -- FOLDER --listen 127.0.0.1:8080`,
+//! and get a file with `curl http://127.0.0.1:8080/NAME`, or `curl --http2-prior-knowledge`.
 #![forbid(unsafe_code)]
 
 mod conditions;
@@ -42,7 +42,7 @@ struct Arguments {
     deadline: u64,
 }
 
-/// How long a client may take to send a request, and to receive any of an answer.
+/// The time limit for a client to send a request, and for it to accept any part of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[sakia::main]
@@ -66,9 +66,9 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers the requests of one connection, until it ends or the program is to end.
+/// Answers the requests of one connection, until it ends or a shutdown is requested.
 async fn connection(stream: TcpStream, site: Rc<Site>, shutdown: Shutdown) -> io::Result<()> {
-    // The kernel breaks off a connection whose peer takes nothing for so long.
+    // The kernel aborts a connection whose peer acknowledges nothing for this long.
     stream.set_user_timeout(Some(PATIENCE))?;
     let service = service_fn(move |request| {
         let site = Rc::clone(&site);
@@ -77,7 +77,7 @@ async fn connection(stream: TcpStream, site: Rc<Site>, shutdown: Shutdown) -> io
     let mut builder = auto::Builder::new(SakiaExecutor::new());
     builder.http1().timer(SakiaTimer::new()).header_read_timeout(PATIENCE);
     builder.http2().timer(SakiaTimer::new()).keep_alive_interval(PATIENCE);
-    // Without buffers in between: hyper has its own, and hands the pieces of files over as they are.
+    // No buffer in between: hyper has its own, and passes the pieces of files through without copying them.
     let connection = builder.serve_connection(Compat::unbuffered(stream), service);
     let mut connection = pin!(connection);
     let result = sakia::select! {
@@ -91,11 +91,11 @@ async fn connection(stream: TcpStream, site: Rc<Site>, shutdown: Shutdown) -> io
         Err(error) if !has_left(&error) => error,
         _ => return Ok(()),
     };
-    // The text of hyper's error does not say why.
+    // The text of hyper's error does not include the cause.
     Err(io::Error::other(format!("{error:#}")))
 }
 
-/// Returns whether a connection ended because the client closed it, as clients may.
+/// Returns whether the connection ended because the client left, which is no error.
 fn has_left(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|error| error.downcast_ref::<io::Error>()).any(|error| {
         matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)

@@ -1,8 +1,8 @@
-//! The files of a folder as answers to requests.
+//! Answers requests with the files of a folder.
 //!
-//! A request opens its file, asks by one call for its size and time, and reads what it sends in large pieces,
-//! the next one when hyper has room for it. So a connection has one piece in memory, whatever the size of the
-//! file, and a small file is one read.
+//! A request opens its file, gets size and time with one call, and reads the content in large pieces, each
+//! when hyper has room for it. So a connection has one piece in memory, whatever the size of the file, and a
+//! small file takes a single read.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -28,9 +28,9 @@ use sakia::io::{BufResultExt, IoBufMut};
 
 use crate::conditions::{Asked, Version};
 
-/// The most that is read, and handed to hyper, at a time. What is cached is read so without a wait, and is
-/// still in the processor's cache when it is sent. Pieces of 256 KiB cost more: each is new memory for the
-/// process, and a wait.
+/// The size of a piece read and passed to hyper. Cached data of this size is read without a wait and is still
+/// in the processor's cache when it is sent. Pieces of 256 KiB cost more: each takes fresh memory from the
+/// kernel, and a wait.
 const PIECE_BYTES: u64 = 64 << 10;
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -38,19 +38,19 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// A folder whose files are sent.
 pub struct Site {
     folder: Dir,
-    /// How its files are opened.
+    /// The options to open its files with.
     options: OpenOptions,
 }
 
 impl Site {
     /// Opens the folder.
     pub async fn open(folder: &Path) -> sakia::Result<Self> {
-        // A FIFO would wait for a writer, and is no file that is sent.
+        // Opening a FIFO would wait for a writer, and FIFOs are not served.
         let options = OpenOptions::new().read(true).nonblocking(true).clone();
         Ok(Self { folder: Dir::open(folder).await?, options })
     }
 
-    /// Answers a request; what goes wrong is an answer, too.
+    /// Answers a request; errors become answers as well.
     pub async fn answer<B>(
         &self,
         request: &Request<B>,
@@ -70,14 +70,14 @@ impl Site {
         })
     }
 
-    /// Answers with a file, or with the part of it that is asked for.
+    /// Answers with a file or the requested part of it.
     async fn file<B>(
         &self,
         request: &Request<B>,
     ) -> io::Result<Response<FileBody<impl Pieces + use<B>>>> {
         let path = request.uri().path();
         let name: Vec<u8> = percent_decode_str(path.strip_prefix('/').unwrap_or(path)).collect();
-        // The kernel refuses what leads out of the folder, by `..` or by links.
+        // The kernel refuses paths that lead out of the folder, through `..` or symbolic links.
         let path = OsStr::from_bytes(&name);
         let (file, metadata) = self.folder.open_with_metadata(path, &self.options).await?;
         if !metadata.is_file() {
@@ -120,13 +120,13 @@ impl Site {
 /// The body of an answer: a few bytes in memory, or a part of a file.
 type FileBody<S> = Either<Full<Bytes>, StreamBody<S>>;
 
-/// Pieces of a body, as hyper wants them.
+/// A stream of pieces, in the form hyper expects.
 trait Pieces: Stream<Item = io::Result<Frame<Bytes>>> {}
 
 impl<S: Stream<Item = io::Result<Frame<Bytes>>>> Pieces for S {}
 
-/// The bytes of a range, a piece at a time. Their number was promised, so a file that ends before is an
-/// error, and breaks off the connection or the stream: the client learns that something is missing.
+/// Returns the bytes of a range, in pieces. The headers have announced their number, so a file that ends
+/// early is an error, which aborts the connection or the stream: the client learns that data is missing.
 fn pieces(file: File, range: Range<u64>) -> impl Pieces {
     try_unfold((file, range), async |(file, range)| {
         let len = PIECE_BYTES.min(range.end - range.start);
@@ -140,7 +140,7 @@ fn pieces(file: File, range: Range<u64>) -> impl Pieces {
     })
 }
 
-/// An answer without a file: its status, in words too.
+/// Returns an answer without a file; its body is the status in words.
 fn text<S>(head: Builder, status: StatusCode) -> Response<FileBody<S>> {
     finish(head.status(status), Full::from(format!("{status}\n")))
 }
@@ -149,22 +149,22 @@ fn finish<S>(head: Builder, body: Full<Bytes>) -> Response<FileBody<S>> {
     head.body(Either::Left(body)).expect("all headers are made here")
 }
 
-/// The status that tells of an error.
+/// Returns the status for an error.
 fn status_of(error: &io::Error) -> StatusCode {
-    /// `ENXIO`: it is a socket.
+    /// `ENXIO`: the path names a socket.
     const NO_DEVICE: i32 = 6;
     match error.kind() {
         _ if errno(error) == Some(NO_DEVICE) => StatusCode::NOT_FOUND,
         ErrorKind::NotFound | ErrorKind::NotADirectory => StatusCode::NOT_FOUND,
         ErrorKind::InvalidInput | ErrorKind::InvalidFilename => StatusCode::BAD_REQUEST,
-        // `EXDEV`: out of the folder.
+        // `EXDEV`: the path leads out of the folder.
         ErrorKind::PermissionDenied | ErrorKind::CrossesDevices => StatusCode::FORBIDDEN,
         ErrorKind::ResourceBusy => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-/// Returns the errno of an error, which may be within one that names operation and path.
+/// Returns the errno of an error, which may be wrapped in one that names operation and path.
 fn errno(error: &io::Error) -> Option<i32> {
     let within = || error.get_ref()?.downcast_ref::<sakia::fs::Error>()?.raw_os_error();
     error.raw_os_error().or_else(within)

@@ -1,4 +1,4 @@
-//! The program as its clients see it, by both versions of HTTP.
+//! Tests the program through its network interface, with both versions of HTTP.
 #![expect(clippy::unwrap_used, reason = "the failure of a test is its report")]
 
 use std::fs::{File, OpenOptions};
@@ -26,12 +26,12 @@ fn serve(folder: &Folder) -> Server {
 }
 
 fn serve_path(path: &Path) -> Server {
-    // Requests under way may take their time here.
+    // Answers in progress may take long here.
     let arguments = ["--deadline".as_ref(), "600".as_ref(), path.as_os_str()];
     Server::start(env!("CARGO_BIN_EXE_http-files"), arguments)
 }
 
-/// A connection, by one of the versions.
+/// A connection with one of the versions.
 enum Client {
     One(http1::SendRequest<Empty<Bytes>>),
     Two(http2::SendRequest<Empty<Bytes>>),
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    /// A request in the form of its version.
+    /// Returns a GET request in the form of the client's version.
     fn get(&self, path: &str) -> Builder {
         match self {
             Self::One(_) => Request::get(path).header("host", "example"),
@@ -109,16 +109,16 @@ async fn contents_are_those_of_the_file() {
     let sums = [("one", len), ("two", len / 2 + 1), ("empty", 0), ("small", 4096)]
         .map(|(name, len)| folder.fill(name, len, len));
     let server = serve(&folder);
-    // Two at once.
+    // Two requests concurrently, on two connections.
     let [mut first, mut second] = Client::both(&server).await;
     let (one, two) = tokio::join!(first.sum("/one"), second.sum("/two"));
     assert_eq!((one, two), (sums[0], sums[1]));
     for mut client in Client::both(&server).await {
-        // One after the other on a connection.
+        // Several requests in sequence on one connection.
         assert_eq!(client.sum("/empty").await, sums[2]);
         assert_eq!(client.sum("/small").await, sums[3]);
     }
-    // Two at once on one connection.
+    // Two requests concurrently on one connection.
     let Client::Two(mut sender) = Client::two(&server).await else { unreachable!() };
     let mut get = async |name| {
         let request = Request::get(format!("http://example/{name}")).body(Empty::new()).unwrap();
@@ -182,7 +182,7 @@ async fn only_files_below_the_folder_are_sent() {
     std::fs::write(folder.path().join("served/public"), "public").unwrap();
     symlink("../secret", folder.path().join("served/link")).unwrap();
     symlink("public", folder.path().join("served/inner")).unwrap();
-    // No request waits for what writes into this one.
+    // The FIFO has no writer, and no request may wait for one.
     let made = Command::new("mkfifo").arg(folder.path().join("served/fifo")).status().unwrap();
     assert!(made.success());
     let _socket = UnixListener::bind(folder.path().join("served/socket")).unwrap();
@@ -218,12 +218,12 @@ async fn only_files_below_the_folder_are_sent() {
     assert_eq!(ended.errors, "");
 }
 
-/// A file that takes no room on the disk.
+/// Creates a sparse file, which takes no room on the disk.
 fn sparse(folder: &Folder, name: &str, len: u64) {
     File::create(folder.path().join(name)).unwrap().set_len(len).unwrap();
 }
 
-/// More than fits in the buffers of sockets on the way.
+/// More bytes than the socket buffers on the way hold.
 const LONG: u64 = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -241,7 +241,7 @@ async fn clients_may_leave_in_the_middle() {
         let mut other = other;
         assert_eq!(other.sum("/other").await, expected);
     }
-    // By HTTP/2 only the answer is given up, not the connection.
+    // With HTTP/2 the client cancels only the answer, not the connection.
     let mut client = Client::two(&server).await;
     let mut body = client.send(client.get("/long")).await.into_body();
     body.frame().await.unwrap().unwrap();
@@ -262,7 +262,7 @@ async fn clients_that_never_read_cost_little() {
         let [mut one, mut two] = Client::both(&server).await;
         let body = one.send(one.get("/long")).await.into_body();
         bodies.push((one, body));
-        // Several on one connection, and nothing is read of any.
+        // Several streams on one connection, of which none is read.
         let Client::Two(sender) = &two else { unreachable!() };
         let more = Client::Two(sender.clone());
         let body = two.send(two.get("/long")).await.into_body();
@@ -274,7 +274,7 @@ async fn clients_that_never_read_cost_little() {
     for mut client in Client::both(&server).await {
         assert_eq!(client.sum("/other").await, expected);
     }
-    // For each of the 48 a piece that was read and one that is sent, and something for the program itself.
+    // Per answer, of 48, one piece read and one being sent, plus memory for the program itself.
     let most = 100 << 20;
     assert!(server.memory_bytes_max() < most, "{} bytes", server.memory_bytes_max());
     drop(bodies);
@@ -313,7 +313,7 @@ async fn a_file_that_shrinks_is_an_error() {
         assert!(sum(body).await.is_err());
     }
     let ended = server.stop();
-    // By HTTP/1.1 it ends the connection, by HTTP/2 the answer.
+    // The error ends the connection with HTTP/1.1, only the answer with HTTP/2.
     assert!(ended.output.contains("failed: 1,"), "{ended:?}");
     assert!(ended.errors.contains("user's Body stream: unexpected end of file"), "{ended:?}");
 }

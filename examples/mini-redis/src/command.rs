@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use crate::database::{Condition, Database, Refused, Subscriber};
 use crate::protocol::{Command, Replies, number};
 
-/// Channels of one subscriber.
+/// The maximum number of channels per subscriber.
 const CHANNELS_MAX: usize = 1024;
 
 /// The state of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Goes,
-    /// It ends after the reply.
+    /// The connection ends after the reply.
     Ends,
 }
 
-/// A command cannot be done; the text is the reply.
+/// The reason that a command fails, which determines the reply.
 enum Failure {
     Arguments,
     Text(&'static str),
@@ -33,7 +33,7 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Executes a command, and writes its reply.
+/// Executes a command and writes its reply.
 pub(crate) fn execute(
     command: &Command<'_>,
     database: &Arc<Database>,
@@ -70,7 +70,7 @@ pub(crate) fn execute(
         b"PUBLISH" => publish(arguments, database, replies),
         b"CONFIG" => configuration(arguments, replies),
         b"COMMAND" => {
-            // A client learns no details, and does without.
+            // Clients do without the details.
             replies.array(0);
             Ok(())
         }
@@ -95,19 +95,19 @@ pub(crate) fn execute(
 
 type Result = std::result::Result<(), Failure>;
 
-/// The arguments that are not taken yet.
+/// The arguments not taken yet.
 struct Arguments<I> {
     rest: I,
 }
 
 impl<'a, I: ExactSizeIterator<Item = &'a [u8]>> Arguments<I> {
-    /// Takes so many, of which there must be no more.
+    /// Takes `N` arguments; fails if there are more.
     fn exactly<const N: usize>(mut self) -> std::result::Result<[&'a [u8]; N], Failure> {
         let taken = self.first()?;
         if self.rest.len() == 0 { Ok(taken) } else { Err(Failure::Arguments) }
     }
 
-    /// Takes so many.
+    /// Takes `N` arguments.
     fn first<const N: usize>(&mut self) -> std::result::Result<[&'a [u8]; N], Failure> {
         if self.rest.len() < N {
             return Err(Failure::Arguments);
@@ -176,7 +176,7 @@ fn set<'a>(
     Ok(())
 }
 
-/// Counts the keys of which something is true.
+/// Replies with the number of keys for which `is` returns true.
 fn count<'a>(
     arguments: Arguments<impl ExactSizeIterator<Item = &'a [u8]>>,
     is: impl Fn(&[u8]) -> bool,
@@ -283,7 +283,7 @@ fn unsubscribe<'a>(
     Ok(())
 }
 
-/// A reply for a channel that was added or removed.
+/// Writes the reply for a channel that was added or removed.
 fn subscription(kind: &[u8], channel: Option<&[u8]>, after: &Subscriber, replies: &mut Replies) {
     replies.array(3);
     replies.string(Some(kind));
@@ -291,7 +291,7 @@ fn subscription(kind: &[u8], channel: Option<&[u8]>, after: &Subscriber, replies
     replies.integer(after.channels().len() as i64);
 }
 
-/// The questions of `redis-benchmark`, which prints the answers.
+/// Answers the queries of `redis-benchmark`, which prints the answers.
 fn configuration<'a>(
     mut arguments: Arguments<impl ExactSizeIterator<Item = &'a [u8]>>,
     replies: &mut Replies,
@@ -302,7 +302,7 @@ fn configuration<'a>(
     }
     let values = arguments.rest.filter_map(|name| {
         let its = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // Nothing is ever saved.
+        // The server never saves anything.
         (its("save").then_some(("save", ""))).or(its("appendonly").then_some(("appendonly", "no")))
     });
     let values: Vec<(&str, &str)> = values.collect();

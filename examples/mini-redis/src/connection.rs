@@ -1,4 +1,4 @@
-//! One connection, from its first command to its end.
+//! Serves one connection, from its first command to its end.
 
 use std::future::Future;
 use std::io;
@@ -12,19 +12,19 @@ use crate::database::{Database, Message, Subscriber};
 use crate::input::Input;
 use crate::protocol::{Limits, Parser, Replies};
 
-/// Bytes of replies that are gathered before they are sent. It may be one reply more.
+/// The bytes of replies to gather before they are sent. The last reply may exceed it.
 const REPLY_BYTES: usize = 64 << 10;
 
 /// Answers the commands of a connection until the client has no more, or `stop` resolves.
 ///
-/// All complete commands that a read brought are answered by one write. After the stop, what was received is
-/// answered, and the connection ends. A subscriber that does not read is cut off when too many messages wait
-/// for it.
+/// One write answers all complete commands of a read. After `stop` resolves, the connection ends; all
+/// commands received before are answered. A subscriber that does not read is cut off when too many messages
+/// are queued for it.
 ///
 /// # Errors
-/// Those of the connection: it broke, or ended in the midst of a command (`UnexpectedEof`). A client that
-/// does not keep to the protocol is told so, and is an error of kind `InvalidData`; a subscriber that was cut
-/// off is one of kind `TimedOut`.
+/// - Errors of the connection; `UnexpectedEof` if it ended within a command.
+/// - `InvalidData`: the client violated the protocol. It gets an error reply first.
+/// - `TimedOut`: the subscriber was cut off.
 pub async fn serve<S>(
     mut stream: S,
     database: Arc<Database>,
@@ -66,7 +66,7 @@ where
     }
 }
 
-/// The events that a connection waits for.
+/// The event that ends a connection's wait.
 enum Event {
     Stop,
     Read(usize),
@@ -84,11 +84,11 @@ fn cut_off() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "too many messages wait for the subscriber")
 }
 
-/// How far the received commands are answered.
+/// The progress of answering the received commands.
 enum State {
     /// The next command is not complete.
     NeedsMore,
-    /// There are more, but the replies so far are to be sent first.
+    /// More commands may be complete, but the replies so far are sent first.
     HasMore,
     /// The connection ends once the replies are sent.
     Ends(io::Result<()>),
@@ -107,7 +107,7 @@ impl Session {
         Self { database, parser, subscriber: None, replies: Replies::default() }
     }
 
-    /// Executes the commands that are complete.
+    /// Executes the complete commands.
     fn answer(&mut self, input: &mut Input) -> State {
         let Self { database, parser, subscriber, replies } = self;
         loop {
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Adds a message, and those that wait behind it, to what is to be sent.
+    /// Adds a message, and those queued behind it, to the replies.
     fn gather(&mut self, first: &Message) {
         let Self { subscriber, replies, .. } = self;
         push(replies, first);
@@ -143,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered replies.
     async fn send(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let Self { subscriber, replies, .. } = self;
         if replies.bytes().is_empty() {
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection whose client sends pieces, and then no more.
+    /// A connection whose client sends these pieces and then closes.
     struct Script<'a> {
         pieces: Vec<&'a [u8]>,
         writes: Vec<Vec<u8>>,
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// The writes that answer these pieces.
+    /// Returns the writes that answer these pieces.
     fn answers<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, io::Result<()>) {
         let mut script = Script { pieces: pieces.into_iter().collect(), writes: Vec::new() };
         let database = Arc::new(Database::new(64 << 20));

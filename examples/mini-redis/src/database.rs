@@ -1,7 +1,7 @@
-//! Keys and channels, for connections on any threads.
+//! The keys and channels, for connections on any threads.
 //!
-//! A lock is held for a few steps at a time and never while a task waits, so it is std's. What tasks wait for
-//! is tokio's: a channel for each subscriber, and a `Notify` for the task that removes expired keys.
+//! A lock is held for a few steps and never while a task waits, so it is std's. Tasks wait on tokio's
+//! primitives: a channel for each subscriber, and a `Notify` for the task that removes expired keys.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -16,19 +16,20 @@ use tokio::sync::{Notify, mpsc::error::TryRecvError};
 
 use crate::protocol::number;
 
-/// Messages that may wait for a subscriber. One that falls behind further is cut off, as Redis does it.
+/// The maximum number of messages queued for a subscriber. One that falls further behind is cut off, as in
+/// Redis.
 pub const QUEUE_MESSAGES_MAX: usize = 1024;
-/// Bytes of all messages that may wait for a subscriber, unless it is a single message.
+/// The maximum size of all messages queued for a subscriber, unless it is a single message.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// Bytes that an entry or a subscription counts for, besides those of its strings.
+/// The bytes charged for an entry or a subscription, in addition to its strings.
 const OVERHEAD_BYTES: usize = 128;
 
-/// Why a command was refused.
+/// The reason that a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The database has as many bytes as it may have.
+    /// The database has reached its limit of bytes.
     Full,
-    /// The value is no number, or would be too large a one.
+    /// The value is not a number, or the result would overflow.
     NotAnInteger,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// When [`Database::set`] sets.
+/// The condition under which [`Database::set`] sets the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// In any case.
@@ -55,7 +56,7 @@ pub enum Condition {
 /// Keys with their values, and channels with their subscribers.
 pub struct Database {
     state: Mutex<State>,
-    /// Told when a key expires earlier than all others.
+    /// Notified when a key expires before all others.
     expires_earlier: Notify,
     /// The number of the next subscriber.
     next_subscriber: AtomicUsize,
@@ -63,10 +64,10 @@ pub struct Database {
 
 struct State {
     entries: HashMap<Box<[u8]>, Entry>,
-    /// The keys that expire, in the order of time.
+    /// The keys that expire, ordered by time.
     expirations: BTreeSet<(Instant, Box<[u8]>)>,
     channels: HashMap<Box<[u8]>, Vec<Arc<Queue>>>,
-    /// Bytes of all entries and subscriptions, as they are counted.
+    /// The size of all entries and subscriptions, as charged.
     bytes: usize,
     bytes_max: usize,
 }
@@ -83,7 +84,7 @@ impl Entry {
 }
 
 impl Database {
-    /// An empty database that never has more than so many bytes.
+    /// Returns an empty database with a limit of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         let state = State {
             entries: HashMap::new(),
@@ -103,20 +104,20 @@ impl Database {
         self.state.lock().expect("no thread panics with the lock")
     }
 
-    /// Bytes of all keys, values and subscriptions, as they are counted against the limit.
+    /// Returns the size of all keys, values and subscriptions, as charged against the limit.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// Lends the value of a key.
+    /// Passes the value of a key to `take`.
     pub fn get<T>(&self, key: &[u8], take: impl FnOnce(Option<&[u8]>) -> T) -> T {
         take(self.lock().entry(key).map(|entry| &*entry.value))
     }
 
-    /// Sets a key, and returns whether the condition was met.
+    /// Sets a key and returns whether the condition was met.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The database has no room for it.
     pub fn set(
         &self,
         key: &[u8],
@@ -138,16 +139,16 @@ impl Database {
         Ok(true)
     }
 
-    /// Removes a key, and returns whether it existed.
+    /// Removes a key and returns whether it existed.
     pub fn remove(&self, key: &[u8]) -> bool {
         let mut state = self.lock();
         state.entry(key).is_some() && state.remove(key)
     }
 
-    /// Adds to a number, which is 0 where there is none, and returns the sum.
+    /// Adds to a number and returns the sum. A missing key counts as 0.
     ///
     /// # Errors
-    /// The value is no number, the sum is too large for one, or there is no room for it.
+    /// The value is not a number, the sum overflows, or the database has no room for it.
     pub fn add(&self, key: &[u8], summand: i64) -> Result<i64, Refused> {
         let mut state = self.lock();
         let (value, expires) = match state.entry(key) {
@@ -159,7 +160,7 @@ impl Database {
         Ok(sum)
     }
 
-    /// Has a key expire, and returns whether it existed. A time that is over removes it.
+    /// Sets the expiry of a key and returns whether the key existed. A time in the past removes the key.
     pub fn expire(&self, key: &[u8], at: Instant) -> bool {
         let mut state = self.lock();
         if state.entry(key).is_none() {
@@ -173,14 +174,14 @@ impl Database {
         true
     }
 
-    /// How long a key has left: `None` if it does not exist, `Some(None)` if it does not expire.
+    /// Returns the remaining time of a key: `None` if it does not exist, `Some(None)` if it does not expire.
     pub fn time_left(&self, key: &[u8]) -> Option<Option<Duration>> {
         let mut state = self.lock();
         let entry = state.entry(key)?;
         Some(entry.expires.map(|at| at.saturating_duration_since(Instant::now())))
     }
 
-    /// Wakes the task that removes expired keys, if it sleeps for too long now.
+    /// Wakes the task that removes expired keys if this key is now the first to expire.
     fn note_expiry(&self, state: MutexGuard<'_, State>, expires: Option<Instant>) {
         let Some(at) = expires else { return };
         if state.expirations.first().is_some_and(|(first, _)| *first == at) {
@@ -189,7 +190,7 @@ impl Database {
         }
     }
 
-    /// Removes the keys whose time is over. Returns when the next one's will be.
+    /// Removes the expired keys and returns when the next key expires.
     fn remove_expired(&self) -> Option<Instant> {
         let mut state = self.lock();
         let now = Instant::now();
@@ -203,7 +204,7 @@ impl Database {
         }
     }
 
-    /// Sends a message to all subscribers of a channel, and returns how many they are.
+    /// Sends a message to all subscribers of a channel and returns their number.
     pub fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
         let mut state = self.lock();
         let Some(queues) = state.channels.get_mut(channel) else { return 0 };
@@ -218,7 +219,7 @@ impl Database {
         count
     }
 
-    /// A subscriber without channels.
+    /// Returns a subscriber without channels.
     pub fn subscriber(self: &Arc<Self>) -> Subscriber {
         let (sender, receiver) = mpsc::unbounded_channel();
         let queue = Queue {
@@ -244,17 +245,17 @@ impl fmt::Debug for Database {
 }
 
 fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
-    // The key of an entry that expires is there twice.
+    // The key of an entry that expires is stored twice.
     2 * key.len() + value.len() + OVERHEAD_BYTES
 }
 
 fn subscription_bytes(channel: &[u8]) -> usize {
-    // Once among the subscriber's channels, once among all.
+    // The name is stored in the subscriber's list of channels and in the database's.
     2 * channel.len() + OVERHEAD_BYTES
 }
 
 impl State {
-    /// The entry of a key, unless its time is over.
+    /// Returns the entry of a key, unless it has expired.
     fn entry(&mut self, key: &[u8]) -> Option<&Entry> {
         let is_expired = self.entries.get(key)?.is_expired();
         if is_expired {
@@ -265,7 +266,7 @@ impl State {
 
     fn reserve(&mut self, more: usize, less: usize) -> Result<(), Refused> {
         let bytes = self.bytes - less + more;
-        // A command that makes the database smaller is never refused.
+        // A change that makes the database smaller is never refused.
         if bytes > self.bytes_max && more > less {
             return Err(Refused::Full);
         }
@@ -318,7 +319,7 @@ impl State {
     }
 }
 
-/// Removes keys when their time is over, as long as it is polled. `sleep_until` is the runtime's timer.
+/// Removes keys when they expire, as long as it is polled. `sleep_until` is the runtime's timer.
 pub async fn remove_expired<S, F>(database: Arc<Database>, sleep_until: S)
 where
     S: Fn(Instant) -> F,
@@ -335,12 +336,12 @@ where
     }
 }
 
-/// A message that was published.
+/// A published message.
 #[derive(Debug)]
 pub struct Message {
-    /// To which channel.
+    /// The name of the channel.
     pub channel: Box<[u8]>,
-    /// The message.
+    /// The message itself.
     pub bytes: Box<[u8]>,
 }
 
@@ -350,19 +351,20 @@ impl Message {
     }
 }
 
-/// The messages that wait for a subscriber. The channel itself has no bound, since bytes count as well.
+/// The messages queued for a subscriber. The channel itself is unbounded, since the limit counts bytes as
+/// well.
 struct Queue {
-    /// Distinguishes it from others.
+    /// Distinguishes the queue from others.
     id: usize,
     sender: UnboundedSender<Arc<Message>>,
     messages: AtomicUsize,
     bytes: AtomicUsize,
-    /// Told when the subscriber is cut off.
+    /// Notified when the subscriber is cut off.
     cut: Notify,
 }
 
 impl Queue {
-    /// Adds a message, and returns whether the subscriber goes on. Called with the lock of the database.
+    /// Adds a message and returns whether the subscriber remains. The caller holds the lock of the database.
     fn push(&self, message: &Arc<Message>) -> bool {
         let (messages, bytes) =
             (self.messages.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire));
@@ -383,7 +385,7 @@ impl Queue {
     }
 }
 
-/// Receives messages of channels. When it is dropped, the channels have one subscriber less.
+/// Receives messages of channels. Dropping it ends its subscriptions.
 pub struct Subscriber {
     database: Arc<Database>,
     queue: Arc<Queue>,
@@ -392,7 +394,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// The channels.
+    /// Returns the channels it is subscribed to.
     pub fn channels(&self) -> &[Box<[u8]>] {
         &self.channels
     }
@@ -413,7 +415,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Removes a channel, if it is there.
+    /// Removes a channel, if it is subscribed to it.
     pub fn unsubscribe(&mut self, channel: &[u8]) {
         let Some(place) = self.channels.iter().position(|own| **own == *channel) else { return };
         self.channels.swap_remove(place);
@@ -426,15 +428,15 @@ impl Subscriber {
         let before = queues.len();
         queues.retain(|queue| queue.id != self.queue.id);
         let (less, is_empty) = (before - queues.len(), queues.is_empty());
-        // It is not there any more if it was cut off.
+        // The queue is no longer in the list if the subscriber was cut off.
         state.bytes -= less * subscription_bytes(channel);
         if is_empty {
             state.channels.remove(channel);
         }
     }
 
-    /// Waits for the next message; `None` if it was cut off and has received all. Dropping the future loses
-    /// none.
+    /// Waits for the next message; `None` if the subscriber was cut off. Dropping the future loses no
+    /// message.
     pub async fn recv(&mut self) -> Option<Arc<Message>> {
         let message = tokio::select! {
             biased;
@@ -445,7 +447,7 @@ impl Subscriber {
         Some(message)
     }
 
-    /// The next message, if it is here.
+    /// Returns the next message, if one is queued.
     pub fn try_recv(&mut self) -> Option<Arc<Message>> {
         match self.receiver.try_recv() {
             Ok(message) => {
@@ -456,7 +458,7 @@ impl Subscriber {
         }
     }
 
-    /// Waits until it is cut off, since too many messages wait for it. Resolves once, here or in
+    /// Waits until the subscriber is cut off because too many messages are queued. Resolves once, here or in
     /// [`recv`](Subscriber::recv).
     pub async fn cut_off(&self) {
         self.queue.cut.notified().await;
@@ -537,13 +539,13 @@ mod tests {
         assert_eq!(database.set(b"a", b"3", over, Condition::Absent), Ok(true));
         assert!(database.get(b"a", |value| value.is_none()));
         assert_eq!(database.time_left(b"a"), None);
-        // Without being asked for.
+        // Expired keys are removed without an access to them.
         database.set(b"a", b"4", over, Condition::Always).unwrap();
         let next = in_(LONG);
         database.set(b"b", b"5", next, Condition::Always).unwrap();
         assert_eq!(database.remove_expired(), next);
         assert_eq!(database.lock().entries.len(), 1);
-        // A value without a time of its own replaces one with.
+        // A value without an expiry replaces one with an expiry.
         database.set(b"b", b"6", None, Condition::Always).unwrap();
         assert_eq!(database.remove_expired(), None);
         assert_eq!(database.time_left(b"b"), Some(None));
@@ -585,7 +587,7 @@ mod tests {
                 assert_eq!(quick.try_recv().unwrap().bytes.len(), len);
             }
             assert_eq!(database.publish(b"news", &message), 1);
-            // Earlier messages are there, and no later ones.
+            // The messages sent before the cut are queued, and none after it.
             let received = std::iter::from_fn(|| slow.try_recv()).count();
             assert_eq!(received, count);
             drop((slow, quick));

@@ -1,15 +1,16 @@
-//! Bytes that were received and are not parsed.
+//! The bytes received but not parsed yet.
 
-/// Room at first, and again once a large command is parsed.
+/// The initial size, restored once a large command is parsed.
 const BYTES: usize = 16 << 10;
 
-/// A buffer that grows with what arrives, not with what a client announces. Its parser has the limit.
+/// A buffer that grows with the bytes received, not with the length a client announces. Its parser enforces
+/// the limit.
 pub(crate) struct Input {
-    /// All of it is initialized, so that a read can be lent its end.
+    /// All of it is initialized, so that a read can borrow its end.
     bytes: Vec<u8>,
-    /// The offset of the first unparsed byte.
+    /// The start of the bytes not parsed yet.
     start: usize,
-    /// The offset behind the last one.
+    /// The end of these bytes.
     end: usize,
 }
 
@@ -18,12 +19,12 @@ impl Input {
         Self { bytes: vec![0; BYTES], start: 0, end: 0 }
     }
 
-    /// The bytes that are not parsed.
+    /// Returns the bytes not parsed yet.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Drops bytes that were parsed.
+    /// Drops `count` parsed bytes.
     pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {
@@ -31,7 +32,7 @@ impl Input {
         }
     }
 
-    /// Room for the next read, never empty.
+    /// Returns the room for the next read, which is never empty.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.end == 0 && self.bytes.len() > BYTES {
             self.bytes = vec![0; BYTES];
@@ -46,7 +47,7 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
-    /// Notes that a read filled so many bytes.
+    /// Records that a read filled `count` bytes.
     pub(crate) fn filled(&mut self, count: usize) {
         self.end += count;
     }
@@ -69,7 +70,7 @@ mod tests {
             let count = room.len();
             input.filled(count);
             unparsed += count;
-            // Some of it, so that it grows at first; then all.
+            // Consumes a part, so that the buffer grows at first, and later all of it.
             let count = if round < 5 { unparsed / 3 } else { unparsed };
             let expected: Vec<u8> = expected.by_ref().take(count).collect();
             assert!(input.bytes()[..count] == expected);

@@ -1,16 +1,15 @@
-//! A small Redis: enough of it for `redis-cli` and `redis-benchmark`.
+//! A small Redis, sufficient for `redis-cli` and `redis-benchmark`.
 //!
-//! The server is written as for tokio, with its traits, its channels and its `select!`, and names no runtime:
+//! The server is written as for tokio, with its traits, channels and `select!`, and names no runtime:
 //!
-//! - [`protocol`] finds commands in received bytes, and writes replies.
-//! - [`database`] has the keys, their times of expiry, and the channels of `PUBLISH` and `SUBSCRIBE`.
-//! - [`serve`] answers one connection, any `AsyncRead + AsyncWrite`.
-//! - [`remove_expired`] removes keys when their time is over, by a timer that it is given.
+//! - [`protocol`] finds commands in received bytes and writes replies.
+//! - [`database`] has the keys, their expiry, and the channels of `PUBLISH` and `SUBSCRIBE`.
+//! - [`serve`] answers one connection, of any type that is `AsyncRead + AsyncWrite`.
+//! - [`remove_expired`] removes keys when they expire, with the timer that the caller passes.
 //!
-//! `main.rs` runs them on Sakia. Memory is bounded, whatever a client sends: sizes of lines, strings and
-//! commands by [`Limits`], the database as a whole by its number of bytes, and the messages that wait for a
-//! subscriber by [`QUEUE_MESSAGES_MAX`](database::QUEUE_MESSAGES_MAX) and
-//! [`QUEUE_BYTES_MAX`](database::QUEUE_BYTES_MAX).
+//! `main.rs` runs them on Sakia. Memory is bounded, whatever a client sends: [`Limits`] bounds lines, strings
+//! and commands, the database has a limit of bytes, and [`QUEUE_MESSAGES_MAX`](database::QUEUE_MESSAGES_MAX)
+//! and [`QUEUE_BYTES_MAX`](database::QUEUE_BYTES_MAX) bound the messages queued for a subscriber.
 
 mod command;
 mod connection;

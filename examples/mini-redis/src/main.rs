@@ -1,7 +1,7 @@
 //! `mini-redis [ADDRESS]`: a small Redis on Sakia.
 //!
-//! It prints its address, serves until SIGINT or SIGTERM, and prints how many connections it had. Try it with
-//! `redis-cli -p PORT` or `redis-benchmark -p PORT -t get,set -P 16`.
+//! It prints its address, serves until SIGINT or SIGTERM, and prints the number of its connections. Try it
+//! with `redis-cli -p PORT` or `redis-benchmark -p PORT -t get,set -P 16`.
 
 use std::env;
 use std::error::Error;
@@ -14,11 +14,11 @@ use sakia::net::{ListenOptions, ServeOptions, serve};
 use sakia::shutdown::on_signals;
 use sakia::signal::SignalKind;
 
-/// Bytes of all keys and values.
+/// The maximum size of all keys and values.
 const DATABASE_BYTES_MAX: usize = 256 << 20;
-/// Connections at a time; more of them wait to be accepted.
+/// The maximum number of concurrent connections; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 10_000;
-/// How long a client may take for the last reply after the stop.
+/// The time that a client has to receive the last reply after the stop.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 #[sakia::main]
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on {}", listener.local_addr()?);
 
     let database = Arc::new(Database::new(DATABASE_BYTES_MAX));
-    // The timers are the runtime's: what is generic takes one.
+    // The generic code takes a timer, and this is the runtime's.
     let sleep_until =
         |at: Instant| sakia::time::sleep(at.saturating_duration_since(Instant::now()));
     sakia::spawn(remove_expired(Arc::clone(&database), sleep_until)).detach();

@@ -1,22 +1,22 @@
 //! RESP2, the protocol of Redis: commands in, replies out.
 //!
-//! A command is an array of strings, such as `*2\r\n$3\r\nGET\r\n$1\r\na\r\n`, or a line of words, as a
-//! person types it. Source: <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
+//! A command is an array of strings, such as `*2\r\n$3\r\nGET\r\n$1\r\na\r\n`, or a line of words, as typed
+//! by a person. Source: <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
 
 use std::fmt;
 use std::io::Write as _;
 use std::ops::Range;
 
-/// The most that a client may send.
+/// The limits of a client's input.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a line: a length, or a command as a person types it.
+    /// The length of a line: the length of a string, or a command typed by a person.
     pub line_bytes: usize,
-    /// Parts of a command, its name included.
+    /// The number of parts of a command, including its name.
     pub parts: usize,
-    /// Bytes of a string.
+    /// The length of a string.
     pub string_bytes: usize,
-    /// Bytes of a command with all of its parts.
+    /// The length of a command with all of its parts.
     pub command_bytes: usize,
 }
 
@@ -26,18 +26,18 @@ impl Default for Limits {
     }
 }
 
-/// A client does not keep to the protocol or to the limits. The connection ends after the reply.
+/// A violation of the protocol or the limits. The connection ends after the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// A line has no end within the limit.
+    /// A line does not end within the limit.
     LongLine,
-    /// The number of parts is no number, or too large.
+    /// The number of parts is not a number, or too large.
     Parts,
-    /// The length of a string is no number, or too large; or the whole command is.
+    /// The length of a string is not a number or too large, or it makes the command too long.
     Length,
-    /// A part is no string.
+    /// A part is not a string.
     Part,
-    /// A string has no end of a line behind it.
+    /// No end of line follows a string.
     Unterminated,
 }
 
@@ -63,43 +63,43 @@ pub struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// The parts: a name, then arguments. An empty line has none.
+    /// Returns the parts: a name, then arguments. An empty line has none.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;
         self.parts.iter().map(move |part| &bytes[part.clone()])
     }
 
-    /// Bytes that it takes.
+    /// Returns the length of the command in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns whether it takes no bytes, which is never the case.
+    /// Returns whether the command has no bytes, which never holds.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-/// Finds commands in bytes that arrive in pieces. Each byte is looked at once, in whatever pieces it comes.
+/// Finds commands in bytes that arrive in pieces. It scans each byte once, however the bytes are split.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// The parts that are found, by their place in the command.
+    /// The parts found so far, by their place in the command.
     parts: Vec<Range<usize>>,
-    /// Bytes of the command that are parsed.
+    /// The number of bytes of the command that are parsed.
     position: usize,
-    /// Bytes behind the position that are known to have no end of a line.
+    /// The number of bytes after the position that are known to contain no end of line.
     scanned: usize,
-    /// Parts still to come, once that is known.
+    /// The number of parts still missing, once known.
     missing: Option<usize>,
-    /// The length of the string that comes next, once that is known.
+    /// The length of the next string, once known.
     string_bytes: Option<usize>,
-    /// Tells if the last command was complete, so that the next call begins another.
+    /// The last command was complete, so the next call begins another.
     is_complete: bool,
 }
 
 impl Parser {
-    /// A parser before the first command.
+    /// Returns a parser at the start of a command.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -112,13 +112,12 @@ impl Parser {
         }
     }
 
-    /// Returns the command that `bytes` begin with; `None` if it is not complete.
+    /// Returns the command at the start of `bytes`, or `None` if it is incomplete.
     ///
-    /// After a command the next call is for the bytes that follow it; after `None` for the same bytes, with
-    /// more behind.
+    /// After a command, the next call passes the bytes that follow it; after `None`, the same bytes and more.
     ///
     /// # Errors
-    /// The client does not keep to the protocol. The parser is of no more use then.
+    /// The client violates the protocol. The parser must not be used afterwards.
     pub fn parse<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Option<Command<'a>>, ProtocolError> {
         if self.is_complete {
             self.parts.clear();
@@ -129,7 +128,7 @@ impl Parser {
         Ok(self.is_complete.then(command))
     }
 
-    /// Parses as far as possible, and returns whether the command is complete.
+    /// Parses as far as possible and returns whether the command is complete.
     fn advance(&mut self, bytes: &[u8]) -> Result<bool, ProtocolError> {
         let mut missing = match self.missing {
             Some(missing) => missing,
@@ -139,7 +138,7 @@ impl Parser {
                     return self.words(&bytes[line.clone()], line.start).map(|()| true);
                 };
                 let count = number(count).ok_or(ProtocolError::Parts)?;
-                // Redis skips a command without parts.
+                // A negative count means no parts; Redis skips such a command.
                 let count = usize::try_from(count).unwrap_or(0);
                 if count > self.limits.parts {
                     return Err(ProtocolError::Parts);
@@ -154,7 +153,7 @@ impl Parser {
         Ok(missing == 0)
     }
 
-    /// Parses a string, and returns whether it is complete.
+    /// Parses a string and returns whether it is complete.
     fn string(&mut self, bytes: &[u8]) -> Result<bool, ProtocolError> {
         let len = match self.string_bytes {
             Some(len) => len,
@@ -182,7 +181,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Goes behind the next line. Returns its place, without its end.
+    /// Advances past the next line and returns its place, without its end.
     fn line(&mut self, bytes: &[u8]) -> Result<Option<Range<usize>>, ProtocolError> {
         let rest = &bytes[self.position..];
         let found = rest[self.scanned..].iter().position(|&byte| byte == b'\n');
@@ -218,49 +217,49 @@ impl Parser {
     }
 }
 
-/// Reads a whole number.
+/// Parses an integer.
 pub(crate) fn number(digits: &[u8]) -> Option<i64> {
-    // The most digits of a number; `parse` would read any number of zeros.
+    // No valid number is longer, and `parse` would accept any number of leading zeros.
     if digits.len() > 20 || digits.first() == Some(&b'+') {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Writes replies, one behind the other.
+/// Writes replies, one after the other.
 #[derive(Debug, Default)]
 pub struct Replies {
     bytes: Vec<u8>,
 }
 
 impl Replies {
-    /// The bytes to be sent.
+    /// Returns the bytes to send.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets what was sent. Memory beyond `keep` bytes is given back.
+    /// Discards the sent bytes and frees memory beyond `keep` bytes.
     pub fn clear(&mut self, keep: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(keep);
     }
 
-    /// A word without spaces at its ends.
+    /// Writes a simple string, which has no end of line.
     pub fn simple(&mut self, text: &str) {
         self.line(format_args!("+{text}"));
     }
 
-    /// An error. Its text has no end of a line.
+    /// Writes an error, whose text has no end of line.
     pub fn error(&mut self, text: impl fmt::Display) {
         self.line(format_args!("-{text}"));
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn integer(&mut self, number: i64) {
         self.line(format_args!(":{number}"));
     }
 
-    /// A string, or none.
+    /// Writes a string, or the null string.
     pub fn string(&mut self, string: Option<&[u8]>) {
         let Some(string) = string else { return self.line(format_args!("$-1")) };
         self.line(format_args!("${}", string.len()));
@@ -268,7 +267,7 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// The head of an array; so many replies follow as its elements.
+    /// Writes the head of an array; the next `len` replies are its elements.
     pub fn array(&mut self, len: usize) {
         self.line(format_args!("*{len}"));
     }
@@ -282,7 +281,7 @@ impl Replies {
 mod tests {
     use super::*;
 
-    /// The commands in bytes that arrive in pieces, and the error that ends them.
+    /// Returns the commands in bytes that arrive in pieces, and the error that ends them.
     fn commands(pieces: &[&[u8]], limits: Limits) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let mut parser = Parser::new(limits);
         let (mut commands, mut input) = (Vec::new(), Vec::new());

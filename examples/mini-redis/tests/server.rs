@@ -1,4 +1,4 @@
-//! The program as its clients see it, on a ring where there is one, and on epoll.
+//! Tests the program through its network interface, on a ring if the kernel has one, and on epoll.
 
 #![allow(clippy::unwrap_used, reason = "a failure is the report")]
 
@@ -37,7 +37,7 @@ impl Server {
         Client { stream: TcpStream::connect(&self.address).unwrap() }
     }
 
-    /// Asks it to stop, and returns what it prints.
+    /// Sends SIGTERM and returns the rest of the program's output.
     fn stop(mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -47,7 +47,7 @@ impl Server {
         text
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the resident memory of the server in bytes.
     fn memory(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).unwrap();
@@ -84,7 +84,8 @@ impl Client {
         self.expect(format!("{reply}\r\n"));
     }
 
-    /// Reads to the end; also to one that breaks off, since the server does not read what it refuses.
+    /// Reads to the end of the stream. A reset counts as an end, since the server does not read refused
+    /// input.
     fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).ok();
@@ -92,7 +93,7 @@ impl Client {
     }
 }
 
-/// Runs it on both drivers. In an environment that names one, that is the first.
+/// Runs the test on both drivers. If the environment names a driver, the first run uses that one.
 fn on_each_driver(test: impl Fn(&Server)) {
     for driver in [None, Some("poll")] {
         let server = Server::start(driver);
@@ -147,7 +148,7 @@ fn commands_are_answered() {
         ] {
             client.ask(command, reply);
         }
-        // It is gone some time.
+        // The key expires eventually.
         loop {
             client.send("EXISTS short\r\n");
             let mut reply = [0; 4];
@@ -213,7 +214,7 @@ fn hostile_clients_get_no_memory() {
             client.send(bytes);
             assert_eq!(client.rest(), format!("-ERR Protocol error: {error}\r\n"));
         }
-        // No memory is reserved for announced bytes before they come.
+        // The server reserves no memory for announced bytes that it has not received.
         for _ in 0..500 {
             let mut client = server.connect();
             client.send(b"*1000\r\n$1048576\r\n");
@@ -226,7 +227,7 @@ fn hostile_clients_get_no_memory() {
                 break;
             }
         }
-        // Replies that are not read.
+        // Replies that the client does not read.
         let mut idle = server.connect();
         idle.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1000000\r\n");
         idle.send(vec![b'a'; 1_000_000]);
@@ -251,7 +252,7 @@ fn hostile_clients_get_no_memory() {
             number += 1;
         };
         assert_eq!((&refused, number), (b"-OOM ", 267));
-        // The others are served meanwhile.
+        // The server still answers other clients.
         server.connect().ask("PING", "+PONG");
         let grown = server.memory().saturating_sub(before);
         assert!(grown < 400 << 20, "{grown} bytes");
@@ -288,7 +289,7 @@ fn subscribers_get_messages_in_order() {
         subscriber.ask("GET none", "$-1");
         subscriber.ask("SUBSCRIBE a", "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1");
         drop(subscriber);
-        // Its end comes to the server some time.
+        // The server sees the end of the subscriber's connection eventually.
         loop {
             publisher.send("PUBLISH a 1\r\n");
             let mut reply = [0; 4];
@@ -316,7 +317,7 @@ fn a_slow_subscriber_is_cut_off() {
                 break;
             }
             received += 1;
-            // The kernel takes some megabytes of it.
+            // The kernel buffers some megabytes of it.
             assert!(received < 2000, "it is never cut off");
         }
         let rest = slow.rest();

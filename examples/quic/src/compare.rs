@@ -1,7 +1,7 @@
-//! The same transfer on Sakia and on tokio, in turns: bytes per second of the processor's time.
+//! The same transfer on Sakia and on tokio: bytes per second of processor time.
 //!
-//! A process is a transfer, with server and client on one thread. The rounds alternate, since a machine is
-//! not the same from minute to minute.
+//! Each process makes one transfer, with server and client on one thread. The rounds alternate, since the
+//! speed of a machine changes from minute to minute.
 
 use std::env;
 use std::process::Command;
@@ -24,7 +24,7 @@ pub enum On {
     Tokio,
 }
 
-/// Sends so many bytes to a server in this process, and prints what that took.
+/// Sends `bytes` bytes to a server in this process and prints the processor time used.
 pub fn transfer(on: On, bytes: u64) -> Result<()> {
     match on {
         On::Sakia => sakia::block_on(within(Arc::new(SakiaRuntime), bytes))?,
@@ -52,7 +52,7 @@ async fn within(runtime: Arc<dyn Runtime>, mut left: u64) -> Result<()> {
     transfer::send(&connection, async |mut piece| {
         let len = left.min(PIECE_BYTES as u64);
         left -= len;
-        // Which bytes makes no difference: they are encrypted.
+        // The values of the bytes do not matter, since they are encrypted.
         piece.resize(len as usize, 7);
         Ok(piece)
     })
@@ -62,7 +62,7 @@ async fn within(runtime: Arc<dyn Runtime>, mut left: u64) -> Result<()> {
     Ok(())
 }
 
-/// Compares transfers of so many bytes, `rounds` of each.
+/// Compares transfers of `bytes` bytes in `rounds` rounds.
 pub fn compare(rounds: usize, bytes: u64) -> Result<()> {
     let mut rates = [Vec::new(), Vec::new()];
     for round in 0..rounds {
@@ -79,7 +79,7 @@ pub fn compare(rounds: usize, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Megabytes per CPU second of a transfer in a process of its own.
+/// Returns the megabytes per second of processor time of a transfer in a new process.
 fn rate(on: On, bytes: u64) -> Result<f64> {
     let name = on.to_possible_value().context("no name")?;
     let mut command = Command::new(env::current_exe()?);

@@ -1,10 +1,9 @@
-//! Files by QUIC, server and client, by quinn on Sakia.
+//! Files over QUIC, server and client, with quinn on Sakia.
 //!
-//! `serve` prints its address, and receives files until SIGINT or SIGTERM; it answers with their sums, which
-//! the client checks. Run it with
-//! `cargo run --release -p quic -- serve --certificate CERTIFICATE`, and send a file with
-//! `cargo run --release -p quic -- send ADDRESS FILE --certificate CERTIFICATE`. `compare` does the same on
-//! tokio, and prints what either costs.
+//! `serve` prints its address and receives files until SIGINT or SIGTERM; it answers with their checksums,
+//! which the client verifies. Run it with `cargo run --release -p quic -- serve --certificate CERTIFICATE`,
+//! and send a file with `cargo run --release -p quic -- send ADDRESS FILE --certificate CERTIFICATE`.
+//! `compare` runs the same transfer on Sakia and on tokio, and prints the cost of each.
 #![forbid(unsafe_code)]
 
 mod compare;
@@ -42,7 +41,7 @@ enum Role {
         /// The address to listen on; with port 0 the kernel chooses one
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
-        /// The file for the certificate that clients are to trust
+        /// The file to write the certificate to, which clients are to trust
         #[arg(long)]
         certificate: PathBuf,
     },
@@ -55,7 +54,7 @@ enum Role {
         #[arg(long)]
         certificate: PathBuf,
     },
-    /// Sends bytes to a server in this process, and prints what it took
+    /// Sends bytes to a server in this process and prints the processor time used
     Transfer {
         on: On,
         #[arg(long, default_value_t = 256 << 20)]

@@ -1,9 +1,9 @@
-//! The runtime for quinn, by Sakia.
+//! The runtime interface of quinn, implemented with Sakia.
 //!
-//! quinn has a state machine and tasks that drive it. It sends and receives batches of datagrams by its own
-//! `quinn-udp`, in plain calls that do not wait; the ring has no `recvmmsg`. Sakia tells when to try again.
-//! All of it is on one thread, where quinn would also run on several: so it wants everything to be `Send`.
-//! [`SendWrapper`] says so of what belongs to the thread, and panics where another one touches it.
+//! quinn has a state machine and tasks that drive it. Its own `quinn-udp` sends and receives batches of
+//! datagrams in plain non-blocking calls; the ring has no `recvmmsg`. Sakia reports when to try again.
+//! Everything runs on one thread, but quinn also supports several and so requires `Send`. [`SendWrapper`]
+//! adds `Send` to values that belong to the thread, and panics if another thread uses them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,7 +22,7 @@ use sakia::io::Async;
 use sakia::time::{self, Sleep};
 use send_wrapper::SendWrapper;
 
-/// The runtime of the calling thread. An endpoint that is given it stays on this thread.
+/// The runtime of the calling thread. An endpoint created with it stays on this thread.
 #[derive(Debug)]
 pub struct SakiaRuntime;
 
@@ -36,7 +36,7 @@ impl Runtime for SakiaRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        // Makes the socket non-blocking, and sets what else it needs.
+        // Makes the socket non-blocking and sets the other options quinn needs.
         let state = UdpSocketState::new((&socket).into())?;
         let io = Rc::new(Async::new(socket)?);
         let wait = RefCell::new(Wait::new(Rc::clone(&io), Direction::Read));
@@ -49,7 +49,7 @@ impl Runtime for SakiaRuntime {
     }
 }
 
-/// A moment on the system's clock by that of the runtime.
+/// Converts a time of the system's clock to the runtime's clock.
 fn by_sakia(moment: Instant) -> time::Instant {
     time::now() + moment.saturating_duration_since(Instant::now())
 }
@@ -72,9 +72,9 @@ type Io = Rc<Async<UdpSocket>>;
 struct Socket {
     state: UdpSocketState,
     io: SendWrapper<Io>,
-    /// The last send found no room, and none has been waited for since.
+    /// The last send found no room, and no wait has finished since.
     is_full: SendWrapper<Cell<bool>>,
-    /// The wait for datagrams.
+    /// The wait until datagrams arrive.
     wait: SendWrapper<RefCell<Wait>>,
 }
 
@@ -100,7 +100,7 @@ impl AsyncUdpSocket for Socket {
     ) -> Poll<io::Result<usize>> {
         let mut wait = self.wait.borrow_mut();
         loop {
-            // While it waits a call would find nothing.
+            // During the wait, a call would find no datagrams.
             if !wait.is_under_way() {
                 match self.state.recv(self.io.get_ref().into(), bufs, meta) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -134,14 +134,14 @@ impl fmt::Debug for Socket {
     }
 }
 
-/// Waits until there is room to send.
+/// Waits until the socket has room to send.
 struct Writable {
     socket: Arc<Socket>,
     wait: SendWrapper<Wait>,
 }
 
 impl UdpPoller for Writable {
-    /// quinn asks before each send, so this waits only after one that found no room.
+    /// Waits only after a send that found no room, since quinn calls this before each send.
     fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.socket.is_full.get() {
             ready!(self.wait.poll(cx))?;
@@ -157,11 +157,11 @@ impl fmt::Debug for Writable {
     }
 }
 
-/// Waits again and again until a socket is ready.
+/// Repeatedly waits until a socket is ready.
 struct Wait {
     io: Io,
     direction: Direction,
-    /// The one that is under way.
+    /// The current wait.
     future: Option<Pin<Box<dyn Future<Output = io::Result<()>>>>>,
 }
 
@@ -180,7 +180,7 @@ impl Wait {
         self.future.is_some()
     }
 
-    /// Goes on with the wait, or begins the next one.
+    /// Polls the current wait, or begins the next one.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let future = self.future.get_or_insert_with(|| {
             let (io, direction) = (Rc::clone(&self.io), self.direction);

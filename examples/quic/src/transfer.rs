@@ -1,7 +1,7 @@
-//! A server that receives files and answers with their sums, and its client; on any runtime of quinn's.
+//! A server that receives files and answers with their checksums, and its client, on any runtime for quinn.
 //!
-//! A stream of a connection is a file: the client sends its bytes and ends it, and the server answers with
-//! the number of bytes and their sum.
+//! Each stream of a connection carries a file: the client sends its bytes and ends the stream, and the server
+//! answers with the number of bytes and their checksum.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -16,20 +16,20 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes that are sent, and received, as one.
+/// The maximum bytes of one send or receive.
 pub const PIECE_BYTES: usize = 64 << 10;
 /// The name in the certificate.
 const NAME: &str = "localhost";
 
-/// A server's certificate, and what it needs to show it.
+/// A server's certificate and its key.
 pub struct Identity {
-    /// The certificate that clients need.
+    /// The certificate, for the clients.
     pub certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
 }
 
 impl Identity {
-    /// Makes a new one, signed by itself.
+    /// Generates a self-signed certificate.
     pub fn new() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -49,7 +49,7 @@ pub fn server(
     Ok(Endpoint::new(EndpointConfig::default(), config, socket, Arc::clone(runtime))?)
 }
 
-/// Accepts connections until the endpoint is closed. Each is a task of its own.
+/// Accepts connections until the endpoint is closed, and spawns a task for each.
 pub async fn serve(runtime: Arc<dyn Runtime>, endpoint: Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         let peer = incoming.remote_address();
@@ -74,12 +74,12 @@ async fn answer(incoming: Incoming) -> Result<()> {
     }
 }
 
-/// The totals of a transferred file.
+/// The length and checksum of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Its bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Their sum.
+    /// The checksum of the bytes.
     pub sum: u128,
 }
 
@@ -127,7 +127,8 @@ pub async fn connect(
     Ok((endpoint, connection))
 }
 
-/// Sends what `next` reads to its buffer, up to its end, and checks that the server got the same.
+/// Sends the bytes that `next` reads to its buffer until it reads none, and checks that the server received
+/// the same.
 pub async fn send(
     connection: &Connection,
     mut next: impl AsyncFnMut(Vec<u8>) -> io::Result<Vec<u8>>,
@@ -153,7 +154,7 @@ pub async fn send(
     Ok(total)
 }
 
-/// Tells the server that this is the end, and waits until it was told.
+/// Closes the connection and waits until the server has been notified.
 pub async fn close(endpoint: Endpoint, connection: Connection) {
     connection.close(VarInt::from_u32(0), b"");
     endpoint.wait_idle().await;

@@ -1,4 +1,4 @@
-//! The program as its users see it.
+//! Tests the program through its command line and network interface.
 #![expect(clippy::unwrap_used, reason = "the failure of a test is its report")]
 
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ fn files_arrive_as_they_are() {
     let files = [("one", len), ("two", len / 2 + 1), ("empty", 0)];
     let sums = files.map(|(name, len)| folder.fill(name, len, len));
     let server = serve(&folder);
-    // At once.
+    // All transfers run concurrently.
     thread::scope(|scope| {
         for ((name, len), sum) in files.into_iter().zip(sums) {
             let (server, folder) = (&server, &folder);
@@ -53,7 +53,7 @@ fn files_arrive_as_they_are() {
     assert_eq!(server.stop().errors, "");
 }
 
-/// Waits until a client has read so much of its file that some of it must have been sent.
+/// Waits until a client has read so much of its file that it must have sent some of it.
 fn wait_for_progress(client: &mut Child) {
     loop {
         let counts = fs::read_to_string(format!("/proc/{}/io", client.id())).unwrap();

@@ -1,12 +1,12 @@
-//! Echo by TLS, server and client, by rustls on Sakia.
+//! Echo over TLS, server and client, with rustls on Sakia.
 //!
-//! `serve` prints its address, and sends back what it gets until SIGINT or SIGTERM. Run it with
-//! `cargo run --release -p tls-echo -- serve --certificate CERTIFICATE`; it makes a certificate at start, and
-//! writes it there. `cargo run --release -p tls-echo -- send ADDRESS --certificate CERTIFICATE` sends its
-//! standard input, and writes what comes back to its standard output.
+//! `serve` prints its address and echoes the received bytes until SIGINT or SIGTERM. Run it with `cargo run
+//! --release -p tls-echo -- serve --certificate CERTIFICATE`; it generates a certificate at start and writes
+//! it to that file. `cargo run --release -p tls-echo -- send ADDRESS --certificate CERTIFICATE` sends its
+//! standard input and writes the echoed bytes to its standard output.
 //!
-//! A connection that ends without a `close_notify` may have been cut off by an attacker on the way. Both
-//! sides take it for an error, and never for the end of what was sent.
+//! An attacker on the path may cut off a connection, which then ends without a `close_notify`. Both sides
+//! treat such an end as an error, never as the end of the data.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -28,7 +28,7 @@ use sakia::time::timeout;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Sends back what it gets by TLS.
+/// Echoes bytes over TLS.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -37,16 +37,16 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Sends back what clients send
+    /// Echoes the bytes that clients send
     Serve {
         /// The address to listen on; with port 0 the kernel chooses one
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: String,
-        /// The file for the certificate that clients are to trust
+        /// The file to write the certificate to, which clients are to trust
         #[arg(long)]
         certificate: PathBuf,
     },
-    /// Sends standard input, and writes what comes back to standard output
+    /// Sends standard input and writes the echoed bytes to standard output
     Send {
         /// The address of the server
         address: String,
@@ -58,11 +58,11 @@ enum Role {
 
 /// The name in the certificate.
 const NAME: &str = "localhost";
-/// How long a client may take for the handshake, and to receive any of what is sent back.
+/// The time limit for the handshake, and for the client to accept any echoed bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long connections may go on after the signal.
+/// The time that connections have after the signal.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The most that a record has.
+/// The maximum payload of a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
 #[sakia::main]
@@ -89,7 +89,7 @@ async fn run_server(listen: &str, certificate: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a key and a certificate that is signed by it, and writes the latter to a file.
+/// Generates a key and a self-signed certificate, and writes the certificate to a file.
 async fn identity(path: &Path) -> Result<Arc<ServerConfig>> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     sakia::fs::write(path, made.cert.pem()).await?;
@@ -98,16 +98,16 @@ async fn identity(path: &Path) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config.with_single_cert(vec![made.cert.into()], key.into())?))
 }
 
-/// Sends everything back, until the client says that there is no more.
+/// Echoes all bytes until the client sends a `close_notify`.
 async fn echo(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<()> {
-    // The kernel breaks off a connection whose peer takes nothing for so long.
+    // The kernel aborts a connection whose peer acknowledges nothing for this long.
     stream.set_user_timeout(Some(PATIENCE))?;
-    // Without buffers in between: TLS has its own, and writes whole records.
+    // No buffer in between: TLS has its own and writes whole records.
     let handshake = acceptor.accept(Compat::unbuffered(stream));
     let mut stream = timeout(PATIENCE, handshake).await.map_err(io::Error::from)??;
     let mut buf = vec![0; RECORD_BYTES];
     loop {
-        // An end that was not announced is an error here.
+        // An end without `close_notify` is an error here.
         let count = stream.read(&mut buf).await?;
         if count == 0 {
             return stream.shutdown().await;
@@ -130,7 +130,7 @@ async fn run_client(address: &str, certificate: &Path) -> Result<()> {
     let name = ServerName::try_from(NAME)?;
     let stream = connector.connect(name, Compat::unbuffered(stream)).await?;
 
-    // Both directions at once: a server that cannot send does not read either.
+    // Both directions run concurrently: a server that cannot send does not read either.
     let (mut input, mut output) = tokio::io::split(stream);
     let send = async {
         let mut from = Compat::new(Reader::new(stdin()?));

@@ -1,4 +1,4 @@
-//! The program as its users and its peers see it.
+//! Tests the program through its command line and network interface.
 #![expect(clippy::unwrap_used, reason = "the failure of a test is its report")]
 
 use std::fs::File;
@@ -22,14 +22,14 @@ fn serve(folder: &Folder) -> Server {
     Server::start(PROGRAM, ["serve".as_ref(), "--certificate".as_ref(), certificate.as_os_str()])
 }
 
-/// The program as a client.
+/// Starts the program as a client.
 fn send(address: &str, folder: &Folder, input: impl Into<Stdio>) -> Child {
     let mut command = Command::new(PROGRAM);
     command.args(["send", address, "--certificate"]).arg(folder.path().join("certificate"));
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Sends a file, and returns the sum of what comes back.
+/// Sends a file and returns the checksum of the echoed bytes.
 fn echoed(server: &Server, folder: &Folder, name: &str) -> u128 {
     let file = File::open(folder.path().join(name)).unwrap();
     let mut client = send(&server.address.to_string(), folder, file);
@@ -47,7 +47,7 @@ fn echoed(server: &Server, folder: &Folder, name: &str) -> u128 {
     sum.value()
 }
 
-/// A client of which the test can do what it likes.
+/// Connects a client whose socket the test controls.
 fn connect(server: &Server, folder: &Folder) -> StreamOwned<ClientConnection, TcpStream> {
     let pem = std::fs::read(folder.path().join("certificate")).unwrap();
     let mut roots = RootCertStore::empty();
@@ -65,7 +65,7 @@ fn what_was_sent_comes_back() {
     let sums = [("one", len), ("two", len / 2 + 1), ("empty", 0)]
         .map(|(name, len)| (name, folder.fill(name, len, len)));
     let server = serve(&folder);
-    // At once.
+    // All files concurrently.
     thread::scope(|scope| {
         for (name, sum) in sums {
             let (server, folder) = (&server, &folder);
@@ -83,7 +83,7 @@ fn clients_may_leave_in_the_middle() {
     let server = serve(&folder);
     let mut client = send(&server.address.to_string(), &folder, Stdio::piped());
     client.stdin.as_mut().unwrap().write_all(&[7; 1 << 16]).unwrap();
-    // Some of it came back, and the rest is on the way.
+    // Some bytes have come back, and the rest is in transit.
     client.stdout.as_mut().unwrap().read_exact(&mut [0; 1000]).unwrap();
     client.kill().unwrap();
     client.wait().unwrap();
@@ -102,7 +102,7 @@ fn an_end_without_notice_is_told_by_the_server() {
     client.read_exact(&mut back).unwrap();
     assert_eq!(&back, b"hello");
     client.sock.shutdown(Shutdown::Write).unwrap();
-    // The server closes the connection, and does not claim an end either.
+    // The server closes the connection without a `close_notify` of its own.
     assert_eq!(client.read(&mut back).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     let ended = server.stop();
     assert!(ended.output.contains("failed: 1"), "{ended:?}");
@@ -124,7 +124,7 @@ fn an_end_without_notice_is_told_by_the_client() {
         let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
         let mut stream = StreamOwned::new(connection, listener.accept().unwrap().0);
         stream.write_all(b"hel").unwrap();
-        // The client has nothing to say.
+        // The client sends no data.
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         if is_announced {
             stream.conn.send_close_notify();
@@ -148,7 +148,7 @@ fn a_client_that_never_reads_costs_little() {
             let mut client = connect(&server, &folder);
             let socket = client.sock.try_clone().unwrap();
             let writing = thread::spawn(move || {
-                // Much more than what buffers on the way take; so it never gets through.
+                // Far more than the buffers on the way hold, so the writes never complete.
                 (0..256).all(|_| client.write_all(&[7; 1 << 20]).is_ok())
             });
             (socket, writing)

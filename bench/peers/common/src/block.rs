@@ -1,8 +1,8 @@
-//! Contents of the blocks of files, and the work on them.
+//! The contents of the files' blocks.
 //!
-//! The first and the last eight bytes of each block say which block it is, and by which run it was
-//! written. A reader adds both up: little work beside the read, and all readers of the same blocks
-//! come to the same sum.
+//! The first and the last eight bytes of each block identify the block and the run that wrote it. A reader
+//! adds them up: this costs little compared with the read, and all readers of the same blocks get the same
+//! sum.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,28 +11,28 @@ pub use sakia_bench_support::mix;
 
 use crate::{Job, fail};
 
-/// Memory is aligned to this, as `O_DIRECT` wants it.
+/// The alignment of memory, as `O_DIRECT` requires.
 pub const PAGE: usize = 4096;
 
-/// Page-aligned memory, never given back: the kernel may write to it as long as it likes.
+/// Returns leaked page-aligned memory: the kernel may write to it at any later time.
 pub fn aligned(len: usize) -> &'static mut [u8] {
     let memory = Vec::leak(vec![0; len + PAGE]);
     let begin = memory.as_ptr().align_offset(PAGE);
     &mut memory[begin..begin + len]
 }
 
-/// Returns the offset of page-aligned memory in a vector that is a page longer than needed.
+/// Returns the offset of the first page boundary in a vector that is a page longer than needed.
 pub fn aligned_offset(memory: &[u8]) -> usize {
     memory.as_ptr().align_offset(PAGE)
 }
 
-/// The sum of all bytes.
+/// Returns the sum of all bytes.
 #[inline]
 pub fn sum_bytes(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte)).sum()
 }
 
-/// The sum of the first and the last eight bytes, as numbers.
+/// Returns the sum of the first and the last eight bytes, as numbers.
 #[inline]
 pub fn marks(block: &[u8]) -> u64 {
     let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -56,7 +56,7 @@ fn mark_of(offset: u64, seed: u64) -> u64 {
     mix(offset ^ (seed << 48))
 }
 
-/// Fills a block of the file as it is made.
+/// Fills a block with its initial contents.
 pub fn fill(block: &mut [u8], offset: u64) {
     let mut state = mix(offset);
     for word in block.chunks_mut(8) {
@@ -66,7 +66,7 @@ pub fn fill(block: &mut [u8], offset: u64) {
     mark(block, offset, 0);
 }
 
-/// Reads back what a job wrote. Answers a number that depends on where it wrote only.
+/// Verifies the blocks that a job wrote. Returns a number that depends only on their offsets.
 pub fn verify_written(job: &Job) -> u64 {
     let name = job.path.display();
     let file = File::open(&job.path).unwrap_or_else(|error| fail(&name, error));

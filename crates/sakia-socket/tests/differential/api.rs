@@ -94,8 +94,8 @@ fn loopback() -> SocketAddrAny {
 
 /// Returns addresses for a pair of UDP sockets that no other pair has.
 ///
-/// The kernel gives the port of a closed socket to another one, and a port that it has chosen is given up by a
-/// disconnect: then the next send chooses one again, which may be the same.
+/// The kernel gives the port of a closed socket to another one, and a port that it has chosen is given up by
+/// a disconnect: then the next send chooses one again, which may be the same.
 fn udp_addresses() -> [SocketAddrAny; 2] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
