@@ -6,12 +6,13 @@
 //! with a buffer of its own, which is never given back. The sequential sum has 8 in flight. A small file
 //! is an open, a read of 8 KiB, and a close that overlaps the slot's next open.
 //!
-//! Connections are told in the module `net`.
+//! The module `net` has connections, and `remote` tasks of tokio that await a ring on another thread.
 //!
 //! Nothing is checked, and no other program could use it: there is no cancellation, no timer, no
 //! task, and an error ends it.
 
 mod net;
+mod remote;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
     peers_common::main_with(|job| {
         if job.cell == Cell::Echo {
             return peers_common::net::run(job, net::serve);
+        }
+        if !job.variant.is_empty() {
+            return remote::run(job);
         }
         run_shares(job, share);
     })
