@@ -1,10 +1,10 @@
-//! Tasks of tokio that await reads of a ring on another thread: the least that an engine below tokio's runtimes
-//! costs.
+//! Tasks of tokio that await reads of a ring on another thread: the least that an engine below tokio's
+//! runtimes costs.
 //!
-//! A task appends its number to a list, and wakes the ring's thread if that sleeps. The thread submits the reads
-//! of the whole list by one call, which waits for a completion, and wakes the task of each completion. It also
-//! computes the check of a block, so that no memory is shared. There is no other work: a task has one slot, which
-//! it never gives up.
+//! A task appends its number to a list, and wakes the ring's thread if that sleeps. The thread submits the
+//! reads of the whole list by one call, which waits for a completion, and wakes the task of each completion.
+//! It also computes the check of a block, so that no memory is shared. There is no other work: a task has one
+//! slot, which it never gives up.
 
 use std::fs::File;
 use std::future::poll_fn;

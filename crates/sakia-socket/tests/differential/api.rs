@@ -22,7 +22,7 @@ use sakia_socket::{
 };
 
 use crate::support;
-use crate::support::watched::{SIOCOUTQNSD, ioctl};
+use crate::support::watched::{self, SIOCOUTQNSD, ioctl};
 
 /// The connections of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub trait End: Debug + Send + Sync + Sized + 'static {
     fn unread(&self) -> Result<u64, Errno>;
     /// Returns the number of bytes that the kernel has not sent yet.
     fn unsent(&self) -> i32;
+    /// Returns whether the kernel would send the end of the stream at once.
+    fn has_window(&self) -> bool;
     fn take_error(&self) -> Result<Option<Errno>, Errno>;
     fn has_peer(&self) -> Result<bool, Errno>;
     fn set_nonblocking(&self, is_nonblocking: bool) -> Result<(), Errno>;
@@ -200,6 +202,10 @@ impl End for Plain {
 
     fn unsent(&self) -> i32 {
         ioctl(&self.0, SIOCOUTQNSD).expect("a socket of TCP")
+    }
+
+    fn has_window(&self) -> bool {
+        watched::has_window(&self.0)
     }
 
     fn take_error(&self) -> Result<Option<Errno>, Errno> {
@@ -350,6 +356,10 @@ impl End for Ours {
 
     fn unsent(&self) -> i32 {
         ioctl(self.socket.fd(), SIOCOUTQNSD).expect("a socket of TCP")
+    }
+
+    fn has_window(&self) -> bool {
+        watched::has_window(self.socket.fd())
     }
 
     fn take_error(&self) -> Result<Option<Errno>, Errno> {

@@ -1,6 +1,7 @@
 //! The kernel as the host, with the calls that safe Rust lacks, and with counters.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -50,6 +51,22 @@ pub fn ioctl(fd: &OwnedFd, request: libc::Ioctl) -> Result<i32, Errno> {
     // SAFETY: the descriptor is open, and each of these requests writes one number to the address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
     if result < 0 { Err(last()) } else { Ok(value) }
+}
+
+/// Returns whether the congestion window of a TCP socket has room, so that the end of the stream is sent at
+/// once.
+pub fn has_window(fd: &OwnedFd) -> bool {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to the structure.
+    let result = unsafe {
+        let info = info.as_mut_ptr().cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, &raw mut len)
+    };
+    assert_eq!(result, 0, "{:?}", last());
+    // SAFETY: it consists of integers, and is zeroed where the kernel wrote nothing.
+    let info = unsafe { info.assume_init() };
+    info.tcpi_unacked < info.tcpi_snd_cwnd
 }
 
 fn last() -> Errno {
