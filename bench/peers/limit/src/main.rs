@@ -95,6 +95,13 @@ impl Ring {
         self.in_flight += 1;
     }
 
+    /// Submits the queued entries, and does not wait.
+    fn submit(&mut self) {
+        if let Err(error) = self.ring.submit() {
+            fail("io_uring_enter", error);
+        }
+    }
+
     /// Submits what is queued, waits for a completion, and answers all that are there.
     fn turn(&mut self, done: &mut Vec<cqueue::Entry>) {
         done.clear();

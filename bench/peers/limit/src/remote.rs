@@ -2,9 +2,9 @@
 //! runtimes costs.
 //!
 //! A task appends its number to a list, and wakes the ring's thread if that sleeps. The thread submits the
-//! reads of the whole list by one call, which waits for a completion, and wakes the task of each completion.
-//! It also computes the check of a block, so that no memory is shared. There is no other work: a task has one
-//! slot, which it never gives up.
+//! reads of the whole list by one call. When the list is empty it waits for completions, and wakes their
+//! tasks. It also computes the check of a block, so that no memory is shared. There is no other work: a task
+//! has one slot, which it never gives up.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -152,6 +152,7 @@ impl Shared {
         let mut is_armed = false;
         while !self.is_over.load(Ordering::SeqCst) {
             mem::swap(&mut *self.requests(), &mut requests);
+            let has_requests = !requests.is_empty();
             for number in requests.drain(..) {
                 let offset = self.slots[number].offset.load(Ordering::Relaxed);
                 let entry = read_entry(buffers[number], offset);
@@ -162,6 +163,11 @@ impl Shared {
                 let entry = opcode::Read::new(Fd(self.event.as_raw_fd()), word, 8).build();
                 // SAFETY: the word lives for ever, and is never looked at.
                 unsafe { ring.push(entry, WAKE) };
+            }
+            if has_requests {
+                // Meanwhile the tasks append more, which need no wake-up.
+                ring.submit();
+                continue;
             }
             self.is_asleep.store(true, Ordering::SeqCst);
             if !self.requests().is_empty() {
