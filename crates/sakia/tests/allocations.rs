@@ -1,5 +1,5 @@
-//! Readers and writers in steady operation allocate nothing. A program has one allocator, hence a program
-//! of its own.
+//! Readers and writers in steady operation allocate nothing. This is a program of its own, since a program
+//! has only one allocator.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ static GLOBAL: CountingAllocator = CountingAllocator::new();
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Reads and takes whatever is asked for.
+/// A stream that gives and takes any number of bytes.
 #[derive(Clone, Default)]
 struct Endless {
     reads: Rc<Cell<u64>>,
@@ -89,7 +89,7 @@ const NOTHING: Counts = Counts {
 
 /// Returns the allocations of 1,000 rounds, after a hundred of warm-up.
 async fn steady(mut round: impl AsyncFnMut()) -> Counts {
-    // Fails loudly if nothing is counted.
+    // Panics if allocations are not counted.
     measure(|| ());
     for _ in 0..100 {
         round().await;
@@ -166,7 +166,7 @@ fn offloaded() {
     block_on(async {
         let file = std::fs::File::open(&path).unwrap();
         let mut reader = Reader::offload_with(file, 0, BLOCK_BYTES, 4).unwrap();
-        // The reader's side; the thread's is the same blocks.
+        // These are the reader's allocations; the blocks of the other thread are the same.
         assert_eq!(steady(async || fill(&mut reader).await).await, NOTHING);
         assert_eq!(reader.consumed() as usize, 1100 * BLOCK_BYTES);
     });
@@ -195,7 +195,7 @@ fn copying() {
         let mut reader = Reader::with_depth(source.clone(), BLOCK_BYTES, 2);
         let mut writer = Writer::at(Endless::default(), 0).bound_bytes(BLOCK_BYTES);
         {
-            // Never ends: dropped after so many blocks.
+            // The copy never ends; it is dropped after this number of blocks.
             let mut copying = std::pin::pin!(copy(&mut reader, &mut writer));
             let mut until = async |blocks| {
                 std::future::poll_fn(|cx| {
@@ -231,11 +231,11 @@ fn a_pipe() {
 
 // ---- directories -------------------------------------------------------------------------------
 
-/// How many files, directories, links and others an entry may be.
+/// The numbers of files, directories, links and other entries.
 type Kinds = [u64; 4];
 
-/// Reads a directory with the kinds of its entries. Returns the number of each kind and the most bytes that
-/// were allocated at a time. No entry needs a `statx`.
+/// Reads a directory with the kinds of its entries. Returns the number of each kind and the maximum number
+/// of bytes that were allocated at a time. No entry needs a `statx`.
 fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
     let statx = || runtime.counters().of(OpKind::Statx);
     let before = statx();
@@ -254,7 +254,8 @@ fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
         }
         kinds
     };
-    // The first read learns about the mount, and a FUSE mount gets threads: neither is counted.
+    // The first read learns the properties of the mount, and a FUSE mount starts threads: neither is
+    // counted.
     runtime.block_on(async {
         sakia::fs::read_dir(path).await.unwrap().next_entry().await.unwrap().unwrap();
     });
@@ -263,9 +264,10 @@ fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
     measured
 }
 
-/// A few batches' worth, so that a peak is one.
+/// The entries of several batches, so that a peak is that of one batch.
 const FEW: u64 = 10_000;
-/// The most bytes that a directory of any size may take at a time: a batch, and the memory of one entry.
+/// The maximum number of bytes that a directory of any size may take at a time: those of a batch, and the
+/// memory of one entry.
 const DIRECTORY_BYTES: u64 = 64 << 10;
 
 #[test]
@@ -278,13 +280,13 @@ fn a_million_entries_that_a_server_tells_take_as_much_memory_as_a_few() {
         let of_each = |first: u64| (count - first).div_ceil(3);
         assert_eq!(kinds, [of_each(0), of_each(1), of_each(2), 0]);
         assert!(peak < DIRECTORY_BYTES, "{count} entries: {peak} bytes");
-        // The directory itself may be asked about, each time it is opened.
+        // Each open may request the attributes of the directory itself.
         assert_eq!(fuse.count(Opcode::LOOKUP), 0);
         assert!(fuse.count(Opcode::GETATTR) <= 2, "{}", fuse.count(Opcode::GETATTR));
     }
 }
 
-/// How many entries the longer tier asks for; to make a million takes a while.
+/// The variable with the number of entries in the longer tier, since making a million takes long.
 const ENTRIES: &str = "SAKIA_TEST_ENTRIES";
 
 #[test]
@@ -300,7 +302,7 @@ fn many_entries_of_a_local_directory_take_as_much_memory_as_a_few() {
     std::fs::write(&first, "").unwrap();
     let mut made = 1;
     for count in [FEW, many] {
-        // Another name costs less than another file.
+        // A further hard link is cheaper than a further file.
         (made..count)
             .for_each(|name| std::fs::hard_link(&first, path.join(name.to_string())).unwrap());
         made = count;
@@ -311,7 +313,7 @@ fn many_entries_of_a_local_directory_take_as_much_memory_as_a_few() {
     drop(folder);
 }
 
-/// Removes a directory in the end.
+/// Removes the directory when it is dropped.
 struct Removed<'a>(&'a Path);
 
 impl Drop for Removed<'_> {

@@ -1,5 +1,5 @@
-//! Engines that come and go, with requests in every state, leave nothing: no memory, no descriptor, no
-//! thread. A program of its own, with one test, since it counts what the process has.
+//! Engines that end with requests in every state leave no memory, descriptor or thread behind. This program
+//! has only one test, since it counts the resources of the process.
 
 #![expect(
     clippy::unwrap_used,
@@ -42,14 +42,15 @@ impl Held {
     }
 }
 
-/// The life of an engine.
+/// Starts an engine, uses it, and ends it.
 fn life(policy: Policy, path: &Path, round: usize) {
     let engine: Engine =
         Builder::new().backend(policy).threads(1 + round % 2).build_engine().unwrap();
     let mut options = sakia::fs::OpenOptions::new();
     options.read(true).write(true).create(true);
     let file = engine.open_with(path, &options).wait().unwrap();
-    // Never begun; begun and given up, in several states; begun and left to their ends.
+    // Requests that are dropped before their first poll; requests that begin and are dropped in several
+    // states; requests that begin and run to their end.
     drop(file.read_at(vec![0; 10_000], 0));
     for number in 0..100 {
         let mut write = file.write_at(vec![7; 4096], number * 4096).submit();
@@ -73,7 +74,7 @@ fn life(policy: Policy, path: &Path, round: usize) {
     }
     match round % 3 {
         0 => engine.stop_and_wait(),
-        // The file keeps the engine a little longer.
+        // The file keeps the engine alive a little longer.
         1 => drop(engine),
         _ => {
             drop(file);
@@ -87,7 +88,7 @@ fn leaves_nothing(policy: Policy) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("leaks-{}", std::process::id()));
     let lives = |count: usize| (0..count).for_each(|round| life(policy, &path, round));
     lives(12);
-    // Threads, and files that are closed elsewhere, end some time after their last owner.
+    // Threads end, and files on other threads are closed, some time after the drop of their last owner.
     let settled = |is_enough: &dyn Fn(&Held, u32) -> bool| {
         let (mut least, mut unchanged) = (Held::now(), 0);
         for _ in 0..400 {
@@ -110,7 +111,7 @@ fn leaves_nothing(policy: Policy) {
     lives(36);
     let is_left = |after: &Held| {
         after.descriptors > before.descriptors
-            // The pool for blocking code may have a few more.
+            // The pool for blocking work may start a few more threads.
             || after.threads > before.threads.max(66)
             || after.bytes - before.bytes >= 36 * 1000
     };

@@ -1,7 +1,7 @@
-//! Client and server as tasks of one thread: what a round trip takes, with one connection and with many.
+//! Client and server as tasks of one thread: the costs of a round trip with one connection and with many.
 //!
-//! Counted, not timed: system calls by the driver's own counters, enters and plain calls, and what the
-//! thread allocates. Both are those of the middle of a run, in which no connection comes or goes.
+//! Counts, not times: system calls (enters and plain calls, by the driver's counters) and the thread's
+//! allocations. Both are taken in the middle of a run, while no connection begins or ends.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,18 +16,18 @@ use sakia_testkit::alloc_count::{Counts, measure, thread_counts};
 
 use crate::NOTHING;
 
-/// Bytes of a small message, and of one that fills a buffer of the driver's.
+/// Bytes of a small message, and of a message that fills a buffer of the driver.
 const SMALL_BYTES: usize = 64;
 const LARGE_BYTES: usize = 16 << 10;
-/// Round trips of each connection before what is counted.
+/// Round trips of each connection before the counted ones.
 const WARMUP: u64 = 200;
-/// Round trips of all connections that are counted, at least.
+/// The minimum number of counted round trips of all connections.
 const COUNTED: u64 = 20_000;
 
-/// Periods of which one has no allocation.
+/// The maximum number of periods until one has no allocation.
 const PERIODS_MAX: usize = 4;
 
-/// How far all clients together have come.
+/// The progress of all clients together.
 #[derive(Default)]
 struct Progress {
     trips: Cell<u64>,
@@ -85,20 +85,20 @@ async fn ask(address: SocketAddr, message_bytes: usize, progress: Rc<Progress>) 
     }
 }
 
-/// System calls of the thread, as far as the driver makes them.
+/// Returns the number of system calls that the driver made on this thread.
 fn calls(runtime: &Runtime) -> u64 {
     let counters = runtime.counters();
     let plain = |&kind: &OpKind| counters.of(kind).inline;
     counters.enters + OpKind::ALL.iter().map(plain).sum::<u64>()
 }
 
-/// Returns the system calls for each round trip, and all allocations, with this number of connections.
+/// Returns the system calls of a round trip, and all allocations, with this number of connections.
 ///
-/// A list grows if more events come at a time than ever before, which depends on the machine's load. It
-/// doubles, and has an entry for each connection at most: so one of a few periods has no allocation, unless
-/// round trips allocate.
+/// A list grows if more events arrive at a time than ever before, which depends on the machine's load. It
+/// doubles its size, and has at most one entry for each connection: so one of a few periods has no
+/// allocation, unless round trips allocate.
 fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Counts) {
-    // Fails loudly if nothing is counted.
+    // Panics if allocations are not counted.
     measure(|| ());
     runtime.block_on(async {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -135,8 +135,8 @@ fn echo(runtime: &Runtime, connections: u64, message_bytes: usize) -> (f64, Coun
     })
 }
 
-/// Asserts on round trips of so many connections, where there is a ring. Epoll has plain calls to make, and
-/// memory for what they bring.
+/// Asserts the costs of a round trip with this number of connections on a ring. Epoll makes plain calls,
+/// and allocates memory for their bytes.
 fn assert_echo(connections: u64, calls_max: f64) {
     let runtime = Runtime::builder().streams(Streams::Queue).build().unwrap();
     let (calls, allocated) = echo(&runtime, connections, SMALL_BYTES);
@@ -149,7 +149,7 @@ fn assert_echo(connections: u64, calls_max: f64) {
 
 #[test]
 fn a_round_trip_of_one_connection_takes_two_calls_and_no_memory() {
-    // On a busy machine a turn may find that the answer is on its way, and enter once more.
+    // On a busy machine a turn may start before the answer arrives, and enter once more.
     assert_echo(1, 2.001);
 }
 
@@ -158,7 +158,7 @@ fn round_trips_of_many_connections_share_their_calls_and_take_no_memory() {
     assert_echo(64, 0.035);
 }
 
-/// They are all ready in the same turn, and each takes a buffer that the message just fills.
+/// All connections are ready in the same turn, and each takes a buffer that its message just fills.
 #[test]
 fn large_messages_of_many_connections_find_buffers() {
     let runtime = Runtime::builder().streams(Streams::Queue).build().unwrap();

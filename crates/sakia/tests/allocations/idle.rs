@@ -1,4 +1,4 @@
-//! Memory of connections: little while they wait, and none when they are gone.
+//! The memory of connections: little while they wait, and none after their end.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,16 +11,16 @@ use sakia::net::TcpListener;
 use sakia_testkit::alloc_count::{measure, thread_counts};
 use sakia_testkit::{settings, skip};
 
-/// Connections that wait.
+/// The number of waiting connections.
 const IDLE: u64 = 10_000;
-/// Bytes that each may take of the server's memory.
+/// The maximum number of bytes of the server's memory for each of them.
 const IDLE_BYTES_MAX: i64 = 2 << 10;
 
 fn loopback() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// Lets this process have as many descriptors as it may. False if these are too few.
+/// Raises this process's limit of descriptors as far as possible. Returns whether it suffices.
 fn may_open(descriptors: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -28,11 +28,12 @@ fn may_open(descriptors: u64) -> bool {
         && limit.maximum.is_none_or(|maximum| maximum >= descriptors)
 }
 
-/// The variable that tells the clients' process where to connect to.
+/// The variable with the address to which the clients' process connects.
 const ADDRESS: &str = "SAKIA_TEST_IDLE_ADDRESS";
 
-/// The clients, in a process of their own: one has not descriptors for both sides. For each line that
-/// comes some of them ask, and it answers with a line when they have their answers.
+/// Runs the clients. They have their own process, since one process cannot have the descriptors of both
+/// sides. For each line on standard input some of them send a request, and it prints a line when they have
+/// their answers.
 #[test]
 #[ignore = "part of another test"]
 fn clients() {
@@ -54,7 +55,7 @@ fn clients() {
     }
 }
 
-/// Every so many clients ask.
+/// Every 97th client sends a request.
 const SOME: usize = 97;
 
 #[test]
@@ -90,21 +91,21 @@ fn ten_thousand_connections_wait_in_little_memory() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Memory that is allocated once, for any number of connections.
+        // Allocate the memory that is needed once for any number of connections.
         serve(&mut servers).await;
         sakia::time::sleep(Duration::from_millis(1)).await;
         let before = thread_counts();
         while servers.len() < IDLE as usize {
             serve(&mut servers).await;
         }
-        // Each has asked for what it waits for.
+        // Each connection has begun to receive.
         sakia::time::sleep(Duration::from_millis(1)).await;
         let grown = thread_counts().since(before);
         let held = grown.bytes_allocated.wrapping_sub(grown.bytes_deallocated) as i64;
         let each = held / IDLE as i64;
         eprintln!("{each} bytes for each of {IDLE} connections that wait");
         assert!(each < IDLE_BYTES_MAX, "{each} bytes for each connection");
-        // Others go on meanwhile, and so do these.
+        // Some connections send requests meanwhile, and are answered.
         let mut ask = clients.stdin.take().unwrap();
         let answers = std::io::BufReader::new(clients.stdout.take().unwrap());
         writeln!(ask, "ask").unwrap();
@@ -123,7 +124,7 @@ fn ten_thousand_connections_wait_in_little_memory() {
     });
 }
 
-/// Connections of this port that are open, here or on the other side.
+/// Returns the number of open connections of this port, on either side.
 fn open_on(port: u16) -> usize {
     const TIME_WAIT: &str = "06";
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -135,10 +136,10 @@ fn open_on(port: u16) -> usize {
     table.lines().skip(1).filter(is_ours).count()
 }
 
-/// Bytes that may be left of all connections that came and went.
+/// The maximum number of bytes that may be left of all ended connections.
 const BYTES_LEFT_MAX: i64 = 256 << 10;
 
-/// Connections that come and go; `SAKIA_TEST_ACCEPTS` says how many, 20,000 without.
+/// Connections begin and end, 20,000 of them or `SAKIA_TEST_ACCEPTS`.
 #[test]
 fn connections_that_are_gone_leave_nothing() {
     let count = settings::number("SAKIA_TEST_ACCEPTS", 20_000);
@@ -152,13 +153,13 @@ fn connections_that_are_gone_leave_nothing() {
             for number in begun {
                 for _ in 0..number {
                     let client = TcpStream::connect(address).unwrap();
-                    // Broken off, it leaves no port behind that waits for stragglers.
+                    // A reset connection leaves no port in the state TIME_WAIT.
                     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
                 }
                 report.send(()).unwrap();
             }
         });
-        // Goes on for ever. What was broken off before it was accepted it passes over.
+        // The loop never ends. It ignores connections that were reset before they were accepted.
         sakia::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -175,7 +176,7 @@ fn connections_that_are_gone_leave_nothing() {
             while done.try_recv().is_err() {
                 sakia::time::sleep(Duration::from_millis(1)).await;
             }
-            // Until what is left is the listener, its accept and the task that waits for that.
+            // Waits until only the listener, its accept and the task that awaits it are left.
             let mut left = Vec::new();
             for _ in 0..60_000 {
                 left.clear();
@@ -189,8 +190,8 @@ fn connections_that_are_gone_leave_nothing() {
             panic!("tasks, connections, operations and entries are left: {left:?}");
         };
         accept(5_000).await;
-        // A new maximum of connections at a time leaves room for as many. That happens now and then; a
-        // connection that leaks does so each time.
+        // A new maximum of simultaneous connections keeps the memory for that number. This happens now and
+        // then, while a leak would show each time.
         let mut held = Vec::new();
         while held.last().is_none_or(|&held| held >= BYTES_LEFT_MAX) {
             assert!(held.len() < 5, "{held:?} bytes are left of {count} connections each time");

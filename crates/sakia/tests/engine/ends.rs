@@ -39,7 +39,7 @@ fn a_stopped_engine_refuses_and_gives_buffers_back(builder: &Builder) {
     let error = engine.run(|| async {}).wait().unwrap_err();
     assert_eq!(error.raw_os_error(), CANCELED);
     assert_eq!(engine.statistics().refused, 3);
-    // A plain call needs no engine.
+    // `wait` performs a plain call on this thread, which needs no engine.
     assert_eq!(engine.metadata(folder.path("x")).wait().unwrap().len(), 0);
     assert_eq!(file.write_at(bytes(10), 0).wait().0.unwrap(), 10);
     engine.stop_and_wait();
@@ -92,9 +92,9 @@ fn thousands_of_waiters_on_a_stopped_engine_end(builder: &Builder) {
 fn futures_may_be_dropped_in_every_state(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let file = engine.create(folder.path("x")).wait().unwrap();
-    // Never begun.
+    // These requests are dropped before their first poll, so they do not begin.
     drop(file.write_at(bytes(10), 0));
-    // Begun, and perhaps over.
+    // These requests have begun, and some are complete.
     for round in 0..200 {
         let mut write = file.write_at(bytes(4096), 0);
         let is_over = poll_once(&mut write).is_ready();
@@ -103,7 +103,7 @@ fn futures_may_be_dropped_in_every_state(builder: &Builder) {
         }
         drop(write);
     }
-    // Waits for ever.
+    // This future never resolves.
     let mut endless = engine.run(std::future::pending::<()>);
     assert!(poll_once(&mut endless).is_pending());
     drop(endless);
@@ -115,7 +115,7 @@ fn a_future_may_move_to_another_thread(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let file = engine.open(folder.file("x", bytes(1 << 20))).wait().unwrap();
     for _ in 0..20 {
-        // Too large to be read at once.
+        // The read is too large for a single plain call.
         let mut read = file.read_at(vec![0; 1 << 20], 0);
         let (result, read) = match poll_once(&mut read) {
             Poll::Ready(done) => done,
@@ -201,7 +201,7 @@ fn a_forked_child_is_told(builder: &Builder) {
             };
             assert!(result.unwrap_err().to_string().contains("parent"));
             assert_eq!(back, b"no");
-            // A plain call needs no thread.
+            // A plain call needs no thread of the engine.
             file.write_at(b"child".to_vec(), 0).wait().0.unwrap();
         }));
         // SAFETY: ends the child at once, without what the parent has registered for its exit.

@@ -136,7 +136,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity(builder: &Builder) {
         assert!(buf == contents[offset..offset + len]);
     };
     let empty = |len| Vec::with_capacity(len);
-    // By the caller, by threads of the engine, in parts, and where there is less.
+    // The reads run on the caller, on threads of the engine, in parts, and at the end of the file.
     for (offset, room, len) in [(3, 5000, 5000), (0, 600_000, 600_000), (699_000, 5000, 1000)] {
         let file = engine.open(&path).wait().unwrap();
         check(file.read_at(empty(room), offset as u64).wait(), offset, len);
@@ -151,7 +151,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity(builder: &Builder) {
         check((result, bufs.concat()), offset, len);
         let (result, buf) = file.read_at(empty(room), 1 << 40).wait();
         assert_eq!((result.unwrap(), buf.len()), (0, 0));
-        // By the file's position.
+        // The same reads at the file's position.
         let file = engine.open(&path).wait().unwrap();
         on_tokio(1, async { check(file.read(empty(room)).await, 0, room) });
         let shared = Arc::new(std::fs::File::open(&path).unwrap());
@@ -224,25 +224,25 @@ fn what_is_large_is_done_in_parts(builder: &Builder) {
     check(read(&file));
     if file.try_read_at(&mut [0], 0).is_some() {
         assert_eq!(engine.statistics().submitted, 0);
-        // Others have a turn before the end.
+        // Other requests have a turn before the end of this one.
         let mut request = file.read_at(vec![0; 1 << 20], 0);
         assert!(poll_once(&mut request).is_pending());
         check(request.wait());
     }
-    // Nothing is there any more; then the begin is, and what was read ahead.
+    // The page cache is empty; then it holds the beginning and the pages read ahead.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     check(read(&file));
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     file.read_at(vec![0; 64 << 10], 0).wait().0.unwrap();
     check(read(&file));
-    // A single page is there: what takes no wait is a part of what is asked for.
+    // A single page is cached: the first page of the read needs no wait, the rest does.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     file.read_at(vec![0; 4096], 8192).wait().0.unwrap();
     let (result, read) = on_tokio(1, file.read_at(vec![0; 10_000], 8192));
     assert_eq!(result.unwrap(), 10_000);
     assert!(read == contents[8192..18_192]);
-    // At the position, and writes.
+    // Reads at the file's position, and writes.
     let target = engine.create(folder.path("y")).wait().unwrap();
     let (result, _) = on_tokio(1, target.write(contents.clone()));
     assert_eq!(result.unwrap(), 1 << 20);
@@ -259,7 +259,7 @@ fn many_requests_are_one(builder: &Builder) {
     for (result, _) in engine.submit_many(writes).wait() {
         assert_eq!(result.unwrap(), 512);
     }
-    // None where the file system can write without waiting.
+    // On file systems that write without waiting, none of the requests is submitted.
     assert!(engine.statistics().submitted - before <= 1);
     let file = engine.open(folder.path("x")).wait().unwrap();
     let reads = |engine: &Engine| {
@@ -290,7 +290,7 @@ fn a_batch_leaves_others_their_turn(builder: &Builder) {
     });
     let mut batch = engine.submit_many(parts);
     assert!(poll_once(&mut batch).is_pending());
-    // Later requests are served, while the batch has no more under way than its share.
+    // Later requests are served while the batch has at most its share in flight.
     while begun.load(Ordering::Relaxed) == 0 {
         engine.run(|| async {}).wait().unwrap();
     }
@@ -348,10 +348,10 @@ fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
     let file = engine.open(folder.file("x", &contents)).wait().unwrap();
     let mut room = vec![0; 300_000];
     if file.try_read_at(&mut room[..10], 0).is_none() {
-        // It cannot refuse to wait here.
+        // This file system cannot refuse to wait.
         return;
     }
-    // No more than 256 KiB, so that others get their turn.
+    // A read without waiting takes at most 256 KiB, so that other work gets a turn.
     let count = file.try_read_at(&mut room, 1).unwrap().unwrap();
     assert_eq!(count, 256 << 10);
     assert!(room[..count] == contents[1..=count]);
@@ -367,7 +367,7 @@ fn what_is_there_is_read_into_borrowed_memory(builder: &Builder) {
     assert_eq!(engine.statistics().submitted, 0);
 }
 
-/// Past the page cache, where a ring leaves the position as it was.
+/// Reads with `O_DIRECT`, for which a ring does not advance the position.
 fn reads_at_the_position_each_bring_another_part(builder: &Builder) {
     const PART: usize = 4096;
     const PARTS: usize = 12;
@@ -413,7 +413,7 @@ fn the_position_is_that_of_all_descriptors(builder: &Builder) {
     assert_eq!(rustix::fs::tell(&std).unwrap(), 11);
     assert_eq!(read(9), b"ee");
     assert_eq!(read(9), b"");
-    // Of a file that is not the engine's, which has it no longer than that takes.
+    // Reads a file that is not the engine's. The engine drops its reference when the read ends.
     let mut shared = std::sync::Arc::new(std.try_clone().unwrap());
     let (result, read_there) = on_tokio(1, engine.read_shared(&shared, vec![0; 3], 8));
     assert_eq!((result.unwrap(), &read_there[..]), (3, &b"THR"[..]));
@@ -427,10 +427,10 @@ fn the_position_is_that_of_all_descriptors(builder: &Builder) {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
     assert_eq!(rustix::fs::tell(&std).unwrap(), 13, "the position is left alone");
-    // By way of the engine's thread too, as far as the file cannot be read here.
+    // The engine's thread reads the part that cannot be read here, at the same position.
     rustix::fs::seek(&std, rustix::fs::SeekFrom::Start(8)).unwrap();
     assert_eq!(read(1 << 20), b"THRee");
-    // The kernel would take it for the position.
+    // The kernel would interpret this offset as the file's position.
     let (result, _) = on_tokio(1, file.read_at(vec![0; 4], u64::MAX));
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
     let (result, _) = file.read_at(vec![0; 4], u64::MAX).wait();
@@ -484,7 +484,7 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
         }
     });
     assert_eq!(engine.statistics().submitted, 0);
-    // In two parts it would not be at one place.
+    // Two parts might be appended at different places.
     let appended = engine.open_with(&path, OpenOptions::new().append(true)).wait().unwrap();
     assert!(appended.try_write(b"no").is_none() && appended.try_write_at(b"no", 0).is_none());
     std::fs::remove_file(&path).unwrap();
@@ -492,7 +492,8 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
 
 fn a_fifo_is_a_file_too(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
-    // One each: a file is closed some time after it is dropped, and writers find its end open until then.
+    // Each case has its own FIFO: a file is closed some time after its drop, and until then writers find
+    // its end open.
     let [first, second] = ["first", "second"].map(|name| {
         let fifo = folder.path(name);
         let kind = rustix::fs::FileType::Fifo;
@@ -504,7 +505,7 @@ fn a_fifo_is_a_file_too(builder: &Builder) {
         std::thread::spawn(move || std::fs::write(fifo, text).unwrap())
     };
     on_tokio(1, async {
-        // Waits for the writer, as it would by a plain call.
+        // The open waits for the writer, as a plain call would.
         let mut file = engine.open(&first);
         assert!(poll_once(&mut file).is_pending());
         let writer = write(&first, "hello");
@@ -546,7 +547,7 @@ fn a_file_is_closed_with_its_last_clone(builder: &Builder) {
     let writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     let file = engine.adopt(writer).unwrap();
     for clone in [file.clone(), file.clone(), file] {
-        // Known on both threads.
+        // Both threads know the failed sync.
         on_tokio(1, clone.sync_all()).unwrap_err();
         on_tokio(1, clone.sync_all()).unwrap_err();
     }

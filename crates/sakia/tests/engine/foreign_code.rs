@@ -1,4 +1,4 @@
-//! Futures of the program's own on a thread of the engine.
+//! Futures of the program on a thread of the engine.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,8 +31,8 @@ impl Wake for Message {
     }
 }
 
-/// Two reads end in the same turn of the driver. The code after the later one waits until the result of the
-/// earlier one was told.
+/// Two reads end in the same turn of the driver. The code that runs after the later one waits until the
+/// result of the earlier one is reported.
 fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
     let engine = engine(&builder.clone().threads(1));
     let (sender, told) = channel();
@@ -54,7 +54,7 @@ fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
         (request, writer)
     };
     let (requests, writers): (Vec<_>, Vec<_>) = [begin(), begin()].into_iter().unzip();
-    // Both wait in the kernel, before the thread is held up until both bytes are there.
+    // Both reads wait in the kernel. Then the thread is blocked until both bytes are there.
     engine.run(sakia::yield_now).wait().unwrap();
     let (release, held) = channel::<()>();
     let holder = engine.run(move || async move { held.recv().is_err() }).submit();
@@ -62,7 +62,7 @@ fn results_do_not_wait_for_code_that_takes_long(builder: &Builder) {
         std::io::Write::write_all(&mut writer, b"x").unwrap();
     }
     drop(release);
-    // Their wakers stay as they are until both have ended.
+    // Their wakers are not replaced until both have ended.
     for _ in &requests {
         assert!(outcome.recv().unwrap(), "it waited in vain");
     }
@@ -82,7 +82,7 @@ fn a_thread_that_would_wait_for_itself_panics(builder: &Builder) {
     assert!(engine.run(waits).wait().unwrap());
 }
 
-/// The first panic ends the thread, which tells the other results as it unwinds.
+/// The first panic ends the thread, which reports the other results as it unwinds.
 fn wakers_that_panic_do_not_keep_others_from_being_called(builder: &Builder) {
     let engine = engine(&builder.clone().threads(1));
     let (release, held) = channel::<()>();

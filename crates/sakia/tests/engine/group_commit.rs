@@ -1,4 +1,4 @@
-//! One write and one sync for the writers of many threads.
+//! One write and one sync for the records of many threads.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -44,7 +44,7 @@ fn record(writer: usize, number: usize) -> String {
     format!("{writer:02} {number:03} {}\n", "x".repeat(writer * 7 % 90))
 }
 
-/// Each record is there once, and those of a writer are in order.
+/// Asserts that the journal has each record once, and the records of each writer in order.
 #[track_caller]
 fn assert_records(folder: &Folder, writers: usize, records: usize) {
     let text = std::fs::read_to_string(folder.path("journal")).unwrap();
@@ -140,7 +140,7 @@ fn large_records_are_whole(builder: &Builder) {
     let mut expected = Vec::new();
     on_tokio(1, async {
         let mut requests = Vec::new();
-        // More together than one buffer takes, with records of all sizes between them.
+        // Together, the records are larger than one buffer, with records of all sizes between them.
         for size in [10, 70_000, 30, 60_000, 3_000_000, 1].repeat(20) {
             let record = bytes(size);
             expected.extend_from_slice(&record);
@@ -178,7 +178,7 @@ fn a_thread_that_is_alone_needs_no_other(builder: &Builder) {
 fn what_was_accepted_is_written_though_nothing_awaits_it(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let journal = journal(&engine, &folder);
-    // Never begun: no bytes, and no gap.
+    // These requests are dropped before their first poll: they write no bytes and leave no gap.
     drop(journal.append_durable(record(0, 7)));
     drop((journal.append(record(0, 7)), journal.commit()));
     let mut begun = 0;
@@ -187,7 +187,7 @@ fn what_was_accepted_is_written_though_nothing_awaits_it(builder: &Builder) {
         match number % 3 {
             0 => drop(request.submit()),
             1 => drop(poll_once(&mut request)),
-            // Dropped in the middle of a round, or after it.
+            // The request is dropped during a round or after it.
             _ => {
                 for _ in 0..number {
                     if poll_once(&mut request).is_ready() {
@@ -207,7 +207,7 @@ fn a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop(builder: &Bui
     let (folder, engine) = (Folder::new(), engine(builder));
     let journal = journal(&engine, &folder);
     let mut first = journal.append_durable(record(0, 0));
-    // On a busy machine it may be done already.
+    // On a busy machine the request may be complete already.
     let begun = poll_once(&mut first);
     let second = journal.append_durable(record(0, 1)).submit();
     on_tokio(1, async {
@@ -215,7 +215,7 @@ fn a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop(builder: &Bui
         engine.stop().await;
     });
     assert_eq!(engine.statistics().live, 0);
-    // They are done, and may say so after the stop.
+    // The requests are complete, and may be polled after the stop.
     let (result, _) = match begun {
         Poll::Ready(done) => done,
         Poll::Pending => first.wait(),
@@ -305,7 +305,7 @@ fn a_stopped_engine_refuses_what_is_awaited(builder: &Builder) {
         assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), CANCELED);
     });
     assert_eq!((engine.statistics().refused, journal.end()), (3, 0));
-    // A plain call needs no engine, and being refused is no failure of the file's.
+    // A plain call needs no engine, and the refusal is not a failure of the file.
     assert_eq!(journal.failure(), None);
     journal.append_durable(record(0, 0)).wait().0.unwrap();
     journal.append(record(0, 1)).wait().0.unwrap();
@@ -375,7 +375,7 @@ fn a_waker_may_call_back_when_it_is_dropped(builder: &Builder) {
         let mut request = Box::pin(journal.append_durable(record(0, number)));
         let waker = Waker::from(Arc::new(CallsBack(journal.clone(), sender.clone())));
         let is_over = request.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
-        // The group has the last one, until another takes its place or the round is over.
+        // The group holds the last clone of the waker until another waker replaces it or the round ends.
         drop(waker);
         if !is_over {
             let _ = request.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -402,7 +402,7 @@ fn blocks_go_past_the_page_cache(builder: &Builder) {
         let blocks = (0..40_u8).map(|number| {
             let mut block = AlignedBuf::zeroed(4096);
             block.fill(number);
-            // The copy is aligned, so this need not be.
+            // The engine copies the record to aligned memory, so the record need not be aligned.
             journal.append_durable(block.to_vec()).submit()
         });
         for (number, request) in blocks.collect::<Vec<_>>().into_iter().enumerate() {
@@ -454,7 +454,7 @@ fn what_has_ended_is_not_polled_again(builder: &Builder) {
         thread::yield_now();
     }
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut request))).is_err());
-    // The group is none the worse.
+    // The group still works.
     journal.append_durable(record(0, 0)).wait().0.unwrap();
     assert_records(&folder, 1, 1);
 }

@@ -12,7 +12,7 @@ use sakia::{Builder, Engine};
 
 use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once, without_remote_mounts};
 
-/// How long a test waits for others.
+/// The time after which a wait of a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 on_each_backend! {
@@ -78,7 +78,7 @@ fn a_directory_is_listed(builder: &Builder) {
 fn what_is_cached_is_found_where_it_is_awaited(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let path = folder.file("x", "four");
-    // Now it is in the cache of names.
+    // Now the dentry cache has the name.
     assert!(path.exists() && !folder.path("missing").exists());
     if engine.try_lookup(&path, true).is_none() {
         return sakia_testkit::place::announce_skip("engine::lookup", "no RESOLVE_CACHED here");
@@ -102,7 +102,8 @@ fn what_is_cached_is_found_where_it_is_awaited(builder: &Builder) {
     assert_eq!(engine.statistics().submitted, 0);
 }
 
-/// A file that says that it is empty is asked on a thread of the engine, which is not to look for it again.
+/// A file that reports a length of 0 is read on a thread of the engine. That thread must not look up the
+/// name again.
 fn what_was_opened_is_read_although_its_name_is_gone(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(&builder.clone().threads(1)));
     let path = folder.file("x", "");
@@ -124,11 +125,11 @@ fn a_link_to_what_is_cached_is_followed(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let (path, link) = (folder.file("x", "four"), folder.path("link"));
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    // Not while there are remote mounts, of other programs perhaps.
+    // Links are not followed while there are remote mounts, possibly of other programs.
     let is_followed = || engine.try_lookup(&link, true).is_some();
     let begin = Instant::now();
     let opened = loop {
-        // Following it may have to note when that was, which takes a wait once.
+        // Following a link may update its access time, which may block once.
         assert!(link.exists());
         let before = is_followed();
         if let Some(opened) = engine.try_open_regular(&link) {

@@ -1,4 +1,4 @@
-//! Files that a server has who does not answer.
+//! Files of a server that does not answer.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ on_each_backend! {
     to_close_holds_up_nobody
 }
 
-/// The mount was made after the engine, which is told of it.
+/// Waits until the engine knows the mount, which was made after the engine.
 fn await_knowledge(engine: &Engine, path: &Path) {
-    // A name that is not in the cache is not found either, and once in a while another one.
+    // A lookup also fails if the name is not in the dentry cache, and now and then for other reasons.
     std::fs::metadata(path).unwrap();
     let mut refused = 0;
     while refused < 100 {
@@ -32,7 +32,7 @@ fn to_open_holds_up_nobody(builder: &Builder) {
     let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
     let path = fuse.join("a");
     await_knowledge(&engine, &path);
-    // The name is in the cache, and so is a link's that leads there.
+    // The dentry cache has the name, and the name of a link to it.
     let link = folder.path("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     std::fs::read(&link).unwrap();
@@ -61,7 +61,7 @@ fn to_read_holds_up_nobody(builder: &Builder) {
     assert!(file.try_read_at(&mut [0], 0).is_none() && poll_once(&mut held).is_pending());
     on_tokio(1, async {
         for _ in 0..3 {
-            // The engine's thread is not held up either.
+            // The engine's thread is not blocked either.
             assert_eq!(local.read_at(vec![0; 100_000], 0).await.0.unwrap(), 5);
         }
     });

@@ -39,7 +39,7 @@ macro_rules! on_each_backend {
 }
 pub(crate) use on_each_backend;
 
-/// Why this machine has no ring. `None` where it has.
+/// Returns the reason why this machine has no ring, or `None` if it has one.
 pub fn why_no_ring() -> Option<String> {
     Ring::builder().build().err().map(|error| error.to_string())
 }
@@ -52,32 +52,32 @@ pub fn engine(builder: &Builder) -> Engine {
     builder.clone().build_engine().unwrap()
 }
 
-/// Read-locked by tests with a remote mount, write-locked by tests that need all mounts local: an engine
-/// follows no links while there is a remote one.
+/// Read-locked by tests with a remote mount, write-locked by tests that need local mounts only: an engine
+/// follows no links while there is a remote mount.
 static REMOTE_MOUNTS: RwLock<()> = RwLock::new(());
 
-/// For a test that mounts a remote file system. To be kept longer than the mount.
+/// Returns the guard of a test that mounts a remote file system. It outlives the mount.
 pub fn with_remote_mounts() -> RwLockReadGuard<'static, ()> {
     REMOTE_MOUNTS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For a test that needs an engine which follows links.
+/// Returns the guard of a test whose engine has to follow links.
 pub fn without_remote_mounts() -> RwLockWriteGuard<'static, ()> {
     REMOTE_MOUNTS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory of a test's own, which is removed with it.
+/// The directory of one test, removed with this value.
 pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Not in memory: what is read there is never cold.
+        // Not on tmpfs, where no read is cold.
         let name = format!("engine-{}-{number}", std::process::id());
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&path).unwrap();
-        // Without links: where there are remote mounts, those are followed on the engine's thread.
+        // The path has no links: while there are remote mounts, links are followed on the engine's thread.
         Self(path.canonicalize().unwrap())
     }
 
@@ -85,7 +85,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file with these contents.
+    /// Creates a file with these contents, and returns its path.
     pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, contents).unwrap();
@@ -104,7 +104,7 @@ pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a future on tokio, with one thread or several.
+/// Runs a future on tokio, with one thread or several of them.
 pub fn on_tokio<T>(threads: usize, future: impl Future<Output = T>) -> T {
     let mut builder = match threads {
         1 => tokio::runtime::Builder::new_current_thread(),

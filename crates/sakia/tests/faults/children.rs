@@ -1,8 +1,8 @@
-//! Processes of their own, for what a test must not do to the others.
+//! Child processes, for actions that would disturb the other tests.
 //!
 //! The test binary runs itself with the name of a scene in the environment. A function that the loader
-//! calls before `main` finds it and plays the scene: there, the process has one thread, which libtest
-//! would not leave it.
+//! calls before `main` finds the name and plays the scene: at that time the process has only one thread,
+//! while libtest would start more.
 
 use std::os::unix::process::CommandExt;
 use std::panic::catch_unwind;
@@ -18,11 +18,10 @@ use crate::support::announce_skip;
 use crate::{credentials, forks_and_panics, killed, limits, refused_calls, signals};
 
 const SCENE: &str = "SAKIA_FAULTS_SCENE";
-/// How the process of a scene ends that cannot say anything on this machine; its last line of output
-/// is the reason.
+/// The exit code of a scene that is skipped on this machine. Its last line of output is the reason.
 const SKIPPED: i32 = 77;
 
-/// A scene: `Err` is the reason to skip.
+/// A scene. `Err` is the reason why it is skipped.
 pub type Scene = fn(Policy) -> Result<(), String>;
 
 const SCENES: &[(&str, Scene)] = &[
@@ -42,7 +41,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("stopped_and_continued", signals::scene_stopped_and_continued),
 ];
 
-/// The process of a scene, not yet started. `argument` is what [`argument`] answers there.
+/// Returns the command that plays a scene. [`argument`] returns `argument` there.
 pub fn command(scene: &str, policy: Policy, argument: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -68,14 +67,14 @@ pub fn argument() -> String {
     scene.split_once(' ').unwrap().1.to_owned()
 }
 
-/// Runs a scene in a process of its own.
+/// Runs a scene in its own process.
 #[track_caller]
 pub fn run(scene: &str, policy: Policy) {
     let child = command(scene, policy, "").spawn().unwrap();
     judge(scene, &finish(child));
 }
 
-/// Waits for a child's end, as long as patience lasts.
+/// Waits for the end of a child. Fails if it takes longer than the patience of the tests.
 #[track_caller]
 pub fn finish(child: Child) -> Output {
     let pid = child.id();
@@ -96,7 +95,7 @@ pub fn finish(child: Child) -> Output {
     }
 }
 
-/// Fails or skips the test as the scene did.
+/// Fails or skips the test if the scene failed or was skipped.
 #[track_caller]
 pub fn judge(scene: &str, output: &Output) {
     match output.status.code() {
@@ -118,7 +117,7 @@ fn text(output: &Output) -> String {
 #[unsafe(link_section = ".init_array")]
 static PLAY: extern "C" fn() = play;
 
-/// Plays the scene that this process was started for, and ends it; nothing in any other process.
+/// Plays the scene of this process and ends it. Does nothing in other processes.
 extern "C" fn play() {
     let Ok(name) = std::env::var(SCENE) else {
         return;

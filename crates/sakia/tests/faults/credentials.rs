@@ -1,5 +1,4 @@
-//! Privileges that are given up while a runtime is at work: whatever it does from then on, it does without
-//! them.
+//! Privileges that are given up while a runtime works: all its later operations run without them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -46,7 +45,7 @@ fn play(policy: Policy, everything_queued: bool) -> Result<(), String> {
     let builder = if everything_queued { builder.bypass(Bypass::Never) } else { builder };
     let runtime = builder.build().unwrap();
     runtime.block_on(async {
-        // Workers of the kernel and threads of the lanes are there, and have privileges.
+        // The kernel's workers and the threads of the lanes have started with privileges.
         load::run(&folder.join("load"), 4, 1).await;
         let open = File::open(&secret).await.unwrap();
         assert_eq!(everything(&secrets, &secret).await, [None; 9]);
@@ -63,14 +62,14 @@ fn play(policy: Policy, everything_queued: bool) -> Result<(), String> {
         let there =
             spawn_on(1, move || async move { everything(&elsewhere.0, &elsewhere.1).await });
         assert_eq!(there.await.unwrap(), [EACCES; 9]);
-        // Files that are open already stay open.
+        // Open files stay open.
         let mut reader = Reader::new(open);
         assert_eq!(reader.fill().await.unwrap(), b"hidden");
     });
     Ok(())
 }
 
-/// Tries everything that asks for permission. Answers what each came to.
+/// Tries all operations that need a permission. Returns their errno values.
 async fn everything(secrets: &Path, secret: &Path) -> [Option<i32>; 9] {
     let errno = |error: fs::Error| error.raw_os_error().unwrap();
     let new = secrets.join("new");

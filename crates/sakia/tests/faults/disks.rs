@@ -1,4 +1,4 @@
-//! Disks that are full in the middle of what is written, or that lose what is to be read.
+//! Disks that become full during a write, or that lose data to be read.
 
 use std::fs::File as StdFile;
 use std::path::Path;
@@ -35,8 +35,8 @@ fn a_full_memory_file_system(policy: Policy) {
     }
 }
 
-/// Writes more than there is room for, in every way; each time what was told to be there is there, and
-/// afterwards the room can be used again.
+/// Writes more than the disk has room for, by every interface. Each time the acknowledged bytes are there,
+/// and afterwards the room can be used again.
 fn fill(policy: Policy, disk: &Path) {
     let runtime = runtime(policy);
     let bytes = Random::new(1).bytes(8 * MIB);
@@ -87,7 +87,7 @@ fn fill(policy: Policy, disk: &Path) {
     load::assert_sound(&runtime);
 }
 
-/// Removes a file, and waits until its room is free: a dropped file is closed with the next turns.
+/// Removes a file and waits until its room is free: a dropped file is closed in one of the next turns.
 async fn remove(path: &Path) {
     fs::remove_file(path).await.unwrap();
     let free = || {
@@ -130,7 +130,7 @@ async fn a_writer(path: &Path, bytes: &[u8]) {
     assert!(contents[..durable as usize] == bytes[..durable as usize], "durable bytes are lost");
 }
 
-/// Committed records are there; nothing is committed after the first failure.
+/// Committed records are there, and no commit succeeds after the first failure.
 async fn a_journal(path: &Path, bytes: &[u8]) {
     const RECORD: usize = 50_000;
     let journal = GroupCommit::new(File::create(path).await.unwrap()).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_journal(path: &Path, bytes: &[u8]) {
 }
 
 fn a_disk_that_lost_its_end(policy: Policy) {
-    // Few enough for the allocator to put them one after the other, and the last ones behind the cut.
+    // So few files are allocated one after the other, the last ones behind the cut.
     const FILES: usize = 12;
     let Some(disk) = available("a_disk_that_lost_its_end", SmallFs::ext4(8 << 20)) else { return };
     let runtime = runtime(policy);
@@ -176,7 +176,7 @@ fn a_disk_that_lost_its_end(policy: Policy) {
                 }
             }
         }
-        // A new file has room on the disk.
+        // A new file gets room that the disk has.
         fs::remove_file(path(0)).await.unwrap();
         fs::write(path(0), "new").await.unwrap();
         assert_eq!(fs::read(path(0)).await.unwrap(), b"new");
@@ -185,7 +185,7 @@ fn a_disk_that_lost_its_end(policy: Policy) {
     load::assert_sound(&runtime);
 }
 
-/// Reads and copies a file of which part is lost: what comes before is right, then there is an error.
+/// Reads and copies a file of which a part is lost: the bytes before it are right, then an error follows.
 async fn lost_in_pieces(path: &Path, contents: &[u8]) {
     let file = File::open(path).await.unwrap();
     let mut reader = Reader::with_depth(file, 32 << 10, 4);

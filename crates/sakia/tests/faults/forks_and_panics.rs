@@ -1,4 +1,4 @@
-//! Forks and panics in the middle of a load.
+//! Forks and panics during a load.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -62,7 +62,7 @@ pub fn scene_forks_under_load(policy: Policy) -> Result<(), String> {
     Ok(())
 }
 
-/// Forks. Whether the child found what it should: the runtime of its parent is inert, and says so.
+/// Forks. Returns whether the runtime of the parent is inert in the child, and says so.
 fn is_inert_in_child(runtime: &Runtime, polls: &Cell<u64>) -> bool {
     // SAFETY: the child has this thread only. It takes no lock that another thread may have held, allocates,
     // which the C library allows for, and ends by `_exit`.
@@ -110,7 +110,7 @@ async fn panics_in_the_middle(path: PathBuf, counter: DropCounter, seed: u64) {
             yield_now().await;
         }
     }
-    // Not `panic!`: the hook would print it, and here it is meant to happen.
+    // Not `panic!`, whose hook would print this expected panic.
     std::panic::resume_unwind(Box::new("in the middle"));
 }
 
@@ -139,7 +139,7 @@ fn panics_under_load(policy: Policy) {
     counter.assert_each_dropped_once();
 }
 
-/// A waker that panics whenever it wakes.
+/// A waker that panics at each wake.
 struct BadWaker(AtomicUsize);
 
 impl Wake for BadWaker {

@@ -1,5 +1,5 @@
-//! Processes that are killed in the middle of saving files and committing records: what they said was
-//! done is done, and nothing is done by halves.
+//! Processes that are killed while they save files and commit records: all acknowledged work is there, and
+//! nothing is half done.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -18,12 +18,12 @@ on_each_backend! { in_the_middle_of_saves_and_commits }
 const KILLS: u64 = 160;
 /// Tasks that share the journal.
 const WRITERS: u64 = 4;
-/// Tasks that save a file of their own each.
+/// Tasks that each save a file of their own.
 const SAVERS: u64 = 2;
 const RECORD_BYTES: usize = 200;
 
 fn in_the_middle_of_saves_and_commits(policy: Policy) {
-    // Half of them in memory: quicker, and by other ways.
+    // Half of the rounds use tmpfs, which is faster and takes other ways.
     let bases = [Path::new(env!("CARGO_TARGET_TMPDIR")), Path::new("/dev/shm")];
     for base in bases.into_iter().filter(|base| base.is_dir()) {
         let mut victims = Victims::new(TempDir::within(base));

@@ -1,4 +1,4 @@
-//! Datagrams that are received into memory of the runtime, ahead of being asked for, and the end of receives.
+//! Datagrams that the runtime receives ahead into its own memory, and the end of receives.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -23,7 +23,7 @@ async fn udp() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// Lets the kernel bring what has come.
+/// Lets the kernel deliver the datagrams that have arrived.
 async fn turns() {
     for _ in 0..8 {
         yield_now().await;
@@ -41,7 +41,8 @@ async fn whole_with_sender_and_control_messages() {
         assert_eq!((datagram.from, datagram.is_truncated), (one.local_addr().unwrap(), false));
         assert_eq!(datagram.control.messages().count(), 1);
     }
-    // Of no more than was asked for there is no room, with some larger sizes to spare.
+    // The room is fixed while a receive is under way (`EBUSY`). The buffers are somewhat larger than the
+    // requested room.
     let error = other.set_datagram_room(1, 0).unwrap_err();
     assert_eq!(sakia::os_error(&error), Some(16));
     one.send_to(bytes(60_000), other.local_addr().unwrap()).await.0.unwrap();
@@ -71,7 +72,7 @@ async fn other_receives_go_on_in_order() {
     let to = other.local_addr().unwrap();
     let mut next = 0_u8;
     for round in 0..4 {
-        // Before and while the kernel receives ahead.
+        // Receives before and during the kernel's receive ahead.
         for number in next..next + 8 {
             near.send(vec![number]).await.0.unwrap();
             one.send_to(vec![number], to).await.0.unwrap();
@@ -100,7 +101,7 @@ async fn other_receives_go_on_in_order() {
         }
         next += 8;
     }
-    // Nothing is left.
+    // No datagram is left.
     assert!(poll_once(&mut Box::pin(far.recv(vec![0; 9]))).await.is_pending());
 }
 
@@ -118,7 +119,7 @@ async fn dropped_receives_ahead_lose_nothing() {
             0 | 1 => assert_eq!(far.recv(vec![0; 9]).await.1[0], round),
             _ => assert_eq!(*far.recv_datagram().await.unwrap().bytes, [round]),
         }
-        // And the other way round.
+        // The same with a receive of another kind.
         let mut waits = Box::pin(far.recv_from(vec![0; 9]));
         assert!(poll_once(&mut waits).await.is_pending());
         turns().await;
@@ -179,7 +180,7 @@ async fn a_shutdown_ends_receives() {
             let error = near.send("x").await.0.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         }
-        // Those that wait end, too.
+        // Waiting receives end, too.
         let (near, far) = UnixDatagram::pair().unwrap();
         let (_near, ahead) = UnixDatagram::pair().unwrap();
         let mut waits = Box::pin(far.recv(vec![0; 9]));

@@ -1,5 +1,5 @@
-//! Peers that break off, keep silent, do not read, or are not there, one situation each; and that a server
-//! goes on serving.
+//! Peers that reset, stay silent, do not read or do not exist, with one test for each case, and a server
+//! that continues to serve others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -53,7 +53,7 @@ async fn reset_while_a_read_waits() {
     reset(peer);
     let ((result, buf), mut stream) = reading.await.unwrap();
     assert_eq!((result.unwrap_err().raw_os_error(), buf), (ECONNRESET, vec![7; 3]));
-    // It is told once; then the end.
+    // The error is reported once; afterwards the stream is at its end.
     assert!(stream.recv().await.unwrap().is_empty());
     let error = stream.write("x").await.0.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -97,7 +97,7 @@ async fn reset_between_the_halves() {
     let writing = spawn(async move { writer.write_all(vec![1; 32 << 20]).await.0 });
     sakia::yield_now().await;
     reset(peer);
-    // The kernel tells one of them; the other finds the end of it.
+    // The kernel reports the error to one of the halves; the other sees its consequence.
     let read = reading.await.unwrap().map(|bytes| bytes.is_empty());
     let written = writing.await.unwrap().unwrap_err();
     match read {
@@ -108,7 +108,7 @@ async fn reset_between_the_halves() {
 }
 
 async fn reset_after_half_of_the_ends() {
-    // We have ended our sends, and the peer resets.
+    // Our side has ended its sends, and the peer resets.
     let (mut stream, peer) = pair_with_std().await;
     stream.shutdown(Shutdown::Write).await.unwrap();
     reset(peer);
@@ -147,7 +147,7 @@ async fn sends_slowly() {
         }
         client
     });
-    // Another client is served meanwhile.
+    // Meanwhile another client is served.
     let (mut other, other_server) = pair().await;
     let echoing = spawn(echo(other_server));
     let (result, received) = server.read_exact(vec![0; 250]).await;
@@ -167,7 +167,7 @@ async fn never_reads() {
     let connect = net::ConnectOptions::new().send_buffer_size(4096);
     let mut client = connect.connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
-    // No more is taken than there is room for, whatever is offered.
+    // The stream takes no more than it has room for, even if more is offered.
     let mut taken = 0;
     while let Ok((result, _)) =
         timeout(Duration::from_millis(100), client.write(vec![5; 1 << 20])).await
@@ -175,7 +175,7 @@ async fn never_reads() {
         taken += result.unwrap();
         assert!(taken < 1 << 20, "{taken} bytes are kept for a peer that does not read");
     }
-    // The others are served; and so is this one, once it reads.
+    // The other clients are served, and so is this one once it reads.
     let (mut other, mut other_server) = pair().await;
     other.write_all("x").await.0.unwrap();
     assert_eq!(&*other_server.recv().await.unwrap(), b"x");
@@ -195,7 +195,7 @@ async fn sends_more_than_is_read() {
     let (mut stream, _) = listener.accept().await.unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&peer, 4096).unwrap();
     peer.set_nonblocking(true).unwrap();
-    // One piece is read, and then no more; the peer sends as much as it can.
+    // One piece is read, and then no more; the peer sends until the buffers are full.
     peer.write_all(b"first").unwrap();
     assert_eq!(&*stream.recv().await.unwrap(), b"first");
     let (mut sent, mut before) = (0, usize::MAX);
@@ -208,7 +208,7 @@ async fn sends_more_than_is_read() {
         }
         sakia::time::sleep(Duration::from_millis(50)).await;
     }
-    // It goes on when they are read.
+    // The transfer continues when the bytes are read.
     let (result, received) = stream.read_exact(vec![0; sent]).await;
     result.unwrap();
     assert!(received.chunks(10_000).all(|chunk| *chunk == bytes(10_000)[..chunk.len()]));
@@ -235,7 +235,7 @@ async fn the_address_is_in_use() {
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AddrInUse, Some(98)));
     let text = error.to_string();
     assert!(text.ends_with(&format!(" {address}: Address already in use (os error 98)")), "{text}");
-    // The one that has it goes on, and its successor may begin at once.
+    // The accepted connection continues, and another listener may bind the address at once.
     let client = TcpStream::connect(address).await.unwrap();
     let (server, _) = listener.accept().await.unwrap();
     listener.close().await.unwrap();
@@ -251,7 +251,7 @@ async fn the_address_is_elsewhere() {
 }
 
 async fn the_network_is_unreachable() {
-    // No route leads a connection to everybody.
+    // TCP cannot connect to the broadcast address.
     let error = TcpStream::connect("255.255.255.255:80").await.unwrap_err();
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NetworkUnreachable, Some(101)));
     let text = "connect 255.255.255.255:80: Network is unreachable (os error 101)";
@@ -280,18 +280,18 @@ async fn a_server_meets_all_of_them() {
     let its_address = peer.local_addr().unwrap();
     reset(peer);
     let error = seen.recv().await.unwrap();
-    // The first one may have been accepted before it broke off.
+    // The first client may have been accepted before it reset.
     let error = if error.peer() == Some(its_address) { error } else { seen.recv().await.unwrap() };
     assert_eq!(error.peer(), Some(its_address));
     let net::ServeError::Failed { error, .. } = error else { panic!("{error}") };
     assert_eq!(error.raw_os_error(), ECONNRESET);
 
-    // One sends, and reads no answer.
+    // This client sends and never reads the answers.
     let silent = connect();
     silent.set_nonblocking(true).unwrap();
     let mut rounds = 0;
     while rounds < 3 {
-        // Whatever is taken of it: it ends when there is no room.
+        // Any part of the bytes may be accepted; the loop ends when the buffers are full.
         if let Err(error) = (&silent).write_all(&[3; 100_000]) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
             assert_echoes(address).await;

@@ -33,11 +33,11 @@ async fn an_unreachable_port_is_told() {
     for text in ["first", ""] {
         socket.send_to(text, to).await.0.unwrap();
         let error = socket.recv_error().await.unwrap();
-        // "Destination unreachable": "port unreachable".
+        // ICMP type 3, code 3: destination unreachable, port unreachable.
         check(&error, UdpErrorOrigin::Icmp, [3, 3], to);
         assert_eq!(error.datagram, text.as_bytes());
     }
-    // The socket has no error left, and goes on.
+    // The socket has no pending error left, and still works.
     assert!(socket.take_error().unwrap().is_none());
     let own = socket.local_addr().unwrap();
     socket.send_to("on", own).await.0.unwrap();
@@ -54,7 +54,7 @@ async fn an_unreachable_port_of_version_6_is_told() {
     socket.set_recv_errors(true).unwrap();
     socket.send_to("six", to).await.0.unwrap();
     check(&socket.recv_error().await.unwrap(), UdpErrorOrigin::Icmp6, [1, 4], to);
-    // A datagram of version 4 by the same socket.
+    // An IPv4 datagram on the same socket.
     let far = rejecting("127.0.0.1:0");
     let four = far.local_addr().unwrap();
     let mapped = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), four.port());
@@ -73,7 +73,7 @@ async fn a_datagram_that_is_too_long_for_the_way_is_told() {
     assert_eq!(sakia::os_error(&error), Some(90));
     let error = socket.recv_error().await.unwrap();
     assert_eq!((error.errno, error.origin), (90, UdpErrorOrigin::Local), "{error:?}");
-    // The kernel knows the port of a peer only.
+    // The kernel knows the port only of a connected peer.
     assert_eq!((error.to, error.offender), (SocketAddr::new(to.ip(), 0), None));
     assert!(error.info >= 1500, "what the way takes");
     assert!(poll_once(&mut Box::pin(socket.recv_error())).await.is_pending());
@@ -84,7 +84,7 @@ async fn an_error_is_waited_for() {
     let to = far.local_addr().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.set_recv_errors(true).unwrap();
-    // One that is given up takes none along.
+    // A dropped wait does not take an error from the queue.
     let mut dropped = Box::pin(socket.recv_error());
     assert!(poll_once(&mut dropped).await.is_pending());
     yield_now().await;
@@ -107,7 +107,7 @@ async fn without_the_option_nothing_is_kept() {
     assert!(poll_once(&mut waits).await.is_pending());
     yield_now().await;
     socket.send("x").await.0.unwrap();
-    // The socket has its own pending error.
+    // A socket without the option has its own pending error.
     assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert!(socket.take_error().unwrap().is_none());
 }

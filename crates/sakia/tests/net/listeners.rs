@@ -54,7 +54,7 @@ async fn a_dropped_accept_loses_nobody() {
             let client = TcpStream::connect(address).await.unwrap();
             poll_once(&mut accept).await.map(|accepted| (accepted.unwrap().1, client))
         };
-        // It came for the first accept, or will for the second.
+        // The connection arrived for the first accept, or will arrive for the second.
         if let std::task::Poll::Ready((peer, client)) = client {
             assert_eq!(peer, client.local_addr().unwrap());
         }
@@ -129,14 +129,14 @@ fn a_listener_per_thread_on_one_port() {
                 })
             })
             .collect();
-        // Until both listen, all connections would be one's.
+        // Until both threads listen, one listener would get all connections.
         while bound.load(Ordering::Acquire) < 2 {
             sakia::time::sleep(Duration::from_millis(1)).await;
         }
-        // The listener of this thread would get its share of connections, and serve none.
+        // The first listener would get its share of connections and serve none.
         drop(first);
         let mut served = 0;
-        // Which of the two gets a connection depends on its port; so many do not all go to one.
+        // The kernel picks the listener by the client's port, so with this many connections each gets some.
         while served < 64 {
             if let Ok(mut client) = TcpStream::connect(address).await {
                 let is_served = client.write_all("x").await.0.is_ok()

@@ -1,7 +1,8 @@
-//! Tests of `sakia::net`: each on the ring and on epoll, and what the simulated kernel has there, too.
+//! Tests of `sakia::net`: each on the ring and on epoll, and on the simulated kernel as far as that
+//! supports it.
 //!
-//! `bad_peers` is about those at the other end, by the situation they bring about; `scenes` about what must
-//! not happen to other tests.
+//! `bad_peers` has one test for each way in which a peer can fail; `scenes` has tests that would disturb
+//! other tests of their process.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Options: what is set is what the kernel says.
+//! Options: the kernel reports the values that were set.
 
 use std::time::Duration;
 

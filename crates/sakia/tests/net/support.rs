@@ -14,7 +14,7 @@ use sakia_driver::Policy;
 use sakia_ring::Ring;
 use sakia_testkit::settings::patience;
 
-/// Makes tests of these functions, on each backend. Each gets a runtime of its own to run within, and
+/// Makes tests of these functions, on each backend. Each function runs within its own runtime. Its test
 /// hangs if tasks are left that do not end.
 macro_rules! on_each_backend {
     ($($name:ident)*) => {
@@ -43,7 +43,7 @@ macro_rules! on_each_backend {
 }
 pub(crate) use on_each_backend;
 
-/// Why this machine has no ring. `None` where it has.
+/// Returns the reason why this machine has no ring, or `None` if it has one.
 pub fn why_no_ring() -> Option<String> {
     Ring::builder().build().err().map(|error| error.to_string())
 }
@@ -56,7 +56,7 @@ pub fn run<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce() -> F) {
     let runtime = runtime(policy);
     runtime.block_on(async {
         test().await;
-        // Tasks that were dropped at the end of the test end in the turns after it.
+        // Tasks that are dropped at the end of the test end in later turns.
         while runtime.live_tasks() > 0 {
             sakia::time::sleep(Duration::from_millis(1)).await;
         }
@@ -65,7 +65,7 @@ pub fn run<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce() -> F) {
     assert_eq!((counters.leaked, counters.stale), (0, 0));
 }
 
-/// A connection's two ends: the one that connected, and the one that was accepted.
+/// Returns the ends of a connection: the client's and the accepted one.
 pub async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -74,7 +74,7 @@ pub async fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// A connection whose other end is plain: what `std` does to it happens at once.
+/// Returns a connection whose peer is a socket of `std`: calls on it take effect at once.
 pub async fn pair_with_std() -> (TcpStream, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -87,7 +87,8 @@ pub fn reset(stream: std::net::TcpStream) {
     drop(stream);
 }
 
-/// An address at which no socket listens. One is bound to it for good, so that no other test gets the port.
+/// Returns an address on which no socket listens. A socket stays bound to it, so that no other test gets
+/// the port.
 pub fn address_without_listener(address: &str) -> SocketAddr {
     let address: SocketAddr = address.parse().unwrap();
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -131,7 +132,7 @@ pub fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|index| (index * 7 % 251) as u8).collect()
 }
 
-/// Sends all that comes back.
+/// Sends back all received bytes.
 pub async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     loop {
         let bytes = stream.recv().await?;
@@ -142,7 +143,7 @@ pub async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// That an echo answers.
+/// Asserts that the server at this address sends bytes back.
 pub async fn assert_echoes(address: SocketAddr) {
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all("there?").await.0.unwrap();
@@ -151,7 +152,7 @@ pub async fn assert_echoes(address: SocketAddr) {
 
 const SCENE: &str = "SAKIA_NET_SCENE";
 
-/// The process of a scene, not yet started: an ignored test of this binary, in a process of its own.
+/// Returns the arguments that play a scene: an ignored test of this binary, in its own process.
 pub fn scene_arguments(scene: &str) -> Vec<String> {
     let name = format!("scenes::{scene}");
     [&name, "--exact", "--ignored", "--nocapture"].map(str::to_owned).into()
@@ -166,7 +167,7 @@ pub fn scene_policy() -> Option<Policy> {
     }
 }
 
-/// Adds what a process needs to play a scene on this backend.
+/// Adds the variables that a process needs to play a scene on this backend.
 pub fn as_scene(command: &mut Command, policy: Policy) -> &mut Command {
     command.env(SCENE, if policy == Policy::Poll { "poll" } else { "uring" }).stderr(Stdio::piped())
 }
@@ -178,7 +179,7 @@ pub fn assert_played(output: &Output) {
     assert!(stdout.contains("1 passed"), "there is no such scene\n{stdout}");
 }
 
-/// Plays a scene in a process of its own.
+/// Plays a scene in its own process.
 #[track_caller]
 pub fn play(scene: &str, policy: Policy) {
     let mut command = Command::new(std::env::current_exe().unwrap());

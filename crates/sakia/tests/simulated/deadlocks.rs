@@ -1,4 +1,4 @@
-//! When nothing can happen any more, everybody who waits is named.
+//! If no event can happen any more, every waiting task is named.
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use sakia::sim::{Cause, Failure, Fault, Opcode, Sim, Stage, Target, Test, Wait, 
 use sakia::time::{interval, sleep};
 use sakia::{Runtime, spawn};
 
-/// The report of a deadlock.
+/// Returns the waiters of a deadlock.
 fn deadlock(failure: Failure) -> Waiters {
     match failure.cause {
         Cause::Deadlock(waiters) => waiters,
@@ -47,7 +47,7 @@ fn every_waiter_is_named() {
     assert!(waiters.orphans.is_empty(), "{text}");
     let spawned_at = reading.task.unwrap().spawned_at;
     assert!(spawned_at.file().ends_with("deadlocks.rs"), "{text}");
-    // With one thread for all tests, that has another name.
+    // If all tests run on one thread, it has another name.
     let thread = std::thread::current();
     let test = thread.name().filter(|&name| name != "main").unwrap_or_default();
     for part in [
@@ -145,7 +145,7 @@ fn a_runtime_of_ones_own_reports_as_well() {
     let payload = catch_unwind(run).unwrap_err();
     let message = payload.downcast::<String>().unwrap();
     assert!(message.contains("the body waits for Read of descriptor 3"), "{message}");
-    // It is usable all the same.
+    // The runtime can still be used.
     runtime.block_on(async { sleep(Duration::from_secs(1)).await });
 }
 

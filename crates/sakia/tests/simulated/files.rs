@@ -1,4 +1,4 @@
-//! Files: the same contents in the end, whatever the kernel does in between.
+//! Files: their final contents are the same, whatever the kernel does meanwhile.
 
 use std::rc::Rc;
 
@@ -100,7 +100,7 @@ fn saving_leaves_the_old_or_the_new_and_nothing_beside() {
 
 #[test]
 fn operations_that_fail_lose_no_descriptor() {
-    // Errors of any kind, which the program sees: only what it leaves behind is looked at.
+    // The program sees errors of any kind; the test checks only the descriptors that are left.
     let test = Test::new().seeds(0..300).kernel(|kernel| kernel.entries(2, 4).chaos(1 << 12));
     let summary = test.run(async |_| {
         let mut set = JoinSet::new();

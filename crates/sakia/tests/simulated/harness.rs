@@ -1,4 +1,4 @@
-//! Findings of `sakia::sim`, and its messages.
+//! The findings of `sakia::sim`, and its messages.
 
 use std::cell::Cell;
 use std::future::pending;

@@ -1,4 +1,4 @@
-//! Snapshots and warnings on the simulated kernel, which go by the virtual time.
+//! Snapshots and warnings on the simulated kernel, which use its simulated time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use sakia::{Runtime, spawn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A runtime that leaves its warnings in the list.
+/// Returns a runtime that appends its warnings to the list.
 fn warned(sim: Sim) -> (Runtime, Arc<Mutex<Vec<Warning>>>) {
     let list: Arc<Mutex<Vec<Warning>>> = Arc::default();
     let told = Arc::clone(&list);

@@ -1,7 +1,7 @@
 //! The runtime on the simulated kernel, tested as a user would test a program: by `sakia::sim`.
 //!
-//! Each test runs with many seeds and with faults that a correct program does not notice, and the outcome is
-//! the same each time. `harness` is about the tests themselves: their findings and messages.
+//! Each test runs with many seeds and with faults that a correct program does not notice, and has the same
+//! outcome each time. `harness` tests the test tools themselves: their findings and messages.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ mod time;
 
 use sakia::sim::Test;
 
-/// A test on kernels that are as awkward as a sound one may be.
+/// Returns a test on kernels that are as awkward as a correct kernel may be.
 fn awkward() -> Test<'static> {
     Test::new()
         .seeds(0..150)

@@ -11,7 +11,7 @@ use sakia::{join, spawn};
 
 use super::awkward;
 
-/// Pipes that are full after a few bytes.
+/// Returns a test with pipes that are full after a few bytes.
 fn narrow() -> Test<'static> {
     awkward().kernel(|kernel| kernel.pipe_bytes(64))
 }
@@ -121,7 +121,7 @@ fn a_dropped_fill_loses_nothing() {
         let mut reader = Reader::with_block_bytes(reader, 40);
         let mut read = Vec::new();
         loop {
-            // Given up after a while, as often as not.
+            // Half of the fills are dropped after some time.
             sakia::select! {
                 result = reader.fill() => {
                     let piece = result?;

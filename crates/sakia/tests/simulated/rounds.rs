@@ -1,4 +1,4 @@
-//! Tasks that work long and never wait: others are heard between any two of their polls.
+//! Tasks that compute for long and never wait: events are noticed between any two of their polls.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use sakia::{for_each_concurrent, scope, spawn, yield_now};
 const MS: Duration = Duration::from_millis(1);
 /// The time that a busy task works before it lets others run.
 const WORK: Duration = Duration::from_millis(10);
-/// How late something is heard at most: the poll during which it comes, and a little.
+/// The maximum delay of an event: the poll during which it happens, and a little.
 const LATE_MAX: Duration = Duration::from_millis(11);
 
-/// Tasks that count their polls and work, each as long as `work` says.
+/// Tasks that count their polls and compute, each for the time that `work` returns.
 struct Busy {
     polls: Rc<Cell<u32>>,
     is_over: Rc<Cell<bool>>,
@@ -47,7 +47,7 @@ impl Drop for Busy {
     }
 }
 
-/// From when a task only yields, which is often, to when it works, and back.
+/// Returns the work of a poll: long phases of mere yields alternate with phases of work.
 fn by_turns(poll: u32) -> Duration {
     if poll % 700 < 600 { Duration::ZERO } else { WORK }
 }
@@ -87,7 +87,8 @@ fn a_timer_fires_in_time_when_polls_become_long() {
 fn many_timers_in_any_order_fire_in_time() {
     Test::new().seeds(0..3).run(async |kernel| {
         let _busy = Busy::start(&kernel, 3, by_turns);
-        // Each earlier than the last, so that the alarms pile up; some are given up, some moved.
+        // Each timer is earlier than the last, so the alarms pile up; some timers are dropped, and some are
+        // moved.
         for round in 0..30_u32 {
             let mut waits: Vec<_> = (0..40).map(|number| 400 - 10 * number).collect();
             waits.rotate_left(round as usize);
@@ -142,7 +143,7 @@ fn an_operation_is_submitted_before_others_work_long() {
             kernel.write_pipe_after(Duration::ZERO, other_end, b"x");
             let polls = busy.polls.get();
             assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 1);
-            // One until it is submitted, one until it is heard.
+            // One poll until the operation is submitted, and one until its completion is noticed.
             assert!(busy.polls.get() - polls <= 2, "{} polls", busy.polls.get() - polls);
         }
         kernel.close(other_end)
@@ -200,7 +201,7 @@ fn children_of_one_task_do_not_keep_others_waiting() {
         while !parent.is_finished() {
             let begin = now();
             sleep(MS).await;
-            // A child that begins may be polled right after the one that has just taken long.
+            // A child that begins may be polled right after a child that took long.
             assert!(begin.elapsed() <= LATE_MAX + MS, "{:?}", begin.elapsed());
         }
         parent.await
@@ -258,8 +259,8 @@ fn a_child_that_works_does_not_keep_its_siblings_waiting() {
     });
 }
 
-/// Tasks that read what is cached and work after each read, as long as `work` says for the number of it.
-/// They wait for nothing else.
+/// Starts tasks that read cached data and compute after each read, for the time that `work` returns for the
+/// number of the read. They wait for nothing else.
 async fn start_reading(kernel: &SimHandle, count: u32, work: fn(u32) -> Duration) -> Busy {
     sakia::fs::write("file", vec![7; 100]).await.unwrap();
     let file = Rc::new(sakia::fs::File::open("file").await.unwrap());
@@ -315,7 +316,7 @@ fn tasks_take_turns_though_their_reads_are_done_at_once() {
             for _ in 0..20 {
                 let before = reads.get();
                 sleep(MS).await;
-                // One until it fires, and one of each task that was ready before.
+                // One poll until the timer fires, and one of each task that was ready before.
                 assert!(reads.get() - before <= 1 + 4, "{} reads", reads.get() - before);
             }
         });
@@ -334,7 +335,8 @@ fn a_timer_fires_when_work_between_reads_becomes_long() {
                 let wait = MS * (1 + round % 23);
                 let begin = now();
                 sleep(wait).await;
-                // After many reads that take no time, 32 may go by before it is known that one does.
+                // After many short reads, up to 32 further reads may pass before the runtime learns that
+                // they now take long.
                 assert!(begin.elapsed() <= wait + LATE_MAX + 31 * WORK, "{:?}", begin.elapsed());
             }
         });

@@ -116,7 +116,7 @@ fn a_select_takes_one_and_drops_the_other() {
     awkward().run(async |kernel| {
         let (raw, other_end) = kernel.pipe();
         kernel.write_pipe_after(Duration::from_millis(kernel.seed() % 8), other_end, b"x");
-        // Dropping a fill of a reader loses no bytes; the read of a pipe may.
+        // A dropped fill of a reader loses no bytes; a dropped read of the pipe may.
         let mut reader = Reader::new(PipeReader::from_simulated(raw));
         let was_read = select! {
             bytes = reader.fill() => bytes.unwrap() == b"x",

@@ -41,7 +41,7 @@ fn a_panic_ends_its_task_and_its_operations_only() {
         writer.write_all("x").await.0.unwrap();
         assert!(panicking.await.unwrap_err().is_panic());
         other.await.unwrap();
-        // The reader is closed with it, a little later.
+        // The end of the task also closes its reader, a little later.
         while writer.write("y").await.0.is_ok() {}
     });
 }
@@ -59,7 +59,7 @@ fn tasks_are_aborted_in_every_state() {
             }
             reader.read(vec![0; 8]).await.0.unwrap();
         });
-        // With each seed somewhere else: before it begins, in a write, in the read.
+        // Each seed aborts the task at another point: before it begins, during a write, or during the read.
         for _ in 0..kernel.seed() % 50 {
             yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The kernel's time is the runtime's: it passes when all wait, whatever they wait for.
+//! The runtime uses the kernel's simulated time, which passes while all tasks wait.
 
 use std::time::Duration;
 
