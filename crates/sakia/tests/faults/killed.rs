@@ -66,7 +66,7 @@ impl Victims {
         self.verify(&said);
     }
 
-    /// Compares what is there with what was said.
+    /// Compares the files with the acknowledgements.
     fn verify(&mut self, said: &[u8]) {
         let journal = std::fs::read(self.folder.join("journal")).unwrap_or_default();
         for said in said.chunks_exact(16).map(Acknowledgement::from_bytes) {
@@ -91,7 +91,7 @@ impl Victims {
             assert!(bytes == contents(version), "version {version} is not whole");
             assert!(version >= acknowledged, "{version} came after {acknowledged}");
         }
-        // Leftovers are recognizable, and in no program's way.
+        // Leftover files have names that tell their origin, and disturb no program.
         for name in names(self.folder.path()) {
             let is_ours = name == "journal" || name.starts_with("saved-") || name.ends_with(".tmp");
             assert!(is_ours, "{name}");
@@ -99,7 +99,8 @@ impl Victims {
     }
 }
 
-/// A victim's report before it goes on: 16 bytes in one write, so that it comes whole or not at all.
+/// An acknowledgement of a victim, written before it continues: 16 bytes in one write, so that it arrives
+/// whole or not at all.
 enum Acknowledgement {
     Saved { saver: u64, version: u64 },
     Committed { at: usize, number: u64 },
@@ -128,7 +129,7 @@ impl Acknowledgement {
     }
 }
 
-/// Bytes that say by themselves whether they are whole.
+/// Returns contents from which a reader can tell whether they are whole.
 fn contents(version: u64) -> Vec<u8> {
     let mut bytes = Random::new(version).bytes(100 + version as usize % 7 * 9000);
     bytes.splice(..0, version.to_le_bytes());

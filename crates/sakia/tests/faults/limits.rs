@@ -1,4 +1,4 @@
-//! Limits of the process that are reached, and no longer are: descriptors, locked memory, the size of
+//! Limits of the process that are reached and then raised again: descriptors, locked memory, the size of
 //! files, threads.
 
 use std::fs::Permissions;
@@ -72,7 +72,7 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let listener = Async::new(listener).unwrap();
-        // Waiting operations go on waiting.
+        // Waiting operations keep waiting.
         let (mut reader, writer) = pipe().unwrap();
         let waiting = spawn(async move { reader.read(vec![0; 8]).await });
         yield_now().await;
@@ -93,7 +93,7 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
         ] {
             assert_eq!(fs::os_error(&error), EMFILE, "{error}");
         }
-        // There is no ring, and no epoll either: the error names the limit.
+        // Neither a ring nor an epoll set can be made: the error names the limit.
         let error = Runtime::builder().backend(Policy::Auto).build().err().unwrap();
         assert_eq!(fs::os_error(&error), EMFILE, "{error}");
         assert!(error.to_string().contains("ulimit -n"), "{error}");
@@ -119,7 +119,7 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
 // ---- locked memory -----------------------------------------------------------------------------
 
 pub fn scene_no_locked_memory(_: Policy) -> Result<(), String> {
-    // Enough for a small ring, where rings are charged to it, and too little for the arena.
+    // Enough for a small ring on kernels that charge rings to the limit, and too little for the arena.
     const LOCKED: u64 = 64 << 10;
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } == 0 {
@@ -133,7 +133,7 @@ pub fn scene_no_locked_memory(_: Policy) -> Result<(), String> {
         return Err("registered memory is not charged to the limit on locked memory".into());
     };
     assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
-    // The first wish leaves nothing behind, and memory of one's own is as good.
+    // The failed request leaves nothing behind, and ordinary memory works as well.
     let error = driver.register_arena(2, 65_536).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "not that there is one already");
     let file = driver.adopt(std::fs::File::open("/dev/zero").unwrap().into());
@@ -160,7 +160,7 @@ pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
     let runtime = runtime(policy);
     runtime.block_on(async {
         let bytes = vec![7; LIMIT + 1000];
-        // One write is short; the next one fails, and the position is where the bytes end.
+        // One write is short and the next one fails; the position is at the end of the written bytes.
         let path = folder.join("plain");
         let mut file = File::create(&path).await.unwrap();
         let (result, back) = file.write(bytes.clone()).await;
@@ -170,7 +170,7 @@ pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
         file.close().await.unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), LIMIT as u64);
 
-        // A write of a whole file names the operation and the file in its error.
+        // The error of a write of a whole file names the operation and the file.
         let error = fs::write(&path, bytes.clone()).await.unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::FileTooLarge, "write"));
         assert_eq!(error.path(), Some(&*path));
@@ -210,7 +210,7 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         return Err("threads are not limited".into());
     }
     runtime.block_on(async {
-        // Operations that cannot block for ever are done without threads.
+        // Operations that cannot block for ever run without threads.
         fs::write(&path, vec![3; 100_000]).await.unwrap();
         fs::rename(&path, folder.join("renamed")).await.unwrap();
         assert_eq!(fs::read(folder.join("renamed")).await.unwrap(), [3; 100_000]);

@@ -1,5 +1,5 @@
-//! A load of everything at once, which checks each byte: pipes, files, a journal, sockets, timers, tasks
-//! on two threads, work on threads of the pool, reads that are given up.
+//! A load of all kinds of operations at once, which checks each byte: pipes, files, a journal, sockets,
+//! timers, tasks on two threads, work on threads of the pool, and dropped reads.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -14,13 +14,13 @@ use sakia_driver::Policy;
 
 use crate::support::Random;
 
-/// A runtime for the load: two threads, and few entries, so that they run out.
+/// Returns a runtime for the load: two threads, and few entries, so that they run out.
 pub fn runtime(policy: Policy) -> Runtime {
     let ring = sakia_ring::Ring::builder().sq_entries(8).cq_entries(32);
     Runtime::builder().backend(policy).threads(2).ring(ring).build().unwrap()
 }
 
-/// All of it, `rounds` times, in a folder of its own.
+/// Runs the whole load `rounds` times, in its own folder.
 pub async fn run(folder: &Path, seed: u64, rounds: u64) {
     fs::create_dir_all(folder).await.unwrap();
     for round in 0..rounds {
@@ -40,8 +40,7 @@ pub async fn run(folder: &Path, seed: u64, rounds: u64) {
     }
 }
 
-/// Asserts what must be true of a runtime after any load: nothing leaked, nothing came that was not
-/// asked for.
+/// Asserts the properties of a runtime after any load: no leak, and no unexpected completion.
 #[track_caller]
 pub fn assert_sound(runtime: &Runtime) {
     let counters = runtime.counters();
@@ -137,7 +136,7 @@ async fn a_journal(path: PathBuf, seed: u64) {
     }
 }
 
-/// Echoes over connections whose buffers are too small for what is sent.
+/// Echoes over connections whose buffers are smaller than the messages.
 async fn through_sockets(seed: u64) {
     const CLIENTS: u64 = 6;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -177,7 +176,7 @@ pub async fn send(stream: &Async<TcpStream>, mut bytes: &[u8]) {
     }
 }
 
-/// Sends back what comes, until no more does.
+/// Sends back all bytes until the peer ends its sends.
 pub async fn echo(stream: TcpStream) {
     let stream = connection(stream);
     let mut buf = vec![0; 5000];
@@ -189,7 +188,7 @@ pub async fn echo(stream: TcpStream) {
     }
 }
 
-/// Sends bytes to an echo, piece by piece, and compares what comes back.
+/// Sends bytes to an echo server in pieces, and compares the answers.
 pub async fn send_and_compare(stream: TcpStream, bytes: Vec<u8>) {
     let stream = connection(stream);
     for piece in bytes.chunks(7000) {
@@ -237,7 +236,7 @@ async fn on_other_threads(seed: u64) {
     assert_eq!(elsewhere.await.unwrap(), (0..20).map(|number| number * number).sum());
 }
 
-/// A reader of a pipe whose reads end before anything comes, most of them, and which misses nothing.
+/// Reads from a pipe, drops most of the reads before bytes arrive, and misses no byte.
 async fn reads_that_are_given_up() {
     const BYTES: u8 = 30;
     let (reader, mut writer) = pipe().unwrap();

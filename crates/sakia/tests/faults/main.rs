@@ -1,10 +1,10 @@
-//! Faults of the real kernel and of the machine around it: calls that are refused, limits that are
-//! reached, disks that fail, signals, forks, deaths. And situations in which programs of this kind are
-//! known to fail. A module per fault; those of single operations are in the tests of the driver.
+//! Faults of the real kernel and of the machine: refused calls, limits, failing disks, signals, forks,
+//! killed processes. Also situations in which programs of this kind are known to fail. There is a module
+//! for each fault; faults of single operations are in the tests of the driver.
 //!
-//! Most of it runs on each backend. What is done to a process is done to one of its own: see
-//! [`children`]. No test makes a statement about time: `SAKIA_TEST_PATIENCE_S` is how long they wait for
-//! what must happen. What a machine may lack is listed in `skips.txt`; any other skip fails.
+//! Most tests run on each backend. Changes of a whole process are made in a child: see [`children`]. No
+//! test asserts on time: `SAKIA_TEST_PATIENCE_S` is the time after which a wait for a required event fails.
+//! The features that a machine may lack are listed in `skips.txt`; any other skip fails.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,4 @@
-//! Calls that fail now and then with errors that say nothing of the operation: the program notices
-//! nothing.
+//! Calls that fail now and then with errors that do not concern the operation: the program does not notice.
 
 use std::mem::offset_of;
 
@@ -18,9 +17,9 @@ const RWF_NOWAIT: u64 = 8;
 
 /// The error of a waiting call that a signal interrupts.
 const INTERRUPTED: &[i32] = &[libc::EINTR];
-/// The same, or there is nothing in the cache: for calls that refuse to wait.
+/// The errors of calls that refuse to wait: the same, or the data is not in the cache.
 const NOT_NOW: &[i32] = &[libc::EINTR, libc::EAGAIN];
-/// The same, or the ring has no memory for requests, or no room for completions.
+/// The errors of an enter: the same, or the ring has no memory for requests, or no room for completions.
 const NO_ROOM: &[i32] = &[libc::EINTR, libc::EAGAIN, libc::EBUSY];
 
 const CALLS: &[Refused] = &[
@@ -70,7 +69,7 @@ pub fn scene_refused_by_a_supervisor(policy: Policy) -> Result<(), String> {
     Ok(())
 }
 
-/// The thread's calls of `statx(2)` fail from now on with `EPERM`, but those with this mask.
+/// Makes calls of `statx(2)` on this thread fail with `EPERM`, except those with this mask.
 fn refuse_other_statx(mask: u32) {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |at: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
@@ -97,7 +96,7 @@ fn refuse_other_statx(mask: u32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The runtime learns the facts of a file from the one call that the program asks for.
+/// The runtime takes the properties of a file from the one call that the program requests.
 #[test]
 fn a_file_is_opened_with_its_metadata_by_one_question() {
     let folder = TempDir::new();
@@ -107,15 +106,15 @@ fn a_file_is_opened_with_its_metadata_by_one_question() {
         let runtime = load::runtime(Policy::Uring);
         runtime.block_on(async {
             let options = OpenOptions::new().read(true).clone();
-            // The first file of a mount has its table read.
+            // Opening the first file of a mount reads the mount table.
             drop(options.open_with_metadata(&path).await.unwrap());
-            // The thread ends with the test.
+            // The filter ends with the thread, which ends with the test.
             refuse_other_statx(StatxResult::BASIC | libc::STATX_MNT_ID);
             let (file, metadata) = options.open_with_metadata(&path).await.unwrap();
             assert_eq!((metadata.is_file(), metadata.len()), (true, 5));
             let bytes = file.read_exact_at(vec![0; 5], 0).await.buffer().unwrap();
             assert_eq!(bytes, b"hello");
-            // A further question is a call.
+            // A further request is a call.
             let refused = file.metadata().await.unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         });

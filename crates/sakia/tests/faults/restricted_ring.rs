@@ -1,5 +1,5 @@
-//! A ring that rejects an operation, one after the other: what needs it says so or goes another way, all
-//! else works, and nothing waits for ever.
+//! Rings that reject one opcode each: operations that need it fail with an error or take another way, all
+//! others work, and none waits for ever.
 
 use std::io;
 use std::path::Path;
@@ -36,7 +36,7 @@ const NEEDED_BY: &[(Opcode, &[&str])] = &[
     (Opcode::MSG_RING, &[]),
 ];
 
-/// A runtime whose rings know all that is known, but for this.
+/// Returns a runtime whose rings support all known opcodes except this one.
 fn runtime_without(missing: Opcode) -> Runtime {
     const REGISTERS: u8 = 21; // those of 5.18, for each later kernel knows them
     let probe = Ring::builder().build().unwrap().probe().unwrap();
@@ -87,7 +87,7 @@ fn of<T, U>((result, _): BufResult<T, U>) -> io::Result<()> {
     result.map(drop)
 }
 
-/// Everything once, each on files of its own, so that one attempt does not need another.
+/// Performs each operation once on its own files, so that no attempt depends on another.
 async fn everything(folder: &Path) -> Attempts {
     let join = |name: &str| {
         let path = folder.join(name);
@@ -124,14 +124,14 @@ async fn everything(folder: &Path) -> Attempts {
     attempts
 }
 
-/// Pipes, readiness, another thread.
+/// Performs the operations on pipes, readiness and another thread.
 async fn streams() -> Attempts {
     let (mut reader, mut writer) = pipe().unwrap();
     let written = of(writer.write("x").await);
     let (full, mut other) = std::io::pipe().unwrap();
     io::Write::write(&mut other, b"x").unwrap();
     let read = of(PipeReader::from_fd(full.into()).read(vec![0; 1]).await);
-    // A wait that is given up, and canceled if that can be.
+    // A dropped read, which is canceled if the ring can cancel.
     let given_up = timeout(Duration::from_millis(1), reader.read(vec![0; 8])).await;
     drop(given_up);
     drop(writer);

@@ -1,4 +1,4 @@
-//! Signals under load: a thousand a second with a handler, and being stopped and continued.
+//! Signals during a load: a thousand a second with a handler, and `SIGSTOP` with `SIGCONT`.
 
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +18,14 @@ fn a_thousand_signals_a_second(policy: Policy) {
     children::run("a_thousand_signals_a_second", policy);
 }
 
-/// Signals that came.
+/// The number of signals received.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count_signal(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Interrupts whatever call of this process can be interrupted, each millisecond.
+/// Interrupts each interruptible call of this process every millisecond.
 fn interrupt_all_the_time() {
     count(libc::SIGALRM);
     let each = libc::timeval { tv_sec: 0, tv_usec: 1000 };
@@ -46,7 +46,7 @@ fn count(kind: libc::c_int) {
     assert_eq!(result, 0);
 }
 
-/// Runs the load until so many signals have come.
+/// Runs the load until this number of signals has arrived.
 fn load_until_signals(runtime: &Runtime, folder: &TempDir, signals: u64) {
     let mut seed = 1;
     while SIGNALS.load(Ordering::Relaxed) < signals {
@@ -65,7 +65,7 @@ pub fn scene_a_thousand_signals_a_second(policy: Policy) -> Result<(), String> {
     Ok(())
 }
 
-/// A process that is stopped finds its waits interrupted, or its timeouts long over, when it goes on.
+/// When a stopped process continues, its waits are interrupted or its timeouts long over.
 fn stopped_and_continued(policy: Policy) {
     let child = children::command("stopped_and_continued", policy, "").spawn().unwrap();
     let storm = stop_and_continue(&child);
@@ -77,7 +77,7 @@ fn stopped_and_continued(policy: Policy) {
 /// Stops and continues a process until it ends.
 fn stop_and_continue(child: &Child) -> thread::JoinHandle<()> {
     let pid = Pid::from_raw(child.id() as i32).unwrap();
-    // Not by its number, which may be another's by the time it has ended.
+    // By a pidfd, since the process number may belong to another process after the end.
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     thread::spawn(move || {
         while pidfd_send_signal(&pidfd, Signal::STOP).is_ok() {

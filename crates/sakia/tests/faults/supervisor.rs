@@ -1,5 +1,5 @@
-//! Calls of this process that a supervisor answers: a filter hands them to a thread without a filter, which
-//! refuses some and lets the kernel perform the others.
+//! Calls of this process that a supervisor answers: a filter passes them to a thread without a filter,
+//! which refuses some and lets the kernel perform the others.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,14 +13,14 @@ use crate::support::Random;
 const NOTIF_RECV: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
 const NOTIF_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 
-/// A call that is refused now and then.
+/// A call that is sometimes refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused {
-    /// Its number.
+    /// The number of the call.
     pub call: libc::c_long,
-    /// One of these comes instead, as long as the call's arguments allow for it.
+    /// The errors that replace the call, as far as its arguments allow them.
     pub errnos: &'static [i32],
-    /// An argument, by its place, and the bits of it without which `EAGAIN` would be no answer.
+    /// The index of an argument, and the bits without which `EAGAIN` is not a possible error.
     pub try_again_flag: Option<(usize, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl Refused {
     }
 }
 
-/// How often each errno was the answer so far.
+/// The number of times that each errno was returned.
 #[derive(Clone, Default)]
 pub struct Refusals(Arc<Mutex<Vec<(libc::c_long, i32)>>>);
 
@@ -40,25 +40,25 @@ impl Refusals {
     }
 }
 
-/// Refuses some of these calls, of the calling thread and of those it starts from now on, for ever.
+/// Refuses some of these calls, on the calling thread and on threads that it starts later, for ever.
 ///
 /// # Errors
-/// Why the kernel has no such filters.
+/// The reason why the kernel has no such filters.
 pub fn refuse(calls: &'static [Refused], seed: u64) -> Result<Refusals, String> {
     let refusals = Refusals::default();
     let (sender, receiver) = channel();
     let its = refusals.clone();
-    // It begins before there is a filter, and so it has none.
+    // The thread starts before the filter is installed, so it has none.
     thread::spawn(move || supervise(&receiver, calls, Random::new(seed), &its));
     let listener = install(calls)?;
     sender.send(listener).unwrap();
     Ok(refusals)
 }
 
-/// Installs the filter, and gives the descriptor by which the supervisor is told.
+/// Installs the filter, and returns the descriptor of its notifications.
 fn install(calls: &[Refused]) -> Result<OwnedFd, String> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // The number of the call is the first field of what a filter sees.
+    // The number of the call is the first field of a filter's input.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for refused in calls {
         let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, refused.call as u32);
@@ -82,7 +82,7 @@ fn install(calls: &[Refused]) -> Result<OwnedFd, String> {
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Answers, until the process ends.
+/// Answers the notifications until the process ends.
 fn supervise(
     listener: &Receiver<OwnedFd>,
     calls: &[Refused],

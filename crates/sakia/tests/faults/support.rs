@@ -38,13 +38,13 @@ macro_rules! on_each_backend {
 }
 pub(crate) use on_each_backend;
 
-/// Why this machine has no ring. `None` where it has.
+/// Returns the reason why this machine has no ring, or `None` if it has one.
 pub fn why_no_ring() -> Option<String> {
     Ring::builder().build().err().map(|error| error.to_string())
 }
 
-/// Says that a test cannot say anything on this machine. Fails it instead when `SAKIA_DENY_SKIPS` is
-/// set, or when the test is not on the list of those that may.
+/// Reports that a test proves nothing on this machine. Fails the test instead if `SAKIA_DENY_SKIPS` is set,
+/// or if the test is not on the list of permitted skips.
 #[track_caller]
 pub fn announce_skip(test: &str, reason: &str) {
     let lines = include_str!("skips.txt").lines().filter(|line| !line.starts_with('#'));
@@ -54,7 +54,7 @@ pub fn announce_skip(test: &str, reason: &str) {
     sakia_testkit::place::announce_skip(test, reason);
 }
 
-/// A place in a `Result<_, PlaceError>`. `None` after a loud skip where the machine lacks something.
+/// Returns a place, or `None` after a loud skip if the machine lacks a requirement.
 #[track_caller]
 pub fn available<T>(test: &str, place: Result<T, sakia_testkit::place::PlaceError>) -> Option<T> {
     match place {
@@ -76,16 +76,16 @@ pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
-/// The descriptors that the process has open.
+/// Returns the number of open descriptors of the process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// A folder of the test's own, removed in the end.
+/// The folder of one test, removed with this value.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// On the disk of the build.
+    /// Makes a folder on the disk of the build.
     pub fn new() -> Self {
         Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
@@ -113,7 +113,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Names in a folder, in order.
+/// Returns the names in a folder, in order.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
@@ -122,7 +122,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Numbers that look random and are the same each time: xorshift*.
+/// Pseudo-random numbers that are the same in each run: xorshift*.
 #[derive(Clone, Copy)]
 pub struct Random(u64);
 

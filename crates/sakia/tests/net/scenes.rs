@@ -1,4 +1,4 @@
-//! Scenes that run in a process of their own, since each takes something from its whole process. See
+//! Scenes that run in their own processes, since each changes its whole process. See
 //! [`play`](crate::support::play).
 
 use std::cell::Cell;
@@ -46,7 +46,7 @@ fn many_never_read() {
         let mut peers = Vec::new();
         let mut servers = JoinSet::new();
         let sent = Rc::new(Cell::new(0));
-        // All of it would be a hundred times the room that there is.
+        // All their bytes would need a hundred times this room.
         limit(Resource::Data, Some(status_bytes("VmData:") + ROOM));
         for _ in 0..PEERS {
             peers.push(TcpStream::connect(address).await.unwrap());
@@ -64,14 +64,14 @@ fn many_never_read() {
                 }
             });
         }
-        // Until no more is taken.
+        // Waits until no more bytes are accepted.
         let mut before = usize::MAX;
         while before != sent.get() {
             before = sent.get();
             sakia::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(servers.len(), PEERS, "all of them wait");
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         let serving = spawn(async move { echo(listener.accept().await.unwrap().0).await.unwrap() });
         assert_echoes(address).await;
         serving.await.unwrap();
@@ -89,7 +89,7 @@ fn no_descriptors_are_left() {
     const EMFILE: Option<i32> = Some(24);
     let Some(policy) = scene_policy() else { return };
     let runtime = runtime(policy);
-    // An accept that is under way has the limit of when it began.
+    // An accept keeps the limit of the time when it began.
     limit(Resource::Nofile, Some(64));
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -105,7 +105,7 @@ fn no_descriptors_are_left() {
         for socket in &sockets {
             rustix::net::connect(socket, &address).unwrap();
         }
-        // Everything says so, and nothing is lost by it.
+        // Each operation reports the limit, and nothing is lost.
         for _ in 0..3 {
             let error = listener.accept().await.unwrap_err();
             assert_eq!((error.raw_os_error(), error.addresses()), (EMFILE, &[address][..]));
@@ -117,7 +117,7 @@ fn no_descriptors_are_left() {
         client.write_all("still here").await.0.unwrap();
         assert_eq!(server.read_exact(vec![0; 10]).await.1, b"still here");
 
-        // A server waits until there are some.
+        // A server waits until descriptors are free.
         let (errors, seen) = async_channel::unbounded();
         let token = sakia::CancellationToken::new();
         let stop = token.clone();
@@ -147,7 +147,7 @@ fn no_descriptors_are_left() {
     assert_eq!((counters.leaked, counters.stale), (0, 0));
 }
 
-/// Started by [`started_by_its_first_connection`], as a service manager would.
+/// A server that [`started_by_its_first_connection`] starts as a service manager would.
 #[test]
 #[ignore = "a scene, played in a process of its own"]
 fn an_activated_server() {
@@ -177,7 +177,7 @@ fn started_by_its_first_connection(policy: Policy) {
         client.write_all("anybody?").await.0.unwrap();
         client.shutdown(Shutdown::Write).await.unwrap();
         let mut command = Command::new("sh");
-        // The process that the variables are for is the one that the shell becomes.
+        // The variables are for this process, which the shell becomes.
         let script = "export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=web:admin
             exec \"$0\" \"$@\" 3<&0 4</dev/null";
         command.args(["-c", script]).arg(std::env::current_exe().unwrap());
@@ -216,7 +216,7 @@ fn many_wait_to_be_connected() {
             clients.spawn(UnixStream::connect(path.clone()));
         }
         sakia::time::sleep(Duration::from_millis(100)).await;
-        // A try may take one for a moment, but none waits.
+        // An attempt may use a thread for a moment, but no thread waits.
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
         let is_worker =
@@ -235,7 +235,7 @@ fn many_wait_to_be_connected() {
     });
 }
 
-/// Started by [`a_unix_listener_is_passed_on`].
+/// A server that [`a_unix_listener_is_passed_on`] starts.
 #[test]
 #[ignore = "a scene, played in a process of its own"]
 fn an_activated_unix_server() {
@@ -289,7 +289,7 @@ fn sockets_of_another_process_are_left() {
     assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
 }
 
-/// The address to which the file at this path is sent, in a process that is traced.
+/// The variable with the address to which a traced process sends a file.
 const SEND_TO: &str = "SAKIA_SEND_TO";
 
 #[test]
@@ -309,7 +309,7 @@ fn files_are_sent() {
         assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), len);
         writer.close().await.unwrap();
     });
-    // A copy looks once whether that was the end.
+    // A copy makes one read to find the end.
     for (kind, most) in
         [(OpKind::Read, 1), (OpKind::Write, 0), (OpKind::Send, 0), (OpKind::Recv, 0)]
     {
@@ -318,7 +318,7 @@ fn files_are_sent() {
     }
 }
 
-/// The bytes that calls of these names moved, by the log of `strace`.
+/// Returns the number of bytes that calls of these names moved, by the log of `strace`.
 fn bytes_moved(log: &str, names: &[&str]) -> u64 {
     let is_named = |line: &&str| {
         let call = line.split_once(' ').map_or("", |(_pid, call)| call.trim_start());
@@ -331,7 +331,7 @@ fn bytes_moved(log: &str, names: &[&str]) -> u64 {
     log.lines().filter(is_named).filter_map(count).sum()
 }
 
-/// No byte of a file that is sent passes through the process.
+/// No byte of a sent file passes through the process.
 #[test]
 fn a_sent_file_stays_in_the_kernel() {
     const IN_THE_KERNEL: &[&str] = &["sendfile", "splice"];
@@ -382,13 +382,13 @@ fn a_sent_file_stays_in_the_kernel() {
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&log).unwrap();
         assert_eq!(bytes_moved(&trace, IN_THE_KERNEL), 2 * len);
-        // Those of the process itself: its libraries, and what a test prints.
+        // The process reads its libraries and prints the output of the test.
         let own = bytes_moved(&trace, THROUGH_THE_PROCESS);
         assert!(own < 100_000, "{own} bytes of {len}");
     }
 }
 
-/// The folder with the files that a process reads, which is traced.
+/// The variable with the folder whose files a traced process reads.
 const READ_FROM: &str = "SAKIA_READ_FROM";
 const SMALL_FILE_BYTES: usize = 4096;
 const SMALL_FILE_READS: usize = 100;
@@ -401,13 +401,13 @@ fn small_files_are_read() {
     runtime(policy).block_on(async {
         let folder = Dir::open(&folder).await.unwrap();
         let options = OpenOptions::new().read(true).nonblocking(true).clone();
-        // As a server of files does for each request.
+        // The calls of a file server for each request.
         let read = async |name: &str| {
             let (file, metadata) = folder.open_with_metadata(name, &options).await.unwrap();
             let room = Vec::with_capacity(metadata.len() as usize).room(metadata.len() as usize);
             let bytes = file.read_exact_at(room, 0).await.buffer().unwrap().into_inner();
             assert_eq!(bytes, [7; SMALL_FILE_BYTES]);
-            // The next request comes in another turn, which has its own plain calls.
+            // The next request is in another turn, which has its own budget of plain calls.
             sakia::yield_now().await;
         };
         for _ in 0..10 {
@@ -421,7 +421,7 @@ fn small_files_are_read() {
     });
 }
 
-/// A small file takes one `statx(2)` and one read, and nothing is asked about the thread.
+/// A small file takes one `statx(2)` and one read, and no call concerns the thread.
 #[test]
 fn a_small_file_is_asked_about_once_and_read_once() {
     let about = "a_small_file_is_asked_about_once_and_read_once";
@@ -450,7 +450,7 @@ fn a_small_file_is_asked_about_once_and_read_once() {
         assert_played(&as_scene(&mut command, policy).output().unwrap());
         let trace = std::fs::read_to_string(&log).unwrap();
         std::fs::remove_dir_all(&name).unwrap();
-        // The calls between the opens of the marks; those of the first mark's own file are among them.
+        // The calls between the opens of the marks; the calls on the first mark's file are among them.
         let is_mark = |line: &&str| line.contains("\"mark\"");
         let rest = trace.lines().skip_while(|line| !is_mark(line)).skip_while(is_mark);
         let calls: Vec<_> = rest.take_while(|line| !is_mark(line)).collect();

@@ -1,4 +1,4 @@
-//! Files sent on streams: ranges, files of every kind, and peers that do not read or are gone.
+//! Files sent on streams: ranges, files of every kind, and peers that do not read or have left.
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Bound;
@@ -35,7 +35,7 @@ on_each_backend! {
     a_copy_that_is_dropped_leaves_no_gap
 }
 
-/// A path of this test; what is there is removed.
+/// The path of one test. An existing file is removed.
 struct Place(PathBuf);
 
 impl Place {
@@ -157,8 +157,8 @@ async fn much_is_sent_to_a_slow_reader() {
     assert!(received == content[1..], "other bytes came");
 }
 
-/// Sends a file to a peer that reads nothing, until the stream is full; then `meanwhile`, and the peer reads.
-/// Answers with the number of bytes sent, and what came.
+/// Sends a file to a peer that reads nothing until the stream is full. Then runs `meanwhile`, and the peer
+/// reads. Returns the number of bytes sent, and the bytes received.
 async fn with_a_full_stream(
     place: &Place,
     range: impl std::ops::RangeBounds<u64>,
@@ -241,7 +241,7 @@ async fn a_dropped_send_leaves_a_beginning() {
     };
     let ((), (_, received)) = join!(writing, client.read_to_end(Vec::new()));
     let mut rest = received.strip_suffix(b"the next").expect("it comes last");
-    // A beginning for each of them, most of which are empty.
+    // Each dropped send has sent a beginning of the file, most of them an empty one.
     while !rest.is_empty() {
         let same = rest.iter().zip(&content).take_while(|(one, other)| one == other).count();
         assert!(same > 0, "other bytes came");
@@ -362,7 +362,7 @@ async fn an_appending_file_is_sent() {
     assert_eq!(client.read_exact(vec![0; 4]).await.1, b"ello");
 }
 
-/// Their mode stays as it is.
+/// Sending does not change the mode of foreign streams.
 async fn streams_of_others_send() {
     let content = bytes(1 << 20);
     let place = Place::new(&content);
@@ -380,13 +380,13 @@ async fn streams_of_others_send() {
         let mode = rustix::fs::fcntl_getfl(&watch).unwrap();
         assert_eq!(mode.contains(OFlags::NONBLOCK), nonblocking);
         drop((near, watch));
-        // The end of the stream comes with the next turn.
+        // The next turn closes the stream.
         sakia::time::sleep(std::time::Duration::from_millis(1)).await;
         assert!(receiving.join().unwrap().unwrap() == content);
     }
 }
 
-/// The stream keeps the file open as long as it is used.
+/// The send keeps the file open as long as it needs it.
 async fn a_file_is_closed_meanwhile() {
     let content = bytes(3 << 20);
     let place = Place::new(&content);
@@ -412,7 +412,7 @@ async fn a_reader_of_a_file_is_copied_to_a_stream() {
             let mut reader = Reader::with_depth(place.open().await, 4096, 4);
             assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), len as u64);
             assert_eq!((reader.consumed(), writer.written()), (len as u64, len as u64 + 4));
-            // Bytes that are appended later are found.
+            // The copy also finds bytes that are appended later.
             let mut file = std::fs::File::options().append(true).open(&place).unwrap();
             file.write_all(b"more").unwrap();
             assert_eq!(copy(&mut reader, &mut writer).await.unwrap(), 4);

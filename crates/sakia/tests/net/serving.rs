@@ -1,4 +1,4 @@
-//! `serve`: bounds, the end, and what goes wrong in handlers.
+//! `serve`: limits, the end, and failures of handlers.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -28,13 +28,13 @@ async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// Ends with the token.
+/// Returns options by which the server ends when the token is canceled.
 fn until<E>(token: &CancellationToken) -> ServeOptions<E> {
     let token = token.clone();
     ServeOptions::new().stop(async move { token.canceled().await })
 }
 
-/// Counts how many there are at a time.
+/// Counts the handlers that run at a time.
 #[derive(Clone, Default)]
 struct Gauge {
     now: Rc<Cell<u32>>,
@@ -103,7 +103,7 @@ async fn who_waits_beyond_the_most_has_no_descriptor() {
         waiting.push(TcpStream::connect(address).await.unwrap());
     }
     sakia::time::sleep(Duration::from_millis(20)).await;
-    // All of them can still be accepted.
+    // The waiting connections are still in the listener's queue.
     listener.set_nonblocking(true).unwrap();
     let taken: Vec<_> = (0..WAITING).map(|_| listener.accept().unwrap().1).collect();
     for client in &waiting {
@@ -130,7 +130,7 @@ async fn beyond_the_most_they_are_refused() {
     first.write_all("b").await.0.unwrap();
     assert_eq!(&*first.recv().await.unwrap(), b"b");
     first.close().await.unwrap();
-    // The server learns of that a little later.
+    // The server notices the end of a connection a little later.
     loop {
         let mut client = TcpStream::connect(address).await.unwrap();
         let is_sent = client.write_all("c").await.0.is_ok();
@@ -153,7 +153,7 @@ async fn what_is_begun_is_finished() {
     client.write_all("before").await.0.unwrap();
     client.read_exact(vec![0; 6]).await.0.unwrap();
     token.cancel();
-    // Until the listener is closed.
+    // Connects until the listener is closed.
     while let Ok(late) = TcpStream::connect(address).await {
         drop(late);
     }
@@ -176,13 +176,13 @@ async fn what_does_not_end_is_canceled_at_the_deadline() {
     }));
     let mut clients =
         [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
-    // Connected is not accepted yet.
+    // A connected client need not be accepted yet.
     let (_, _) = pair().await;
     token.cancel();
     let served = server.await.unwrap().unwrap();
     assert_eq!(served.canceled, served.accepted);
     for client in &mut clients {
-        // Closed by the server, or reset with the listener at which it waited.
+        // The connection was closed by the server, or reset with the listener in whose queue it waited.
         let ended = client.recv().await;
         assert!(ended.as_ref().map_or(true, |bytes| bytes.is_empty()), "{ended:?}");
     }

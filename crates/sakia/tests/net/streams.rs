@@ -78,7 +78,7 @@ async fn the_first_address_that_answers_is_taken() {
         [address_without_listener("127.0.0.1:0"), there, address_without_listener("127.0.0.1:0")];
     let stream = TcpStream::connect(&addresses[..]).await.unwrap();
     assert_eq!(stream.peer_addr().unwrap(), there);
-    // The same of listening.
+    // The same with a listener.
     let other = TcpListener::bind([there, "127.0.0.1:0".parse().unwrap()]).await.unwrap();
     assert_ne!(other.local_addr().unwrap(), there);
 }
@@ -125,11 +125,12 @@ async fn a_local_address_is_taken() {
     assert_eq!((error.kind(), error.addresses()), (ErrorKind::AddrNotAvailable, &[there][..]));
 }
 
-/// An address where connections are neither accepted nor refused, and what keeps it so.
+/// Returns an address at which connections are neither accepted nor refused, and the sockets that keep it
+/// that way.
 async fn address_that_keeps_silent() -> (SocketAddr, impl Sized) {
     let listener = sakia::net::ListenOptions::new().backlog(0).bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    // There is room for one.
+    // The queue of the listener has room for one connection.
     let waiting = TcpStream::connect(address).await.unwrap();
     (address, (listener, waiting))
 }
@@ -141,7 +142,7 @@ async fn connecting_takes_only_so_long() {
     let error = TcpStream::connect_timeout(silent, limit).await.unwrap_err();
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::TimedOut, None));
     assert_eq!(error.to_string(), format!("connect {silent}: time is up"));
-    // All of them together.
+    // The limit is for all addresses together.
     let error = TcpStream::connect_timeout([nobody, silent, nobody], limit).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!([nobody, silent].starts_with(error.addresses()), "{error}");
@@ -183,7 +184,7 @@ async fn several_buffers_go_as_one() {
 
 async fn empty_buffers_come_back() {
     let (mut client, mut server) = pair().await;
-    // Nothing read would mean that the peer sends no more.
+    // A read of 0 bytes would mean that the peer has ended its sends.
     assert_eq!(client.read(Vec::new()).await.0.unwrap_err().raw_os_error(), Some(22));
     assert_eq!(client.peek(Vec::new()).await.0.unwrap_err().raw_os_error(), Some(22));
     let (result, _) = client.read_vectored(vec![Vec::new()]).await;
@@ -222,7 +223,7 @@ async fn bytes_for_a_dropped_read_go_to_the_next() {
             let mut read = pin!(server.read(vec![0; 5]));
             assert!(poll_once(&mut read).await.is_pending());
             client.write_all(bytes(number)).await.0.unwrap();
-            // Dropped with the bytes on their way, or here.
+            // The read is dropped before or after the bytes arrive.
         }
         let (result, buf) = server.read_exact(vec![0; number]).await;
         result.unwrap();
@@ -267,7 +268,7 @@ async fn the_peer_ends_its_sends_first() {
     assert!(stream.recv().await.unwrap().is_empty(), "the end is told again");
     stream.write_all("heard").await.0.unwrap();
     drop(stream);
-    // On another thread, so that the runtime gets to close the connection.
+    // The peer runs on another thread, so that the runtime can close the connection.
     let heard = sakia::spawn_blocking(move || {
         let mut heard = String::new();
         peer.read_to_string(&mut heard).map(|_| heard)
@@ -298,7 +299,7 @@ async fn a_dropped_write_half_ends_its_direction() {
     server.write_all("answer").await.0.unwrap();
     assert_eq!(reader.read_exact(vec![0; 6]).await.1, b"answer");
     drop(reader);
-    // The peer is closed now. The first write may still find room.
+    // The peer is closed now, but the first write may still find room.
     while server.write_all("more").await.0.is_ok() {
         sakia::yield_now().await;
     }
@@ -363,7 +364,7 @@ async fn a_stream_that_does_not_block_is_taken() {
         let (result, buf) = server.read_exact(vec![0; 5]).await;
         result.unwrap();
         assert_eq!(buf, b"hello");
-        // More than there is room for.
+        // More bytes than there is room for.
         server.write_all(bytes(4 << 20)).await.0.unwrap();
     });
     sakia::yield_now().await;
@@ -377,7 +378,7 @@ async fn what_was_received_ahead_goes_to_std_with_the_stream() {
     client.write_all(b"first").unwrap();
     assert_eq!(*server.recv().await.unwrap(), *b"first");
     client.write_all(b"second").unwrap();
-    // It may have been received ahead by now.
+    // By now the runtime may have received these bytes ahead.
     sakia::time::sleep(Duration::from_millis(20)).await;
     client.write_all(b"third").unwrap();
     let (mut server, mut bytes) = server.into_std().await.unwrap();
