@@ -1,4 +1,4 @@
-//! Datagrams: of the network, and within the machine.
+//! Datagrams: UDP and Unix sockets.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,7 +60,7 @@ async fn udp_pair() -> (UdpSocket, UdpSocket) {
     (one, other)
 }
 
-/// The bytes that were received.
+/// Returns the received bytes.
 fn got<B: AsRef<[u8]>>((result, buf): (std::io::Result<usize>, B)) -> Vec<u8> {
     buf.as_ref()[..result.unwrap()].to_vec()
 }
@@ -79,7 +79,7 @@ async fn to_and_from() {
         assert_eq!(one.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
         one.close().await.unwrap();
     }
-    // By name, and by an unknown name.
+    // To a host name, and to an unknown one.
     let server = udp().await;
     let port = server.local_addr().unwrap().port();
     server.send_to("x", ("127.0.0.1", port)).await.0.unwrap();
@@ -91,7 +91,7 @@ async fn to_and_from() {
 async fn with_a_peer() {
     let (one, other) = udp_pair().await;
     assert_eq!(one.peer_addr().unwrap(), other.local_addr().unwrap());
-    // A stranger's datagram is not received.
+    // A connected socket does not receive datagrams of other senders.
     let stranger = udp().await;
     stranger.send_to("stranger", other.local_addr().unwrap()).await.0.unwrap();
     one.send("friend").await.0.unwrap();
@@ -122,13 +122,13 @@ async fn empty_truncated_and_oversized() {
     let received = result.unwrap().0;
     assert_eq!((received.len, received.is_truncated, received.datagram_len), (5, true, 9));
     assert_eq!(buf, b"trunc");
-    // Just as long as the buffer.
+    // The datagram is exactly as long as the buffer.
     one.send("fits").await.0.unwrap();
     near.send("fits").await.0.unwrap();
     assert!(!other.recv_message(vec![0; 4], 0).await.0.unwrap().0.is_truncated);
     assert!(!far.recv_message(vec![0; 4], 0).await.0.unwrap().0.is_truncated);
 
-    // A buffer without room takes nothing.
+    // A receive into a buffer without room fails and takes no datagram.
     one.send("x").await.0.unwrap();
     near.send("x").await.0.unwrap();
     for error in [errno(other.recv(Vec::new()).await), errno(far.recv(Vec::new()).await)] {
@@ -165,7 +165,7 @@ async fn peeks_leave_the_datagram() {
     let (result, _) = far.peek_from(vec![0; 9]).await;
     assert!(result.unwrap().1.is_unnamed());
     assert_eq!(got(far.recv(vec![0; 9]).await), b"first");
-    // A dropped peek takes nothing.
+    // A dropped peek takes no datagram.
     let mut waits = Box::pin(far.peek(vec![0; 9]));
     assert!(poll_once(&mut waits).await.is_pending());
     near.send("then").await.0.unwrap();
@@ -173,7 +173,7 @@ async fn peeks_leave_the_datagram() {
     assert_eq!(got(far.recv(vec![0; 9]).await), b"then");
 }
 
-/// Receives that wait, and are dropped when a datagram is there.
+/// Waiting receives are dropped after a datagram has arrived.
 async fn dropped_receives_lose_nothing() {
     let (one, other) = udp_pair().await;
     for round in 0..20_u8 {
@@ -188,14 +188,14 @@ async fn dropped_receives_lose_nothing() {
             rustix::net::send(&plain, &[round, part], rustix::net::SendFlags::empty()).unwrap();
         }
         match round % 4 {
-            // By now the kernel has filled them.
+            // By now the kernel has filled their buffers.
             0 => sakia::time::sleep(Duration::from_millis(1)).await,
             1 => sakia::yield_now().await,
             _ => {}
         }
         drop((waiting, next, third));
         let mut all = Vec::new();
-        // Peeked, by a short buffer, and by whole ones.
+        // The datagrams are peeked, received into a short buffer, and received whole.
         assert_eq!(other.peek(vec![0; 9]).await.0.unwrap(), 2);
         for _ in 0..3 {
             let (result, buf) = other.recv_from(Vec::with_capacity(9)).await;
@@ -208,7 +208,7 @@ async fn dropped_receives_lose_nothing() {
     }
 }
 
-/// Nothing else is sent, and no receive begins afterwards.
+/// No other datagram is sent, and no receive begins afterwards.
 async fn what_came_for_a_dropped_receive_goes_to_one_that_waits() {
     let (one, other) = udp_pair().await;
     for round in 0..30_u8 {
@@ -225,7 +225,7 @@ async fn what_came_for_a_dropped_receive_goes_to_one_that_waits() {
         rustix::net::send(&plain, &[round, 1], rustix::net::SendFlags::empty()).unwrap();
         drop(first);
         if round % 3 == 0 {
-            // One that waits goes away, too.
+            // One of the waiting receives is dropped, too.
             drop(also_waits);
             assert_eq!(got(waits.await), [round, 1]);
             continue;
@@ -243,7 +243,7 @@ async fn what_came_for_a_dropped_receive_goes_to_one_that_waits() {
     }
 }
 
-/// Lets the driver have some turns.
+/// Takes some turns of the driver.
 async fn turns(count: u8) {
     for _ in 0..count {
         sakia::yield_now().await;
@@ -257,7 +257,7 @@ async fn a_receive_that_sleeps_is_told_of_a_dropped_one() {
         let mut dropped = Box::pin(other.recv(vec![0; 9]));
         let sleeper = Rc::clone(&other);
         let sleeper = async move { got(sleeper.recv(vec![0; 9]).await) };
-        // A kernel may give the datagram to the first or to the last receive that it has.
+        // The kernel gives the datagram to the first or to the last of its receives.
         let sleeper = if round % 2 == 0 {
             assert!(poll_once(&mut dropped).await.is_pending());
             sakia::spawn(sleeper)
@@ -277,7 +277,8 @@ async fn a_receive_that_sleeps_is_told_of_a_dropped_one() {
     }
 }
 
-/// It had taken what came for another one that was dropped, and waited for the end of its own operation.
+/// A receive has taken the datagram of another one that was dropped, and waits for the end of its own
+/// operation. Then it is dropped, too.
 async fn what_a_dropped_receive_had_taken_is_the_nexts() {
     let (one, other) = udp_pair().await;
     for round in 0..30_u8 {
@@ -308,7 +309,8 @@ async fn what_a_dropped_receive_had_taken_is_the_nexts() {
     }
 }
 
-/// The first one has no room for them. One that follows a receive with room has it, too.
+/// The first plain receive has no room for descriptors. A plain receive that follows a receive with room
+/// has room for them, too.
 async fn a_plain_receive_that_is_dropped_tells_of_descriptors() {
     let room = ControlMessage::space(4);
     for _ in 0..20 {
@@ -381,7 +383,7 @@ async fn dropped_descriptors_are_kept() {
     assert_eq!(read_all(&mut reader).await, b"through it");
 }
 
-/// The reading end of a pipe, and a message with the writing end, which has no other holder.
+/// Returns the reading end of a pipe, and a message with the only descriptor of the writing end.
 fn pipe() -> (PipeReader, ControlMessages) {
     let (reader, writer) = std::io::pipe().unwrap();
     let fd = sakia::io::adopt(writer);
@@ -408,7 +410,7 @@ async fn errors_of_the_network_are_told_once() {
     let peer = rejecting("127.0.0.1:0");
     let address = peer.local_addr().unwrap();
     let socket = udp().await;
-    // Without a peer nothing is told.
+    // A socket without a peer is not told of the error.
     socket.send_to("x", address).await.0.unwrap();
     let mut waits = Box::pin(socket.recv_from(vec![0; 9]));
     assert!(poll_once(&mut waits).await.is_pending());
@@ -418,12 +420,12 @@ async fn errors_of_the_network_are_told_once() {
     socket.connect(address).await.unwrap();
     socket.send("x").await.0.unwrap();
     assert_eq!(errno(socket.recv(vec![0; 9]).await), REFUSED);
-    // By a send, and by the socket itself.
+    // A send and `take_error` report the error.
     socket.send("x").await.0.unwrap();
     assert_eq!(errno(socket.send("y").await), REFUSED);
     socket.send("x").await.0.unwrap();
     assert_eq!(socket.take_error().unwrap().unwrap().raw_os_error(), REFUSED);
-    // A receive that waits, and one that is dropped.
+    // A waiting receive reports it, and a dropped one keeps it for the next.
     let mut waits = Box::pin(socket.recv_message(vec![0; 9], 0));
     assert!(poll_once(&mut waits).await.is_pending());
     socket.send("x").await.0.unwrap();
@@ -433,7 +435,7 @@ async fn errors_of_the_network_are_told_once() {
     socket.send("x").await.0.unwrap();
     drop(waits);
     assert_eq!(errno(socket.recv_batch(vec![vec![0; 9]]).await), REFUSED);
-    // The socket goes on.
+    // The socket still works.
     peer.connect(socket.local_addr().unwrap()).unwrap();
     let peer = UdpSocket::from_std(peer).unwrap();
     socket.send("still here").await.0.unwrap();
@@ -478,7 +480,7 @@ async fn batches() {
     assert!(one.send_batch(Vec::<(Vec<u8>, _)>::new()).await.is_empty());
 }
 
-/// A batch that has its first datagram when an error of the network comes.
+/// An error of the network arrives when a batch has received its first datagram.
 async fn errors_behind_the_first_of_a_batch_are_told() {
     let (one, other) = udp_pair().await;
     let address = one.local_addr().unwrap();
@@ -486,10 +488,10 @@ async fn errors_behind_the_first_of_a_batch_are_told() {
     assert!(poll_once(&mut batch).await.is_pending());
     one.send("first").await.0.unwrap();
     sakia::time::sleep(Duration::from_millis(1)).await;
-    // Its own peer from now on, it rejects all others.
+    // The socket is its own peer from now on, and rejects all other senders.
     one.connect(address).await.unwrap();
     other.send("rejected").await.0.unwrap();
-    // If the first had not come by then, the kernel tells the error first.
+    // If the first datagram had not arrived by then, the kernel reports the error first.
     let results = [batch.await.0, other.recv_batch(vec![vec![0; 9]; 4]).await.0];
     let told = results.iter().find_map(|result| result.as_ref().err()).expect("it is told");
     assert_eq!(told.raw_os_error(), REFUSED);
@@ -525,7 +527,7 @@ async fn traffic_class_ttl_and_packet_info() {
         let info = control.messages().find_map(ControlMessage::packet_info).unwrap();
         assert_eq!((class, hops, info.local), (Some(2), Some(33), ip));
         assert!(!control.is_truncated && info.interface > 0);
-        // By the options of the socket.
+        // The values come from options of the socket.
         one.set_tos(3).unwrap();
         one.set_ttl(44).unwrap();
         one.connect(to).await.unwrap();
@@ -534,7 +536,7 @@ async fn traffic_class_ttl_and_packet_info() {
         let class = control.messages().find_map(ControlMessage::traffic_class);
         let hops = control.messages().find_map(ControlMessage::hop_limit);
         assert_eq!((class, hops), (Some(3), Some(44)));
-        // Without room for them.
+        // The receive has no room for the control messages.
         one.send("no room").await.0.unwrap();
         let (received, control) = other.recv_message(vec![0; 100], 20).await.0.unwrap();
         assert_eq!((received.is_truncated, control.is_truncated), (false, true));
@@ -559,7 +561,7 @@ async fn segments_are_cut_and_joined() {
         all.extend_from_slice(&buf[..received.len]);
     }
     assert_eq!(all, bytes(250));
-    // More than the kernel cuts.
+    // More segments than the kernel allows.
     let too_many =
         one.send_message(bytes(1000), None, ControlMessages::new().segment_bytes(1)).await;
     assert_eq!(errno(too_many), Some(22));
@@ -636,7 +638,7 @@ async fn by_std_and_back() {
     let address = plain.local_addr().unwrap();
     let socket = UdpSocket::from_std(plain).unwrap();
     let peer = udp().await;
-    // It waits, although the socket refuses to.
+    // The receive waits, although the socket is non-blocking.
     let mut waits = Box::pin(socket.recv_from(vec![0; 9]));
     assert!(poll_once(&mut waits).await.is_pending());
     peer.send_to("x", address).await.0.unwrap();
@@ -652,7 +654,7 @@ async fn by_std_and_back() {
     one.send("x").await.0.unwrap();
     assert_eq!(other.recv(&mut [0; 9]).unwrap(), 1);
     one.into_std().await.unwrap().send(b"y").unwrap();
-    // Sockets of another kind.
+    // Sockets of other kinds are refused.
     let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = UdpSocket::from_std(OwnedFd::from(stream).into()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(91));
@@ -695,9 +697,9 @@ async fn by_path_and_by_name() {
     unbound.connect_addr(&server.local_addr().unwrap()).await.unwrap();
     unbound.send("to the peer").await.0.unwrap();
     assert_eq!(got(server.recv(vec![0; 20]).await), b"to the peer");
-    // Its peer is another one.
+    // The socket at this name has another peer.
     assert_eq!(errno(unbound.send_to_addr("x", &name).await), Some(1));
-    // The file stays, without a socket.
+    // The file is still there after its socket is closed.
     server.close().await.unwrap();
     let error = first_error(async || unbound.send_to("x", &path).await.0).await;
     assert_eq!(error.raw_os_error(), REFUSED);
@@ -708,7 +710,7 @@ async fn pairs_pass_descriptors_and_credentials() {
     let (near, far) = UnixDatagram::pair().unwrap();
     assert!(near.local_addr().unwrap().is_unnamed() && near.peer_addr().unwrap().is_unnamed());
     let (mut reader, control) = pipe();
-    // Also with an empty datagram.
+    // The same with an empty datagram.
     near.send_message("", None, control).await.0.unwrap();
     let (received, mut control) =
         far.recv_message(vec![0; 1], ControlMessage::space(4)).await.0.unwrap();
@@ -737,8 +739,8 @@ async fn descriptors_without_a_taker_are_closed() {
         near.send_message("x", None, control).await.0.unwrap();
         readers.push(reader);
     }
-    // By a receive without control messages, without room, with a dropped result, by the next receive after a
-    // dropped one, and with the socket.
+    // The descriptors are closed by a receive without control messages, by one without room, by the drop of
+    // a result, by the receive after a dropped one, and with the socket.
     far.recv(vec![0; 9]).await.0.unwrap();
     assert!(far.recv_message(vec![0; 9], 0).await.0.unwrap().1.is_truncated);
     drop(far.recv_message(vec![0; 9], 64).await);
@@ -752,7 +754,7 @@ async fn descriptors_without_a_taker_are_closed() {
     }
     drop(far);
     for mut reader in readers {
-        // The end: no holder is left.
+        // The pipe is at its end: no writer is left.
         assert_eq!(read_all(&mut reader).await, b"");
     }
 }
@@ -768,7 +770,7 @@ async fn a_receiver_without_room_is_waited_for() {
         }
     };
     assert!(sent >= 10_000);
-    // A dropped one is not sent.
+    // A dropped message is not sent.
     let dropped = Box::pin(near.send("dropped"));
     drop(dropped);
     assert!(poll_once(&mut waits).await.is_pending());
@@ -796,7 +798,7 @@ async fn wrong_addresses() {
     );
     assert!(UnixDatagram::bind_addr(&unnamed).await.is_err());
     assert!(socket.connect_addr(&unnamed).await.is_err());
-    // Of the other version.
+    // The address has another IP version than the socket.
     let socket = udp().await;
     assert!(socket.connect("[::1]:9").await.is_err());
     assert!(socket.send_to("x", "[::1]:9").await.0.is_err());
@@ -807,7 +809,8 @@ async fn wrong_addresses() {
     assert_eq!(socket.peer_addr().unwrap(), many[1]);
 }
 
-/// A program that brings a pool of its own receives into its blocks, and none is kept from it afterwards.
+/// A program receives into blocks of its own registered pool, and the runtime keeps none of them
+/// afterwards.
 async fn blocks_of_a_registered_pool_are_received_into() {
     const BLOCKS: u32 = 4;
     let pool = sakia::io::register_buffers(BLOCKS, 4096).unwrap();
@@ -828,7 +831,7 @@ async fn blocks_of_a_registered_pool_are_received_into() {
         }
         assert_eq!(received.iter().map(|its| its.len).collect::<Vec<_>>(), [5, 6]);
         assert_eq!(&blocks[0][..5], b"first");
-        // Sent as they are, and dropped while they wait.
+        // The blocks are sent as they are, and dropped while their sends wait.
         let mut blocks = blocks.into_iter();
         assert_eq!(one.send(blocks.next().unwrap()).await.0.unwrap(), 4096);
         assert_eq!(other.recv(vec![0; 5000]).await.0.unwrap(), 4096);

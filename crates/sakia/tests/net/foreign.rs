@@ -1,4 +1,4 @@
-//! Connections for code of other ecosystems.
+//! Connections for libraries that expect traits of other crates.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -101,7 +101,8 @@ async fn http(
     serving.await.unwrap().unwrap();
 }
 
-/// Memory of the thread is between the kernel and hyper's: no other connection's bytes may come along.
+/// The bytes pass through the thread's own memory on the way to hyper's buffer: no bytes of another
+/// connection may be among them.
 async fn reads_for_hyper_bring_what_came() {
     async fn read(stream: impl hyper::rt::Read, room: usize) -> Vec<u8> {
         let mut stream = pin!(stream);
@@ -123,7 +124,7 @@ async fn reads_for_hyper_bring_what_came() {
     assert_eq!(read(&mut other_near, 4000).await, b"");
 }
 
-/// Polls once, for what must not wait.
+/// Polls a future once, which must resolve at once.
 async fn at_once<F: Future>(future: F) -> F::Output {
     match poll_once(&mut pin!(future)).await {
         std::task::Poll::Ready(output) => output,
@@ -141,7 +142,7 @@ async fn what_a_write_took_is_sent() {
     at_once(near.write_vectored(&[b"".as_slice(), b"once"].map(std::io::IoSlice::new)))
         .await
         .unwrap();
-    // No turn of the runtime, and no flush.
+    // Neither a turn of the runtime nor a flush is needed.
     let mut received = [0; 7];
     far.read_exact(&mut received).unwrap();
     assert_eq!(&received, b"at once");
@@ -186,12 +187,12 @@ async fn what_the_stream_had_begun_ends_first() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     let (mut near, mut far) = UnixStream::pair().unwrap();
-    // A receive that goes on, with bytes that were received ahead.
+    // A multishot receive is in flight, and has received bytes ahead.
     far.write_all("one ").await.value().unwrap();
     assert_eq!(&*near.recv().await.unwrap(), b"one ");
     far.write_all("two ").await.value().unwrap();
     sakia::yield_now().await;
-    // A dropped send.
+    // The send is dropped.
     {
         let mut write = pin!(near.write_all(vec![1; 4 << 20]));
         assert!(poll_once(&mut write).await.is_pending());
@@ -234,7 +235,7 @@ async fn a_closed_direction_leaves_the_other() {
     client.flush().await.unwrap();
 }
 
-/// Sends back what comes, by two tasks.
+/// Sends back all received bytes, by two tasks.
 async fn echo_by_halves<S: Stream>(stream: Compat<sakia::compat::Unbuffered<S>>)
 where
     Compat<sakia::compat::Unbuffered<S>>: tokio::io::AsyncRead + tokio::io::AsyncWrite,
@@ -275,7 +276,7 @@ async fn errors_come_when_they_are_there() {
         assert_eq!(read.await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
-    // Nothing is left to be ended.
+    // The shutdown has nothing left to do.
     client.shutdown().await.unwrap();
 }
 

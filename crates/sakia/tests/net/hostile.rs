@@ -1,5 +1,5 @@
-//! Callers that keep to the rules of Rust and to no others: thousands of receives at a time, futures that are
-//! dropped or forgotten at any point, descriptors in circles, odd sizes, files that are none.
+//! Hostile callers of the safe interface: thousands of receives at a time, futures that are dropped or
+//! forgotten at any point, descriptors that contain each other, odd sizes, descriptors that are not files.
 
 use std::fs::File as StdFile;
 use std::future::{Future, poll_fn};
@@ -55,13 +55,13 @@ async fn turns() {
     }
 }
 
-/// A pipe whose reader ends when the descriptor is closed, wherever it is.
+/// Returns the reader of a pipe, which ends when the returned writer is closed in every place.
 fn probe() -> (PipeReader, Fd) {
     let (reader, writer) = std::io::pipe().unwrap();
     (PipeReader::from_fd(reader.into()), adopt(writer))
 }
 
-/// Waits until no descriptor of the writer's is left.
+/// Waits until all descriptors of the pipe's writer are closed.
 async fn assert_closed(mut probe: PipeReader) {
     assert_eq!(probe.read(vec![0; 1]).await.value().unwrap(), 0);
 }
@@ -103,7 +103,7 @@ async fn thousands_of_receives_are_dropped() {
     for receive in &mut waiting {
         assert!(poll_once(receive).await.is_pending());
     }
-    // Every other one, and what comes meanwhile goes to one that is left.
+    // Every other receive is dropped; the datagrams that arrive meanwhile go to the remaining ones.
     let mut index = 0;
     waiting.retain(|_| {
         index += 1;
@@ -119,8 +119,8 @@ async fn thousands_of_receives_are_dropped() {
     assert_eq!(number(&buf[..len]), 8);
 }
 
-/// A receive that waits for a dropped one alone learns that it brought nothing, although another receive
-/// looked last.
+/// A receive that waits only for a dropped one learns that this brought no datagram, although another
+/// receive looked last.
 async fn all_that_wait_for_a_dropped_receive_go_on() {
     let (near, far) = UnixDatagram::pair().unwrap();
     let far = std::rc::Rc::new(far);
@@ -132,7 +132,7 @@ async fn all_that_wait_for_a_dropped_receive_go_on() {
     yield_now().await;
     let mut dropped = Box::pin(far.recv(vec![0; 4]));
     assert!(poll_once(&mut dropped).await.is_pending());
-    // It runs before the one that is woken by the drop, and after the drop.
+    // This task runs before the one that the drop wakes, and after the drop.
     let ahead = spawn({
         let far = far.clone();
         async move { far.recv_datagram().await.unwrap().bytes.to_vec() }
@@ -146,8 +146,8 @@ async fn all_that_wait_for_a_dropped_receive_go_on() {
     assert_eq!(received, [b"1", b"2"]);
 }
 
-/// One of those that wait looks whether a dropped receive has brought something. When it goes away another
-/// one does.
+/// One of the waiting receives checks whether a dropped receive has brought a datagram. When it is dropped,
+/// another one does so.
 async fn the_receive_that_looks_for_others_may_go() {
     let (near, far) = UnixDatagram::pair().unwrap();
     let far = std::rc::Rc::new(far);
@@ -160,7 +160,7 @@ async fn the_receive_that_looks_for_others_may_go() {
         async move { far.recv(vec![0; 4]).await.value().unwrap() }
     });
     turns().await;
-    // No turn passes until both are gone.
+    // Both are dropped within the same turn.
     rustix::net::send(&near, b"a", rustix::net::SendFlags::empty()).unwrap();
     drop(dropped);
     assert!(poll_once(&mut looks).await.is_pending());
@@ -168,7 +168,7 @@ async fn the_receive_that_looks_for_others_may_go() {
     assert_eq!(waits.await.unwrap(), 1);
 }
 
-/// The runtime's memory for datagrams has an end, and receives go on beyond it.
+/// The runtime's memory for datagrams is limited, and receives still work beyond the limit.
 async fn datagrams_are_hoarded() {
     let (near, far) = UnixDatagram::pair().unwrap();
     let mut hoard = Vec::new();
@@ -191,7 +191,7 @@ async fn datagrams_are_hoarded() {
     assert_eq!(hoard.len(), pieces.len());
 }
 
-/// Polls a future as often, with a turn after each, and drops it.
+/// Polls a future this number of times, with a turn after each poll, and drops it.
 async fn begin(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -232,7 +232,7 @@ async fn futures_are_dropped_at_each_point() {
         let (reader, fd) = probe();
         begin(near.send_message("x", ControlMessages::new().descriptor(&fd)), polls).await;
         drop((fd, near));
-        // All that was begun ends.
+        // All operations end.
         far.read_to_end(Vec::new()).await.value().unwrap();
         drop(far);
         assert_closed(reader).await;
@@ -262,7 +262,7 @@ fn temporary(name: &str) -> (StdFile, std::path::PathBuf) {
     (file.unwrap(), path)
 }
 
-/// A receive whose future is forgotten keeps its socket. The runtime ends all the same.
+/// A receive whose future is forgotten keeps its socket, but the runtime ends.
 #[test]
 fn forgotten_receives_hold_up_no_end() {
     fn forget(future: impl Future, cx: &mut Context<'_>) {
@@ -297,7 +297,7 @@ fn forgotten_receives_hold_up_no_end() {
                 turns().await;
             });
             drop(runtime);
-            // A forgotten future keeps its resources, as memory would be kept.
+            // A forgotten future keeps its descriptors open.
             let _ = near.send(b"x");
         }
     }
@@ -340,7 +340,7 @@ async fn rooms_for_control_messages_have_any_size() {
             assert!(count <= SENT, "{room}");
             assert!(count == SENT || received.is_truncated, "{room}, way {way}: {count}");
             assert!(room < 1000 || count == SENT, "{room}, way {way}: {count}");
-            // Each is open, and its own.
+            // Each received descriptor is open and distinct.
             for fd in &received.descriptors {
                 let flags = rustix::io::fcntl_getfd(fd).unwrap();
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -364,7 +364,7 @@ async fn a_descriptor_goes_twice_and_through_itself() {
     let (_, mut received) = far.recv_message(vec![0; 1], room).await.value().unwrap();
     assert_eq!(received.descriptors.len(), 253);
     received.descriptors.truncate(1);
-    // The one that is left goes to and fro.
+    // The last descriptor is passed to and fro.
     for _ in 0..3 {
         let control = ControlMessages::new().descriptor(&received.descriptors[0]);
         far.send_message("x", control).await.value().unwrap();
@@ -374,7 +374,7 @@ async fn a_descriptor_goes_twice_and_through_itself() {
     drop(received);
     assert_closed(reader).await;
 
-    // Sockets that wait within each other, with something else: the kernel finds such circles.
+    // Sockets that wait in each other's queues with another descriptor: the kernel finds such cycles.
     let (one, other) = UnixDatagram::pair().unwrap();
     let ends = [&one, &other].map(|end| adopt(end.as_fd().try_clone_to_owned().unwrap()));
     let (reader, fd) = probe();
@@ -382,7 +382,7 @@ async fn a_descriptor_goes_twice_and_through_itself() {
     one.send_message("x", None, control.clone()).await.value().unwrap();
     other.send_message("x", None, control).await.value().unwrap();
     drop((one, other, ends, fd));
-    // It looks for them when another such socket is closed.
+    // The kernel looks for cycles when another such socket is closed.
     let closing = async {
         loop {
             drop(UnixDatagram::pair().unwrap());
@@ -412,7 +412,7 @@ async fn descriptors_for_those_who_are_gone_are_closed() {
     let error = near.send_message("x", control).await.value().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     assert_closed(reader).await;
-    // One that waits for room, dropped with its message.
+    // A send that waits for room is dropped with its message.
     let (near, far) = UnixDatagram::pair().unwrap();
     let full = || rustix::net::send(&near, b"x", rustix::net::SendFlags::DONTWAIT).is_err();
     while !full() {}
@@ -450,16 +450,16 @@ async fn names_have_any_bytes() {
         assert_eq!(other.peer_addr().unwrap().as_abstract_name(), address.as_abstract_name());
         let error = UnixDatagram::bind_addr(&address).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
-        // Streams have names of their own.
+        // Streams have their own name space.
         UnixListener::bind_addr(&address).await.unwrap();
-        // Names that differ in the last byte alone are others.
+        // A name that differs only in the last byte is another name.
         let mut longer = address.as_abstract_name().unwrap().to_vec();
         *longer.last_mut().unwrap() ^= 1;
         let longer = UnixAddr::from_abstract_name(longer).unwrap();
         assert!(other.send_to_addr("x", &longer).await.value().is_err());
     }
     assert!(UnixAddr::from_abstract_name([0; 108]).is_err());
-    // The kernel chooses a name where none is given.
+    // For an empty name, the kernel chooses one.
     let empty = UnixAddr::from_abstract_name(b"").unwrap();
     if let Ok(socket) = UnixDatagram::bind_addr(&empty).await {
         let name = socket.local_addr().unwrap();
@@ -483,7 +483,7 @@ async fn a_member_of_a_group_ends() {
         }
         senders
     };
-    // Receives of all kinds are under way on those that end.
+    // Receives of all kinds are in flight on the closed members.
     while members.len() > 1 {
         let member = members.remove(0);
         let _ = poll_once(&mut Box::pin(member.recv_datagram())).await;
@@ -511,7 +511,7 @@ async fn a_member_of_a_group_ends() {
     }
 }
 
-/// Sockets with receives under way go to another thread, and what is sent afterwards comes there.
+/// Sockets with receives in flight move to another thread, which receives the later datagrams and bytes.
 async fn sockets_change_their_runtime() {
     let (udp, sender) = (udp().await, udp().await);
     let to = udp.local_addr().unwrap();
@@ -523,7 +523,7 @@ async fn sockets_change_their_runtime() {
     let _ = poll_once(&mut Box::pin(stream_far.recv())).await;
     let _ = poll_once(&mut Box::pin(tcp_far.recv())).await;
     yield_now().await;
-    // The same open sockets, in another runtime, while this one still receives.
+    // Another runtime gets the same open sockets while this one still receives on them.
     let shared = far.as_fd().try_clone_to_owned().unwrap();
     let moved: [OwnedFd; 4] = [
         udp.into_std().await.unwrap().into(),
@@ -542,7 +542,7 @@ async fn sockets_change_their_runtime() {
             let udp = UdpSocket::from_std(udp.into()).unwrap();
             assert_eq!(&*udp.recv_datagram().await.unwrap().bytes, b"udp");
             let unix = UnixDatagram::from_std(unix.into()).unwrap();
-            // It may have gone to the other one.
+            // The other descriptor's receive may have taken the datagram.
             let _ = poll_once(&mut Box::pin(unix.recv_datagram())).await;
             let mut stream = UnixStream::from_std(stream.into()).unwrap();
             assert_eq!(stream.read_exact(vec![0; 6]).await.buffer().unwrap(), b"stream");
@@ -560,7 +560,8 @@ async fn sockets_change_their_runtime() {
 async fn what_is_no_file_is_sent() {
     let (mut client, mut server) = pair().await;
     let own = |fd: &dyn AsFdOf| File::from_std(StdFile::from(fd.clone_fd()));
-    // A folder, a path only, a file that is only written, and others that have no bytes.
+    // A directory, a descriptor with `O_PATH`, a write-only file, and other descriptors without readable
+    // bytes.
     let folder = File::open("/").await.unwrap();
     let (result, sent) = server.send_file(&folder, 0..10).await;
     assert_eq!((result.unwrap_err().kind(), sent), (ErrorKind::IsADirectory, 0));
@@ -571,7 +572,7 @@ async fn what_is_no_file_is_sent() {
     }
     let null = File::open("/dev/null").await.unwrap();
     assert_eq!(server.send_file(&null, ..).await.buffer().unwrap(), 0);
-    // Without an end, to a peer that does not read, and given up.
+    // An endless send to a peer that does not read is dropped.
     let zero = File::open("/dev/zero").await.unwrap();
     let mut sending = Box::pin(server.send_file(&zero, ..));
     for _ in 0..100 {
@@ -585,7 +586,7 @@ async fn what_is_no_file_is_sent() {
     let rest = client.read_to_end(Vec::new()).await.buffer().unwrap();
     assert!(rest.iter().all(|&byte| byte == 0));
 
-    // A stream as the file: what comes on it goes out.
+    // A stream in the place of the file: its received bytes are sent.
     let (mut near, mut far) = UnixStream::pair().unwrap();
     let (mut client, mut server) = pair().await;
     if let Ok(source) = own(&near) {
@@ -595,7 +596,7 @@ async fn what_is_no_file_is_sent() {
             let count = sent as usize;
             assert_eq!(client.read_exact(vec![0; count]).await.1, b"through"[..count]);
         }
-        // To itself.
+        // The stream sends its own bytes to itself.
         far.write_all("back").await.value().unwrap();
         let (result, sent) = near.send_file(&source, 0..4).await;
         if result.is_ok() && sent > 0 {
@@ -605,7 +606,7 @@ async fn what_is_no_file_is_sent() {
     }
 }
 
-/// A source of a descriptor that can be cloned.
+/// A value whose descriptor can be cloned.
 trait AsFdOf {
     fn clone_fd(&self) -> OwnedFd;
 }
@@ -646,7 +647,7 @@ async fn a_file_is_truncated_at_any_point() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// The file grows by what is sent of it. The range was asked for at the beginning.
+/// Sending the file appends the sent bytes to it. The range is resolved at the beginning.
 async fn a_stream_is_spliced_into_the_file_that_is_sent() {
     let (mut file, path) = temporary("circle");
     file.write_all(&bytes(300_000)).unwrap();
@@ -669,7 +670,8 @@ async fn a_stream_is_spliced_into_the_file_that_is_sent() {
 }
 
 async fn directions_are_shut_down_behind_the_back() {
-    // Of a datagram socket with a peer, with each kind of receive under way. Those that tell a sender fail.
+    // A connected datagram socket is shut down with each kind of receive in flight. Receives that report a
+    // sender fail.
     for way in 0..4 {
         let (one, other) = (udp().await, udp().await);
         one.connect(other.local_addr().unwrap()).await.unwrap();
@@ -685,14 +687,14 @@ async fn directions_are_shut_down_behind_the_back() {
         let told = receiving.await.map_err(|error| error.raw_os_error());
         assert_eq!(told, if way == 0 { Ok(0) } else { Err(Some(EAFNOSUPPORT)) }, "way {way}");
     }
-    // Earlier datagrams are not lost with that.
+    // The shutdown does not lose earlier datagrams.
     let (one, other) = (udp().await, udp().await);
     one.connect(other.local_addr().unwrap()).await.unwrap();
     other.send_to("before", one.local_addr().unwrap()).await.value().unwrap();
     rustix::net::shutdown(&one, Shutdown::Read).unwrap();
     let (received, bufs) = one.recv_batch(vec![vec![0; 9]; 9]).await.both().unwrap();
     assert_eq!((received.len(), &bufs[0][..6]), (1, &b"before"[..]));
-    // Of a Unix socket by the descriptor that another process might have.
+    // A Unix socket is shut down by a second descriptor, as another process might do.
     let (near, far) = UnixDatagram::pair().unwrap();
     let mut receiving = Box::pin(far.recv_datagram());
     assert!(poll_once(&mut receiving).await.is_pending());
@@ -701,7 +703,7 @@ async fn directions_are_shut_down_behind_the_back() {
     rustix::net::shutdown(&other, Shutdown::Both).unwrap();
     assert_eq!(receiving.await.unwrap().bytes.len(), 0);
     assert!(near.send("x").await.value().is_err());
-    // Of a stream that sends a file.
+    // A stream is shut down while it sends a file.
     let (mut client, mut server) = pair().await;
     let zero = File::open("/dev/zero").await.unwrap();
     let other = server.as_fd().try_clone_to_owned().unwrap();
@@ -719,7 +721,7 @@ async fn batches_have_any_size() {
     let to = other.local_addr().unwrap();
     assert!(one.send_batch(Vec::<(Vec<u8>, _)>::new()).await.is_empty());
     assert!(other.recv_batch(Vec::<Vec<u8>>::new()).await.0.is_err());
-    // Those that cannot be sent are in the middle, and too long ones, and empty ones.
+    // Messages that cannot be sent, empty ones and overlong ones are in the middle.
     let nowhere = "[::1]:9".parse().unwrap();
     let messages: Vec<_> = (0..200_usize)
         .map(|index| match index % 10 {
@@ -747,7 +749,7 @@ async fn batches_have_any_size() {
         received.extend(bufs.into_iter().take(batch.len()));
     }
     assert!(received == expected);
-    // A buffer without room among others.
+    // One of the buffers has no room.
     one.send_to("x", to).await.value().unwrap();
     let mut bufs = vec![vec![0; 4]; 5];
     bufs[3] = Vec::new();

@@ -19,7 +19,8 @@ use sakia::{CancellationToken, join, spawn};
 
 use crate::support::{bytes, echo, pair};
 
-/// Kernels that are as awkward as a sound one may be, with room for a few bytes per socket.
+/// Returns a test on kernels that are as awkward as a correct kernel may be, with room for a few bytes per
+/// socket.
 fn awkward() -> Test<'static> {
     Test::new()
         .seeds(0..100)
@@ -105,7 +106,7 @@ fn who_does_not_read_is_sent_no_more_than_there_is_room_for() {
     awkward().run(async |_| {
         let (mut client, mut server) = pair().await;
         let mut taken = 0;
-        // Time passes only when nothing else can happen.
+        // Simulated time passes only while no task can run.
         while let Ok((result, _)) =
             sakia::time::timeout(Duration::from_secs(1), client.write(bytes(50))).await
         {
@@ -118,7 +119,7 @@ fn who_does_not_read_is_sent_no_more_than_there_is_room_for() {
             client.close().await
         };
         let (written, (result, received)) = join!(writing, server.read_to_end(Vec::new()));
-        // A send that was given up may still find room, all at once or not at all.
+        // A dropped send may still find room, for all of its bytes or none.
         assert!((64 + 4..=64 + 50 + 4).contains(&result?) && received.ends_with(b"then"));
         written
     });
@@ -182,7 +183,7 @@ fn connections_break_off_at_any_moment() {
                     writer.shutdown().await
                 };
                 let (written, (read, received)) = join!(writing, reader.read_to_end(Vec::new()));
-                // Nothing wrong came, and not less than all without an error.
+                // The received bytes are a prefix, and without an error all of them.
                 assert_eq!(received, bytes(number * 20)[..received.len()]);
                 written?;
                 assert_eq!(read?, number * 20);
@@ -222,7 +223,7 @@ fn descriptors_are_exhausted_and_released() {
         let options = ServeOptions::new()
             .stop(async move { stop.canceled().await })
             .on_error(move |error| errors.try_send(error).unwrap());
-        // There is a descriptor for one more.
+        // A single descriptor is free.
         let mut clients = Vec::new();
         for _ in 0..3 {
             clients.push(TcpStream::connect(address).await?);
@@ -250,7 +251,7 @@ fn errors_have_their_addresses() {
         let error = TcpListener::bind(address).await.unwrap_err();
         assert_eq!((error.kind(), error.addresses()), (ErrorKind::AddrInUse, &[address][..]));
         listener.close().await?;
-        // By both addresses of the name.
+        // The name has two addresses, and the error reports both.
         let error = TcpStream::connect(("localhost", address.port())).await.unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionRefused, Some(111)));
         let all: Vec<_> = lookup_host(("localhost", address.port())).await?.collect();
@@ -383,7 +384,7 @@ fn descriptors_come_for_whoever_receives_next() {
             let control =
                 ControlMessages::new().descriptor(file.as_ref()).descriptor(server.as_ref());
             let sent = near.send_message("both", control).await.value()?;
-            // The stream is the receiver's from now on, but the sender has it, too.
+            // The receiver owns the stream from now on, but the sender still has it, too.
             drop(server);
             near.write_all(b"both"[sent..].to_vec()).await.value()?;
             io::Result::Ok(near)
@@ -429,7 +430,7 @@ fn code_for_tokio_runs_without_buffers() {
             io::Result::Ok(())
         });
         let echoing = spawn(async move {
-            // The earlier operation ends first.
+            // The stream's earlier operation ends first.
             let first = far.recv().await?;
             far.write_all(first).await.value()?;
             let (mut reader, mut writer) = tokio::io::split(Compat::unbuffered(far));
@@ -466,7 +467,7 @@ fn files_are_sent_whole() {
 fn what_was_sent_of_a_file_is_counted_on_error() {
     let test = Test::new().seeds(0..300).kernel(|kernel| kernel.fault(FaultKind::Errno, 1 << 13));
     let summary = test.run(async |_| {
-        // Earlier failures are not the subject of this test.
+        // This test ignores failures of the preparation.
         let Ok(()) = sakia::fs::write("file", bytes(3000)).await else { return Ok(()) };
         let Ok(file) = File::open("file").await else { return Ok(()) };
         let Ok(listener) = TcpListener::bind("127.0.0.1:80").await else { return Ok(()) };

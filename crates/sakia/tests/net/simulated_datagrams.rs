@@ -15,7 +15,7 @@ use sakia::{join, spawn};
 
 use crate::support::bytes;
 
-/// Kernels that are as awkward as a sound one may be.
+/// Returns a test on kernels that are as awkward as a correct kernel may be.
 fn awkward() -> Test<'static> {
     Test::new()
         .seeds(0..200)
@@ -27,28 +27,29 @@ fn name(text: &str) -> UnixAddr {
     UnixAddr::from_abstract_name(text).unwrap()
 }
 
-/// A datagram that says which it is.
+/// Returns a datagram that contains its number.
 fn numbered(number: u64) -> Vec<u8> {
     let mut datagram = number.to_le_bytes().to_vec();
     datagram.extend(bytes(number as usize * 7 % 40));
     datagram
 }
 
-/// The number of a datagram that arrived whole.
+/// Returns the number of a datagram, and asserts that it is whole.
 fn number_of(datagram: &[u8]) -> u64 {
     let number = u64::from_le_bytes(datagram[..8].try_into().unwrap());
     assert_eq!(datagram, numbered(number));
     number
 }
 
-/// Receives as many datagrams as are to come, by every way there is, and gives up in between.
+/// Receives this number of datagrams by all kinds of receives, some of which are dropped.
 async fn receive_all(socket: &UnixDatagram, count: u64) -> io::Result<()> {
     let mut next = 0;
     for step in 0.. {
         if next == count {
             return Ok(());
         }
-        // Time passes when nothing else can happen; some of these expire when there is something.
+        // Simulated time passes while no task can run; some of these timeouts expire when a datagram has
+        // arrived.
         let patience = Duration::from_micros(step % 5);
         let received = match step % 5 {
             3 | 4 => {
@@ -178,9 +179,9 @@ fn questions_are_asked_until_they_are_answered() {
                 io::Result::Ok(number_of(&buf[..result?]))
             };
             match timeout(Duration::from_secs(1), asking).await {
-                // That of an earlier question may come late.
+                // The answer to an earlier question may arrive late.
                 Ok(Ok(answer)) => number = number.max(answer),
-                // The server has ended: its last answer was lost.
+                // The server has ended, so its last answer was lost.
                 Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => break,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {}
@@ -280,7 +281,7 @@ fn descriptors_are_passed_and_those_for_nobody_closed() {
             let control = ControlMessages::new().descriptor(file.as_ref());
             client.send_message(numbered(step), Some(&far), control).await.0?;
             let patience = Duration::from_micros(step % 3);
-            // Given up, perhaps when it is there; then the next one has it.
+            // The receive may be dropped after its message has arrived; then the next receive takes it.
             let receive = || server.recv_message(vec![0; 100], room);
             let (result, buf) = match timeout(patience, receive()).await {
                 Ok(output) => output,

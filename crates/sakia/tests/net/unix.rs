@@ -51,7 +51,7 @@ on_each_backend! {
 const ENAMETOOLONG: Option<i32> = Some(36);
 const EINVAL: Option<i32> = Some(22);
 
-/// A path at which nothing is; what is made there is removed.
+/// A path without a file. A file made there is removed.
 struct Place(PathBuf);
 
 impl Place {
@@ -83,15 +83,15 @@ fn room_for(descriptors: usize) -> usize {
     ControlMessage::space(4 * descriptors)
 }
 
-/// A pipe whose reader ends when the descriptor is closed, wherever it is.
+/// Returns the reader of a pipe, which ends when the returned writer is closed in every place.
 fn probe() -> (std::io::PipeReader, Fd) {
     let (reader, writer) = std::io::pipe().unwrap();
     (reader, adopt(writer))
 }
 
-/// Waits until no descriptor of the writer's is left.
+/// Waits until all descriptors of the pipe's writer are closed.
 async fn assert_closed(mut probe: std::io::PipeReader) {
-    // On another thread, so that the runtime gets to close it.
+    // The read is on another thread, so that the runtime can close the descriptor.
     let end = sakia::spawn_blocking(move || probe.read(&mut [0]).unwrap());
     assert_eq!(end.await.unwrap(), 0);
 }

@@ -22,7 +22,7 @@ on_each_backend! {
     dropping_waits_for_nothing
 }
 
-/// Resolves in the turn after, with the cancellation or the time that is up at the same moment.
+/// The value of a complete operation wins over a cancellation or a timeout at the same moment.
 fn value_wins_over_cancel(policy: Policy) {
     let runtime = runtime(policy);
     runtime.block_on(async {
@@ -36,7 +36,7 @@ fn value_wins_over_cancel(policy: Policy) {
             });
             yield_now().await;
             writer.write_all(b"value").unwrap();
-            // The bytes may have been taken by now, or not.
+            // By now the write may have taken bytes or not.
             yield_now().await;
             while round % 2 == 0 && !task.is_finished() {
                 yield_now().await;
@@ -51,7 +51,7 @@ fn value_wins_over_cancel(policy: Policy) {
         let task = spawn(async { "done" });
         yield_now().await;
         assert_eq!(task.cancel().await.unwrap().unwrap(), "done");
-        // Both at once: the value.
+        // If both happen at once, the value wins.
         let both = timeout(Duration::ZERO, async { 7 }).await;
         assert_eq!(both.unwrap(), 7);
         let token = CancellationToken::new();
@@ -63,7 +63,7 @@ fn value_wins_over_cancel(policy: Policy) {
     });
 }
 
-/// Reads race with timers, drops and selects; each byte comes once, in order.
+/// Reads race with timers, drops and selects; each byte arrives once and in order.
 fn a_canceled_read_loses_nothing(policy: Policy) {
     const BYTES: usize = 20_000;
     let runtime = runtime(policy);
@@ -105,7 +105,7 @@ fn a_canceled_read_loses_nothing(policy: Policy) {
     load::assert_sound(&runtime);
 }
 
-/// Requests to cancel that were sent by the last turn before the end, or not even that.
+/// The runtime ends with requests to cancel that its last turn submitted, or that are not submitted yet.
 fn exit_while_a_cancel_is_in_flight(policy: Policy) {
     for turns in 0..4 {
         for count in [1, 70] {
@@ -128,7 +128,7 @@ fn exit_while_a_cancel_is_in_flight(policy: Policy) {
                 }
             });
             drop(runtime);
-            // With the runtime its descriptors have gone: no reader is left.
+            // The runtime has closed its descriptors: no reader is left.
             for mut writer in writers {
                 wait_until_closed(&writer);
                 let error = writer.write(b"x").unwrap_err();
@@ -174,7 +174,7 @@ pub fn scene_dropped_opens(policy: Policy) -> Result<(), String> {
     Ok(())
 }
 
-/// A read that never ends is dropped: that takes no longer than any call.
+/// The drop of a read that would never end takes no longer than any call.
 fn dropping_waits_for_nothing(policy: Policy) {
     let runtime = runtime(policy);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -186,7 +186,7 @@ fn dropping_waits_for_nothing(policy: Policy) {
         let enters = runtime.counters().enters;
         drop(read);
         assert_eq!(runtime.counters().enters, enters, "the drop entered the kernel");
-        // If it had waited for the read, the test would not reach this line.
+        // The test would not get here if the drop waited for the read.
         rustix::io::write(&writer, b"x").unwrap();
         let (result, bytes) = reader.read(vec![0; 8]).await;
         assert_eq!((result.unwrap(), bytes[0]), (1, b'x'));

@@ -1,4 +1,4 @@
-//! More of something than there is room for.
+//! More operations, clients or runtimes than there is room for.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ on_each_backend! {
     threads_return_after_many_runtimes
 }
 
-/// A runtime with as few entries as there can be.
+/// Returns a runtime with the smallest possible number of entries.
 fn tiny(policy: Policy) -> Runtime {
     let ring = Ring::builder().sq_entries(2).cq_entries(4);
     Runtime::builder().backend(policy).ring(ring).bypass(Bypass::Never).build().unwrap()
@@ -49,7 +49,7 @@ fn more_clients_than_entries(policy: Policy) {
                 connection.await.unwrap();
             }
         });
-        // They connect faster than they are accepted, and all wait for an answer at once.
+        // The clients connect faster than they are accepted, and all wait for an answer at the same time.
         let mut clients = Vec::new();
         for number in 0..CLIENTS {
             let stream = TcpStream::connect(address).unwrap();
@@ -90,7 +90,7 @@ fn an_exhausted_queue_submits_and_goes_on(policy: Policy) {
     load::assert_sound(&runtime);
 }
 
-/// Operations complete in several batches, without a new one in between.
+/// Operations complete in several batches, and none begins between them.
 fn a_batch_leaves_the_others_in_flight(policy: Policy) {
     const BATCHES: usize = 5;
     const EACH: usize = 30;
@@ -175,7 +175,7 @@ pub fn scene_many_runtimes_of_two_threads(policy: Policy) -> Result<(), String> 
     Ok(())
 }
 
-/// Runtimes that end with everything they had under way.
+/// Starts runtimes and ends them with all their operations in flight.
 fn start_and_end(policy: Policy, threads: usize, count: usize) {
     let folder = TempDir::new();
     let path = folder.join("file");
@@ -206,7 +206,7 @@ fn start_and_end(policy: Policy, threads: usize, count: usize) {
     for _ in 0..count {
         use_one();
     }
-    // Idle threads of lanes, and the kernel's workers, end by themselves some time later.
+    // Idle threads of the lanes and the kernel's workers end by themselves some time later.
     let watch = std::time::Instant::now();
     while crate::support::open_descriptors() > descriptors || threads() > before + 2 {
         assert!(watch.elapsed() < patience(), "something is left of the runtimes");

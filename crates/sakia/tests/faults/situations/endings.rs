@@ -1,4 +1,4 @@
-//! The end of a runtime, with what the kernel still has.
+//! The end of a runtime with operations in the kernel.
 
 use std::fs::File as StdFile;
 use std::future::Future;
@@ -22,8 +22,8 @@ on_each_backend! {
     a_handle_awaited_on_another_thread
 }
 
-/// Hundreds of reads that the device itself writes to memory are under way when their futures and then
-/// their runtime are dropped. The memory is used for something else, which must stay as it is.
+/// Hundreds of reads by `O_DIRECT`, for which the device writes to memory, are in flight when their futures
+/// and then their runtime are dropped. The memory is used for something else, and must not change.
 fn direct_reads_dropped_with_their_runtime(policy: Policy) {
     const READS: usize = 512;
     const LEN: usize = 64 << 10;
@@ -64,7 +64,7 @@ fn direct_reads_dropped_with_their_runtime(policy: Policy) {
     }
 }
 
-/// A read is forgotten, and its data comes: no other memory receives it.
+/// A read is forgotten, and its data arrives: no other memory receives it.
 fn a_forgotten_read(policy: Policy) {
     const LEN: usize = 4096;
     let runtime = runtime(policy);
@@ -86,7 +86,8 @@ fn a_forgotten_read(policy: Policy) {
     assert!(reuse.iter().all(|bytes| bytes.iter().all(|&byte| byte == 0x5c)));
 }
 
-/// A pipe is closed while it is read, and its number is another's at once: neither gets the other's bytes.
+/// A pipe is closed while it is read, and another pipe gets its number at once: neither receives the bytes
+/// of the other.
 fn a_reused_descriptor_number(policy: Policy) {
     let runtime = runtime(policy);
     runtime.block_on(async {
@@ -114,7 +115,7 @@ fn a_reused_descriptor_number(policy: Policy) {
     });
 }
 
-/// Tasks on one thread are awaited on another, and the other way round.
+/// Tasks on each of two threads are awaited on the other thread.
 fn a_handle_awaited_on_another_thread(policy: Policy) {
     let runtime = sakia::Runtime::builder().backend(policy).threads(3).build().unwrap();
     runtime.block_on(async {
@@ -124,7 +125,7 @@ fn a_handle_awaited_on_another_thread(policy: Policy) {
         });
         let outer = spawn_on(2, move || async move { inner.await.unwrap() * 2 });
         assert_eq!(outer.await.unwrap(), 42);
-        // From a thread that belongs to no runtime, which waits as any executor does.
+        // A thread without a runtime waits as any executor does.
         let task = spawn_on(0, || async { 5 });
         let foreign = thread::spawn(move || {
             let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(thread::current())));

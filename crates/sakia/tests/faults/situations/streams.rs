@@ -1,4 +1,4 @@
-//! Bytes and signals on their way.
+//! Bytes and signals in transit.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ on_each_backend! {
     a_created_file_has_the_mode_asked_for
 }
 
-/// Signals at any moment between the last look at what is ready and the sleep.
+/// Signals arrive at any moment between the last check for ready work and the sleep.
 fn signal_between_submit_and_wait(policy: Policy) {
     const SIGNALS: usize = 1000;
     let kind = if policy == Policy::Poll { SignalKind::USER_1 } else { SignalKind::USER_2 };
@@ -65,7 +65,7 @@ fn flush_means_accepted(policy: Policy) {
             writer.write_all(&piece).await.unwrap();
             expected.extend_from_slice(&piece);
             assert_eq!(writer.flush(Level::Accepted).await.unwrap(), Level::Accepted);
-            // A reader outside of the runtime finds everything.
+            // A reader outside the runtime finds all flushed bytes.
             assert!(std::fs::read(&path).unwrap() == expected);
             assert_eq!(writer.written(), expected.len() as u64);
         }
@@ -79,7 +79,7 @@ fn flush_means_accepted(policy: Policy) {
     });
 }
 
-/// Without a reader the writer buffers no more than its bound.
+/// Without a reader, the writer buffers no more than its limit.
 fn writer_has_backpressure(policy: Policy) {
     const BOUND: usize = 64 << 10;
     let runtime = runtime(policy);
@@ -104,7 +104,7 @@ fn writer_has_backpressure(policy: Policy) {
             unchanged = if accepted.get() == before { unchanged + 1 } else { 0 };
         }
     });
-    // A block on its way to the pipe, and one that is being filled.
+    // One block is on its way to the pipe, and one is being filled.
     assert!(accepted.get() <= capacity + BOUND + 2 * 4096, "{} were taken", accepted.get());
     assert!(!writing.is_finished());
     let reading = thread::spawn(move || {
@@ -130,7 +130,7 @@ fn vectors_longer_than_iov_max(policy: Policy) {
         let (result, bytes) = file.read_to_end_at(Vec::new(), 0).await;
         assert_eq!(result.unwrap(), expected.len());
         assert!(bytes == expected);
-        // A read takes what one call can, and gives every buffer back.
+        // A read fills as many buffers as one call can, and returns all of them.
         let parts: Vec<Vec<u8>> = (0..PARTS).map(|_| vec![0; 2]).collect();
         let (result, parts) = file.read_vectored_at(parts, 0).await;
         let count = result.unwrap();
@@ -139,7 +139,7 @@ fn vectors_longer_than_iov_max(policy: Policy) {
     });
 }
 
-/// The socket's buffer holds a fraction of what is sent.
+/// The socket's buffer holds only a fraction of the sent bytes.
 fn partial_sends_go_on_where_they_ended(policy: Policy) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -175,7 +175,7 @@ fn partial_sends_go_on_where_they_ended(policy: Policy) {
     });
 }
 
-/// Reads that bring less than was asked for, nothing, or the end: each in its place.
+/// Reads return fewer bytes than requested, none, or the end of the file, each where it belongs.
 fn short_reads_never_panic(policy: Policy) {
     let folder = TempDir::new();
     let path = folder.join("file");
@@ -194,7 +194,7 @@ fn short_reads_never_panic(policy: Policy) {
         assert_eq!((result.unwrap(), &bytes[..]), (5, &b"56789"[..]));
         let error = file.read_exact_at(vec![1; 100], 5).await.0.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
-        // A file of the kernel's that says it is empty, and one that brings a little at a time.
+        // A file of `/proc` that reports a length of 0, and a pipe that delivers a few bytes at a time.
         assert!(!fs::read("/proc/self/mountinfo").await.unwrap().is_empty());
         let (reader, mut writer) = std::io::pipe().unwrap();
         let mut reader = PipeReader::from_fd(reader.into());
