@@ -118,7 +118,7 @@ async fn a_path_is_made_and_stays() {
     assert_eq!(client.peer_addr().unwrap().as_pathname(), Some(place.as_ref()));
     assert_eq!(server.local_addr().unwrap().as_pathname(), Some(place.as_ref()));
 
-    // Whatever is there is in the way, as long as it stays.
+    // Any file at the path is in the way until it is removed.
     let error = UnixListener::bind(&place).await.unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::AddrInUse, Some(place.as_ref())));
     listener.close().await.unwrap();
@@ -158,7 +158,7 @@ async fn what_is_no_path_is_refused() {
         }
     }
     assert_eq!(UnixStream::connect("a\0b").await.unwrap_err().raw_os_error(), EINVAL);
-    // The longest that there is.
+    // The longest possible path.
     let place = Place::new();
     let path = format!("{:x<107}", place.0.display());
     let listener = UnixListener::bind(&path).await.unwrap();
@@ -176,7 +176,7 @@ async fn errors_name_the_path() {
     let error = UnixListener::bind(&below).await.unwrap_err();
     assert_eq!((error.operation(), error.kind()), ("bind", ErrorKind::NotFound));
     assert_eq!(error.path(), Some(below.as_path()));
-    // A file that is no socket, and a socket of another kind.
+    // A file that is not a socket, and a socket of another kind.
     std::fs::write(&place, "").unwrap();
     assert_eq!(UnixStream::connect(&place).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     std::fs::remove_file(&place).unwrap();
@@ -196,7 +196,7 @@ async fn a_full_queue_is_waited_for() {
     let listener = std::os::unix::net::UnixListener::bind(&place).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let listener = UnixListener::from_std(listener).unwrap();
-    // There is room for one.
+    // The queue of the listener has room for one connection.
     let first = UnixStream::connect(&place).await.unwrap();
     let second = spawn(UnixStream::connect(place.0.clone()));
     let dropped = {
@@ -262,7 +262,7 @@ async fn halves_of_two_streams_stay_two() {
     server_reader.reunite(server_writer).unwrap();
 }
 
-/// Of either family.
+/// For either family.
 async fn borrowed_halves_leave_the_stream_open() {
     let (mut client, mut server) = pair();
     let (mut reader, mut writer) = client.split();
@@ -299,7 +299,7 @@ async fn who_never_reads_makes_writers_wait() {
             sakia::yield_now().await;
         }
     }
-    // The write was given up; what follows comes after what it sent.
+    // The dropped write has sent a part of its bytes; these follow them.
     let after = spawn(async move { client.write_all(vec![2; 1000]).await.value() });
     let received = server.read_to_end(Vec::new()).await.1;
     after.await.unwrap().unwrap();
@@ -321,7 +321,7 @@ async fn the_peer_is_gone() {
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     let ((count, control), _) = server.recv_message(vec![0; 9], 100).await.both().unwrap();
     assert!(count == 0 && control.descriptors.is_empty());
-    // Unread bytes at the close are a reset for the peer.
+    // A close with unread bytes resets the connection for the peer.
     let (client, mut server) = pair();
     server.write_all("unread").await.value().unwrap();
     client.close().await.unwrap();
@@ -397,7 +397,7 @@ async fn a_server_serves_and_names_its_peers() {
     assert_eq!((served.accepted, served.failed), (5, 5));
 }
 
-/// A file without a name, with these bytes, at its beginning.
+/// Creates an unnamed file with these bytes, at position 0.
 fn file(bytes: &[u8]) -> StdFile {
     let place = Place::new();
     let mut file = StdFile::options().read(true).write(true).create_new(true).open(&place).unwrap();
@@ -412,7 +412,7 @@ async fn descriptors_are_passed() {
     let control = ControlMessages::new().descriptor(own.as_ref()).descriptor(&adopt(file(b"two")));
     assert_eq!(near.send_message("two files", control).await.value().unwrap(), 9);
     near.write_all("and more").await.value().unwrap();
-    // The sender's are of no matter any more.
+    // The passed descriptor does not depend on the sender's.
     own.close().await.unwrap();
     let (text, control) = receive(&mut far, room_for(2)).await;
     assert_eq!((&text[..], control.descriptors.len()), (&b"two files"[..], 2));
@@ -455,7 +455,7 @@ async fn a_descriptor_is_owned_once() {
     let fd = fd.into_owned().unwrap_err();
     drop(other);
     let owned = fd.into_owned().unwrap();
-    // Descriptors that were taken out stay open when the rest is dropped.
+    // Descriptors that were taken out stay open after the drop of the rest.
     drop((control, near, far));
     sakia::yield_now().await;
     StdFile::from(owned).write_all(b"open").unwrap();
@@ -466,13 +466,13 @@ async fn a_descriptor_is_owned_once() {
 }
 
 async fn descriptors_that_nobody_receives_are_closed() {
-    // On their way when the connection ends.
+    // The descriptors are in transit when the connection ends.
     let (mut near, far) = pair();
     let (reader, fd) = probe();
     send(&mut near, "x", &[fd]).await;
     drop(far);
     assert_closed(reader).await;
-    // With bytes that are received without them, in each way.
+    // The bytes are received by each call that has no room for descriptors.
     let (mut near, mut far) = pair();
     for way in 0..4 {
         let (reader, fd) = probe();
@@ -493,7 +493,7 @@ async fn descriptors_that_nobody_takes_are_closed() {
     send(&mut near, "x", &[fd]).await;
     drop(receive(&mut far, room_for(1)).await);
     assert_closed(reader).await;
-    // Brought for a future that was dropped, and after that for a stream that was.
+    // The descriptors were received for a future that was dropped, and then for a stream that was.
     let (reader, fd) = probe();
     {
         let mut receiving = pin!(far.recv_message(vec![0; 1], room_for(1)));
@@ -508,7 +508,7 @@ async fn too_many_descriptors_are_cut_off() {
     let (mut near, mut far) = pair();
     let ((kept, kept_fd), (cut, cut_fd), (last, last_fd)) = (probe(), probe(), probe());
     send(&mut near, "x", &[kept_fd, cut_fd, last_fd]).await;
-    // Room for one: as many as fit, and the padding has room for another.
+    // The buffer has room for one descriptor, and its padding for another.
     let (_, control) = receive(&mut far, room_for(1)).await;
     assert!(control.is_truncated && (1..=2).contains(&control.descriptors.len()));
     assert_closed(last).await;
@@ -529,7 +529,7 @@ async fn a_dropped_receive_loses_no_descriptor() {
                 sakia::yield_now().await;
             }
         }
-        // In two pieces: descriptors come with the first byte.
+        // The message is received in two pieces: the descriptors belong to the first byte.
         let ((count, control), _) = far.recv_message(vec![0; 2], room_for(1)).await.both().unwrap();
         assert_eq!((count, control.descriptors.len()), (2, 1), "{round}");
         let (rest, none) = receive(&mut far, room_for(1)).await;
@@ -537,7 +537,7 @@ async fn a_dropped_receive_loses_no_descriptor() {
         drop(control);
         assert_closed(reader).await;
     }
-    // Bytes that are taken without them are not what they go with.
+    // The bytes are received without their descriptors, which the next bytes must not get.
     let (reader, fd) = probe();
     {
         let mut receiving = pin!(far.recv_message(vec![0; 5], room_for(1)));
@@ -559,12 +559,12 @@ async fn what_was_received_ahead_has_no_descriptors() {
     assert_eq!(&*far.recv().await.unwrap(), b"one");
     let (reader, fd) = probe();
     send(&mut near, "two", &[fd]).await;
-    // Received ahead by now, or not.
+    // The bytes may have been received ahead by now.
     let (text, control) = receive(&mut far, room_for(1)).await;
     assert!(text == b"two" && control.descriptors.len() <= 1);
     drop(control);
     assert_closed(reader).await;
-    // No longer ahead.
+    // From here on nothing is received ahead.
     let (reader, fd) = probe();
     let mut receiving = pin!(receive(&mut far, room_for(1)));
     assert!(poll_once(&mut receiving).await.is_pending());

@@ -1,4 +1,4 @@
-//! Code that blocks, on threads for it.
+//! Blocking code on threads of a pool.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sakia::blocking::{Pool, Statistics, statistics};
 use sakia::{BlockingHandle, Runtime, block_on, spawn, spawn_blocking, yield_now};
 
-/// How long a test waits for what must happen.
+/// The time after which a test fails that waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn wait_for(pool: &Pool, what: impl Fn(Statistics) -> bool) {
@@ -22,7 +22,7 @@ fn wait_for(pool: &Pool, what: impl Fn(Statistics) -> bool) {
     }
 }
 
-/// A pool of one thread, which is busy until the sender is used or dropped.
+/// Returns a pool of one thread, which is busy until the sender is used or dropped.
 fn busy_pool(queue: usize) -> (Pool, mpsc::Sender<()>, BlockingHandle<()>) {
     let pool = Pool::builder().threads(1).queue(queue).build();
     let (sender, receiver) = mpsc::channel();
@@ -65,7 +65,7 @@ fn threads_are_started_up_to_the_cap() {
     assert_eq!(pool.statistics().threads, 0);
     let barrier = Arc::new(Barrier::new(CAP));
     block_on(async {
-        // Ends only if as many run at once.
+        // The work ends only when this number of threads runs it at the same time.
         let meet = || {
             let barrier = Arc::clone(&barrier);
             pool.spawn(move || barrier.wait().is_leader())
@@ -89,19 +89,19 @@ fn idle_threads_end() {
     assert_eq!(pool.statistics().idle, 0);
 }
 
-/// A thread that gives up waiting just when there is work again.
+/// A thread stops waiting for work just when there is work again.
 #[test]
 fn work_that_comes_when_threads_end_is_done() {
     let pool = Pool::builder().threads(1).idle(Duration::ZERO).build();
     for number in 0..4_000 {
-        // Sooner or later than the thread gives up.
+        // The work is pushed before or after the thread stops waiting.
         (0..number % 1_000).for_each(|_| std::hint::spin_loop());
         assert_eq!(block_on_here(pool.spawn(move || number)).unwrap(), number);
     }
     assert_eq!((pool.statistics().completed, pool.statistics().threads_max), (4_000, 1));
 }
 
-/// Asks again and again, so that the next work comes as soon as this is done.
+/// Polls the handle in a loop, so that the next work is pushed as soon as this is done.
 fn block_on_here<T>(mut handle: BlockingHandle<T>) -> Result<T, sakia::JoinError> {
     let mut cx = Context::from_waker(Waker::noop());
     loop {

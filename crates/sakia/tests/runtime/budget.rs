@@ -1,4 +1,4 @@
-//! Budgets: order, giving back, and a program with few descriptors.
+//! Budgets: order, returned shares, and a program with few descriptors.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -73,12 +73,12 @@ struct Bad;
 
 impl Wake for Bad {
     fn wake(self: Arc<Self>) {
-        // Not `panic!`: the hook would print it, and here it is meant to happen.
+        // Not `panic!`, whose hook would print this expected panic.
         resume_unwind(Box::new("wake"));
     }
 }
 
-/// Counts its wakes.
+/// A waker that counts its calls.
 #[derive(Default)]
 struct Count(AtomicU64);
 
@@ -97,7 +97,7 @@ fn a_waker_that_panics_keeps_nobody_asleep() {
         assert!(Pin::new(request).poll(&mut Context::from_waker(waker)).is_pending());
     };
     let (bad, good) = (Waker::from(Arc::new(Bad)), Waker::from(Arc::clone(&count)));
-    // The holder gives its share back, or one that waited first goes away.
+    // Either the holder returns its share, or the first waiter is dropped.
     for is_first_dropped in [false, true] {
         count.0.store(0, Ordering::Relaxed);
         let held = granted(&mut acquire(if is_first_dropped { 1 } else { 10 }));
@@ -163,7 +163,7 @@ fn threads_share_one_budget() {
     assert_eq!(budget.available(Resource::Bytes), TOTAL);
 }
 
-/// Set in the process that [`a_thousand_files_fit_in_sixty_four_descriptors`] starts.
+/// The variable of the process that [`a_thousand_files_fit_in_sixty_four_descriptors`] starts.
 const CHILD: &str = "SAKIA_TEST_FEW_DESCRIPTORS";
 
 #[test]
@@ -171,7 +171,7 @@ fn a_thousand_files_fit_in_sixty_four_descriptors() {
     if env::var_os(CHILD).is_some() {
         return with_few_descriptors();
     }
-    // Limits are a process's, and other tests run in this one.
+    // The limit is one of the process, and other tests run in this one.
     let name = "budget::a_thousand_files_fit_in_sixty_four_descriptors";
     let mut child = Command::new(env::current_exe().unwrap());
     let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();

@@ -12,7 +12,7 @@ use sakia::{Runtime, block_on};
 use super::mocks::{at_most, pause, run};
 use super::readers::{check, config, letters, steps};
 
-/// A file of a test's own, removed in the end.
+/// The file of one test, removed with this value.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -161,7 +161,7 @@ fn written_at_an_offset_and_durable() {
         writer.write_all(&bytes[100_000..]).await.unwrap();
         writer.close().await.unwrap();
         assert_eq!(temp.bytes(), [b"kept ", &bytes[..]].concat());
-        // Others still have the file.
+        // The file is still open elsewhere.
         file.write_at("K", 0).await.0.unwrap();
     });
 }
@@ -175,7 +175,7 @@ fn written_in_order() {
         writer.write_all(b"appended").await.unwrap();
         assert_eq!(writer.flush(Level::Durable).await.unwrap(), Level::Durable);
         let file = writer.into_inner().await.unwrap();
-        // Offsets mean nothing there.
+        // A pipe ignores offsets.
         let mut writer = Writer::at(file, 0);
         writer.write_all(b"x").await.unwrap();
         assert_eq!(writer.close().await.unwrap_err().kind(), ErrorKind::InvalidInput);

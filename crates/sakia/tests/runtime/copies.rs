@@ -59,7 +59,7 @@ proptest! {
                 }
             };
             assert_eq!((before + copied) as usize, bytes.len());
-            // Flushed, and not closed.
+            // The writer is flushed but not closed.
             assert_eq!(*to.bytes.borrow(), bytes);
             assert!(!to.is_closed.get());
             writer.close().await.unwrap();
@@ -115,7 +115,7 @@ fn one_side_ends_first() {
         });
         a_sends.write_all("question").await.0.unwrap();
         a_sends.close().await.unwrap();
-        // B learns that A has no more to say, and answers only then.
+        // B reads the end of A's bytes, and answers only then.
         assert_eq!(b_gets.read_to_end(Vec::new()).await.1, b"question");
         assert!(!copying.is_finished());
         let answering = spawn(async move {

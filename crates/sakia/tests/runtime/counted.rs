@@ -1,4 +1,4 @@
-//! Counts: of things that must not be lost, and of costs.
+//! Counts: wakes and results that must not be lost, and costs.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ fn a_million_wakes_from_another_thread_arrive() {
                     wakers.send(cx.waker().clone()).unwrap();
                 }
                 polls += 1;
-                // Were the last wake lost, this would wait for ever.
+                // If the last wake were lost, this would wait for ever.
                 let is_done = posted.load(Ordering::Acquire) == WAKES;
                 if is_done { Poll::Ready(()) } else { Poll::Pending }
             })
@@ -70,7 +70,7 @@ fn two_threads_wake_each_other_in_turn() {
     assert_eq!(last, 2_000);
 }
 
-/// Unless the thread loses its processor meanwhile: a round ends after 50 us if the kernel has nothing to do.
+/// Unless the thread loses its processor meanwhile: a round ends after 50 us if the kernel has no work.
 #[test]
 fn what_one_turn_starts_leaves_with_one_enter() {
     const OPERATIONS: u64 = 8;
@@ -84,7 +84,7 @@ fn what_one_turn_starts_leaves_with_one_enter() {
             let sender = sender.clone();
             let task = async move {
                 writer.write("x").await.0.unwrap();
-                // Dropped, they would be closed, which is work too.
+                // A drop would close them, which is an operation, too.
                 sender.send((reader, writer)).await.unwrap();
             };
             runtime.spawn(task).detach();
@@ -95,7 +95,7 @@ fn what_one_turn_starts_leaves_with_one_enter() {
         }
         let after = runtime.counters();
         assert!(after.started - before.started >= OPERATIONS);
-        // The closes of the pipes do not belong to the next turn.
+        // Waits for the closes of the pipes, so that the next turn does not count them.
         drop(receiver);
         while runtime.in_flight() > 0 {
             runtime.run_once(Duration::from_millis(10)).unwrap();
@@ -115,7 +115,7 @@ fn an_operation_in_flight_keeps_the_runtime_at_it() {
     let (mut reader, writer) = runtime.block_on(async { pipe().unwrap() });
     let other = thread::spawn(move || receiver.recv().unwrap());
     let text = runtime.block_on(async move {
-        // Nothing but the read is under way until the write.
+        // Until the write only the read is in flight.
         spawn(async move {
             let mut writer = writer;
             yield_now().await;
@@ -149,7 +149,7 @@ fn a_thread_that_looks_for_work_does_not_sleep() {
         std::io::Write::write_all(&mut { writer }, b"x").unwrap();
     });
     runtime.block_on(async {
-        // A timer, a completion, and a task of another thread's.
+        // The thread has a timer, a completion, and a task of another thread.
         sakia::time::sleep(Duration::from_millis(1)).await;
         let mut near = sakia::io::PipeReader::from_fd(reader.try_clone().unwrap().into());
         let read = spawn(async move { near.read(vec![0; 1]).await.0 });
@@ -187,7 +187,7 @@ fn operations_of_the_future_of_block_on_send_its_thread_no_wakes() {
     }
 }
 
-/// The warnings of a turn come after its tasks and before the driver's sleep.
+/// A turn gives its warnings after its tasks and before the driver's sleep.
 #[test]
 fn a_wake_between_the_tasks_and_the_sleep_is_not_lost() {
     const POLLS: u32 = 100;
@@ -222,7 +222,7 @@ fn a_runtime_within_another_wakes_the_outer_future() {
                     yield_now().await;
                     sender.send(number).await.unwrap();
                 });
-                // Returns as if it slept, for a foreign loop.
+                // The call returns as if the runtime slept, for a foreign loop.
                 inner.run_once(Duration::ZERO).unwrap();
             });
             assert_eq!(receiver.recv().await, Ok(number));
@@ -240,7 +240,7 @@ fn a_future_is_woken_by_a_task_that_has_run_its_runtime() {
             let (sender, receiver) = async_channel::bounded(1);
             let runtime = Rc::clone(&within);
             let task = spawn(async move {
-                // From here on the thread counts as asleep, until its next sleep is over.
+                // From here on the thread counts as asleep until its next sleep has ended.
                 runtime.run_once(Duration::ZERO).unwrap();
                 sender.send(number).await.unwrap();
             });

@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sakia::io::PipeReader;
 use sakia::{Runtime, yield_now};
 
-/// How long a test waits for what must happen.
+/// The time after which a test fails that waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The loop.
+/// A foreign event loop.
 struct Foreign {
     runtime: Runtime,
     pollable: OwnedFd,
@@ -33,13 +33,13 @@ impl Foreign {
         poll(&mut fds, Some(&timeout)).unwrap() == 1
     }
 
-    /// Runs what there is to run.
+    /// Takes turns until there is no more work.
     fn turn(&self) {
         while self.runtime.run_once(Duration::ZERO).unwrap() {}
     }
 
-    /// Turns until the descriptor says that there is nothing. It may say once that there is something
-    /// which the last turn has taken already.
+    /// Takes turns until the descriptor is not readable. It may be readable once more for an event that the
+    /// last turn has already handled.
     fn settle(&self) {
         for _ in 0..10 {
             self.turn();
@@ -50,7 +50,7 @@ impl Foreign {
         panic!("readable all the time, for nothing");
     }
 
-    /// Turns whenever the descriptor says so, until `is_done`.
+    /// Takes a turn whenever the descriptor is readable, until `is_done`.
     fn run_until(&self, mut is_done: impl FnMut() -> bool) {
         while !is_done() {
             assert!(self.is_readable(PATIENCE), "nobody told the loop");
@@ -59,12 +59,12 @@ impl Foreign {
     }
 }
 
-/// A reader that gets a byte in each of so many reads, and the number that it got.
+/// Spawns a task that reads this number of bytes, one by one. Returns the number of bytes read so far.
 fn count_bytes(foreign: &Foreign, reader: io::PipeReader, bytes: usize) -> Rc<Cell<usize>> {
     let got = Rc::new(Cell::new(0));
     let counted = Rc::clone(&got);
     let task = foreign.runtime.spawn(async move {
-        // Begins to read in a later poll than its first.
+        // The first read begins in the task's second poll.
         yield_now().await;
         let mut reader = PipeReader::from_fd(reader.into());
         for _ in 0..bytes {
@@ -140,7 +140,7 @@ fn what_comes_while_a_task_works_is_heard_after_it() {
         for _ in 0..BYTES {
             let (result, _) = reader.read(vec![0; 1]).await;
             assert_eq!(result.unwrap(), 1);
-            // The working task is ahead of this one, once.
+            // The working task is polled before this one at most once.
             let later = all.get() - number.take().expect("written");
             assert!(later <= 1, "{later} polls later");
             count.set(count.get() + 1);
@@ -149,7 +149,7 @@ fn what_comes_while_a_task_works_is_heard_after_it() {
     let working = foreign.runtime.spawn(async move {
         while read.get() < BYTES {
             polls.set(polls.get() + 1);
-            // In polls that are odd and in ones that are even.
+            // Polls with odd and with even numbers are used.
             if written.get().is_none() && polls.get() % 7 > 3 {
                 writer.write_all(b"x").unwrap();
                 written.set(Some(polls.get()));

@@ -41,13 +41,13 @@ fn inspected(policy: Policy) -> Runtime {
     Runtime::builder().backend(policy).inspection(true).build().unwrap()
 }
 
-/// The line of the place.
+/// Returns the line where the task of an operation was spawned.
 fn line_of(operation: &Operation) -> Option<u32> {
     let task = operation.task.filter(|task| task.spawned_at.file() == file!());
     task.map(|task| task.spawned_at.line())
 }
 
-/// The line that this is called in.
+/// Returns the line of the caller.
 #[track_caller]
 fn line() -> u32 {
     Location::caller().line()
@@ -61,7 +61,7 @@ async fn turns() {
     }
 }
 
-/// A pipe, and a task that reads from it: its line.
+/// Spawns a task that reads from a pipe. Returns its line.
 fn spawn_reader(mut reader: PipeReader) -> u32 {
     let (task, line) = (spawn(async move { drop(reader.read(vec![0; 8]).await) }), line());
     task.detach();
@@ -72,7 +72,7 @@ fn reads(seen: &Inspection) -> Vec<&Operation> {
     seen.threads[0].operations.iter().filter(|one| one.kind == OpKind::Read).collect()
 }
 
-/// A runtime whose thread is held up in a task by `hold`, as another thread sees it.
+/// Inspects, from another thread, a runtime whose thread `hold` keeps in a task.
 fn see_stuck(policy: Policy, hold: impl FnOnce(mpsc::Receiver<()>) + Send + 'static) {
     let (tell, told) = mpsc::channel();
     let (go_on, held) = mpsc::channel();
@@ -93,7 +93,7 @@ fn see_stuck(policy: Policy, hold: impl FnOnce(mpsc::Receiver<()>) + Send + 'sta
     let seen = inspector.inspect();
     let thread = &seen.threads[0];
     let Some(Doing::Task(running)) = thread.doing else { panic!("{seen}") };
-    // It was spawned two lines before the line that it tells.
+    // The task was spawned two lines before the line that it reports.
     assert_eq!((running.spawned_at.file(), running.spawned_at.line()), (file!(), task - 1));
     assert!(thread.doing_for.is_some() && thread.is_recorded && thread.thread_id.is_some());
     let reads = reads(&seen);
@@ -117,7 +117,7 @@ fn a_thread_that_is_stuck_in_a_task_is_seen(policy: Policy) {
 fn a_thread_that_is_stuck_in_a_system_call_is_seen(policy: Policy) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     see_stuck(policy, move |held| {
-        // Ends the read below once it was seen.
+        // This thread ends the read below after it was seen.
         let closer = thread::spawn(move || {
             held.recv().unwrap();
             drop(writer);
@@ -140,7 +140,7 @@ fn operations_are_shown_from_their_start_to_their_end(policy: Policy) {
         writer.write_all("x").await.0.unwrap();
         turns().await;
         assert_eq!(reads(&inspector.inspect()).len(), 0);
-        // The words have the operation's kind, state and task.
+        // The text has the operation's kind, state and task.
         let text = seen.to_string();
         assert!(text.contains("read of descriptor") && text.contains("as of now"), "{text}");
         assert!(text.contains("submitted") && text.contains(file!()), "{text}");
@@ -153,7 +153,8 @@ fn a_dropped_read_is_an_orphan_that_is_canceled(policy: Policy) {
         let read = spawn(async move { drop(reader.read(vec![0; 8]).await) });
         turns().await;
         read.abort();
-        // Dropped by the task's turn, and canceled by the driver's: seen in between, by the next task.
+        // The task's poll drops the read, and the driver's turn cancels it. The next task sees it between
+        // the two.
         let seen = spawn(async { inspector().inspect() }).await.unwrap();
         let reads = reads(&seen);
         let [operation] = &reads[..] else { panic!("{seen}") };
@@ -185,7 +186,7 @@ fn an_open_on_the_elastic_lane_is_no_bounded_operation(policy: Policy) {
         let open = spawn(async move { File::open(fifo).await.map(drop) });
         let operation = loop {
             turns().await;
-            // Others, such as a look at the path, are warned of as operations.
+            // Other operations, such as the lookup of the path, cause warnings of operations.
             if let Ok(Warning::Lane { operation, .. }) = receiver.try_recv() {
                 break operation;
             }
@@ -214,7 +215,7 @@ fn a_thread_that_is_not_inspected_shows_itself_what_its_slots_have(policy: Polic
         assert!(elsewhere.to_string().contains("SAKIA_INSPECT"), "{elsewhere}");
         assert_eq!(elsewhere.configuration, seen.configuration);
     });
-    // Outside of a loop as well.
+    // This also holds outside of a loop.
     assert_eq!(reads(&runtime.inspect()).len(), 1);
 }
 
@@ -238,7 +239,7 @@ fn settings_say_where_they_came_from(policy: Policy) {
     assert_eq!(entries.granted.is_some(), policy == Policy::Uring);
 }
 
-/// A runtime that leaves its warnings in the list.
+/// Returns a runtime that appends its warnings to the list.
 fn warned(
     policy: Policy,
     warnings: impl FnOnce(Warnings) -> Warnings,
@@ -265,7 +266,7 @@ fn a_long_turn_is_warned_of_with_its_task(policy: Policy) {
         Warning::Turn { longest: Some((task, _)), .. } => task.spawned_at.line() == place,
         _ => false,
     };
-    // A machine that is busy may hold up others, too.
+    // On a busy machine other turns may be long, too.
     let [warning] = &list.iter().filter(its).collect::<Vec<_>>()[..] else { panic!("{list:?}") };
     let Warning::Turn { thread, took, longest, .. } = warning else { panic!("{warning}") };
     assert_eq!(*thread, 0);
@@ -279,7 +280,7 @@ fn an_operation_that_has_not_ended_is_warned_of_once(policy: Policy) {
         let folder = TempDir::new();
         let file = File::create(folder.join("file")).await.unwrap();
         list.lock().unwrap().clear();
-        // It is under way when the loop next asks: with this limit it is overdue by then.
+        // The sync is in flight when the loop next checks: by then it exceeds this limit.
         file.sync_all().await.unwrap();
         turns().await;
         file.close().await.unwrap();
@@ -300,7 +301,7 @@ fn an_operation_that_has_not_ended_is_warned_of_once(policy: Policy) {
     assert!(path.ends_with("file"), "{operation}");
 }
 
-/// An idle thread is not woken for the sake of warnings.
+/// Warnings never wake an idle thread.
 fn nothing_that_may_wait_sets_a_timer(policy: Policy) {
     let (runtime, list) = warned(policy, |warnings| {
         warnings.operation(Duration::from_millis(1)).turn(Duration::from_secs(60))
@@ -335,7 +336,7 @@ fn a_callback_may_use_the_runtime(policy: Policy) {
         assert!(!seen.to_string().is_empty() && !warning.to_string().is_empty());
         assert!(inspector().inspect().threads.len() == 1);
         spawn(async { RAN.fetch_add(1, Ordering::Relaxed) }).detach();
-        // A runtime within it, whose loop has warnings of its own.
+        // The callback starts a runtime within the runtime, whose loop has warnings of its own.
         assert_eq!(sakia::block_on(async { 3 }), 3);
     });
     let warnings = warnings.turn(Duration::from_millis(5));
@@ -369,7 +370,7 @@ fn a_callback_that_panics_ends_nothing(policy: Policy) {
     assert!(called.load(Ordering::Relaxed) >= 2, "it is told of later ones, too");
 }
 
-/// Inspects when it is dropped.
+/// A value that inspects the runtime when it is dropped.
 struct InspectsAtItsEnd(Arc<AtomicBool>);
 
 impl Drop for InspectsAtItsEnd {
@@ -505,7 +506,7 @@ pub fn scene_inspect_environment() -> Result<(), String> {
     assert!(seen.threads[0].is_recorded);
     assert_eq!(source(&seen, "inspection"), Source::Environment);
     assert_eq!(source(&seen, "backend"), Source::Environment);
-    // The builder overrides the environment.
+    // The builder takes precedence over the environment.
     let seen = Runtime::builder().inspection(false).build().unwrap().inspect();
     assert!(!seen.threads[0].is_recorded);
     set("SAKIA_INSPECT", "0");

@@ -38,7 +38,7 @@ async fn other_attributes_are_kept() {
     panic!("a reason");
 }
 
-/// Called by a test, as this is no program's.
+/// A test calls this function, since it is not the `main` of the program.
 #[sakia::main(threads = 2)]
 async fn main() -> Result<u32, String> {
     let value = spawn_on(1, async || 1).await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `Runtime::metrics`, and who asks for latencies.
+//! `Runtime::metrics`, and the settings that turn latencies on.
 
 use sakia::Runtime;
 use sakia_driver::OpKind;
@@ -54,7 +54,7 @@ pub fn scene_latencies() -> Result<(), String> {
         // SAFETY: this process has one thread; a metadata call of the root needs no other.
         unsafe { std::env::set_var("SAKIA_LATENCIES", value) };
         assert_eq!(measured(Runtime::builder()), is_measured, "{value}");
-        // The program's word is the last.
+        // The builder takes precedence.
         assert!(measured(Runtime::builder().latencies(true)));
         assert!(!measured(Runtime::builder().latencies(false)));
     }

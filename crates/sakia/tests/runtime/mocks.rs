@@ -1,4 +1,4 @@
-//! Sources and sinks in memory that do what descriptors rarely do.
+//! Sources and sinks in memory that behave as descriptors rarely do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,18 +17,18 @@ use sakia::io::{
 
 pub const EIO: i32 = 5;
 
-/// How one operation goes.
+/// The behavior of one operation.
 #[derive(Clone, Debug)]
 pub enum Turn {
-    /// Moves at most so many bytes.
+    /// Moves at most this number of bytes.
     Short(usize),
-    /// `EINTR`.
+    /// Fails with `EINTR`.
     Interrupted,
-    /// Waits for so many polls first, then goes as the next.
+    /// Waits for this number of polls, then behaves as the next turn says.
     Wait(usize),
 }
 
-/// How the operations of a mock go.
+/// Returns random behaviors of a mock's operations.
 pub fn turns() -> impl Strategy<Value = Vec<Turn>> {
     let turn = prop_oneof![
         4 => (1usize..9).prop_map(Turn::Short),
@@ -39,24 +39,24 @@ pub fn turns() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec(turn, 0..60)
 }
 
-/// The bytes of a mock, and how it behaves. Clones share them.
+/// The bytes of a mock, and its behavior. Clones share them.
 #[derive(Clone, Default)]
 pub struct Mock {
     pub bytes: Rc<RefCell<Vec<u8>>>,
-    /// How the next operations go; moving as much as is asked for when there are no more.
+    /// The behavior of the next operations. Operations after these move all bytes.
     pub turns: Rc<RefCell<VecDeque<Turn>>>,
-    /// The offsets at which reads and writes fail with `EIO`, and how often.
+    /// The offsets at which reads and writes fail with `EIO`, and the number of failures of each.
     pub failures: Rc<RefCell<BTreeMap<usize, usize>>>,
-    /// Operations begun.
+    /// The number of operations begun.
     pub operations: Rc<Cell<usize>>,
-    /// The most reads at positions that were in flight at a time.
+    /// The maximum number of positional reads in flight at a time.
     pub in_flight_max: Rc<Cell<usize>>,
     in_flight: Rc<Cell<usize>>,
     /// The position of sequential reads and writes.
     position: Rc<Cell<usize>>,
     pub syncs: Rc<Cell<usize>>,
     pub is_closed: Rc<Cell<bool>>,
-    /// Offsets and lengths of reads are multiples of this, unless 0.
+    /// If not 0, the offsets and lengths of reads are multiples of this.
     pub aligned_to: Rc<Cell<usize>>,
 }
 
@@ -65,7 +65,8 @@ impl Mock {
         Self { bytes: Rc::new(RefCell::new(bytes.into())), ..Self::default() }
     }
 
-    /// How the next operation on `offset..offset + len` goes: polls to wait, then a count.
+    /// Determines the behavior of the next operation on `offset..offset + len`: the polls to wait, and its
+    /// result.
     fn begin(&self, offset: usize, len: usize) -> (usize, io::Result<usize>) {
         self.operations.set(self.operations.get() + 1);
         let mut polls = 0;
@@ -123,7 +124,7 @@ impl Mock {
     }
 }
 
-/// Calls `f` with a runtime that the test's thread keeps: hundreds of cases need not build one each.
+/// Calls `f` with the runtime of the test's thread, so that hundreds of cases need not build one each.
 pub fn with_runtime<T>(f: impl FnOnce(&Runtime) -> T) -> T {
     thread_local! {
         static RUNTIME: Runtime = Runtime::new().unwrap();
@@ -131,12 +132,12 @@ pub fn with_runtime<T>(f: impl FnOnce(&Runtime) -> T) -> T {
     RUNTIME.with(f)
 }
 
-/// Runs `future` on the runtime that the test's thread keeps.
+/// Runs `future` on the runtime of the test's thread.
 pub fn run<F: Future>(future: F) -> F::Output {
     with_runtime(|runtime| runtime.block_on(future))
 }
 
-/// Waits for so many polls.
+/// Waits for this number of polls.
 pub async fn pause(mut polls: usize) {
     poll_fn(|cx| {
         if polls == 0 {
@@ -149,7 +150,7 @@ pub async fn pause(mut polls: usize) {
     .await;
 }
 
-/// Polls `future` so often, then drops it.
+/// Polls `future` at most this number of times, then drops it.
 pub async fn at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -202,7 +203,7 @@ impl AsyncReadAt for Mock {
     }
 }
 
-/// A read that is done after some polls.
+/// A read that is complete after some polls.
 pub struct MockRead<T> {
     polls: usize,
     done: Option<BufResult<usize, T>>,
@@ -270,7 +271,7 @@ impl AsyncWriteAt for Mock {
     }
 }
 
-/// A sink in order that knows durability.
+/// A sequential sink that can sync.
 pub struct Syncing(pub Mock);
 
 impl AsyncWrite for Syncing {
