@@ -11,7 +11,8 @@ use sakia::process::{Command, Stdio};
 use sakia::{Runtime, block_on, spawn};
 use sakia_testkit::children::wait_until_closed;
 
-/// Returns the writing end of a pipe that has no reader, not even in a child that another test has started.
+/// Returns the writing end of a pipe without a reader, not even one in a child that another test has
+/// started.
 pub fn unread_pipe() -> PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -77,7 +78,7 @@ fn an_empty_vector_is_read_into_up_to_its_capacity() {
         writer.write_all("hello").await.0.unwrap();
         let (result, mut buf) = reader.read(Vec::with_capacity(64)).await;
         assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]));
-        // As it is, it asks for no more than that.
+        // Without a clear, the read requests only the vector's length.
         writer.write_all("and more").await.0.unwrap();
         let (result, back) = reader.read(buf).await;
         assert_eq!((result.unwrap(), &back[..]), (5, &b"and m"[..]));
@@ -123,7 +124,7 @@ fn a_dropped_read_takes_nothing_that_comes_later() {
             assert_pending(read.as_mut()).await;
             drop(read);
         }
-        // Cancellations are submitted before what is started later.
+        // Cancellations are submitted before later operations.
         writer.write_all("later").await.0.unwrap();
         let (result, buf) = reader.read(vec![0; 8]).await;
         assert_eq!(&buf[..result.unwrap()], b"later");
@@ -201,7 +202,7 @@ fn standard_streams_can_be_closed_and_stay_open() {
     });
 }
 
-/// Copies standard input to standard output when another test starts this one as a program.
+/// Copies standard input to standard output. Another test starts this one as a program.
 #[test]
 fn copies_standard_input_when_asked() {
     if std::env::var_os("SAKIA_TEST_COPY").is_none() {
@@ -214,7 +215,7 @@ fn copies_standard_input_when_asked() {
     });
 }
 
-/// This program, in the role of a copier.
+/// Returns the command that runs this program as a copier.
 fn copier(output: impl Into<Stdio>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "pipes::copies_standard_input_when_asked", "--nocapture"]);

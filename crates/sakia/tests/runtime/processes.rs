@@ -12,7 +12,7 @@ use sakia::process::{Child, Command, Stdio};
 use sakia::signal::SignalKind;
 use sakia::{Runtime, block_on, spawn};
 
-/// How long a test waits for what must happen.
+/// The time after which a test fails that waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn shell(script: &str) -> Command {
@@ -21,14 +21,15 @@ fn shell(script: &str) -> Command {
     command
 }
 
-/// A child that does nothing for longer than any test takes.
+/// Returns a child that sleeps for longer than any test takes.
 fn sleeper() -> Command {
     let mut command = Command::new("sleep");
     command.arg("1000");
     command
 }
 
-/// The state that the kernel shows for a process; `None` when it is gone without leaving a zombie.
+/// Returns the state that the kernel shows for a process, or `None` if it has ended without leaving a
+/// zombie.
 fn state_of(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -88,7 +89,7 @@ fn many_children_at_once() {
 #[test]
 fn output_of_both_kinds_is_read_at_once() {
     block_on(async {
-        // More than a pipe holds, alternately.
+        // More bytes than a pipe holds, to both streams in turn.
         let script = "i=0; while [ $i -lt 300 ]; do printf '%01000d' 1; printf '%01000d' 2 >&2; \
                       i=$((i+1)); done";
         let output = shell(script).output().await.unwrap();

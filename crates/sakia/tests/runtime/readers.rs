@@ -1,4 +1,4 @@
-//! Readers against a model: the bytes, and how many of them are consumed.
+//! Readers compared with a model: the bytes, and the number of consumed ones.
 
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use sakia::{Runtime, block_on, spawn};
 
 use super::mocks::{EIO, Mock, Turn, at_most, run, turns};
 
-/// One use of a reader.
+/// One call of a reader.
 #[derive(Clone, Debug)]
 pub enum Call {
     Fill { consume: usize },
@@ -25,10 +25,10 @@ pub enum Call {
     End(usize),
 }
 
-/// A use, and how often its future is polled before it is dropped and made anew.
+/// A call, and the number of polls after which its future is dropped and made anew.
 pub type Step = (Call, usize);
 
-/// Few letters and many ends of lines.
+/// Returns few different letters and many ends of lines.
 pub fn letters() -> impl Strategy<Value = u8> {
     prop_oneof![8 => b'a'..=b'd', 1 => Just(b'\n'), 1 => Just(b'\r')]
 }
@@ -56,8 +56,8 @@ fn is_injected(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
-/// Performs one call with at most `polls` polls, and compares with the bytes. Answers whether it ended
-/// other than by an injected error.
+/// Performs one call with at most `polls` polls, and compares the result with the bytes. Returns whether it
+/// ended without an injected error.
 async fn perform<S: Source>(
     reader: &mut Reader<S>,
     bytes: &[u8],
@@ -89,7 +89,7 @@ async fn perform<S: Source>(
             let mut buf = vec![0; len];
             let Some(result) = at_most(polls, reader.read(&mut buf)).await else { return false };
             if len == 0 {
-                // Not the end, and not where an error of the source shows.
+                // Neither the end nor an error of the source is reported here.
                 assert_eq!(result.unwrap_err().raw_os_error(), Some(22));
                 return true;
             }
@@ -314,7 +314,7 @@ fn path(test: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// An empty file without a name.
+/// Creates an empty file without a name.
 fn temporary(test: &str) -> std::fs::File {
     let path = path(test);
     let file = std::fs::File::create_new(&path).unwrap();
@@ -358,7 +358,7 @@ fn a_dropped_fill_of_a_pipe_loses_nothing() {
             Err(reader) => reader,
             Ok(_) => panic!("a read is under way"),
         };
-        // The kernel gives these to the read that is in flight.
+        // The read in flight receives these bytes.
         writer.write_all("kept").await.0.unwrap();
         assert_eq!(reader.fill().await.unwrap(), b"kept");
         reader.consume(4);
@@ -377,7 +377,7 @@ fn a_reader_may_be_dropped_with_a_read_in_flight() {
             let mut reader = Reader::new(reader);
             assert!(at_most(1, reader.fill()).await.is_none());
             drop(reader);
-            // It may or may not be read by then.
+            // The write may succeed or fail, since the pipe's reader is closed at some time.
             drop(writer.write("nobody").await);
         }
     });
@@ -446,7 +446,7 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
         assert_eq!(mock.operations.get(), 4);
         assert_eq!(reader.fill().await.unwrap()[0], 10);
         assert_eq!(mock.operations.get(), 5);
-        // Immediate reads are not read ahead; after a read that waited, two blocks are.
+        // Reads that complete at once are not read ahead; after a read that waited, two blocks are.
         let turns = vec![Turn::Short(10), Turn::Wait(2), Turn::Short(20), Turn::Short(10)];
         let mock = self::mock(&bytes, turns, &[]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 4);
@@ -458,14 +458,14 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
             reader.consume(len);
             at += len;
         }
-        // The second waits, so the third is begun with it. That one is done at once.
+        // The second read waits, so the third one begins with it, and completes at once.
         assert_eq!(seen, [(10, 1), (20, 3), (10, 3), (20, 4), (20, 5), (20, 6)]);
-        // Half of the blocks, and no more than 64 KiB.
+        // Half of the blocks are read at once, but at most 64 KiB.
         for (block, depth, run) in
             [(10, 2, 10), (10, 9, 40), (30_000, 8, 60_000), (70_000, 8, 70_000)]
         {
             let mut reader = Reader::with_depth(Mock::new(vec![7; 500_000]), block, depth);
-            // The first block comes in parts, if it is large.
+            // A large first block arrives in parts.
             let mut read = 0;
             while read < block {
                 let count = reader.fill().await.unwrap().len();
@@ -476,7 +476,7 @@ fn reads_ahead_are_in_flight_while_the_caller_works() {
             assert_eq!(read, block);
             assert_eq!(reader.fill().await.unwrap().len(), run, "{block} {depth}");
         }
-        // With a depth of 1 there is nothing but what was asked for.
+        // With a depth of 1 only the requested read is in flight.
         let mock = Mock::new([7; 30]);
         let mut reader = Reader::with_depth(mock.clone(), 10, 1);
         for done in 1..=3 {
@@ -572,7 +572,7 @@ fn offloaded_readers_let_others_run() {
         file.write_all(&[1; 1 << 16]).unwrap();
         let mut reader = Reader::offload_with(file, 0, 16, 64).unwrap();
         let reading = spawn(async move { reader.skip(1 << 20).await.unwrap() });
-        // Gets its turns also when the thread is always quicker.
+        // The task gets its turns even if the reading thread is always faster.
         for _ in 0..20 {
             sakia::yield_now().await;
         }
@@ -586,7 +586,7 @@ fn dropping_ends_the_reading_thread() {
     std::fs::write(&path, [1; 1000]).unwrap();
     let other = std::fs::File::open(&path).unwrap();
     block_on(async {
-        // The thread sleeps with nothing to do, after the end, or is at work.
+        // The thread is asleep without work, has reached the end, or is reading.
         for consumed in [0, 16, 48, 1000] {
             let file = std::fs::File::open(&path).unwrap();
             file.lock().unwrap();
@@ -616,7 +616,7 @@ fn a_waker_that_panics_ends_the_reading_thread_only() {
     block_on(async {
         let mut reader = Reader::offload_with(temporary("panics"), 0, 16, 4).unwrap();
         assert_eq!(reader.fill().await.unwrap(), b"");
-        // The thread waits to be asked again, so this waits for the thread.
+        // The thread sleeps until it is asked again, so this call waits for the thread.
         let (sender, woken) = std::sync::mpsc::channel();
         let waker = std::task::Waker::from(Arc::new(Panics(sender)));
         let mut context = std::task::Context::from_waker(&waker);

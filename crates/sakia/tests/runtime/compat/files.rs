@@ -1,4 +1,4 @@
-//! Files that foreign code reads, writes and seeks.
+//! Files that libraries read, write and seek by the traits of other crates.
 
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const EBADF: i32 = 9;
 const EINVAL: i32 = 22;
 const ESPIPE: i32 = 29;
 
-/// A file of a test's own, removed in the end.
+/// The file of one test, removed with this value.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -43,11 +43,11 @@ impl Drop for Temp {
     }
 }
 
-/// A foreign use of a file.
+/// A call on a file by a foreign trait.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Read(usize),
-    /// Looks at what is there, and consumes some.
+    /// Returns the buffered bytes, and consumes some of them.
     Fill(usize),
     Write(usize),
     Flush,
@@ -70,7 +70,7 @@ fn calls() -> impl Strategy<Value = Vec<(Call, bool, usize)>> {
     prop::collection::vec((call, any::<bool>(), 0usize..3), 0..50)
 }
 
-/// Does the same with the file and with the model, and compares.
+/// Makes the same call on the file and on the model, and compares the results.
 async fn perform(
     file: &mut Compat<BufferedFile>,
     model: &mut Cursor<Vec<u8>>,
@@ -81,7 +81,7 @@ async fn perform(
         Call::Read(len) => {
             let (mut got, mut expected) = (vec![0; len], vec![0; len]);
             let expected_len = model.read(&mut expected).unwrap();
-            // Files give what is in a block; the model everything.
+            // A file returns the rest of a block, and the model all bytes.
             let mut count = 0;
             while count < expected_len {
                 let rest = &mut got[count..expected_len];
@@ -107,7 +107,7 @@ async fn perform(
         }
         Call::Write(len) => {
             let bytes = numbered(len);
-            // Writing nothing beyond its end would make the model longer; files stay as they are.
+            // An empty write beyond its end would make the model longer; a file stays as it is.
             if len > 0 {
                 model.write_all(&bytes).unwrap();
             }
@@ -133,12 +133,12 @@ async fn perform(
     }
 }
 
-/// Begins the same and drops it, where that changes nothing.
+/// Begins the same call and drops it, if that changes nothing.
 async fn begin(file: &mut Compat<BufferedFile>, call: Call, polls: usize) {
     match call {
         Call::Flush => drop(at_most(polls, tokio::io::AsyncWriteExt::flush(file)).await),
         Call::Fill(_) => drop(at_most(polls, tokio::io::AsyncBufReadExt::fill_buf(file)).await),
-        // It goes nowhere.
+        // The seek does not move the position.
         Call::Seek(_) => {
             let seek = futures_util::AsyncSeekExt::seek(file, SeekFrom::Current(0));
             drop(at_most(polls, seek).await);
@@ -251,7 +251,7 @@ fn failed_writes_are_told_and_reading_goes_on() {
         file.write_all(b"not open to write").await.unwrap();
         let error = file.read_u8().await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(EBADF));
-        // Nothing was written, so the position is where it was.
+        // No byte was written, so the position is unchanged.
         assert_eq!(file.read_u8().await.unwrap(), b'o');
         assert_eq!(file.seek(SeekFrom::Current(1)).await.unwrap(), 3);
         assert_eq!(file.read_u8().await.unwrap(), b't');
@@ -279,7 +279,7 @@ fn seeks_that_lead_nowhere() {
         assert_eq!(file.seek(SeekFrom::End(100)).await.unwrap(), 108);
         assert_eq!(file.read(&mut [0; 9]).await.unwrap(), 0);
 
-        // Begun by one call, and ended by whatever comes next.
+        // The seek is begun by one call, and ended by the next call of any kind.
         let mut pinned = std::pin::Pin::new(&mut file);
         pinned.as_mut().start_seek(SeekFrom::End(-1)).unwrap();
         assert!(pinned.start_seek(SeekFrom::Start(0)).is_err());
@@ -319,7 +319,7 @@ fn halves_do_not_forget_each_other() {
                 writing.write_all(&numbered(700_000)).await.unwrap();
                 writing.flush().await.unwrap();
             });
-            // Each read waits for the writer, in a task of its own.
+            // Each read waits for the writer in another task.
             let read = spawn(async move {
                 for _ in 0..50 {
                     assert!(reading.read(&mut [0; 10]).await.unwrap() <= 10);

@@ -1,10 +1,10 @@
-//! Foreign code that reads, writes and serves on this runtime.
+//! Libraries that read, write and serve on this runtime.
 
 mod files;
 mod http;
 mod streams;
 
-/// Bytes of which a missing or a doubled block is seen.
+/// Returns bytes in which a missing or repeated block shows.
 fn numbered(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }

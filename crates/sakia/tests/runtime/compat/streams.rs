@@ -1,4 +1,4 @@
-//! Readers and writers in the hands of `tokio::io` and `futures_util::io`.
+//! Readers and writers used by `tokio::io` and `futures_util::io`.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -23,7 +23,7 @@ const EISDIR: i32 = 21;
 const EPIPE: i32 = 32;
 const ECANCELED: i32 = 125;
 
-/// Much more than pipes, blocks and bounds hold.
+/// Far more bytes than pipes, blocks and limits hold.
 const MUCH: usize = 3 << 20;
 
 fn mock(bytes: &[u8], turns: Vec<Turn>, failures: &[usize]) -> Mock {
@@ -71,7 +71,7 @@ fn futures_copies_much_between_pipes() {
         let draining = spawn(drain(receiver));
         let mut reader = Compat::new(Reader::new(input));
         let mut writer = Compat::new(Writer::new(output));
-        // By blocks, then by reads.
+        // The first half is copied by blocks, the second one by reads.
         let half = futures_util::AsyncReadExt::take(&mut reader, MUCH as u64 / 2);
         let first = futures_util::io::copy_buf(half, &mut writer).await.unwrap();
         let rest = futures_util::io::copy(&mut reader, &mut writer).await.unwrap();
@@ -89,7 +89,7 @@ fn lines_of_both() {
         let reader = Compat::new(Reader::with_block_bytes(reader, 2));
         let mut lines = tokio::io::AsyncBufReadExt::lines(reader);
         assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("one"));
-        // The second adapter finds the bytes that the first one left.
+        // The second adapter gets the bytes that the first one left.
         let lines = futures_util::AsyncBufReadExt::lines(lines.into_inner());
         let lines: Vec<_> = lines.map(|line| line.unwrap()).collect().await;
         assert_eq!(lines, ["ä two", "", "three"]);
@@ -130,7 +130,7 @@ fn empty_buffers_do_not_wait() {
     });
 }
 
-/// A foreign use of a reader.
+/// A call on a reader by a foreign trait.
 #[derive(Clone, Copy, Debug)]
 enum Read {
     Tokio(usize),
@@ -149,7 +149,7 @@ fn reads() -> impl Strategy<Value = Vec<(Read, usize)>> {
     prop::collection::vec((read, 0usize..4), 1..60)
 }
 
-/// Performs a read with at most `polls` polls. `None` when it was dropped.
+/// Performs a read with at most `polls` polls. Returns `None` if it was dropped.
 async fn perform(
     reader: &mut Compat<Reader<impl sakia::io::Source>>,
     read: Read,
@@ -207,7 +207,7 @@ proptest! {
                             break;
                         }
                     }
-                    // Told where it happened; the next read goes on there.
+                    // The error is reported at its position, and the next read continues there.
                     Some(Err(error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
                 }
             }
@@ -280,7 +280,7 @@ fn errors_of_writing_are_told_by_what_comes_next() {
     block_on(async {
         for close in [false, true] {
             let mut writer = Compat::new(Writer::new(unread_pipe()));
-            // It is accepted, and never read.
+            // The write is accepted, and its bytes are never read.
             tokio::io::AsyncWriteExt::write_all(&mut writer, b"unread").await.unwrap();
             if !close {
                 let flushed = tokio::io::AsyncWriteExt::flush(&mut writer).await;
@@ -323,7 +323,7 @@ fn after_closing_nothing_is_written() {
         futures_util::AsyncWriteExt::close(&mut writer).await.unwrap();
         let error = tokio::io::AsyncWriteExt::write(&mut writer, b"more").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-        // There is code that does so.
+        // Some libraries flush after a close.
         futures_util::AsyncWriteExt::flush(&mut writer).await.unwrap();
         assert_eq!(drain(reader).await, b"all");
     });
@@ -334,7 +334,7 @@ fn a_full_writer_waits_for_its_sink() {
     block_on(async {
         let (reader, writer) = pipe().unwrap();
         let mut writer = Compat::new(Writer::new(writer).bound_bytes(10_000));
-        // Until pipe and buffer are full.
+        // Writes until pipe and buffer are full.
         let mut sent = 0;
         loop {
             let write = tokio::io::AsyncWriteExt::write(&mut writer, &[1; 3000]);
@@ -351,7 +351,7 @@ fn a_full_writer_waits_for_its_sink() {
     });
 }
 
-/// Polls again and again, with other tasks in between.
+/// Polls in a loop, with other tasks in between.
 async fn poll_and_yield<F: Future>(mut future: Pin<&mut F>) -> F::Output {
     loop {
         let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
@@ -382,7 +382,7 @@ fn a_dropped_copy_goes_on_where_it_was() {
         let draining = spawn(drain(receiver));
         let mut reader = Compat::new(Reader::with_block_bytes(input, 1000));
         let mut writer = Compat::new(Writer::new(output).bound_bytes(10_000));
-        // Of tokio's `copy` the buffer is lost with it; `copy_buf` has none of its own.
+        // A dropped `copy` of tokio loses its buffer; `copy_buf` has no buffer of its own.
         let mut polls = 0;
         while at_most(polls, tokio::io::copy_buf(&mut reader, &mut writer)).await.is_none() {
             polls = polls % 7 + 1;
@@ -417,7 +417,7 @@ fn pairs_are_copied_both_ways() {
 fn halves_work_in_tasks_of_their_own() {
     block_on(async {
         let (input, output) = pipe().unwrap();
-        // It hears itself.
+        // The reader gets the bytes of the writer beside it.
         let both = Compat::new((Reader::new(input), Writer::new(output)));
         let (mut reading, mut writing) = tokio::io::split(both);
         let hearing = spawn(async move {
@@ -491,7 +491,7 @@ fn after_the_runtime_they_tell() {
         runtime.block_on(async {
             let error = tokio::io::AsyncReadExt::read_u8(&mut reader).await.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(ECANCELED));
-            // One that never wrote, and one that did.
+            // A writer that has never written, and one that has.
             for writer in [&mut writer, &mut used] {
                 let error = futures_util::AsyncWriteExt::flush(writer).await.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(ECANCELED));

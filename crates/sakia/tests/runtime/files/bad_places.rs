@@ -1,5 +1,5 @@
-//! Places where things go wrong: the error is the kernel's, names operation and path, and is the same as
-//! that of `std`.
+//! Paths and files that cause errors: an error has the kernel's errno, names operation and path, and is the
+//! same as that of `std`.
 
 use std::future::pending;
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use sakia_testkit::children::{copy_program, wait_until_closed};
 use super::{TempDir, run};
 use crate::refused::children::announce_skip;
 
-/// The error of `std`, and that of ours for the same path.
+/// Asserts that our error and that of `std` for the same path are the same.
 #[track_caller]
 fn same<T, U>(ours: fs::Result<T>, theirs: std::io::Result<U>, operation: &str, path: &Path) {
     let (Err(ours), Err(theirs)) = (ours, theirs) else {
@@ -98,7 +98,7 @@ fn files_that_refuse_their_use() {
         let folder = File::open(&dir.0).await.unwrap();
         let (result, _) = folder.read_at(vec![0; 8], 0).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::IsADirectory);
-        // No room: whatever is written.
+        // Writes of any length find no room.
         let full = OpenOptions::new().write(true).open("/dev/full").await.unwrap();
         let (result, buf) = full.write_all_at(vec![1; 100], 0).await;
         assert_eq!((result.unwrap_err().kind(), buf.len()), (ErrorKind::StorageFull, 100));
@@ -119,7 +119,7 @@ fn other_file_systems_and_programs_that_run() {
         let ours = OpenOptions::new().write(true).open(&program).await;
         assert_eq!(ours.as_ref().err().and_then(fs::Error::raw_os_error), Some(26)); // ETXTBSY
         same(ours, open, "open", &program);
-        // It can be replaced all the same.
+        // A running program can still be replaced.
         fs::save(&program, "another").await.unwrap();
         if Path::new("/dev/shm").is_dir() {
             let other = TempDir::within("/dev/shm".as_ref());
@@ -156,7 +156,7 @@ fn fifos_hold_up_nobody() {
                 std::io::Result::Ok(bytes)
             }
         });
-        // Other files are served while one waits for the other end to be opened.
+        // Other files are served while an open waits for the other end.
         for _ in 0..10 {
             fs::write(dir.join("file"), "text").await.unwrap();
             assert_eq!(fs::read(dir.join("file")).await.unwrap(), b"text");
@@ -169,7 +169,7 @@ fn fifos_hold_up_nobody() {
 
         fifo.close().await.unwrap();
 
-        // A whole FIFO at once, to its end.
+        // Reads a whole FIFO to its end.
         let writing = std::thread::spawn({
             let path = path.clone();
             move || std::fs::write(path, vec![7; 300_000]).unwrap()
@@ -201,7 +201,7 @@ fn terminals_hold_up_nobody() {
         let mut shown = [0; 12];
         master.read_exact(&mut shown).unwrap();
         assert_eq!(&shown, b"typed\r\nshown");
-        // Closing ends what waits.
+        // The close ends the waiting read.
         let closing = spawn(async move {
             let clone = terminal.try_clone().unwrap();
             let waiting = spawn(async move { { terminal }.read(vec![0; 64]).await.0 });
@@ -214,7 +214,7 @@ fn terminals_hold_up_nobody() {
     });
 }
 
-/// Uses up all descriptors when another test starts this one as a program.
+/// Uses up all descriptors. Another test starts this one as a program.
 #[test]
 fn runs_out_of_descriptors_when_asked() {
     if std::env::var_os("SAKIA_TEST_EMFILE").is_none() {

@@ -1,5 +1,5 @@
-//! The power fails at every event of a run: what was told to be durable is there afterwards, and what is
-//! replaced as a whole is whole.
+//! The power fails at every event of a run: afterwards, all data that was acknowledged as durable is there,
+//! and atomically replaced files are whole.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,31 +11,31 @@ use sakia::io::{Level, Writer};
 use sakia::{Runtime, spawn, yield_now};
 use sakia_driver::sim::{Disk, FaultKind, Sim, SimBuilder, SimHandle};
 
-/// Runs of each program, each of which is repeated for all its events.
+/// The number of runs of each program; each run is repeated for all its events.
 const SEEDS: u64 = 3;
 
 const EIO: i32 = 5;
 
-/// A kernel that moves fewer bytes than asked, reorders, and writes to its disk when it likes. Every other
-/// one performs plain calls.
+/// Returns a kernel that moves fewer bytes than requested, reorders, and writes to its disk at any time.
+/// Every other kernel performs plain calls.
 fn awkward(seed: u64) -> SimBuilder {
     let builder = Sim::builder(seed).entries(4, 8).write_back(1 << 12).plain_calls(seed % 2 == 1);
     builder.fault(FaultKind::ShortTransfer, 1 << 13).fault(FaultKind::EnterInterrupted, 1 << 12)
 }
 
-/// The same, with syncs that fail and lose what they were for.
+/// Returns the same kernel with syncs that fail and lose their data.
 fn forgetful(seed: u64) -> SimBuilder {
     awkward(seed).fault(FaultKind::FsyncFailed, 1 << 14)
 }
 
-/// A program's reports to the outside.
+/// The acknowledgements of a program.
 struct Told<T> {
     kernel: SimHandle,
     said: RefCell<Vec<T>>,
 }
 
 impl<T> Told<T> {
-    /// Says something, unless the power has failed meanwhile.
+    /// Records an acknowledgement, unless the power has failed meanwhile.
     fn say(&self, what: T) {
         if self.kernel.crashed().is_none() {
             self.said.borrow_mut().push(what);
@@ -43,7 +43,7 @@ impl<T> Told<T> {
     }
 }
 
-/// A disk with these files.
+/// Returns a disk with these files.
 fn disk_with(files: &[(&str, &[u8])]) -> Disk {
     let sim = Sim::new(0);
     for &(path, content) in files {
@@ -52,8 +52,8 @@ fn disk_with(files: &[(&str, &[u8])]) -> Disk {
     sim.handle().crash()
 }
 
-/// Runs a program until the power fails, one event later each time, and checks what is left then, next to
-/// what was told before.
+/// Runs a program until the power fails, one event later each time, and checks the disk against the
+/// acknowledgements.
 fn at_every_event<T>(
     disk: &Disk,
     kernel: impl Fn(u64) -> SimBuilder,
@@ -81,12 +81,12 @@ fn at_every_event<T>(
     assert!(events > 100, "only {events} events");
 }
 
-/// Bytes that say by themselves which version of a file they are, and whether they are whole.
+/// Returns contents from which a reader can tell the version of a file and whether it is whole.
 fn version(number: u8) -> Vec<u8> {
     vec![number + 1; 3000 + usize::from(number) % 3 * 5000]
 }
 
-/// The version that a file is.
+/// Returns the version of these contents, and asserts that they are whole.
 #[track_caller]
 fn whole_version(bytes: &[u8]) -> u8 {
     let first = *bytes.first().expect("a file was left empty");
@@ -94,7 +94,7 @@ fn whole_version(bytes: &[u8]) -> u8 {
     first - 1
 }
 
-/// Checks that the names in the root are these, and those of temporary files.
+/// Asserts that the root has these names, and else only those of temporary files.
 fn assert_names(disk: &Disk, expected: &[&str]) {
     let names = disk.names("/").unwrap().into_iter();
     let names = names.map(|name| String::from_utf8(name).unwrap());
@@ -136,7 +136,7 @@ fn a_file_saved_for_the_first_time_is_whole_or_not_there() {
         }
         new.commit().await.unwrap();
         told.say(8);
-        // One that is given up changes nothing.
+        // A dropped save changes nothing.
         let other = AtomicFile::create("new").await.unwrap();
         other.file().write_all_at("other", 0).await.0.unwrap();
         other.discard().await.unwrap();
@@ -218,7 +218,7 @@ fn a_full_disk_leaves_the_old_file_durable() {
     let disk = disk_with(&[("file", &version(1))]);
     let kernel = |seed| awkward(seed).disk_bytes_max(5 * 4096);
     let program = async |told: &Rc<Told<u8>>| {
-        // A version of 13000 bytes has no room beside one of 8000, and one of 3000 has.
+        // Beside a version of 8000 bytes there is room for one of 3000, but not for one of 13000.
         let error = fs::save("file", version(2)).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         sakia::time::sleep(std::time::Duration::from_millis(5)).await; // what was made is removed
@@ -281,7 +281,7 @@ fn a_file_made_durable_through_a_link_is_there() {
     });
 }
 
-/// Bytes at an offset that must be there.
+/// An offset, and the bytes that must be there.
 type Record = (usize, Vec<u8>);
 
 #[track_caller]
@@ -304,7 +304,7 @@ fn single_writes_and_syncs_are_durable_when_they_say_so() {
             kernel,
             async |told: &Rc<Told<Record>>| {
                 let file = OpenOptions::new().write(true).open("journal").await.unwrap();
-                // After a failure nothing is known of earlier writes that were not synced.
+                // After a failed sync, earlier writes may be lost unless they were synced.
                 let first = record(0, 5000);
                 if file.write_durable_at(first.clone(), 100).await.0.is_ok() {
                     told.say((100, first));
@@ -376,12 +376,13 @@ fn what_a_group_has_appended_durably_is_there() {
                         let (journal, told) = (journal.clone(), Rc::clone(told));
                         spawn(async move {
                             for round in 0..2 {
-                                // One has a buffer of its own.
+                                // The last writer's record has a buffer of its own.
                                 let len = if writer == 3 { 70_000 } else { 2000 };
                                 let bytes = record(writer * 2 + round, len);
                                 let mut append = Box::pin(journal.append_durable(bytes.clone()));
                                 if writer == 2 && round == 0 {
-                                    // Given up: another one is told, and the bytes are there all the same.
+                                    // The append is dropped: the next acknowledgement covers it, and its
+                                    // bytes are there.
                                     let at = journal.end();
                                     poll_fn(|cx| Poll::Ready(append.as_mut().poll(cx).is_ready()))
                                         .await;

@@ -1,4 +1,4 @@
-//! Direct I/O: aligned, not aligned, and the odd tail.
+//! Direct I/O: aligned, unaligned, and the unaligned end of a file.
 
 use std::io::ErrorKind;
 
@@ -8,7 +8,8 @@ use sakia::io::{IoBuf, IoBufMut};
 use super::{Random, TempDir, run};
 use crate::refused::children::announce_skip;
 
-/// A file opened for direct I/O, and its alignment; a skip where there is none.
+/// Opens a file for direct I/O. Returns it with its alignment, or `None` after a skip if direct I/O is
+/// unsupported.
 async fn open_direct(dir: &TempDir, contents: &[u8]) -> Option<(File, DirectAlignment)> {
     let path = dir.join("file");
     std::fs::write(&path, contents).unwrap();
@@ -44,10 +45,10 @@ fn odd_lengths_are_written_and_read_whole() {
             let (result, read) = file.read_exact_at(AlignedBuf::zeroed(len), 0).await;
             result.unwrap();
             assert_eq!(*read, *bytes, "{len}");
-            // To the end, with a vector, whose memory is not aligned.
+            // Reads to the end into a vector, whose memory is not aligned.
             let (result, read) = file.read_to_end_at(Vec::new(), 0).await;
             assert_eq!((result.unwrap(), read), (len, bytes.clone()));
-            // In a part of a room, by blocks and then what is odd: it goes on where it came to.
+            // Reads into a part of a buffer: whole blocks, then the unaligned rest.
             let (result, read) = file.read_exact_at(AlignedBuf::zeroed(len + 9).room(len), 0).await;
             result.unwrap();
             assert_eq!(read.into_inner()[..len], bytes);
@@ -91,7 +92,7 @@ fn what_is_misaligned_is_told_with_what_is_needed() {
             file.read_exact_at(AlignedBuf::zeroed(block), 1).await.0.unwrap_err(),
             file.read_to_end_at(Vec::new(), 1).await.0.unwrap_err(),
         ];
-        // These the kernel judges, and some file systems fall back to the page cache.
+        // The kernel decides about these, and some file systems fall back to the page cache.
         errors.extend(file.read_at(AlignedBuf::zeroed(block), 1).await.0.err());
         errors.extend(file.read_at(AlignedBuf::zeroed(block + 1), 0).await.0.err());
         errors.extend(file.write_at(AlignedBuf::zeroed(block + 1), 0).await.0.err());

@@ -1,4 +1,4 @@
-//! Directories: made, read, removed; lookups that stay within.
+//! Directories: created, read, removed; lookups that stay below a directory.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use sakia::io::IoBuf;
 
 use super::{TempDir, run};
 
-/// A file of every kind that a user may make.
+/// Makes an entry of each kind that any user may make.
 fn make_kinds(dir: &TempDir) {
     std::fs::write(dir.join("file"), "text").unwrap();
     std::fs::create_dir(dir.join("folder")).unwrap();
@@ -71,7 +71,7 @@ fn many_entries_are_each_seen_once_though_futures_are_dropped() {
         let mut seen = Vec::new();
         let mut entries = fs::read_dir(&dir.0).await.unwrap();
         loop {
-            // Asks for an entry, and gives up if it is not there at once.
+            // Polls for an entry once, and drops the future if the entry is not there yet.
             let mut next = Box::pin(entries.next_entry());
             let at_once = poll_fn(|cx| {
                 Poll::Ready(match next.as_mut().poll(cx) {
@@ -112,13 +112,13 @@ fn a_lent_directory_is_used_and_stays_open() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.join("below")).unwrap();
     std::fs::write(dir.join("file"), "contents").unwrap();
-    // On a machine of this process: the simulated kernel knows no descriptor of it.
+    // On a real kernel, since the simulated one does not have the process's descriptors.
     sakia::block_on(async {
         let owner = std::sync::Arc::new(std::fs::File::open(&dir.0).unwrap());
         let lent = Dir::lend(std::sync::Arc::clone(&owner), &dir.0);
         let file = lent.open_file("file").await.unwrap();
         assert_eq!(file.len().await.unwrap(), 8);
-        // O_DIRECTORY is one of the bits of O_TMPFILE, and makes nothing.
+        // `O_DIRECTORY` is one of the bits of `O_TMPFILE`, and creates nothing.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECTORY);
         let below = lent.open_with("below", &options).await.unwrap();
@@ -216,7 +216,7 @@ fn trees_are_removed_whatever_is_in_them() {
     let outside = dir.join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("kept"), "").unwrap();
-    // Wide, with directories between the files, and far deeper than what is kept open.
+    // A wide tree with directories between the files, far deeper than the number of directories kept open.
     for number in 0..200 {
         let folder = tree.join(format!("folder {number}"));
         std::fs::create_dir_all(&folder).unwrap();

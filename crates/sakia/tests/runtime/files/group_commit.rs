@@ -1,4 +1,4 @@
-//! One sync for many writers, and failures that stay.
+//! One sync for many writers, and failures that are kept.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use sakia::{block_on, spawn};
 
 use super::TempDir;
 
-/// Fails unless the file has four whole records of 100 bytes of each of 50 writers.
+/// Asserts that the file has four whole records of 100 bytes of each of 50 writers.
 fn assert_four_records_of_each(path: &Path) {
     let contents = std::fs::read(path).unwrap();
     let mut counts = [0; 50];
@@ -90,7 +90,7 @@ fn dropping_who_asked_first_does_not_hold_up_the_others() {
 #[test]
 fn a_sync_that_cannot_be_is_told_to_all() {
     block_on(async {
-        // A pipe cannot be synced: the kernel's error needs no fake disk.
+        // A pipe cannot be synced, so the kernel's error needs no fake disk.
         let (_reader, writer) = std::io::pipe().unwrap();
         let file = File::try_from(OwnedFd::from(writer)).unwrap();
         let journal = GroupCommit::new(file).await.unwrap();
@@ -120,7 +120,8 @@ fn records_that_come_together_share_a_write_and_a_sync() {
                     for round in 0..4 {
                         let (result, back) = journal.append_durable(vec![number; 100]).await;
                         assert_eq!(back, [number; 100]);
-                        // All come again together, so that each is in the round of its own number.
+                        // The writers append together again, so that each record is in the round of its own
+                        // number.
                         assert_eq!(result.unwrap() / 5000, round);
                     }
                 })
@@ -150,7 +151,7 @@ fn a_record_that_was_accepted_is_written_though_its_writer_is_gone() {
         for writer in &writers {
             writer.abort();
         }
-        // Never begun: no bytes, and no gap.
+        // The append is dropped before its first poll: it writes no bytes and leaves no gap.
         drop(journal.append_durable("never"));
         assert_eq!(journal.append_durable("last").await.0.unwrap(), 90);
     });

@@ -1,6 +1,6 @@
-//! Files: the same programs on each backend, next to `std::fs` where that has an answer.
+//! Files: the same programs on each backend, compared with `std::fs` where possible.
 //!
-//! `SAKIA_DRIVER` says which backend; see `on_the_simulated_kernel` for the one in memory.
+//! `SAKIA_DRIVER` selects the backend; `on_the_simulated_kernel` has the tests on the simulated kernel.
 
 mod bad_places;
 #[cfg(feature = "sim")]
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sakia::{Runtime, fs};
 use sakia_driver::Policy;
 
-/// A runtime on the backend that the environment asks for. Where that lacks operations which no ring has,
-/// on the one with threads.
+/// Returns a runtime on the backend that the environment selects. If that lacks required operations, the
+/// runtime uses epoll and threads.
 fn runtime() -> Runtime {
     let runtime = Runtime::new().unwrap();
     let is_complete = runtime.block_on(async {
@@ -40,7 +40,7 @@ fn run<T>(future: impl AsyncFnOnce() -> T) -> T {
     runtime().block_on(async { future().await })
 }
 
-/// A folder of the test's own, removed in the end.
+/// The folder of one test, removed with this value.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -60,7 +60,7 @@ impl TempDir {
         self.0.join(name)
     }
 
-    /// Names in the folder, in order.
+    /// Returns the names in the folder, in order.
     fn names(&self) -> Vec<String> {
         let names = std::fs::read_dir(&self.0).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -76,7 +76,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers that are the same in each run.
 struct Random(u64);
 
 impl Random {

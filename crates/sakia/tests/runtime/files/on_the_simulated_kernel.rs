@@ -1,5 +1,5 @@
-//! The same interface on the kernel in memory, which moves fewer bytes than asked, interrupts, delays and
-//! reorders.
+//! The same interface on the simulated kernel, which moves fewer bytes than requested, interrupts, delays
+//! and reorders.
 
 use std::io::SeekFrom;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use sakia_ring::Opcode;
 
 use super::Random;
 
-/// Kernels that are as awkward as a sound one may be.
+/// Returns a runtime on a kernel that is as awkward as a correct kernel may be.
 fn awkward(seed: u64) -> (Runtime, SimHandle) {
     let kinds = [
         FaultKind::PartialSubmit,
@@ -53,7 +53,7 @@ fn transfers_are_whole_whatever_the_kernel_makes_of_them() {
                     file.seek(SeekFrom::Start(offset as u64)).await.unwrap();
                     file.write_all(bytes).await.0.unwrap();
                 }
-                // A write of nothing makes no file longer.
+                // An empty write does not extend a file.
                 if len == 0 {
                     model.truncate(file.len().await.unwrap() as usize);
                 }
@@ -204,7 +204,7 @@ fn whatever_operation_fails_it_is_old_or_new() {
     assert!(outcomes[0] > 5 && outcomes[1] == 1, "{outcomes:?}");
 }
 
-/// A runtime on a simulated kernel with one file, `journal`.
+/// Returns a runtime on a simulated kernel with one file, `journal`.
 fn with_journal() -> (Runtime, SimHandle) {
     let sim = Sim::new(5);
     let kernel = sim.handle();
@@ -239,7 +239,7 @@ fn a_failed_sync_is_never_trusted_again() {
             assert_eq!(other.await.unwrap().unwrap_err().raw_os_error(), Some(EIO));
         }
         let syncs = journal.syncs();
-        // The kernel would say yes now. It is not asked.
+        // A further sync would succeed now, so the kernel is not asked.
         assert_eq!(journal.commit().await.unwrap_err().raw_os_error(), Some(EIO));
         let (result, buf) = journal.append("third").await;
         assert_eq!((result.unwrap_err().raw_os_error(), buf), (Some(EIO), "third"));

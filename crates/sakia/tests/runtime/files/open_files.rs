@@ -22,7 +22,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity() {
         let mut file = File::open(dir.join("file")).await.unwrap();
         let (result, mut buf) = file.read(Vec::with_capacity(4)).await;
         assert_eq!((result.unwrap(), &buf[..]), (4, &b"0123"[..]));
-        // Until it is cleared it asks for no more than it has.
+        // A vector is cleared before each read, which would otherwise request only its length.
         let mut all = buf.clone();
         loop {
             buf.clear();
@@ -37,7 +37,7 @@ fn empty_vectors_are_read_into_up_to_their_capacity() {
         let (result, buf) = file.read_exact_at(Vec::with_capacity(6).room(6), 2).await;
         result.unwrap();
         assert_eq!(buf.into_inner(), b"234567");
-        // The bytes before the end are there.
+        // The buffer has the bytes before the end.
         let (result, buf) = file.read_exact_at(Vec::with_capacity(6), 7).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert_eq!(buf, b"789");
@@ -223,7 +223,7 @@ fn appends_land_at_the_end_and_positional_writes_are_refused() {
         let mut writers = Vec::new();
         let (log, other) = (std::rc::Rc::new(log), std::rc::Rc::new(other));
         for number in 0..20_u8 {
-            // Opened to append, or not: the end is the end.
+            // Some writers opened the file to append and some did not: all write at its end.
             let file = std::rc::Rc::clone(if number % 2 == 0 { &log } else { &other });
             writers.push(spawn(async move { file.append(vec![number; 1000]).await.0 }));
         }
@@ -287,7 +287,7 @@ fn vectored_writes_of_many_buffers_are_whole() {
     let dir = TempDir::new();
     let path = dir.join("file");
     let mut random = Random(3);
-    // More than the kernel takes at once, some of them empty.
+    // More buffers than the kernel takes at once, some of them empty.
     let bufs: Vec<_> = (0..3000).map(|at| random.bytes(at % 7)).collect();
     let back = block_on(async {
         let file = File::create(&path).await.unwrap();
@@ -337,7 +337,7 @@ fn files_come_from_std_and_go_back() {
         file.seek(SeekFrom::Start(4)).unwrap();
         let mut file = File::from_std(file).unwrap();
         assert_eq!(file.read(vec![0; 2]).await.1, b"45");
-        // A dropped operation still has the descriptor.
+        // A dropped operation still holds the descriptor.
         let mut read = Box::pin(file.read_at(vec![0; 4096], 0));
         let _ =
             std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx).is_pending()))

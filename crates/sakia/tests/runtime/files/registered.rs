@@ -12,7 +12,7 @@ use super::TempDir;
 const EFAULT: Option<i32> = Some(14);
 const EBUSY: Option<i32> = Some(16);
 
-/// On each backend that acts on real files.
+/// Returns a runtime on each backend with real files.
 fn runtimes() -> impl Iterator<Item = Runtime> {
     [Policy::Uring, Policy::Poll].into_iter().filter_map(|policy| {
         Runtime::builder()
@@ -42,7 +42,7 @@ async fn transfers(path: &Path) {
     let len = one.len();
     assert_eq!(len, arena.block_bytes());
 
-    // A whole block, and a part of it behind that.
+    // Writes a whole block, and a part of it behind that.
     one.fill(b'x');
     let (count, mut one) = file.write_fixed_at(one, 0).await.both().unwrap();
     assert_eq!(count, len);
@@ -56,7 +56,7 @@ async fn transfers(path: &Path) {
     assert_eq!(&other[..count], b"xxhello");
     let (count, part) = file.read_fixed_at(other.slice(4..7), len as u64).await.both().unwrap();
     assert_eq!((count, &part.buffer()[..7]), (3, &b"xxhehel"[..]));
-    // At the end of the file, and as any other memory.
+    // Reads at the end of the file, and into a block as ordinary memory.
     let (count, mut block) =
         file.read_fixed_at(part.into_inner(), len as u64 + 5).await.both().unwrap();
     assert_eq!(count, 0);
@@ -103,7 +103,7 @@ fn a_block_of_another_runtime_is_refused() {
             assert_eq!(result.unwrap_err().raw_os_error(), EFAULT);
             block
         });
-        // It is memory all the same.
+        // The block can still be used as ordinary memory.
         other.block_on(async {
             let file = open(&folder.0.join("other")).await;
             let len = block.len();

@@ -1,4 +1,5 @@
-//! Files replaced as a whole: dropped, failed or killed at any point, they are old or new.
+//! Files that are replaced as a whole: if the save is dropped, fails or is killed at any point, they are
+//! old or new.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -25,7 +26,7 @@ fn a_saved_file_has_contents_owner_and_permissions() {
         let mode = |path| std::fs::metadata(path).unwrap().mode();
         assert_eq!(mode(&path), mode(&plain), "as any new file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4751)).unwrap();
-        // Only who may give files away can tell whether the owner is kept.
+        // Only a privileged process can give files away, and so test that the owner is kept.
         let is_given = std::os::unix::fs::chown(&path, Some(12), Some(34)).is_ok();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4751)).unwrap();
         let before = std::fs::metadata(&path).unwrap();
@@ -100,14 +101,14 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
                 if ready {
                     return true;
                 }
-                // An operation more, if it is quick.
+                // A fast machine may complete another operation.
                 for _ in 0..3 {
                     yield_now().await;
                 }
             }
             false
         });
-        // Operations under way end, and files created by then are removed.
+        // Operations in flight end, and the files that they have created are removed.
         while runtime.live_tasks() > 0 {
             runtime.block_on(yield_now());
         }
@@ -124,7 +125,7 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
     assert!(outcomes[0] > 5 && outcomes[1] > 0, "{outcomes:?}");
 }
 
-/// A file system of one megabyte, while there is one.
+/// A file system of one megabyte, mounted until the drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -160,7 +161,7 @@ fn a_full_disk_leaves_the_old_file() {
         assert_eq!(std::fs::read(&path).unwrap(), [1; 300_000]);
         assert_eq!(disk.0.names(), ["file"]);
         fs::save(&path, vec![3; 300_000]).await.unwrap();
-        // Others meet the same wall.
+        // Other operations meet the same limit.
         let other = disk.0.join("other");
         let error = fs::write(&other, vec![4; 2 << 20]).await.unwrap_err();
         assert_eq!((error.raw_os_error(), error.operation()), (Some(28), "write"));
@@ -172,14 +173,14 @@ fn a_full_disk_leaves_the_old_file() {
     assert_eq!(std::fs::read(&path).unwrap(), [3; 300_000]);
 }
 
-/// Bytes that say by themselves whether they are whole.
+/// Returns contents from which a reader can tell whether they are whole.
 fn version(number: u64) -> Vec<u8> {
     let mut bytes = Random(number + 1).bytes(1000 + number as usize % 7 * 5000);
     bytes.splice(..0, number.to_le_bytes());
     bytes
 }
 
-/// Saves ever new versions when another test starts this one as a program.
+/// Saves new versions for ever. Another test starts this one as a program.
 #[test]
 fn saves_for_ever_when_asked() {
     let Some(path) = std::env::var_os("SAKIA_TEST_SAVE") else {
@@ -205,7 +206,7 @@ fn killed_at_random_points_it_is_a_whole_version() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // It saves, and then it is killed somewhere within the next ones.
+        // The child is killed after its first save, at some point of a later one.
         let begun = std::fs::read(&path).ok();
         while std::fs::read(&path).ok() == begun {
             assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
@@ -220,7 +221,7 @@ fn killed_at_random_points_it_is_a_whole_version() {
         last = last.max(Some(number));
     }
     assert!(last > Some(0), "it was always killed before it could save twice");
-    // Leftovers of killed processes are recognizable, and in no program's way.
+    // Leftover files of killed processes have names that tell their origin, and disturb no program.
     assert!(dir.names().iter().all(|name| name == "file" || name.ends_with(".tmp")));
     block_on(async { drop(fs::read(&path).await.unwrap()) });
 }

@@ -13,7 +13,7 @@ fn files_of_all_sizes_are_read_whole() {
     let dir = TempDir::new();
     let path = dir.join("file");
     block_on(async {
-        // Around what is expected at first, and what is expected after large and small ones.
+        // Lengths around the first buffer's, and around the sizes expected after large and small files.
         for len in [0, 1, 8191, 8192, 8193, 8194, 3 << 20, 1 << 20, 5, 0, 100_000, 99_999, 8192] {
             let bytes = Random(1 + len as u64).bytes(len);
             fs::write(&path, bytes.clone()).await.unwrap();
@@ -30,7 +30,7 @@ fn files_without_a_size_are_read_whole() {
     block_on(async {
         for path in ["/proc/self/maps", "/proc/self/status", "/proc/filesystems", "/dev/null"] {
             let (ours, theirs) = (fs::read(path).await.unwrap(), std::fs::read(path).unwrap());
-            // Lines may have been added between: what is read is of one piece all the same.
+            // Lines may have been added between the two reads, but each read is consistent.
             let lines = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte == b'\n').count();
             assert!(lines(&ours) >= lines(&theirs) / 2, "{path}");
             assert!(ours.is_empty() || ours.ends_with(b"\n"), "{path}");
@@ -103,11 +103,11 @@ fn copies_have_contents_and_permissions() {
         assert_eq!(fs::copy(&from, &to).await.unwrap(), 1_000_001);
         assert_eq!(std::fs::read(&to).unwrap(), bytes);
         assert_eq!(fs::metadata(&to).await.unwrap().permissions().mode(), 0o750);
-        // Over something longer.
+        // Copies over a longer file.
         std::fs::write(&from, "short").unwrap();
         assert_eq!(fs::copy(&from, &to).await.unwrap(), 5);
         assert_eq!(std::fs::read(&to).unwrap(), b"short");
-        // Files that are no files to the kernel's own copying.
+        // Files that the kernel's own copy operations do not support.
         let status = dir.join("status");
         let count = fs::copy("/proc/self/status", &status).await.unwrap();
         assert!(count > 100 && count == std::fs::metadata(&status).unwrap().len());
