@@ -1,4 +1,4 @@
-//! Readiness of any descriptor.
+//! Readiness of arbitrary descriptors.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -18,7 +18,7 @@ fn pair() -> (Async<UnixStream>, UnixStream) {
     (Async::new(near).unwrap(), far)
 }
 
-/// Writes until there is no more room; answers how many bytes there was room for.
+/// Writes until the stream is full. Returns the number of bytes written.
 fn fill(mut stream: &UnixStream) -> usize {
     let mut total = 0;
     loop {
@@ -30,7 +30,7 @@ fn fill(mut stream: &UnixStream) -> usize {
     }
 }
 
-/// Polls a future once, and expects that it waits.
+/// Polls a future once, and asserts that it is pending.
 async fn assert_pending<F: Future>(mut future: std::pin::Pin<&mut F>) {
     poll_fn(|cx| {
         assert!(future.as_mut().poll(cx).is_pending());
@@ -168,7 +168,7 @@ fn regular_files_are_ready_or_refused() {
     block_on(async {
         let file = Async::new(std::fs::File::open("/proc/self/comm").unwrap()).unwrap();
         if let Err(error) = file.readable().await {
-            // Some kernels do not poll what is always ready.
+            // Some kernels do not poll files that are always ready.
             assert!(matches!(error.raw_os_error(), Some(1 | 9)), "{error}");
         }
         let mut text = String::new();
@@ -183,20 +183,20 @@ fn dropped_waits_are_canceled() {
     runtime.block_on(async {
         let (near, mut far) = pair();
         for _ in 0..100 {
-            // Before its first poll, and after it.
+            // The wait is dropped before its first poll, and after it.
             drop(near.readable());
             let mut readable = Box::pin(near.readable());
             assert_pending(readable.as_mut()).await;
             drop(readable);
         }
-        // Dropped once it was ready, before it was polled again.
+        // The wait is dropped after it became ready, before its next poll.
         let mut readable = Box::pin(near.readable());
         assert_pending(readable.as_mut()).await;
         far.write_all(b"x").unwrap();
         near.readable().await.unwrap();
         drop(readable);
         drop(near);
-        // The other end sees it closed: both the descriptor and its duplicate are.
+        // The peer sees the end: the descriptor and its duplicate are closed.
         let far = Async::new(far).unwrap();
         assert_eq!(far.read_with(|mut stream| stream.read(&mut [0])).await.unwrap_or(0), 0);
     });

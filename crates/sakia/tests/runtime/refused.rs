@@ -1,8 +1,7 @@
-//! Machines that refuse the ring, or some of it: programs run all the same, and one line says why.
+//! Machines that refuse the ring, or parts of it: programs run anyway, and one line tells the reason.
 //!
-//! Each scene is a process of its own, since what is taken from it does not come back. The scene of
-//! the sysctl changes the whole machine for a moment, so it is played only with `SAKIA_TEST_SYSCTL`
-//! in the environment.
+//! Each scene has its own process, since its restrictions cannot be undone. The scene of the sysctl changes
+//! the whole machine for a moment, so it is played only with `SAKIA_TEST_SYSCTL` in the environment.
 
 use std::error::Error;
 use std::fs::File;
@@ -57,7 +56,7 @@ fn no_locked_memory() {
 #[test]
 fn closed_by_the_administrator() {
     if std::env::var_os("SAKIA_TEST_SYSCTL").is_none() {
-        // The one skip that is always allowed: others may be using rings on this machine.
+        // The only skip that is always allowed, since other programs may be using rings on this machine.
         return eprintln!("SKIP closed_by_the_administrator: SAKIA_TEST_SYSCTL is not set");
     }
     children::run("sysctl");
@@ -68,7 +67,7 @@ fn an_unknown_driver_is_refused_with_the_known_ones() {
     children::run("unknown_driver");
 }
 
-/// A bit of everything: tasks on two threads, time, a pipe, a file, a read that is given up.
+/// A program with tasks on two threads, timers, a pipe, a file, and a dropped read.
 async fn program() {
     let (mut reader, mut writer) = pipe().unwrap();
     let writing = spawn(async move {
@@ -98,7 +97,7 @@ async fn program() {
     assert_eq!(elsewhere.await.unwrap(), 5);
 }
 
-/// Runs the program, and gives its driver's name and the line that says why.
+/// Runs the program, and returns its driver's name and the line with the reason.
 fn run_program() -> (&'static str, String) {
     let runtime = Runtime::builder().threads(2).build().unwrap();
     runtime.spawn(pending::<()>()).detach(); // ends with the runtime
@@ -112,7 +111,8 @@ fn run_program() -> (&'static str, String) {
     (choice.name(), why)
 }
 
-/// There is no ring; programs run, and only those that insist on it are refused.
+/// Asserts that there is no ring, that programs run, and that only programs that require a ring are
+/// refused.
 fn assert_refused(call: &str, errno: i32, remedy: &str) {
     let (name, why) = run_program();
     assert_eq!(name, "poll");
@@ -150,7 +150,7 @@ fn scene_seccomp_register() -> Result<(), String> {
     seccomp(IO_URING_REGISTER, libc::EPERM, call, "allow io_uring_setup")
 }
 
-/// Whatever keeps a program from a ring, it runs. A filter is its thread's alone.
+/// A program runs with any errno of the ring's system calls. Each filter applies to one thread.
 fn scene_seccomp_each_errno() -> Result<(), String> {
     let calls = [IO_URING_SETUP, IO_URING_ENTER, IO_URING_REGISTER];
     for call in calls {
@@ -177,7 +177,7 @@ fn scene_seccomp_each_errno() -> Result<(), String> {
     Ok(())
 }
 
-/// Becomes a user who owns nothing.
+/// Becomes a user without files.
 fn drop_privileges() {
     const NOBODY: u32 = 65_534;
     // SAFETY: take no memory; this process has one thread.
@@ -208,7 +208,7 @@ fn scene_no_locked_memory() -> Result<(), String> {
     }
 }
 
-/// Sets the sysctl back in the end.
+/// Restores the sysctl when it is dropped.
 struct Sysctl(String);
 
 impl Sysctl {
@@ -235,7 +235,7 @@ fn scene_sysctl() -> Result<(), String> {
     let error = insisting.err().unwrap();
     let why = runtime.choice().to_string();
     assert_eq!(why, format!("poll: {error}"));
-    // The remedy was looked up when it was printed, after the sysctl was back.
+    // The remedy was determined when the line was printed, after the sysctl was restored.
     assert!(why.starts_with("poll: io_uring_setup: ") && why.contains("(os error 1)"), "{why}");
     runtime.block_on(async {
         let (mut reader, mut writer) = pipe().unwrap();
@@ -267,8 +267,8 @@ fn scene_unknown_driver() -> Result<(), String> {
     Ok(())
 }
 
-/// Operations that the kernel lacks, as far as a restricted ring can tell. What a program cannot do
-/// without are those that it asks for itself.
+/// Operations that the kernel lacks, as a restricted ring simulates. The required ones are those that the
+/// program itself uses.
 #[test]
 fn a_ring_without_some_operations() {
     const NEEDED: [Opcode; 5] =
@@ -282,7 +282,7 @@ fn a_ring_without_some_operations() {
         let registers = (0..registers).map(Restriction::Register);
         let allowed = opcodes.chain(registers).chain([Restriction::FlagsAllowed(0xff)]);
         let ring = Ring::builder().restrict(allowed);
-        // Whatever the environment asks for: this is about the ring.
+        // The backend is explicit, since this test is about the ring.
         Runtime::builder().backend(Policy::Auto).threads(2).ring(ring).build().unwrap()
     };
     for (more, registers) in [
@@ -297,22 +297,21 @@ fn a_ring_without_some_operations() {
     }
 }
 
-/// Processes of their own.
+/// Child processes.
 ///
-/// The test binary runs itself with the name of a scene in the environment. A function that the
-/// loader calls before `main` finds it and plays the scene: there, the process has one thread, which
-/// libtest would not leave it.
+/// The test binary runs itself with the name of a scene in the environment. A function that the loader
+/// calls before `main` finds the name and plays the scene: at that time the process has only one thread,
+/// while libtest would start more.
 pub mod children {
     use std::io;
     use std::panic::catch_unwind;
     use std::process::{Command, Stdio, exit};
 
     const SCENE: &str = "SAKIA_RUNTIME_SCENE";
-    /// How the process of a scene ends that cannot say anything on this machine; its last line of
-    /// output is the reason.
+    /// The exit code of a scene that is skipped on this machine. Its last line of output is the reason.
     const SKIPPED: i32 = 77;
 
-    /// A scene: `Err` is the reason to skip.
+    /// A scene. `Err` is the reason why it is skipped.
     type Scene = fn() -> Result<(), String>;
 
     const SCENES: &[(&str, Scene)] = &[
@@ -331,8 +330,8 @@ pub mod children {
         ("fork_poll", crate::teardown::scene_fork_poll),
     ];
 
-    /// Says that a test cannot say anything on this machine. Fails it instead when
-    /// `SAKIA_DENY_SKIPS` is set.
+    /// Reports that a test proves nothing on this machine. Fails the test instead if `SAKIA_DENY_SKIPS` is
+    /// set.
     pub fn announce_skip(reason: &str) {
         let name = std::thread::current().name().unwrap_or("?").to_owned();
         let denied = std::env::var_os("SAKIA_DENY_SKIPS").is_some();
@@ -340,7 +339,7 @@ pub mod children {
         eprintln!("SKIP {name}: {reason}");
     }
 
-    /// Runs a scene in a process of its own.
+    /// Runs a scene in its own process.
     pub fn run(scene: &str) {
         let output = Command::new(std::env::current_exe().unwrap())
             .env(SCENE, scene)
@@ -365,7 +364,7 @@ pub mod children {
         let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         let mut program = [
-            // The number of the call is the first field of what a filter sees.
+            // The number of the call is the first field of a filter's input.
             statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
             libc::sock_filter { jf: 1, ..statement(equal, call) },
             statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
@@ -393,7 +392,7 @@ pub mod children {
     #[unsafe(link_section = ".init_array")]
     static PLAY: extern "C" fn() = play;
 
-    /// Plays the scene that this process was started for, and ends it; nothing in any other process.
+    /// Plays the scene of this process and ends it. Does nothing in other processes.
     extern "C" fn play() {
         let Ok(name) = std::env::var(SCENE) else {
             return;

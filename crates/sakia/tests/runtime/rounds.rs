@@ -1,5 +1,5 @@
-//! Tasks that work long and never wait: what comes meanwhile is heard between two of their polls. Counted in
-//! polls, not in time: a machine that is busy with other things makes them fewer.
+//! Tasks that compute for long and never wait: events are noticed between two of their polls. The tests
+//! count polls, not time: on a busy machine there are fewer.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ use sakia::{Runtime, block_on, for_each_concurrent, spawn, yield_now};
 const KIND: SignalKind = SignalKind::from_raw(23); // SIGURG
 /// The time of a long poll.
 const WORK: Duration = Duration::from_millis(4);
-/// How many polls it takes to hear at most: one until the wait has begun, one during which it comes, and
-/// one in which epoll finds that these are long.
+/// The maximum number of polls until an event is noticed: one until the wait has begun, one during which
+/// the event happens, and one in which epoll learns that these polls are long.
 const POLLS_MAX: u32 = 3;
 
 fn work(duration: Duration) {
@@ -33,7 +33,7 @@ fn work(duration: Duration) {
     }
 }
 
-/// Tasks that work long at each poll, which they count.
+/// Tasks that compute for long at each poll, and count their polls.
 struct Busy {
     polls: Rc<Cell<u32>>,
     is_over: Rc<Cell<bool>>,
@@ -59,7 +59,7 @@ impl Busy {
         busy
     }
 
-    /// Tasks that read what the page cache holds, and work long after each read, which they count. On most
+    /// Starts tasks that read cached data, compute for long after each read, and count their reads. On most
     /// file systems they wait for nothing else.
     async fn reading(count: u32) -> Self {
         let busy = Self { polls: Rc::default(), is_over: Rc::default() };
@@ -83,7 +83,7 @@ impl Busy {
         busy
     }
 
-    /// Polls since `count`.
+    /// Asserts that few polls have passed since `count`.
     #[track_caller]
     fn assert_soon(&self, count: u32) {
         let polls = self.polls.get() - count;
@@ -112,7 +112,7 @@ fn a_timer_is_heard() {
 #[test]
 fn a_timer_is_heard_among_many_polls_that_are_neither_short_nor_long() {
     block_on(async {
-        // Ten of them in a millisecond, by which a timer may be late.
+        // There are ten polls in the millisecond by which a timer may be late.
         let busy = Busy::working(100, Duration::from_micros(100));
         for _ in 0..5 {
             let polls = busy.polls.get();
@@ -161,7 +161,8 @@ fn another_thread_is_heard() {
             let (flag, to_wake) = (Arc::clone(&is_set), Arc::clone(&waker));
             let polls = Rc::new(Cell::new(0));
             let (seen, all) = (Rc::clone(&polls), Rc::clone(&busy.polls));
-            // Waking, and how many polls there were by then, on the runtime's thread between two of these.
+            // On the runtime's thread, between two of these polls: another thread wakes, and the polls so
+            // far are recorded.
             let waking = spawn(async move {
                 let sender = thread::spawn(move || {
                     flag.store(true, Ordering::SeqCst);
@@ -187,7 +188,7 @@ fn a_timer_is_heard_when_polls_become_long() {
     let runtime = Runtime::new().unwrap();
     let is_ring = runtime.choice().name() == "uring";
     runtime.block_on(async {
-        // Short ones for a part of the time, and then long ones.
+        // The polls are short for a part of the time, and then long.
         let long_polls = Rc::new(Cell::new(0));
         let is_over = Rc::new(Cell::new(false));
         let begin = Instant::now();
@@ -208,7 +209,7 @@ fn a_timer_is_heard_when_polls_become_long() {
             .collect();
         sleep(work_from + WORK * 2).await;
         is_over.set(true);
-        // On epoll as many as were short between two looks at the clock.
+        // On epoll up to 32 polls may pass between two readings of the clock.
         let most = if is_ring { 2 + POLLS_MAX } else { 2 + 32 };
         assert!(long_polls.get() <= most, "heard after {} long polls", long_polls.get());
         for task in tasks {

@@ -1,4 +1,4 @@
-//! Ending in good order.
+//! An orderly end of a program.
 
 use std::future::{pending, ready};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Signals. Each test has kinds of its own: they are the whole process's.
+//! Signals. Each test uses its own kinds, since signals concern the whole process.
 
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! Copies of small files: how much memory they touch, and which way their operations take.
+//! Copies of small files: the memory they touch, and the ways of their operations.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use sakia::fs::File;
 use sakia::io::{BufResult, IoBuf, Reader, Writer, copy};
 use sakia_driver::OpKind;
 
-/// A directory that is removed at the end.
+/// A directory, removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -29,14 +29,14 @@ impl Drop for Folder {
     }
 }
 
-/// Minor page faults of this thread until now.
+/// Returns the number of minor page faults of this thread.
 fn page_faults() -> u64 {
     let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
     fields.split_ascii_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
-/// Copies by a reader and a writer with such blocks.
+/// Copies by a reader and a writer with blocks of this size.
 async fn io_copy(from: &Path, to: &Path, block_bytes: usize) {
     let (from, to) = (File::open(from).await.unwrap(), File::create_new(to).await.unwrap());
     let mut reader = Reader::with_depth(from, block_bytes, 2);
@@ -53,7 +53,8 @@ async fn read_write(from: &Path, to: &Path) {
     assert_eq!(from.read_at(vec![0; 4096], 4096).await.0.unwrap(), 0);
 }
 
-/// A block of a MiB for a file of 4 KiB costs no MiB: the first blocks are small, and are used again.
+/// A block size of 1 MiB does not cost a file of 4 KiB 1 MiB of memory: the first blocks are small, and are
+/// reused.
 #[test]
 fn large_blocks_cost_small_files_no_page_faults() {
     const FILES: u64 = 200;
@@ -70,14 +71,14 @@ fn large_blocks_cost_small_files_no_page_faults() {
                 io_copy(&from, &to, block_bytes).await;
                 fs::remove_file(&to).unwrap();
             }
-            // With a block for each file, zeroed, there were 8 to 90.
+            // With a zeroed block for each file, there were 8 to 90 faults a file.
             let faults = page_faults() - before;
             assert!(faults < FILES / 2, "{faults} faults with blocks of {block_bytes}");
         }
     });
 }
 
-/// On a file system in memory all of a copy is done by its own thread: no lane, no worker of the kernel.
+/// On tmpfs all operations of a copy run on its own thread: none on a lane or a worker of the kernel.
 #[test]
 fn copies_in_memory_leave_nothing_to_others() {
     let Ok(folder) = Folder::below(Path::new("/dev/shm"), "ways") else {
@@ -110,7 +111,8 @@ fn copies_in_memory_leave_nothing_to_others() {
             assert_eq!(fs::read(target.join(number.to_string())).unwrap(), *content);
         }
         let counters = runtime.counters();
-        // Lookups in the cache and small reads of a full turn go to a ring, which does them at once.
+        // In a full turn, cached lookups and small reads are submitted to the ring, which performs them at
+        // once.
         for kind in OpKind::ALL {
             let of_kind = counters.of(*kind);
             let may_be_queued = matches!(kind, OpKind::Open | OpKind::Read);
@@ -118,16 +120,16 @@ fn copies_in_memory_leave_nothing_to_others() {
             let name = kind.name();
             assert_eq!((submitted, of_kind.lane), (0, 0), "way {way}: {name} {of_kind:?}");
         }
-        // All others are files and directories that are read.
+        // All other opens are of files and directories that are read.
         assert!(counters.of(OpKind::Open).submitted <= 21, "way {way}: a file was made elsewhere");
         assert_eq!(counters.of(OpKind::Mkdir).inline, 1);
-        // The kernel is not asked whether a file ends where it said.
+        // No operation checks whether a file ends at its reported length.
         let copies = if way == 1 { contents.len() as u64 } else { 0 };
         assert_eq!(counters.of(OpKind::Copy).inline, copies, "way {way}");
     }
 }
 
-/// Blocks grow from 16 KiB on, end where blocks would without that, and bring all bytes.
+/// Blocks grow from 16 KiB on, end at the same offsets as blocks of full size, and have all bytes.
 #[test]
 fn the_first_blocks_of_a_file_are_small() {
     let folder = Folder::below(Path::new(env!("CARGO_TARGET_TMPDIR")), "grow").unwrap();

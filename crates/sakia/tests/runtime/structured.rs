@@ -14,12 +14,12 @@ use sakia::{
     try_for_each_concurrent_from, try_join, yield_now,
 };
 
-/// Counts who holds it.
+/// Returns a value whose references are counted.
 fn counted() -> Rc<()> {
     Rc::new(())
 }
 
-/// Never ends, and holds `held` meanwhile.
+/// Never resolves, and holds `held` meanwhile.
 async fn hold<T>(held: Rc<()>) -> T {
     let value = pending().await;
     drop(held);
@@ -276,7 +276,7 @@ fn a_dropped_scope_drops_its_children_in_every_state() {
         let siblings = s.clone();
         let kept = Rc::clone(&held);
         drop(s.spawn(async move {
-            // Holds the scope while it waits in it: a cycle until the scope is dropped.
+            // The child holds the scope in which it waits: a cycle until the scope is dropped.
             drop(siblings.spawn(hold::<()>(Rc::clone(&kept))));
             hold::<()>(kept).await;
         }));
@@ -294,7 +294,7 @@ fn a_dropped_scope_drops_its_children_in_every_state() {
             let _kept = kept;
             hold::<()>(inner).await;
         }));
-        // The queue is full, the set is empty, the body panics.
+        // The queue is full, the set is empty, or the body panics.
         panic!("a reason");
     }));
     assert!(catch_unwind(AssertUnwindSafe(|| poll(boxed.as_mut()))).is_err());
@@ -439,7 +439,7 @@ fn the_first_failure_cancels_the_rest() {
 
 #[test]
 fn a_scope_that_fails_takes_no_more_children() {
-    /// Starts a sibling that never ends when it is dropped.
+    /// Starts a sibling that never ends when this value is dropped.
     struct Starts(sakia::TaskScope<u8>, Rc<()>);
     impl Drop for Starts {
         fn drop(&mut self) {
@@ -703,7 +703,7 @@ fn joins_give_all_values_or_the_first_error() {
             Err::<(), _>(2)
         });
         assert_eq!((failed, Rc::strong_count(&held)), (Err(2), 1));
-        // An ended future is dropped at once.
+        // A completed future is dropped at once.
         let (ended, count) = (Rc::clone(&held), || Rc::strong_count(&held));
         let ((), count) = join!(async move { drop(ended) }, async {
             yield_now().await;

@@ -1,4 +1,4 @@
-//! Tasks: starting, joining, ending, waking.
+//! Tasks: spawning, joining, ending, waking.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -88,7 +88,7 @@ fn tasks_run_on_the_thread_they_are_started_on() {
     let runtime = Runtime::builder().threads(3).build().unwrap();
     runtime.block_on(async {
         for number in 0..3 {
-            // A value that is not `Send` is created there.
+            // The value, which is not `Send`, is created on that thread.
             let task = spawn_on(number, move || async move {
                 let name = Rc::new(thread::current().name().map(String::from));
                 yield_now().await;
@@ -125,7 +125,7 @@ fn a_destructor_that_panics_ends_its_task_only() {
         }
         task
     };
-    // Dropped by an abort, with the runtime after it has waited, and before it was ever polled.
+    // The future is dropped by an abort, with the runtime after a wait, and before its first poll.
     let aborted = start(true);
     aborted.abort();
     assert!(runtime.block_on(aborted).unwrap_err().is_canceled());

@@ -1,5 +1,5 @@
-//! The end of a runtime, of its tasks and of its thread, in every state and order: memory that the
-//! kernel may use stays, and everything else goes once.
+//! The end of a runtime, of its tasks and of its thread, in every state and order: memory that the kernel
+//! may use stays, and everything else is dropped once.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -53,7 +53,7 @@ fn runtime(policy: Policy) -> Runtime {
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
-/// Memory for direct reads, which reports its drop.
+/// Memory for direct reads, whose drop is counted.
 struct Buf {
     pages: Box<[Page]>,
     _probe: DropProbe,
@@ -89,7 +89,7 @@ unsafe impl IoBufMut for Buf {
 
 type Reading<T> = Pin<Box<dyn Future<Output = BufResult<usize, T>>>>;
 
-/// A read of a reader of its own.
+/// Returns a read that owns its reader.
 fn reading<T: IoBufMut + 'static>(mut reader: PipeReader, buf: T) -> Reading<T> {
     Box::pin(async move { reader.read(buf).await })
 }
@@ -99,7 +99,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
-/// A pipe whose writing end is not the runtime's.
+/// Returns a pipe whose writing end does not belong to the runtime.
 fn half_pipe() -> (PipeReader, OwnedFd) {
     let (reader, writer) = io::pipe().unwrap();
     (PipeReader::from_fd(reader.into()), writer.into())
@@ -158,7 +158,7 @@ fn with_direct_reads_in_flight(policy: Policy) {
             task.detach();
         }
         runtime.block_on(async {
-            // A round ends when it has taken a while: not all tasks may begin in the first.
+            // A round also ends after some time, so not all tasks may begin in the first one.
             while rounds > 0 && begun.get() < TASKS * READS {
                 yield_now().await;
             }
@@ -168,8 +168,8 @@ fn with_direct_reads_in_flight(policy: Policy) {
         });
         assert_eq!(begun.get(), if rounds == 0 { 0 } else { TASKS * READS });
         drop(runtime);
-        // Each was freed, which the driver does only after its last completion; and the memory that is
-        // allocated next receives no late writes.
+        // Each buffer was freed, which the driver does only after the last completion; later allocations
+        // receive no late writes.
         counter.assert_each_dropped_once();
         let other = DropCounter::new();
         let reuse: Vec<Buf> = (0..TASKS * READS).map(|_| Buf::new(0x5c, LEN, &other)).collect();
@@ -199,7 +199,7 @@ fn with_tasks_in_every_state(policy: Policy) {
     runtime.block_on(yield_now());
     rustix::io::write(&done_writer, b"done").unwrap();
     let before = runtime.counters().finished;
-    // The future here is polled after each turn of the driver, before the tasks that it woke.
+    // `block_on` polls this future after each turn of the driver, before the tasks that the turn woke.
     runtime.block_on(poll_fn(|cx| {
         if runtime.counters().finished > before {
             return Poll::Ready(());
@@ -266,7 +266,7 @@ fn after_panics_of_wakers(policy: Policy) {
     let (read, writer) = runtime.block_on(async { polled_badly(buf) });
     runtime.block_on(yield_now());
     rustix::io::write(&writer, b"woken").unwrap();
-    // Whose waker panics does not say; the turn does.
+    // The turn reports a waker's panic; the operation does not.
     let panic = catch_unwind(AssertUnwindSafe(|| runtime.block_on(pending::<()>())));
     assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"a waker"));
     let (result, buf) = runtime.block_on(read);
@@ -277,7 +277,7 @@ fn after_panics_of_wakers(policy: Policy) {
         writer.write_all("still works").await.0.unwrap();
         assert_eq!(reader.read(vec![0; 11]).await.1, b"still works");
     });
-    // And at the end of the runtime, which cancels the read.
+    // The same at the end of the runtime, which cancels the read.
     let (read, _writer) = runtime.block_on(async { polled_badly(other_buf) });
     runtime.block_on(yield_now());
     catch_unwind(AssertUnwindSafe(|| drop(runtime))).ok();
@@ -297,7 +297,7 @@ pub fn scene_fork_poll() -> Result<(), String> {
     scene_fork(Policy::Poll)
 }
 
-/// Forks; the child runs `child` and ends. Panics when that panicked.
+/// Forks. The child runs `child` and exits. Panics if `child` panicked.
 fn in_child(child: impl FnOnce()) {
     // SAFETY: the one thread of this process that Rust code runs on; the driver's own, if any, hold
     // no locks that the child needs.
@@ -352,7 +352,7 @@ fn scene_fork(policy: Policy) -> Result<(), String> {
     Ok(())
 }
 
-/// A runtime with tasks that wait for pipes, and the pipes' other ends.
+/// Returns a runtime with tasks that wait for pipes, and the other ends of the pipes.
 fn busy_runtime(policy: Policy, counter: &DropCounter) -> (Runtime, Vec<OwnedFd>) {
     let runtime = runtime(policy);
     let start = |_| {
@@ -361,7 +361,7 @@ fn busy_runtime(policy: Policy, counter: &DropCounter) -> (Runtime, Vec<OwnedFd>
         let task = runtime.spawn(async move {
             let _probe = probe;
             let _back = reading(reader, buf).await;
-            // Whatever goes on in a destructor must not find the thread's memory gone.
+            // A task that continues during the teardown must still find the thread's memory.
             yield_now().await;
         });
         task.detach();
@@ -387,7 +387,7 @@ fn of_a_thread_that_keeps_its_runtime(policy: Policy) {
     thread_local! {
         static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
     }
-    // A thread's destructors run in an order that depends on what it used first.
+    // The order of a thread's destructors depends on the order of first use.
     for used_first in [true, false] {
         let (ended, outcome) = mpsc::channel();
         let writers = thread::spawn(move || {
@@ -414,13 +414,13 @@ fn of_a_thread_that_forgot_its_runtime(policy: Policy) {
     });
     let (counter, writers) = probes.join().unwrap();
     for writer in &writers {
-        // There is no reader any more, or the forgotten one.
+        // The pipe has no reader, or only the forgotten one.
         rustix::io::write(writer, b"late").ok();
     }
     assert_eq!(counter.dropped(), 0, "what the kernel may still use was freed");
 }
 
-/// Fails where it is dropped on another thread than it was made on.
+/// Panics if it is dropped on another thread than the one that made it.
 struct Homebound(ThreadId, #[expect(dead_code, reason = "its drop reports")] DropProbe);
 
 impl Drop for Homebound {
@@ -430,7 +430,7 @@ impl Drop for Homebound {
 }
 
 fn before_the_wakers(policy: Policy) {
-    // A task may be in the hands of a thread that wakes it, just then: not each time.
+    // A waking thread may hold a task at that moment, so this is repeated.
     (0..20).for_each(|_| before_wakers(policy));
 }
 
@@ -448,7 +448,7 @@ fn before_wakers(policy: Policy) {
         }));
         task.detach();
     }
-    // A timer or a wake that is due may end a round of tasks early.
+    // A due timer or wake may end a round of tasks early.
     while wakers.borrow().len() < 10 {
         runtime.block_on(yield_now());
     }
@@ -456,7 +456,7 @@ fn before_wakers(policy: Policy) {
     let mut wakers = wakers.take();
     wakers.push(main);
     assert_eq!(wakers.len(), 11);
-    // Some are at it while the runtime ends.
+    // Some wakers are called while the runtime ends.
     let early: Vec<Waker> = wakers.clone();
     let waking = thread::spawn(move || {
         for waker in early.iter().cycle().take(10_000) {
@@ -520,7 +520,7 @@ fn while_tasks_are_sent_to_it(policy: Policy) {
 }
 
 fn of_tasks_that_start_others(policy: Policy) {
-    /// Starts another task when it is dropped, which does the same, so often.
+    /// When it is dropped, starts a task whose drop does the same, this number of times.
     struct Starts(u32, DropCounter, #[expect(dead_code, reason = "its drop reports")] DropProbe);
     impl Drop for Starts {
         fn drop(&mut self) {
@@ -550,7 +550,7 @@ fn of_tasks_that_start_others(policy: Policy) {
 }
 
 fn of_tasks_on_other_threads(policy: Policy) {
-    /// Ends slowly, so that a caller that does not wait for it is too early.
+    /// Its drop is slow, so that a caller that does not wait for it continues too early.
     struct Slow(Arc<AtomicUsize>);
     impl Drop for Slow {
         fn drop(&mut self) {
@@ -647,7 +647,7 @@ fn of_a_runtime_without_tasks(policy: Policy) {
     assert_eq!((runtime.live_tasks(), runtime.next_timer()), (0, None));
 }
 
-/// Reads for ever, and counts.
+/// Reads for ever, and counts the reads.
 async fn read_zeros(count: Rc<Cell<usize>>) {
     let mut zeros = PipeReader::from_fd(File::open("/dev/zero").unwrap().into());
     let mut buf = vec![1; 64];
@@ -659,7 +659,7 @@ async fn read_zeros(count: Rc<Cell<usize>>) {
     }
 }
 
-/// Yields for ever, and counts.
+/// Yields for ever, and counts the yields.
 async fn yield_always(count: Rc<Cell<usize>>) {
     loop {
         yield_now().await;
@@ -681,7 +681,7 @@ fn is_not_kept_waiting_by_reads_that_are_always_ready(policy: Policy) {
             yield_now().await;
         }
     });
-    // Each round of the loop lets each reader have one result at most, and takes two batches.
+    // Each round of the loop delivers at most one result to each reader, and runs two batches.
     assert!(yields.get() >= ROUNDS / 2, "{} yields", yields.get());
 }
 
@@ -700,7 +700,7 @@ fn is_not_kept_waiting_by_tasks_that_always_yield(policy: Policy) {
         }
     });
     if policy == Policy::Uring {
-        // Without a ring it depends on when another thread runs, which is not counted in rounds.
+        // Without a ring the result depends on another thread, which rounds do not measure.
         let rounds = yields.get() / YIELDERS;
         assert!(rounds <= 3 * READS, "{rounds} rounds for {READS} reads");
     }
@@ -723,19 +723,19 @@ fn of_one_round(policy: Policy) {
         }
     }
     if policy == Policy::Poll {
-        // Without a ring a round may also end because it has taken a while.
+        // Without a ring a round may also end after some time.
         assert_eq!(seen.last(), Some(&(600, false)));
         let steps = seen.windows(2).map(|pair| pair[1].0 - pair[0].0);
         assert!(seen[0].0 <= 512 && steps.max().is_some_and(|step| step <= 512), "{seen:?}");
         return;
     }
-    // Two rounds of 256 at a time.
+    // Each turn runs two batches of 256 tasks.
     assert_eq!(seen, [(512, true), (600, false)]);
     let busy = runtime.spawn(yield_always(Rc::clone(&count)));
     busy.detach();
     for round in 1..10 {
         assert!(runtime.run_once(Duration::MAX).unwrap(), "there is more to do");
-        // A task that is alone fills both rounds by itself; its first poll only yields.
+        // A task that is alone fills both batches; its first poll only yields.
         assert_eq!(count.get(), 600 + 512 * round - 1);
     }
 }

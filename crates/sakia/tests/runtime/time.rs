@@ -1,6 +1,6 @@
-//! Timers, and the clocks they go by.
+//! Timers and their clocks.
 //!
-//! Nothing here says that something is quick: clocks are virtual, or counters are looked at.
+//! No test asserts on real time: clocks are virtual, or counters are checked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ fn virtual_runtime() -> Runtime {
     Runtime::builder().virtual_time(true).build().expect("this machine has a backend")
 }
 
-/// Counts how often it is called.
+/// A waker that counts its calls.
 #[derive(Default)]
 struct Count(AtomicUsize);
 
@@ -47,7 +47,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// A timer that waits, outside of the runtime that it belongs to.
+/// Returns a waiting timer of a runtime, to be used outside of it.
 fn start_timer(runtime: &Runtime, duration: Duration) -> Sleep {
     let mut timer = None;
     runtime.block_on(async {
@@ -57,7 +57,7 @@ fn start_timer(runtime: &Runtime, duration: Duration) -> Sleep {
     timer.expect("it was started")
 }
 
-/// Awaits a future, which must take exactly this much virtual time.
+/// Awaits a future, and asserts that it takes exactly this virtual time.
 async fn expect_elapsed<F: Future>(expected: Duration, future: F) -> F::Output {
     let begin = now();
     let output = future.await;
@@ -306,7 +306,7 @@ fn a_timer_can_be_dropped_in_every_state() {
 
 #[test]
 fn a_waker_may_drop_timers() {
-    /// Ends another timer when its own fires.
+    /// Drops another timer when its own fires.
     struct DropOther(std::sync::Mutex<Option<send_wrapper::SendWrapper<Sleep>>>);
     impl Wake for DropOther {
         fn wake(self: Arc<Self>) {
@@ -333,7 +333,7 @@ fn a_timer_outlives_its_runtime_harmlessly() {
     let runtime = virtual_runtime();
     let mut left = start_timer(&runtime, HOUR);
     drop(runtime);
-    // On another runtime it starts anew, with the same deadline.
+    // On another runtime the timer starts again with the same deadline.
     virtual_runtime().block_on(async { expect_elapsed(HOUR, &mut left).await });
     assert!(left.is_elapsed());
 }
@@ -348,7 +348,7 @@ fn the_task_that_polled_last_is_woken() {
         sleep(MS).await;
         assert_eq!((first.get(), second.get()), (0, 1));
 
-        // The same with tasks: one begins to wait, another goes on.
+        // The same with tasks: one begins to wait, and another continues.
         let mut timer = sleep(MS);
         let is_pending =
             poll_fn(|cx| Poll::Ready(Pin::new(&mut timer).poll(cx).is_pending())).await;
@@ -378,7 +378,7 @@ fn a_reset_timer_keeps_to_its_new_deadline() {
         timer.reset(begin); // into the past
         expect_elapsed(Duration::ZERO, &mut timer).await;
 
-        // A task is woken at the new deadline without polling in between.
+        // The task is woken at the new deadline without a poll in between.
         let mut timer = Box::pin(sleep(10 * MS));
         let count = Arc::new(Count::default());
         assert!(poll_with(&mut timer, &Waker::from(Arc::clone(&count))).is_pending());
@@ -469,8 +469,8 @@ fn an_unmet_timeout_leaves_no_timer_behind() {
     assert!(waits <= 3, "{waits} enters");
 }
 
-/// The times since the beginning, in milliseconds, at which ticks were due and were taken, when the
-/// task is away for 35 ms after the second of ticks 10 ms apart.
+/// Returns the times in milliseconds at which ticks were due and were taken, if the task is busy for 35 ms
+/// after the second of ticks that are 10 ms apart.
 fn ticks(missed: MissedTicks) -> Vec<(u128, u128)> {
     virtual_runtime().block_on(async {
         let begin = now();
@@ -506,7 +506,7 @@ fn an_interval_does_not_drift_or_lose_a_tick() {
         let period = Duration::from_micros(1700); // not in whole milliseconds
         let mut interval = interval_at(begin + period, period);
         for count in 1..=100 {
-            // A tick whose future is dropped is the next one's.
+            // The tick of a dropped future goes to the next one.
             assert!(timeout(Duration::ZERO, interval.tick()).await.is_err());
             assert_eq!(interval.tick().await, begin + count * period);
         }

@@ -1,4 +1,4 @@
-//! Writers against a model: the bytes that were put in.
+//! Writers compared with a model: the accepted bytes.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 
-/// One use of a writer.
+/// One call of a writer.
 #[derive(Clone, Debug)]
 enum Call {
     Write(usize),
@@ -40,8 +40,8 @@ fn steps() -> impl Strategy<Value = Vec<(Call, usize)>> {
     prop::collection::vec((call, 0usize..4), 0..40)
 }
 
-/// Performs all calls, each dropped after some polls first. Answers the bytes that were put in, and the
-/// errors that were told.
+/// Performs all calls, each of them dropped once after some polls. Returns the accepted bytes and the
+/// reported errors.
 async fn perform<W>(
     writer: &mut Writer<W>,
     steps: &[(Call, usize)],
@@ -173,7 +173,7 @@ proptest! {
                     assert_eq!(closed.is_ok(), expected.len() <= fails_at);
                     assert!(closed.is_ok() || writer.written() as usize == fails_at);
                     assert!(errors.is_empty() || written == fails_at);
-                    // Told again, and nothing happens.
+                    // The error is reported again, and nothing is written.
                     assert_eq!(writer.close().await.is_ok(), closed.is_ok());
                     assert!(writer.write(b"x").await.is_err());
                     let bytes = mock.bytes.borrow();
@@ -221,7 +221,7 @@ fn files_are_written_by_blocks() {
         assert_eq!((writer.written(), mock.syncs.get()), (2500, 0));
         for syncs in 1..3 {
             assert_eq!(writer.flush(Level::Durable).await.unwrap(), Level::Durable);
-            // Nothing came in between.
+            // The second flush has no new bytes, so it needs no sync.
             assert_eq!(mock.syncs.get(), 1, "{syncs}");
         }
         writer.write_all(b"x").await.unwrap();
@@ -305,7 +305,7 @@ fn standard_output_by_a_writer() {
     });
 }
 
-/// Fails, or takes nothing, or panics.
+/// A sink that fails, accepts no bytes, or panics.
 struct Bad(Rc<Cell<u8>>);
 
 impl AsyncWrite for Bad {
@@ -340,7 +340,7 @@ fn bad_sinks() {
                 None => assert_eq!(first.raw_os_error(), Some(125)),
             }
         }
-        // A count beyond what was given is no more than that.
+        // A count beyond the buffer's length counts as this length.
         let mut writer = Writer::new(Bad(Rc::new(Cell::new(3))));
         writer.write_all(b"bytes").await.unwrap();
         writer.flush(Level::Accepted).await.unwrap();
@@ -364,7 +364,7 @@ fn a_closed_writer_takes_nothing() {
 
 #[test]
 fn losses_that_nobody_was_told_of_are_counted() {
-    // The counter is the process's: only this test loses anything.
+    // The counter belongs to the process, and only this test loses bytes.
     let before = unreported_write_errors();
     let drive = |runtime: &Runtime| {
         while runtime.live_tasks() > 0 {
@@ -378,13 +378,13 @@ fn losses_that_nobody_was_told_of_are_counted() {
         mock.failures.borrow_mut().insert(at, 1);
         mock
     };
-    // Fails after it was dropped.
+    // The write fails after the drop.
     runtime.block_on(async {
         Writer::new(failing(3)).write_all(b"bytes").await.unwrap();
     });
     drive(&runtime);
     assert_eq!(unreported_write_errors(), before + 1);
-    // Failed before it was dropped.
+    // The write failed before the drop.
     runtime.block_on(async {
         let mut writer = Writer::new(failing(3));
         writer.write_all(b"bytes").await.unwrap();
@@ -392,7 +392,7 @@ fn losses_that_nobody_was_told_of_are_counted() {
     });
     drive(&runtime);
     assert_eq!(unreported_write_errors(), before + 2);
-    // Told.
+    // The error was reported.
     runtime.block_on(async {
         let mut writer = Writer::new(failing(3));
         writer.write_all(b"bytes").await.unwrap();
@@ -400,9 +400,9 @@ fn losses_that_nobody_was_told_of_are_counted() {
     });
     drive(&runtime);
     assert_eq!(unreported_write_errors(), before + 2);
-    // Nothing was lost.
+    // No bytes were lost.
     let idle = runtime.block_on(async { Writer::new(Mock::default()) });
-    // The runtime ends with bytes on their way, dropped and not.
+    // The runtime ends with bytes in transit, of a dropped writer and of one that is kept.
     let (_reader, held) = runtime.block_on(async {
         let (_, mut stuck) = (Mock::default(), Writer::at(Mock::default(), 0));
         stuck.write_all(b"bytes").await.unwrap();
@@ -420,7 +420,7 @@ fn losses_that_nobody_was_told_of_are_counted() {
     assert_eq!(block_on(held.write(b"x")).unwrap_err().raw_os_error(), Some(125));
     drop(held);
     assert_eq!(unreported_write_errors(), before + 3);
-    // The runtime ends before the pump was ever polled.
+    // The runtime ends before the first poll of the pump.
     let runtime = Runtime::new().unwrap();
     let mut unused = runtime.block_on(async {
         Writer::new(Mock::default()).write_all(b"bytes").await.unwrap();
