@@ -20,14 +20,14 @@ use crate::{Cell, Gate, Job, Runtime, Tally, fail};
 pub enum Access {
     /// Reading through the page cache.
     Read,
-    /// Reading past it.
+    /// Reading with `O_DIRECT`.
     ReadDirect,
-    /// Writing through it.
+    /// Writing through the page cache.
     Write,
 }
 
 impl Access {
-    /// Flags of `open(2)` besides those for reading and writing.
+    /// Returns the flags of `open(2)` besides those for reading and writing.
     pub fn flags(self) -> i32 {
         if self == Self::ReadDirect { libc::O_DIRECT } else { 0 }
     }
@@ -36,52 +36,52 @@ impl Access {
 /// The result of a transfer: the number of bytes moved, and its buffer.
 pub type Moved<P> = (io::Result<usize>, <P as Files>::Buffer);
 
-/// A runtime that has files. The job is given along where a program has several variants.
+/// A runtime with files. Programs with several variants use the job to tell them apart.
 pub trait Files: Runtime {
     /// An open file that tasks share.
     type File: Clone + 'static;
-    /// Memory for blocks, page-aligned where the interface lets a program choose.
+    /// Memory for blocks, page-aligned if the interface lets a program choose.
     type Buffer: 'static;
     /// The contents of a small file.
     type Whole: Deref<Target = [u8]>;
 
-    /// Returns whether a single runtime runs tasks on several threads, so that more threads need no more
-    /// runtimes.
+    /// Returns whether a single runtime runs tasks on several threads. Then all threads of the job share
+    /// one runtime.
     fn shares_threads(_job: &Job) -> bool {
         false
     }
 
-    /// Starts a task by [`Task::run`]; the future answered waits for it.
+    /// Starts a task by [`Task::run`]. The returned future waits for it.
     fn start(task: Task<Self>) -> impl Future<Output = Tally> + 'static;
 
     /// Opens the file of a job.
     fn open(job: &Job, access: Access) -> impl Future<Output = io::Result<Self::File>>;
 
-    /// Memory of so many bytes.
+    /// Allocates this number of bytes.
     fn buffer(len: usize) -> Self::Buffer;
 
     /// Returns the bytes of the last read.
     fn bytes(buffer: &Self::Buffer) -> &[u8];
 
-    /// Gives `f` the memory to write from.
+    /// Passes the memory to write from to `f`.
     fn edit(buffer: &mut Self::Buffer, f: impl FnOnce(&mut [u8]));
 
-    /// Reads at an offset, as many bytes as the buffer has.
+    /// Reads at an offset until the buffer is full.
     fn read_at(
         file: &Self::File,
         buffer: Self::Buffer,
         offset: u64,
     ) -> impl Future<Output = Moved<Self>>;
 
-    /// Writes all of the buffer at an offset.
+    /// Writes the whole buffer at an offset.
     fn write_at(
         file: &Self::File,
         buffer: Self::Buffer,
         offset: u64,
     ) -> impl Future<Output = Moved<Self>>;
 
-    /// Reads a whole file: opens it, reads to the end and closes it. By the runtime's own function, if
-    /// it has one; otherwise by one read into 8 KiB, which a file of 4 KiB does not fill.
+    /// Reads a whole file: opens it, reads to the end and closes it. Uses the runtime's own function if it
+    /// has one; otherwise one read into 8 KiB, which a file of 4 KiB does not fill.
     fn read_whole(path: &Path) -> impl Future<Output = io::Result<Self::Whole>>;
 
     /// Adds up the bytes of a file, block by block.
@@ -100,7 +100,8 @@ pub trait Files: Runtime {
     }
 }
 
-/// The part of [`Files`] about memory that is what it holds: its type, and how so many bytes are had.
+/// The parts of [`Files`] for buffers that dereference to their bytes: the type, and the expression that
+/// allocates this number of bytes.
 #[macro_export]
 macro_rules! buffers {
     ($of:ty, $new:expr) => {
@@ -120,21 +121,20 @@ macro_rules! buffers {
     };
 }
 
-/// A file of which each task opens one of its own: a clone, which is another task's, has none yet.
+/// A file that each task opens for itself: a clone, which goes to another task, is not open yet.
 pub struct PerTask<F> {
     path: PathBuf,
-    /// Between two operations of the task.
+    /// The open file, between two operations of the task.
     file: Mutex<Option<F>>,
 }
 
 impl<F> PerTask<F> {
-    /// Returns the file at this path, not opened yet.
+    /// Returns a file at this path that is not open yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), file: Mutex::new(None) }
     }
 
-    /// Does something with the task's file, and before the first time opens it. After an error it is opened
-    /// again.
+    /// Calls `f` with the task's file, which is opened before the first call and after an error.
     pub async fn with<T>(
         &self,
         open: impl AsyncFnOnce(&Path) -> io::Result<F>,
@@ -161,10 +161,10 @@ impl<F> Clone for PerTask<F> {
     }
 }
 
-/// Bytes of memory that a small file is read into, for runtimes without a function for it.
+/// The size of the buffer for small files, for runtimes without a function that reads whole files.
 pub const WHOLE_BYTES: usize = 8192;
 
-/// Opens the file of a job, in a program without a runtime's own files.
+/// Opens the file of a job, for programs without their own type of files.
 pub fn open(job: &Job) -> File {
     let flags = if job.direct { Access::ReadDirect.flags() } else { 0 };
     let mut options = OpenOptions::new();
@@ -181,7 +181,7 @@ pub struct Task<P: Files> {
 }
 
 impl<P: Files> Task<P> {
-    /// Does it.
+    /// Runs the share.
     pub async fn run(self) -> Tally {
         let Self { job, file, paths, index } = self;
         match (job.cell, &file) {
@@ -222,13 +222,13 @@ async fn small_files<P: Files>(job: &Job, paths: &[PathBuf], index: u64) -> Tall
     tally
 }
 
-/// The small files that task number `index` reads.
+/// Returns the small files that task number `index` reads.
 pub fn share_of<'p>(job: &Job, paths: &'p [PathBuf], index: u64) -> impl Iterator<Item = &'p Path> {
     let each = job.ops_per_task() as usize;
     paths[index as usize * each..][..each].iter().map(PathBuf::as_path)
 }
 
-/// A transfer that moves less than a block is an error in these experiments.
+/// Ends the program unless the transfer moved a whole block.
 #[inline]
 pub fn expect_whole(job: &Job, result: io::Result<usize>) {
     match result {
@@ -247,7 +247,7 @@ pub fn small_file_check(job: &Job, whole: &[u8]) -> u64 {
     marks(whole)
 }
 
-/// Completes the tally of a job: what was written is read back.
+/// Completes the tally of a job: written blocks are read back.
 fn verified(job: &Job, tally: Tally) -> Tally {
     match job.cell {
         Cell::Write => Tally { check: block::verify_written(job), ..tally },
@@ -255,8 +255,8 @@ fn verified(job: &Job, tally: Tally) -> Tally {
     }
 }
 
-/// Runs a job without a runtime: each thread does the shares of its tasks, the first of which has the number
-/// that `share` is told.
+/// Runs a job without a runtime: each thread runs the shares of its tasks. `share` gets the number of the
+/// first task.
 pub fn run_shares(job: Job, share: impl Fn(&Job, &Gate, u64) -> Tally + Send + Clone + 'static) {
     let of_all = job.clone();
     let work = move |gate: Arc<Gate>, thread| share(&job, &gate, thread * job.tasks);
@@ -278,7 +278,7 @@ pub(crate) fn run<P: Files>(mut job: Job) {
     on_threads(job.threads, work, |tally| verified(&job, tally));
 }
 
-/// The share of one thread.
+/// Runs the share of one thread.
 async fn share<P: Files>(job: Arc<Job>, gate: Arc<Gate>, thread: u64) -> Tally {
     let access = match job.cell {
         Cell::SmallFiles => None,

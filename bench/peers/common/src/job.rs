@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::fail;
 
-/// Which experiment.
+/// The experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// One task adds up the bytes of a file, block by block.
@@ -22,7 +22,7 @@ pub enum Cell {
     Yield,
     /// A task starts others, one after the other, and takes their values.
     Spawn,
-    /// A server sends back what comes by TCP connections.
+    /// A server sends back the bytes of its TCP connections.
     Echo,
     /// A server sends each datagram back.
     Udp,
@@ -34,57 +34,59 @@ pub enum Cell {
     Redis,
 }
 
-/// The arguments of a program: the cell's name, then `key=value` for what differs from the usual.
+/// The arguments of a program: the cell's name, then `key=value` for each value that differs from the
+/// default.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which experiment.
+    /// The experiment.
     pub cell: Cell,
-    /// Which of the program's ways to do it; the usual one, if it is empty.
+    /// The variant of the program; empty for the default one.
     pub variant: String,
     /// The file, or the folder of small files.
     pub path: PathBuf,
-    /// Bytes of the file that are used.
+    /// The number of bytes of the file that are used.
     pub size: u64,
-    /// Bytes that an operation moves.
+    /// The number of bytes that an operation moves.
     pub block: usize,
-    /// Operations of all tasks together. Small files: how many there are, each read once.
+    /// The number of operations of all tasks together. Small files: the number of files, each of which is
+    /// read once.
     pub ops: u64,
-    /// Tasks on each thread.
+    /// The number of tasks on each thread.
     pub tasks: u64,
-    /// Threads, each with a runtime of its own if the runtime is one of a thread.
+    /// The number of threads. If a runtime has one thread, each has its own runtime.
     pub threads: u64,
-    /// Past the page cache, by `O_DIRECT`.
+    /// Files are opened with `O_DIRECT`.
     pub direct: bool,
-    /// The number that is written: each run's own, so that its writes differ from earlier ones.
+    /// The number that is written. Each run has its own, so that its writes differ from earlier ones.
     pub seed: u64,
-    /// Connections to a server.
+    /// The number of connections to a server.
     pub connections: u64,
-    /// Messages of a connection that are under way at a time.
+    /// The number of messages of a connection that are in flight at a time.
     pub window: u64,
-    /// How long a load goes on that has no number of operations.
+    /// The duration of a load without a number of operations.
     pub seconds: u64,
     /// The command that a load repeats.
     pub command: String,
     /// The congestion control of both sides.
     pub congestion: String,
-    /// The server's program; what the load is told.
+    /// The server's program, for the load.
     pub server: PathBuf,
     /// The address at which the load waits for the server; only servers have it.
     pub control: Option<SocketAddr>,
 }
 
 impl Cell {
-    /// Returns whether it is about tasks alone, without files.
+    /// Returns whether the experiment is about tasks alone, without files.
     pub fn is_of_tasks(self) -> bool {
         matches!(self, Self::Yield | Self::Spawn)
     }
 
-    /// Returns whether it is about a server, which its load starts.
+    /// Returns whether the experiment is about a server, which its load starts.
     pub fn is_of_servers(self) -> bool {
         matches!(self, Self::Echo | Self::Udp | Self::Http | Self::Body | Self::Redis)
     }
 
-    /// Its name among the arguments.
+    /// Returns the name among the arguments.
     pub fn name(self) -> &'static str {
         let has = |(_, cell): &&(&str, Self)| *cell == self;
         CELLS.iter().find(has).expect("each cell has a name").0
@@ -115,7 +117,7 @@ impl FromStr for Cell {
 }
 
 impl Job {
-    /// Reads the arguments. Those that are not given are as for one operation by one task.
+    /// Parses the arguments. By default a job has one operation by one task.
     ///
     /// # Errors
     /// An unknown cell or key, or a value that does not parse; the text says which.
@@ -168,12 +170,12 @@ impl Job {
         Ok(job)
     }
 
-    /// Tasks on all threads.
+    /// Returns the number of tasks on all threads.
     pub fn tasks_total(&self) -> u64 {
         self.tasks * self.threads
     }
 
-    /// Operations of each task; what does not divide is left out for all alike.
+    /// Returns the number of operations of each task. A remainder is left out for all programs alike.
     pub fn ops_per_task(&self) -> u64 {
         self.ops / self.tasks_total()
     }
@@ -189,17 +191,18 @@ impl Job {
         })
     }
 
-    /// The small files: first those that the first task reads, in its order, then the second's, and so on.
-    /// Each task's are scattered over the folders, and far apart in the order of their creation: files
-    /// created in sequence lie in sequence in memory, and reads in that order would be faster.
+    /// Returns the small files: first those of the first task in its order, then those of the second, and
+    /// so on. The files of a task are spread over the folders, and were not created one after the other:
+    /// such files lie in sequence in memory, and reads in that order would be faster.
     pub fn small_files(&self) -> Vec<PathBuf> {
         let (tasks, each) = (self.tasks_total(), self.ops_per_task());
         let places = (0..tasks).flat_map(|task| (0..each).map(move |round| round * tasks + task));
-        // Coprime to the usual counts, so that each file comes up once, its neighbor much later.
+        // The factor is coprime to the usual counts, so that each file occurs once, and neighbors far
+        // apart.
         places.map(|place| self.small_file(place * 7919 % self.ops)).collect()
     }
 
-    /// The same files and those that divide among no tasks, in the order in which they are made.
+    /// Returns the same files, and those of the remainder, in the order of their creation.
     pub fn small_files_in_order(&self) -> impl Iterator<Item = PathBuf> {
         (0..self.ops).map(|number| self.small_file(number))
     }
@@ -209,7 +212,7 @@ impl Job {
     }
 }
 
-/// Parses the arguments, and runs the job in the program's own way.
+/// Parses the arguments, and passes the job to the program's own function.
 pub fn run(run: impl FnOnce(Job)) -> ExitCode {
     match Job::parse(std::env::args().skip(1)) {
         Ok(job) => {

@@ -1,10 +1,9 @@
 //! Common parts of the experiments of all runtimes.
 //!
-//! A program names its [`Runtime`], as a [`Peer`] for experiments on tasks, by [`Files`] for those on
-//! files and by [`Net`] for those on connections, and calls [`main`]; programs without a runtime have
-//! loops of their own. Each run of a program is one [`Job`], and prints one line of JSON: what was measured,
-//! and a number that shows that the work was done. `cargo xtask peers` runs the programs and compares
-//! them.
+//! A program implements [`Runtime`], [`Peer`] for experiments on tasks, [`Files`] for those on files and
+//! [`Net`] for those on connections, and calls [`main`]; programs without a runtime have their own loops.
+//! Each run of a program is one [`Job`], and prints one line of JSON: the measurements, and a number that
+//! shows that the work was done. `cargo xtask peers` runs the programs and compares them.
 
 pub mod block;
 pub mod files;
@@ -29,7 +28,7 @@ pub trait Runtime: Sized + 'static {
     fn block_on<T: 'static>(job: &Job, future: impl Future<Output = T> + 'static) -> T;
 }
 
-/// Runs the job that the arguments name, on tasks, on files or on connections.
+/// Runs the job of the arguments, on tasks, on files or on connections.
 pub fn main<P: Peer + Files + Net>() -> ExitCode {
     job::run(|job| match job.cell {
         Cell::Echo => net::run(job, |job, door| P::block_on(job, P::serve(job.clone(), door))),
@@ -41,7 +40,7 @@ pub fn main<P: Peer + Files + Net>() -> ExitCode {
     })
 }
 
-/// As [`main`], for a program that has experiments on files only.
+/// As [`main`], for a program with experiments on files only.
 pub fn main_files<P: Files>() -> ExitCode {
     job::run(|job| {
         if job.cell.is_of_servers() || job.cell.is_of_tasks() {
@@ -51,7 +50,7 @@ pub fn main_files<P: Files>() -> ExitCode {
     })
 }
 
-/// As [`main`], for a program that has experiments on tasks only.
+/// As [`main`], for a program with experiments on tasks only.
 pub fn main_tasks<P: Peer>() -> ExitCode {
     job::run(|job| {
         if !job.cell.is_of_tasks() {

@@ -1,4 +1,4 @@
-//! The measured section of a run, and what is reported of it.
+//! The measured section of a run, and its report.
 
 use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use std::thread;
@@ -8,12 +8,12 @@ use sakia_bench_support::usage::{Ticks, Usage};
 
 use crate::fail;
 
-/// The work that was done.
+/// The completed work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Operations.
+    /// The number of operations.
     pub ops: u64,
-    /// Depends on what was read, or on where was written, but not on the order.
+    /// A sum over the bytes read, or over the offsets written, independent of the order.
     pub check: u64,
 }
 
@@ -24,7 +24,7 @@ impl Tally {
         self.add(Self { ops: 1, check });
     }
 
-    /// Adds what another did.
+    /// Adds the work of another tally.
     #[inline]
     pub fn add(&mut self, other: Self) {
         self.ops += other.ops;
@@ -35,11 +35,11 @@ impl Tally {
 /// The meeting point of a run's threads before and after the measured section.
 pub struct Gate {
     barrier: Barrier,
-    /// Of the begin and of the end of the section.
+    /// The snapshots at the beginning and at the end of the section.
     snapshots: Mutex<Vec<Snapshot>>,
 }
 
-/// Counts that only grow.
+/// Counters that only grow.
 struct Snapshot {
     at: Instant,
     usage: Usage,
@@ -47,18 +47,18 @@ struct Snapshot {
 }
 
 impl Gate {
-    /// A gate for so many threads.
+    /// Returns a gate for this number of threads.
     pub fn new(threads: u64) -> Self {
         let barrier = Barrier::new(threads as usize);
         Self { barrier, snapshots: Mutex::default() }
     }
 
-    /// Begins the section, once all threads are here.
+    /// Begins the section once all threads have called this.
     pub fn begin(&self) {
         self.meet(Snapshot::before);
     }
 
-    /// Ends the section, once all threads are here.
+    /// Ends the section once all threads have called this.
     pub fn end(&self) {
         self.meet(Snapshot::after);
     }
@@ -74,7 +74,7 @@ impl Gate {
         self.snapshots.lock().expect("no thread panics with the lock")
     }
 
-    /// Prints what was measured, as a line of JSON.
+    /// Prints the measurements as a line of JSON.
     pub fn report(&self, tally: Tally) {
         let [begin, end] = &self.lock()[..] else {
             fail("run", "nothing was measured");
@@ -94,11 +94,11 @@ impl Gate {
     }
 }
 
-/// Runs `work` on so many threads, which begin and end the section at the gate, adds up what they did,
-/// completes that by `check`, and reports.
+/// Runs `work` on this number of threads, which begin and end the section at the gate. Adds up their
+/// tallies, completes the sum by `check`, and reports.
 ///
-/// This thread is the first of them: on the main thread memory is had from the heap, as in a program
-/// without threads, and on others from arenas that are trimmed and faulted in anew all the time.
+/// This thread is the first of them: the main thread allocates from the heap, as a program without threads
+/// does, and other threads from arenas that are trimmed and faulted in again all the time.
 pub fn on_threads(
     threads: u64,
     work: impl Fn(Arc<Gate>, u64) -> Tally + Send + Clone + 'static,
@@ -121,12 +121,13 @@ pub fn on_threads(
 }
 
 impl Snapshot {
-    /// The time last, so that taking the rest is not within the section: fields are taken in this order.
+    /// Reads the clock last, so that the section does not include the other readings: fields are evaluated
+    /// in this order.
     fn before() -> Self {
         Self { machine: Ticks::now(), usage: usage(), at: Instant::now() }
     }
 
-    /// The time first.
+    /// Reads the clock first.
     fn after() -> Self {
         Self { at: Instant::now(), usage: usage(), machine: Ticks::now() }
     }

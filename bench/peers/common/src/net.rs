@@ -1,8 +1,8 @@
-//! Experiments on connections: a server that sends back what it receives.
+//! Experiments on connections: a server that sends back the bytes it receives.
 //!
-//! The load is another program, the same for all, and starts the server. The server's side of what they
-//! say to each other is here, on a thread that sleeps while it is measured; it is told in the header of
-//! `sakia_bench::net`.
+//! The load is another program, the same for all, and starts the server. The server's side of their
+//! protocol is here, on a thread that sleeps during the measurement; the header of `sakia_bench::net`
+//! describes it.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -17,37 +17,37 @@ use nix::sys::socket::{Backlog, listen, setsockopt};
 
 use crate::{Gate, Job, Runtime, Tally, fail};
 
-/// Memory that a connection receives into.
+/// The size of a connection's receive buffer.
 pub const BUFFER_BYTES: usize = 16 << 10;
-/// Memory for a datagram: more than any load here sends.
+/// The size of a buffer for a datagram: more than any load here sends.
 pub const DATAGRAM_BYTES: usize = 2048;
 
-/// A runtime that has TCP.
+/// A runtime with TCP.
 pub trait Net: Runtime {
-    /// Accepts connections, and sends back what comes by each, until the process ends.
+    /// Accepts connections, and sends back their bytes, until the process ends.
     ///
     /// # Errors
-    /// Those of listening and accepting. A connection that fails is seen by the load.
+    /// Errors of the listener and of accepts. The load notices a connection that fails.
     fn serve(job: Job, door: Door) -> impl Future<Output = io::Result<()>> + 'static;
 
     /// Sends each datagram back to its sender, until the process ends.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     fn serve_datagrams(job: Job, door: Door) -> impl Future<Output = io::Result<()>> + 'static {
         let _ = (job, door);
         async { fail("run", "it has no datagrams here") }
     }
 }
 
-/// A server's listener.
+/// The door of a server: it makes the listener and lets the load in.
 pub struct Door {
     job: Job,
     control: TcpStream,
 }
 
 impl Door {
-    /// A socket that listens. What it accepts has its options.
+    /// Returns a listening socket. Accepted sockets inherit its options.
     ///
     /// # Errors
     /// As `bind(2)` and `setsockopt(2)`.
@@ -58,7 +58,7 @@ impl Door {
         Ok(listener)
     }
 
-    /// A socket for datagrams.
+    /// Returns a socket for datagrams.
     ///
     /// # Errors
     /// As `bind(2)`.
@@ -71,16 +71,16 @@ impl Door {
 
     fn bind(&self) -> io::Result<TcpListener> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // So that none of many connections waits a second to try again.
+        // With a long backlog, no connection has to wait a second for its next attempt.
         listen(&listener, Backlog::MAXALLOWABLE)?;
         setsockopt(&listener, TcpNoDelay, &true)?;
         setsockopt(&listener, TcpCongestion, &OsString::from(&self.job.congestion))?;
         Ok(listener)
     }
 
-    /// As [`listen`](Door::listen), where the server does by itself what otherwise a thread does, with the
-    /// connection by which the load tells when to begin and when to end. Below valgrind no thread gets on
-    /// while another one waits on a ring.
+    /// As [`listen`](Door::listen), for a server that handles the connection to the load itself, which
+    /// otherwise a thread does: it carries the messages that begin and end the measurement. Under valgrind
+    /// no thread makes progress while another one waits on a ring.
     ///
     /// # Errors
     /// As [`listen`](Door::listen); or the load has ended.
@@ -90,7 +90,7 @@ impl Door {
         Ok((listener, self.control, Attendant::new(self.job)))
     }
 
-    /// Lets the load in, by a socket of the runtime's own that listens on this port.
+    /// Lets the load in, for a listener of the runtime on this port.
     pub fn open(self, port: u16) {
         thread::spawn(move || {
             let Err(error) = oversee(Attendant::new(self.job), self.control, port);
@@ -109,11 +109,10 @@ pub fn run(job: Job, serve: impl FnOnce(&Job, Door) -> io::Result<()>) {
     }
 }
 
-/// Measures while the load says so.
+/// Measures between the two messages of the load.
 pub struct Attendant {
     job: Job,
-    /// To begin when the load has said its first word, which is sent back then; to end when it has said its
-    /// second word, which is sent back then.
+    /// Begins at the load's first message, and ends at its second one. Both messages are sent back then.
     pub gate: Gate,
 }
 
@@ -122,7 +121,7 @@ impl Attendant {
         Self { job, gate: Gate::new(1) }
     }
 
-    /// Reports, and ends the process.
+    /// Reports the measurements, and ends the process.
     pub fn exit(self) -> ! {
         // The load checks the answers.
         self.gate.report(Tally { ops: self.job.ops, check: 0 });

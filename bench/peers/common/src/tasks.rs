@@ -1,7 +1,6 @@
 //! Experiments on tasks, written once for all runtimes.
 //!
-//! All of the work is done by spawned tasks, since the future given to `block_on` is special in some
-//! runtimes.
+//! Spawned tasks do all the work, since some runtimes treat the future of `block_on` in a special way.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -12,12 +11,12 @@ use crate::{Cell, Gate, Job, Runtime, Tally};
 
 /// A runtime of one thread.
 pub trait Peer: Runtime {
-    /// Starts a task; the future answered waits for it.
+    /// Spawns a task. The returned future waits for it.
     fn spawn<T: 'static>(
         future: impl Future<Output = T> + 'static,
     ) -> impl Future<Output = T> + 'static;
 
-    /// Lets other tasks run: the runtime's own function, or [`yield_now`] if it has none.
+    /// Yields to other tasks, by the runtime's own function or by [`yield_now`].
     fn yield_now() -> impl Future<Output = ()> {
         yield_now()
     }
@@ -34,14 +33,14 @@ pub(crate) fn run<P: Peer>(job: Job) {
                 _ => spawns::<P>(ops).await,
             };
             gate.end();
-            // Nothing is read: the count of what was done is the check.
+            // No bytes are read: the number of operations is the check.
             Tally { ops, check: ops }
         })
     };
     on_threads(1, work, |tally| tally);
 }
 
-/// `tasks` tasks yield in turn, `count` times together.
+/// Lets `tasks` tasks yield in turn, `count` times together.
 async fn yields<P: Peer>(tasks: u64, count: u64) -> u64 {
     let each = count / tasks;
     let task = move |_| {
@@ -62,7 +61,7 @@ async fn yields<P: Peer>(tasks: u64, count: u64) -> u64 {
     done
 }
 
-/// A task starts `count` tasks, one after the other, and takes the value of each.
+/// Lets a task start `count` tasks, one after the other, and take the value of each.
 async fn spawns<P: Peer>(count: u64) -> u64 {
     let parent = P::spawn(async move {
         let mut done = 0;
@@ -80,7 +79,7 @@ pub async fn joined<T, E>(handle: impl Future<Output = Result<T, E>>) -> T {
     value
 }
 
-/// Wakes the task that polls it, and is ready when polled again.
+/// Wakes the task that polls it, and is ready at the next poll.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut has_yielded = false;
     poll_fn(move |cx| {

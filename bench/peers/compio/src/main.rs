@@ -1,7 +1,7 @@
 //! The experiments on compio.
 //!
-//! The ring has the flags that its documentation of `ProactorBuilder` recommends for a runtime whose
-//! ring stays on its thread: one issuer, cooperative task work. On tasks it is as it is by default.
+//! The ring has the flags that the documentation of `ProactorBuilder` recommends for a runtime whose ring
+//! stays on its thread: one issuer, cooperative task work. In experiments on tasks it has its defaults.
 
 use std::future::Future;
 use std::io;

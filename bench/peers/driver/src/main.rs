@@ -1,8 +1,8 @@
-//! The experiments on the driver below Sakia: every operation through the ring, none as a plain call,
-//! and no runtime above. It shows what a runtime that takes the ring for everything could reach on it.
+//! The experiments on the driver below Sakia: all operations use the ring, none is a plain call, and there
+//! is no runtime above. They show the limit of a runtime that uses the ring for everything.
 //!
-//! As many operations in flight as the job has tasks, each with a buffer of its own that is used again;
-//! the sequential sum has one.
+//! The number of operations in flight is the job's number of tasks, each with a buffer that is reused; the
+//! sequential sum has one.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -30,7 +30,7 @@ fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
     }
 }
 
-/// Gives the driver a turn, which sleeps only if nothing is ready.
+/// Takes a turn of the driver, which sleeps only if no completion is ready.
 fn turn(driver: &Driver) {
     driver.turn(Wait::Forever).unwrap_or_else(|error| fail("turn", error));
 }
@@ -61,8 +61,8 @@ enum Transfer {
     Write(Op<Write<AlignedBuf>>),
 }
 
-/// Begins with what `start` makes for each slot, and goes on with what `step` makes of what is done, until
-/// nothing is left. The operation that is in flight for a slot has its number as its token.
+/// Starts the operation that `start` returns for each slot, and with each result the one that `step`
+/// returns, until none is left. The token of an operation is the number of its slot.
 fn in_flight<S>(
     job: &Job,
     gate: &Gate,

@@ -1,13 +1,13 @@
 //! The experiments on files in tasks of tokio, or of an executor of one thread, with `sakia::Engine` below.
 //! Variants:
 //!
-//! - `mt`: the multi-thread runtime as it is by default; all its threads are one runtime's.
-//! - `ct`: the current-thread runtime as it is by default.
+//! - `mt`: the multi-thread runtime with its defaults; all its threads are one runtime's.
+//! - `ct`: the current-thread runtime with its defaults.
 //! - `local`: no tokio, but `LocalPool` of the crate `futures`, on the main thread.
 //! - `fs-mt`, `fs-ct`: the same runtimes, and files by nothing but `sakia_tokio::fs`: each task has a file of
 //!   its own, and a read is a seek and a read. Small files are read by these names in any case.
 //!
-//! The engine is the one of the process, as it is by default.
+//! The engine is the process's, with its defaults.
 
 use std::cell::OnceCell;
 use std::future::Future;
@@ -33,13 +33,13 @@ thread_local! {
 
 struct OnEngine;
 
-/// A file as a variant has it.
+/// A file of a variant.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "a task has one")]
 enum SharedFile {
-    /// For positional requests.
+    /// A file of the engine, for positional requests.
     Engine(File),
-    /// For the calls of one task.
+    /// A file of one task.
     Own(PerTask<fs::File>),
 }
 

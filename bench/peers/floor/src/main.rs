@@ -1,8 +1,8 @@
 //! The experiments on the smallest executor that safe code on `async-task` allows: a queue in a
-//! thread-local, and nothing else. No I/O, no wakes from other threads, no panics contained, no end.
+//! thread-local, without I/O, wakes from other threads, handling of panics, or an end.
 //!
-//! It shows how much of a runtime's cost is the task library's: what it takes, a runtime with these
-//! tasks cannot go below.
+//! It shows the part of a runtime's cost that is the task library's: no runtime on these tasks can cost
+//! less.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,10 +1,10 @@
 //! The experiments on glommio.
 //!
-//! An executor per thread, as its documentation says; the page cache through `BufferedFile`, `O_DIRECT`
-//! through `DmaFile`, whose buffers are its own. Reads allocate their buffers, writes give theirs away:
-//! there is no way to use one again. Its executors lock little memory here, so that two of them fit
-//! into the usual limit of 8 MiB; that is still enough for 64 direct reads of 4 KiB. It has no function
-//! that reads a whole file.
+//! Each thread has an executor, as its documentation recommends. Files are read and written through the
+//! page cache by `BufferedFile`, and with `O_DIRECT` by `DmaFile`, which allocates its own buffers: reads
+//! allocate, writes consume, and no buffer can be reused. Its executors lock little memory here, so that
+//! two of them fit into the usual limit of 8 MiB; that is still enough for 64 direct reads of 4 KiB. It has
+//! no function that reads a whole file.
 
 use std::future::Future;
 use std::io;
@@ -53,7 +53,7 @@ enum File {
 }
 
 enum Buffer {
-    /// Not read into yet, or to be written; so many bytes.
+    /// Memory of this length that was not read into, or is to be written.
     Own(Vec<u8>),
     Read(ReadResult),
 }

@@ -1,8 +1,8 @@
 //! The experiments on kimojio.
 //!
-//! A runtime per thread, as its documentation says, with the feature for rings that stay on their
-//! thread. It does not busy-poll: its documentation keeps that for pinned threads with a core each. It
-//! has no function that reads a whole file.
+//! Each thread has a runtime, as its documentation recommends, with the feature for rings that stay on
+//! their thread. It does not busy-poll, which its documentation reserves for pinned threads on their own
+//! cores. It has no function that reads a whole file.
 
 use std::ffi::CString;
 use std::future::Future;

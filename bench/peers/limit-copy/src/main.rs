@@ -1,9 +1,9 @@
-//! A copy of a tree of files and directories, or of one file, by the calls that it cannot do without: what a
-//! copier on plain calls could at most reach.
+//! A copy of a tree of files and directories, or of one file, by the minimum of calls: the limit of a
+//! copier on plain calls.
 //!
-//! Threads take directories from one list. Of a file there are two opens, the calls that copy, and two
-//! closes; no mode is read, nothing is compared, and no report says what is missing: the first error
-//! ends the program. Each thread has a table of descriptors of its own.
+//! Threads take directories from one list. A file takes two opens, the calls that copy, and two closes.
+//! Modes are neither read nor compared, and the first error ends the program without a report. Each thread
+//! has its own table of descriptors.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -22,10 +22,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, mkdirat, openat};
 use rustix::mm::{Advice, madvise};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Bytes of a buffer, and a call that copies within the kernel is asked for as many as there can be.
+/// The size of a buffer. Calls that copy within the kernel request the largest possible number of bytes.
 const BUFFER: usize = 256 << 10;
 const PAGE: usize = 4096;
-/// Bytes that a thread takes at a time of a file that is mapped.
+/// The number of bytes of a mapped file that a thread takes at a time.
 const PART: usize = 2 << 20;
 
 #[derive(Parser)]
@@ -53,7 +53,7 @@ enum Way {
     Range,
     /// `sendfile(2)`
     Send,
-    /// `write(2)` out of the source's own pages, which are mapped
+    /// `write(2)` from the mapped pages of the source
     Map,
     /// One file only: read by all threads at once into the target's own pages
     Mapped,
@@ -90,12 +90,12 @@ fn run(options: &Options) -> io::Result<()> {
     })
 }
 
-/// Returns the result of a thread; its panic goes on here.
+/// Returns the result of a thread, or resumes its panic.
 fn end(thread: ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Copies directories until there are none, or there was an error.
+/// Copies directories until none are left, or until an error.
 fn worker(options: &Options, list: &List) -> io::Result<()> {
     let result = directories(options, list);
     if result.is_err() {
@@ -153,7 +153,7 @@ fn write(above: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Res
     Ok(openat(above, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
-/// A buffer and its first byte that begins a page: from there the kernel copies faster.
+/// Returns a buffer and the index of its first page boundary: from there the kernel copies faster.
 fn buffer() -> (Vec<u8>, usize) {
     let memory = vec![0; BUFFER + PAGE];
     let begin = memory.as_ptr().align_offset(PAGE);
@@ -167,7 +167,7 @@ fn contents(way: Way, mut source: &File, mut target: &File, buf: &mut [u8]) -> i
             Way::Read => {
                 let count = source.read(buf)?;
                 target.write_all(&buf[..count])?;
-                // Less than there was room for is the end of a file.
+                // A short read is the end of the file.
                 if count < buf.len() { 0 } else { count }
             }
             Way::Range => rustix::fs::copy_file_range(source, None, target, None, MOST)?,
@@ -181,13 +181,14 @@ fn contents(way: Way, mut source: &File, mut target: &File, buf: &mut [u8]) -> i
     }
 }
 
-/// Writes a file out of the pages of another.
+/// Writes a file from the mapped pages of another one.
 fn map(source: &File, mut target: &File) -> io::Result<()> {
     // SAFETY: Only this program has the file, and it stays as it is.
     target.write_all(&unsafe { MmapOptions::new().populate().map(source) }?)
 }
 
-/// Reads a file into the pages of another, which are made first: without the lock that writes take.
+/// Reads a file into the mapped pages of another one, which is extended first: this avoids the lock of
+/// writes.
 fn mapped(source: &File, target: &File, threads: usize) -> io::Result<()> {
     target.set_len(source.metadata()?.len())?;
     // SAFETY: Only this program has the file, and it keeps its length.
@@ -260,7 +261,7 @@ fn ranges(options: &Options, range: u64) -> io::Result<()> {
     })
 }
 
-/// Directories that are to be copied, by their paths below the root.
+/// The directories to be copied, by their paths below the root.
 struct List {
     state: Mutex<State>,
     changed: Condvar,
@@ -268,7 +269,7 @@ struct List {
 
 struct State {
     paths: Vec<CString>,
-    /// The number of those that are not done, in the list or taken by a thread.
+    /// The number of directories that are not complete, in the list or taken by a thread.
     open: usize,
 }
 
@@ -290,7 +291,7 @@ impl List {
         self.changed.notify_one();
     }
 
-    /// Waits for a directory. `None`: all are done.
+    /// Waits for a directory. Returns `None` when all are complete.
     fn take(&self) -> Option<CString> {
         let waits = |state: &mut State| state.paths.is_empty() && state.open > 0;
         let state = self.changed.wait_while(self.lock(), waits);
@@ -305,7 +306,7 @@ impl List {
         }
     }
 
-    /// Leaves the rest undone.
+    /// Drops the rest of the list.
     fn end(&self) {
         let mut state = self.lock();
         (state.paths, state.open) = (Vec::new(), 0);

@@ -1,15 +1,14 @@
-//! The experiments on a ring driven by hand, as little as they take: what a runtime on io_uring could
-//! at most reach.
+//! The experiments on a ring driven by hand, with the least possible work: the limit of a runtime on
+//! io_uring.
 //!
-//! One ring per thread, for that thread alone (`SINGLE_ISSUER`), which finishes work only when asked to
-//! (`DEFER_TASKRUN`); the file is registered; as many operations in flight as the job has tasks, each
-//! with a buffer of its own, which is never given back. The sequential sum has 8 in flight. A small file
+//! Each thread has a ring for itself (`SINGLE_ISSUER`), which completes operations only during an enter
+//! (`DEFER_TASKRUN`). The file is registered. The number of operations in flight is the job's number of
+//! tasks; each has its own buffer, which is never freed. The sequential sum has 8 in flight. A small file
 //! is an open, a read of 8 KiB, and a close that overlaps the slot's next open.
 //!
 //! The module `net` has connections, and `remote` tasks of tokio that await a ring on another thread.
 //!
-//! Nothing is checked, and no other program could use it: there is no cancellation, no timer, no
-//! task, and an error ends it.
+//! No other program could use this: it has no checks, cancellation, timers or tasks, and an error ends it.
 
 mod net;
 mod remote;
@@ -29,9 +28,9 @@ use peers_common::files::{
 };
 use peers_common::{Cell, Gate, Job, Tally, fail};
 
-/// Blocks that the sequential sum has in flight.
+/// The number of blocks that the sequential sum has in flight.
 const AHEAD: usize = 8;
-/// Entries of the ring for files: more than are ever in flight, closes included.
+/// The entries of the ring for files: more than are ever in flight, closes included.
 const ENTRIES: u32 = 256;
 
 fn main() -> ExitCode {
@@ -59,7 +58,7 @@ fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
 
 struct Ring {
     ring: IoUring,
-    /// Operations that are not over.
+    /// The number of operations without a completion.
     in_flight: usize,
 }
 
@@ -81,8 +80,7 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// The memory of the entry stays valid, and is not accessed otherwise, until its completion was
-    /// reaped.
+    /// The memory of the entry stays valid, and is not accessed otherwise, until its completion is reaped.
     unsafe fn push(&mut self, entry: squeue::Entry, user_data: usize) {
         let entry = entry.user_data(user_data as u64);
         // SAFETY: the caller's promise.
@@ -102,7 +100,7 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, waits for a completion, and answers all that are there.
+    /// Submits the queued entries, waits for a completion, and returns all completions in `done`.
     fn turn(&mut self, done: &mut Vec<cqueue::Entry>) {
         done.clear();
         match self.ring.submit_and_wait(1) {
@@ -120,7 +118,7 @@ fn result(entry: &cqueue::Entry) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::from_raw_os_error(-value))
 }
 
-/// Reads of the registered file into a buffer that lives for ever.
+/// Returns a read of the registered file into a buffer that is never freed.
 fn read_entry(buffer: &mut [u8], offset: u64) -> squeue::Entry {
     let len = buffer.len() as u32;
     opcode::Read::new(Fixed(0), buffer.as_mut_ptr(), len).offset(offset).build()
@@ -157,7 +155,7 @@ fn sum(job: &Job, gate: &Gate, ring: &mut Ring) -> Tally {
     tally
 }
 
-/// Reads or writes at random places, each task's in order.
+/// Reads or writes at random offsets, in order for each task.
 fn scattered(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
     let _file = ring.open(job);
     let mut tally = Tally::default();
@@ -195,7 +193,7 @@ fn scattered(job: &Job, gate: &Gate, ring: &mut Ring, first: u64) -> Tally {
     tally
 }
 
-/// The step of a small file that a completion belongs to, in the bits above the slot's number.
+/// The completed step of a small file, in the bits above the slot's number.
 const OPENED: usize = 0;
 const READ: usize = 1 << 16;
 const CLOSED: usize = 2 << 16;

@@ -1,8 +1,8 @@
 //! A server on a ring driven by hand.
 //!
-//! Each connection has a receive or a send in flight, never both, and a buffer of its own. The variant
-//! `multishot` has one receive for each connection, which goes on by itself, and buffers that the kernel
-//! takes from a ring of them; each is given back when it was sent.
+//! Each connection has a receive or a send in flight, never both, and its own buffer. In the variant
+//! `multishot` each connection has one multishot receive, for which the kernel takes buffers from a buffer
+//! ring; each buffer is returned after it was sent.
 
 use std::io;
 use std::os::fd::IntoRawFd;
@@ -18,9 +18,9 @@ use crate::{Ring, result};
 
 /// Entries of the ring: more than connections.
 const ENTRIES: u32 = 1024;
-/// Buffers of `multishot`, a power of two.
+/// The number of buffers of `multishot`, a power of two.
 const BUFFERS: u16 = 1024;
-/// The group that these are in.
+/// The group of these buffers.
 const GROUP: u16 = 0;
 
 /// The kind of a completion, in the bits above the connection's number.
@@ -29,11 +29,11 @@ const RECEIVED: usize = 1 << 32;
 const SENT: usize = 2 << 32;
 const NUMBER: usize = RECEIVED - 1;
 
-/// A connection's descriptor, and what it has to send.
+/// A connection's descriptor, and the bytes to send.
 struct Connection {
     fd: Fd,
     buffer: &'static mut [u8],
-    /// Bytes received, and of these bytes sent.
+    /// The number of bytes received, and of these sent.
     filled: usize,
     sent: usize,
 }
@@ -102,9 +102,9 @@ fn send_entry(fd: Fd, bytes: &[u8]) -> squeue::Entry {
     opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32).flags(flags).build()
 }
 
-/// Buffers that the kernel takes as bytes come.
+/// Buffers that the kernel takes for received bytes.
 struct Buffers {
-    /// Entries, the first of which holds the tail too.
+    /// The entries of the ring; the first one also holds the tail.
     ring: &'static mut [u8],
     memory: &'static mut [u8],
     tail: u16,
@@ -127,7 +127,7 @@ impl Buffers {
         &self.memory[usize::from(number) * BUFFER_BYTES..][..BUFFER_BYTES]
     }
 
-    /// Gives a buffer to the kernel, which sees it when it is published.
+    /// Adds a buffer to the ring. The kernel sees it after [`publish`](Self::publish).
     fn give(&mut self, number: u16) {
         let address = self.bytes(number).as_ptr() as u64;
         let place = usize::from(self.tail % BUFFERS);
@@ -150,13 +150,13 @@ impl Buffers {
     }
 }
 
-/// A connection's queue in the variant `multishot`: the buffers to be sent, in order, of which the first is
-/// under way.
+/// A connection's queue in the variant `multishot`: the buffers to be sent, in order, the first of which is
+/// in flight.
 #[derive(Default)]
 struct Queue {
     fd: i32,
     waiting: std::collections::VecDeque<(u16, usize)>,
-    /// Bytes of the first that were sent.
+    /// The number of bytes of the first buffer that were sent.
     sent: usize,
 }
 

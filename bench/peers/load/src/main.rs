@@ -1,5 +1,5 @@
-//! Starts a server in a network namespace and on a processor of its own, loads it from another processor,
-//! and prints what the server measured, with a check of what came back.
+//! Starts a server in a network namespace and on its own processor, loads it from another processor, and
+//! prints the server's measurements with a check of the answers.
 
 mod program;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use self::program::Program;
 
-/// Of all messages, those that come before what is measured, as one part of so many.
+/// One in this number of messages is sent before the measurement.
 const WARMUP_PART: u64 = 5;
 
 fn main() -> ExitCode {
@@ -54,11 +54,11 @@ fn run(job: &Job) -> anyhow::Result<Value> {
 struct Loaded {
     ops: u64,
     check: u64,
-    /// Processor time that it took while the server was measured.
+    /// The processor time that the load took during the measurement.
     cpu_ns: u64,
 }
 
-/// Has messages sent back.
+/// Loads the server with messages, which it sends back.
 fn messages(
     job: &Job,
     place: Place,
@@ -79,7 +79,7 @@ fn messages(
     Ok(Loaded { ops, check: report.sum, cpu_ns: report.cpu_ns })
 }
 
-/// Has a program load the server.
+/// Loads the server with a program.
 fn program(
     job: &Job,
     place: &Place,
@@ -107,7 +107,7 @@ fn report(mut server: Child, loaded: anyhow::Result<Loaded>) -> anyhow::Result<V
     let mut run: Value = serde_json::from_slice(&output.stdout).context("server")?;
     run["ops"] = loaded.ops.into();
     run["check"] = loaded.check.into();
-    // The load's own time does not count as that of other processes.
+    // The load's own time does not count as time of other processes.
     let foreign = run["foreign_ns"].as_u64().context("server")?;
     run["foreign_ns"] = foreign.saturating_sub(loaded.cpu_ns).into();
     Ok(run)

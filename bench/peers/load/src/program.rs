@@ -1,6 +1,6 @@
-//! Loads that are programs of their own: `wrk` for HTTP, and `redis-benchmark`.
+//! Loads by other programs: `wrk` for HTTP, and `redis-benchmark`.
 //!
-//! They do not look at what they get, apart from errors. So before they begin an answer is looked at here.
+//! They check answers only for errors, so one answer is checked here before they begin.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail, ensure};
 use peers_common::{Cell, Job};
 
-/// One of all requests is for warming up, of so many.
+/// One in this number of requests is for the warm-up.
 const WARMUP_PART: u64 = 5;
-/// The key that `redis-benchmark` uses if it is not told to draw others, and the length of its values.
+/// The key that `redis-benchmark` uses unless it is told to draw keys, and the length of its values.
 const KEY: &str = "key:__rand_int__";
 const VALUE_BYTES: usize = 3;
 
@@ -19,12 +19,12 @@ const VALUE_BYTES: usize = 3;
 pub(crate) struct Program<'a> {
     job: &'a Job,
     server: SocketAddr,
-    /// Depends on an answer of the server.
+    /// A sum over an answer of the server.
     pub(crate) check: u64,
 }
 
 impl<'a> Program<'a> {
-    /// Asks the server once.
+    /// Sends one request to the server.
     pub(crate) fn new(job: &'a Job, server: SocketAddr) -> anyhow::Result<Self> {
         let check = match job.cell {
             Cell::Redis => {
@@ -48,11 +48,11 @@ impl<'a> Program<'a> {
         Ok(Self { job, server, check })
     }
 
-    /// Runs it before the server measures.
+    /// Runs the load before the measurement.
     pub(crate) fn warm_up(&self) -> anyhow::Result<()> {
         match self.job.cell {
             Cell::Redis => {
-                // The keys of `get` have to be set before.
+                // `get` needs keys that are set.
                 self.redis("set", self.job.ops.div_ceil(WARMUP_PART))?;
                 self.redis(&self.job.command, self.job.ops.div_ceil(WARMUP_PART))
             }
@@ -60,7 +60,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Runs it, and returns how many requests were answered.
+    /// Runs the load, and returns the number of answered requests.
     pub(crate) fn run(&self) -> anyhow::Result<u64> {
         match self.job.cell {
             Cell::Redis => self.redis(&self.job.command, self.job.ops).map(|()| self.job.ops),
@@ -97,11 +97,11 @@ fn path(job: &Job) -> &'static str {
     if job.cell == Cell::Body { "file" } else { "" }
 }
 
-/// Sends a request, and receives all until the server ends the connection.
+/// Sends a request, and receives until the server closes the connection.
 fn ask(server: SocketAddr, request: &str) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).context("connect")?;
     stream.write_all(request.as_bytes()).context("send")?;
-    // HTTP ends by itself, and may take this for a client that is gone.
+    // An HTTP server closes by itself, and may take a shutdown for a client that has left.
     if !request.starts_with("GET /") {
         stream.shutdown(Shutdown::Write).context("send")?;
     }
@@ -110,7 +110,7 @@ fn ask(server: SocketAddr, request: &str) -> anyhow::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Depends on all bytes and their order.
+/// Returns a sum that depends on all bytes and their order.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
@@ -128,7 +128,7 @@ fn output(command: &mut Command, package: &str) -> anyhow::Result<(String, Strin
     Ok((text(&output.stdout), text(&output.stderr)))
 }
 
-/// How many requests `wrk` had answered. Any error is one here.
+/// Returns the number of requests that `wrk` counted as answered. Any reported error is an error here.
 fn requests(text: &str) -> anyhow::Result<u64> {
     for line in text.lines().map(str::trim) {
         ensure!(!line.starts_with("Socket errors"), "wrk: {line}");

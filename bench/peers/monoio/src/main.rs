@@ -1,8 +1,7 @@
 //! The experiments on monoio.
 //!
-//! Its guide recommends the driver on io_uring with its default of 1024 entries, and a runtime per
-//! thread. The variant `legacy` is its driver on epoll, where a file operation is a plain call on the
-//! spot.
+//! Its guide recommends the driver on io_uring with its default of 1024 entries, and a runtime for each
+//! thread. The variant `legacy` is its driver on epoll, where a file operation is a plain call.
 
 use std::future::Future;
 use std::io;
@@ -89,7 +88,7 @@ impl Files for Monoio {
 impl Net for Monoio {
     async fn serve(job: Job, door: Door) -> io::Result<()> {
         let listener = door.listen()?;
-        // On epoll it waits only where the socket does not.
+        // On epoll it waits only for non-blocking sockets.
         listener.set_nonblocking(job.variant == "legacy")?;
         let listener = TcpListener::from_std(listener)?;
         loop {

@@ -1,4 +1,4 @@
-//! Files on Sakia: `sakia::fs`, by its usual rules for ring and plain call.
+//! Files on Sakia: `sakia::fs`, with the default rules for ring and plain call.
 
 use std::future::Future;
 use std::io;

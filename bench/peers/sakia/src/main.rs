@@ -1,9 +1,9 @@
 //! The experiments on Sakia.
 //!
-//! A runtime per thread, as it is by default: each operation takes the ring or the plain call by
-//! Sakia's own rules. On connections and datagrams there is a variant `poll`: on epoll; on connections
-//! `queue` and `readiness`, without a choice between the two ways; on datagrams `single`: one after the
-//! other, where otherwise all that have come go back together.
+//! Each thread has a runtime with its defaults: Sakia's own rules choose the ring or a plain call for each
+//! operation. Connections and datagrams have a variant `poll`, on epoll. Connections have `queue` and
+//! `readiness`, which fix one of the two ways. Datagrams have `single`, which sends them back one by one
+//! instead of all arrived ones together.
 
 mod files;
 mod net;

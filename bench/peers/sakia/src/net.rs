@@ -1,4 +1,5 @@
-//! Connections on Sakia: a task for each, which sends back what it received from the same memory.
+//! Connections on Sakia: a task for each, which sends received bytes from the memory they were received
+//! into.
 
 use std::io;
 
@@ -38,7 +39,7 @@ impl Net for Sakia {
     }
 }
 
-/// All that has come goes back together.
+/// Sends all arrived datagrams back together.
 async fn echo_batches(socket: &UdpSocket) -> io::Result<()> {
     let mut buffers: Vec<_> = (0..32).map(|_| Vec::with_capacity(DATAGRAM_BYTES)).collect();
     loop {

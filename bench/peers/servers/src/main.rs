@@ -1,7 +1,7 @@
 //! Servers of HTTP and of the Redis protocol: the same code on Sakia and on tokio. Variants:
 //!
-//! - `sakia`: a runtime as it is by default. `poll`: on epoll.
-//! - `tokio`: the current-thread runtime as it is by default. `servedir`: the same, and files by `ServeDir`
+//! - `sakia`: a runtime with its defaults. `poll`: on epoll.
+//! - `tokio`: the current-thread runtime with its defaults. `servedir`: the same, and files by `ServeDir`
 //!   of tower-http instead of a loop of reads of 64 KiB by `tokio::fs`.
 
 mod on_sakia;
@@ -21,7 +21,7 @@ use peers_common::{Cell, Job, fail, net};
 
 /// The body that the HTTP server sends.
 const TEXT: &[u8] = b"Hello, world!";
-/// Bytes of the database: more than the load has.
+/// The size of the database: larger than the load's data.
 const DATABASE_BYTES: usize = 64 << 20;
 
 fn main() -> ExitCode {
@@ -40,19 +40,19 @@ async fn text<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::new(Bytes::from_static(TEXT))))
 }
 
-/// Makes the folder with the file that is sent, whose bytes are in memory then.
+/// Makes the folder with the file that is sent, whose bytes are then in the page cache.
 fn folder(job: &Job) -> io::Result<PathBuf> {
     let folder = env::temp_dir().join("sakia-peers-servers");
     fs::create_dir_all(&folder)?;
     let bytes: Vec<u8> = (0..job.block).map(|place| (place % 251) as u8).collect();
-    // A reader gets a whole file.
+    // A concurrent reader gets a whole file.
     let unfinished = folder.join(format!("unfinished-{}", process::id()));
     fs::write(&unfinished, bytes)?;
     fs::rename(unfinished, folder.join("file"))?;
     Ok(folder)
 }
 
-/// Which server; others are not here.
+/// Returns the server of a job. Other jobs do not get here.
 fn cell(job: &Job) -> Server {
     match job.cell {
         Cell::Http => Server::Text,

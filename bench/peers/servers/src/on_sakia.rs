@@ -28,7 +28,7 @@ use sakia_driver::Policy;
 
 use crate::{DATABASE_BYTES, Server, cell, text};
 
-/// The most that is read of a file at a time.
+/// The maximum number of bytes of a file that are read at a time.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// Serves until the process ends.
@@ -73,7 +73,7 @@ pub(crate) fn run(job: &Job, door: Door) -> io::Result<()> {
     })
 }
 
-/// Starts something for each connection.
+/// Calls `start` for each connection.
 async fn each(listener: &TcpListener, start: impl Fn(TcpStream)) -> io::Result<()> {
     loop {
         start(listener.accept().await?.0);
@@ -90,11 +90,11 @@ where
     B: Body<Data: Send, Error: std::error::Error + Send + Sync> + 'static,
 {
     let stream = Compat::unbuffered(stream);
-    // A connection that fails is seen by the load.
+    // The load notices a connection that fails.
     http1::Builder::new().serve_connection(stream, service).await.ok();
 }
 
-/// A file of the folder, in large pieces.
+/// Returns a file of the folder, in large pieces.
 async fn file(
     folder: Rc<Dir>,
     request: Request<Incoming>,

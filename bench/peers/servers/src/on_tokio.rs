@@ -27,7 +27,7 @@ use tower_http::services::ServeDir;
 
 use crate::{DATABASE_BYTES, Server, cell, text};
 
-/// The most that is read of a file at a time.
+/// The maximum number of bytes of a file that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Serves until the process ends.
@@ -78,7 +78,7 @@ pub(crate) fn run(job: &Job, door: Door) -> io::Result<()> {
     })
 }
 
-/// Starts something for each connection.
+/// Calls `start` for each connection.
 async fn each(listener: &TcpListener, start: impl Fn(TcpStream)) -> io::Result<()> {
     loop {
         start(listener.accept().await?.0);
@@ -94,11 +94,11 @@ where
         >,
     B: Body<Data: Send, Error: std::error::Error + Send + Sync> + 'static,
 {
-    // A connection that fails is seen by the load.
+    // The load notices a connection that fails.
     http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
 }
 
-/// A file, in pieces.
+/// Returns a file in pieces.
 async fn file(
     path: PathBuf,
 ) -> io::Result<Response<StreamBody<impl Stream<Item = io::Result<Frame<Bytes>>> + Send>>> {

@@ -52,7 +52,7 @@ fn run(job: Job) {
     run_shares(job, |job, gate, first| share(job, gate, first..first + job.tasks));
 }
 
-/// A thread for each connection.
+/// Serves each connection on its own thread.
 fn serve(door: Door) -> io::Result<()> {
     let listener = door.listen()?;
     loop {
@@ -147,7 +147,7 @@ fn small_files(job: &Job, gate: &Gate, tasks: std::ops::Range<u64>) -> Tally {
     tally
 }
 
-/// The files of some tasks, one of each in turn.
+/// Returns the files of some tasks, one of each in turn.
 fn in_turn(job: &Job, paths: &[PathBuf], tasks: std::ops::Range<u64>) -> Vec<PathBuf> {
     let mut shares: Vec<_> = tasks.map(|task| share_of(job, paths, task)).collect();
     let mut all = Vec::new();

@@ -1,9 +1,8 @@
 //! The experiments on tokio-uring.
 //!
-//! Its documentation says to start a runtime per thread, and to close files explicitly, both done
-//! here; the ring has its default of 256 entries, and is told that it stays on one thread
-//! (`SINGLE_ISSUER`) and need not be interrupted (`COOP_TASKRUN`). It has no function that reads a whole
-//! file.
+//! As its documentation recommends, each thread has a runtime, and files are closed explicitly. The ring
+//! has its default of 256 entries, stays on one thread (`SINGLE_ISSUER`) and is not interrupted
+//! (`COOP_TASKRUN`). It has no function that reads a whole file.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -29,7 +28,7 @@ impl Runtime for TokioUring {
     fn block_on<T: 'static>(_: &Job, future: impl Future<Output = T> + 'static) -> T {
         let mut ring = tokio_uring::uring_builder();
         ring.setup_coop_taskrun().setup_single_issuer();
-        // Out by a cell: the runtime may be dropped before the future's value is used.
+        // By a cell, since the runtime may be dropped before the future's value is used.
         let value = Rc::new(RefCell::new(None));
         let inner = value.clone();
         let valued = async move { *inner.borrow_mut() = Some(future.await) };

@@ -2,8 +2,8 @@
 //!
 //! On tasks: a runtime of the current thread, and a local set. On files: variants
 //!
-//! - `mt`: the multi-thread runtime as it is by default; all its threads are one runtime's.
-//! - `ct`: the current-thread runtime as it is by default.
+//! - `mt`: the multi-thread runtime with its defaults; all its threads are one runtime's.
+//! - `ct`: the current-thread runtime with its defaults.
 //! - `tuned`: current-thread, after the advice on tuning in the documentation of `tokio::fs`, to put
 //!   much into few `spawn_blocking`: the sequential reader has a buffer of 1 MiB. The pool has one
 //!   thread, which on cached data is faster than many: operations queue for it and are taken without a
@@ -59,7 +59,7 @@ impl Peer for Tokio {
     }
 }
 
-/// The runtime of a variant, with so many blocking threads if it is tuned.
+/// Returns the runtime of a variant. The variant `tuned` has this number of blocking threads.
 fn runtime(variant: &str, threads: usize) -> Runtime {
     let mut builder = match variant {
         "mt" | "fs-mt" => Builder::new_multi_thread(),
@@ -71,12 +71,12 @@ fn runtime(variant: &str, threads: usize) -> Runtime {
     builder.enable_all().build().expect("tokio has what it needs")
 }
 
-/// A file as a variant has it.
+/// A file of a variant.
 #[derive(Clone)]
 enum SharedFile {
-    /// For positional calls of threads that block.
+    /// A file for positional calls on blocking threads.
     Std(Arc<std::fs::File>),
-    /// For the calls of one task.
+    /// A file of one task.
     Own(PerTask<File>),
 }
 
