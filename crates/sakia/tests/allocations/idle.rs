@@ -124,7 +124,7 @@ fn ten_thousand_connections_wait_in_little_memory() {
     });
 }
 
-/// Returns the number of open connections of this port, on either side.
+/// Returns the number of sockets with this local port, the listener included, that are not in TIME_WAIT.
 fn open_on(port: u16) -> usize {
     const TIME_WAIT: &str = "06";
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();

@@ -99,7 +99,8 @@ async fn remove(path: &Path) {
     }
 }
 
-/// Bytes that a writer reports as written are there, and an error is reported once.
+/// Checks that durable bytes of a writer are there after an error, and that the writer returns its error
+/// again.
 async fn a_writer(path: &Path, bytes: &[u8]) {
     let mut writer = Writer::at(File::create(path).await.unwrap(), 0);
     let mut durable = 0;

@@ -218,7 +218,7 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         let (mut reader, mut writer) = pipe().unwrap();
         writer.write_all("through").await.0.unwrap();
         assert_eq!(reader.read(vec![0; 7]).await.1, b"through");
-        // Operations that may block for ever are refused.
+        // Work that needs a new thread or process is refused.
         for _ in 0..3 {
             assert!(spawn_blocking(|| 1).await.unwrap_err().is_canceled());
         }

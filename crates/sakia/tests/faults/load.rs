@@ -136,7 +136,7 @@ async fn a_journal(path: PathBuf, seed: u64) {
     }
 }
 
-/// Echoes over connections whose buffers are smaller than the messages.
+/// Sends bytes to an echo server and back, in pieces that exceed the buffer of the server.
 async fn through_sockets(seed: u64) {
     const CLIENTS: u64 = 6;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -622,7 +622,7 @@ fn a_waker_that_panics_ends_the_reading_thread_only() {
         let mut context = std::task::Context::from_waker(&waker);
         assert!(reader.poll_fill(&mut context).is_pending());
         woken.recv().unwrap();
-        // The bytes found before the wake come first, then the error.
+        // The end of the file, which the thread found before the panic, comes first, then the error.
         assert_eq!(reader.fill().await.unwrap(), b"");
         let error = reader.fill().await.unwrap_err();
         assert_eq!(error.to_string(), "the reading thread panicked");

@@ -359,7 +359,8 @@ pub mod children {
         }
     }
 
-    /// Makes a system call of this process fail with `errno` from now on.
+    /// Makes a system call fail with `errno` from now on, in this thread and in threads and processes that it
+    /// starts.
     pub fn forbid(call: u32, errno: i32) -> Result<(), String> {
         let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -87,8 +87,8 @@ fn a_timer_fires_in_time_when_polls_become_long() {
 fn many_timers_in_any_order_fire_in_time() {
     Test::new().seeds(0..3).run(async |kernel| {
         let _busy = Busy::start(&kernel, 3, by_turns);
-        // Each timer is earlier than the last, so the alarms pile up; some timers are dropped, and some are
-        // moved.
+        // A third of the children set timers, each earlier than the one before except at one place, so that
+        // the alarms pile up. A timeout drops each sleep after half of its time.
         for round in 0..30_u32 {
             let mut waits: Vec<_> = (0..40).map(|number| 400 - 10 * number).collect();
             waits.rotate_left(round as usize);
