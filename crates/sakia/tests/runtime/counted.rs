@@ -70,7 +70,8 @@ fn two_threads_wake_each_other_in_turn() {
     assert_eq!(last, 2_000);
 }
 
-/// Unless the thread loses its processor meanwhile: a round ends after 50 us if the kernel has no work.
+/// A thread that loses its processor may need more enters: a round ends after 50 us if most operations in
+/// flight are not submitted. So at least one of the tries must need exactly one enter.
 #[test]
 fn what_one_turn_starts_leaves_with_one_enter() {
     const OPERATIONS: u64 = 8;
@@ -149,7 +150,7 @@ fn a_thread_that_looks_for_work_does_not_sleep() {
         std::io::Write::write_all(&mut { writer }, b"x").unwrap();
     });
     runtime.block_on(async {
-        // The thread has a timer, a completion, and a task of another thread.
+        // The thread has a timer, a completion, and a wake by another thread.
         sakia::time::sleep(Duration::from_millis(1)).await;
         let mut near = sakia::io::PipeReader::from_fd(reader.try_clone().unwrap().into());
         let read = spawn(async move { near.read(vec![0; 1]).await.0 });

@@ -93,7 +93,7 @@ fn see_stuck(policy: Policy, hold: impl FnOnce(mpsc::Receiver<()>) + Send + 'sta
     let seen = inspector.inspect();
     let thread = &seen.threads[0];
     let Some(Doing::Task(running)) = thread.doing else { panic!("{seen}") };
-    // The task was spawned two lines before the line that it reports.
+    // The task was spawned one line before the line that it sends.
     assert_eq!((running.spawned_at.file(), running.spawned_at.line()), (file!(), task - 1));
     assert!(thread.doing_for.is_some() && thread.is_recorded && thread.thread_id.is_some());
     let reads = reads(&seen);

@@ -22,7 +22,7 @@ pub const EIO: i32 = 5;
 pub enum Turn {
     /// Moves at most this number of bytes.
     Short(usize),
-    /// Fails with `EINTR`.
+    /// Fails with `ErrorKind::Interrupted`.
     Interrupted,
     /// Waits for this number of polls, then behaves as the next turn says.
     Wait(usize),

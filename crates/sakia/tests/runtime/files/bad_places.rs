@@ -201,7 +201,7 @@ fn terminals_hold_up_nobody() {
         let mut shown = [0; 12];
         master.read_exact(&mut shown).unwrap();
         assert_eq!(&shown, b"typed\r\nshown");
-        // The close ends the waiting read.
+        // A clone of the terminal can be closed while a read waits.
         let closing = spawn(async move {
             let clone = terminal.try_clone().unwrap();
             let waiting = spawn(async move { { terminal }.read(vec![0; 64]).await.0 });

@@ -125,7 +125,7 @@ fn dropped_at_any_point_it_is_old_or_new_and_nothing_is_left() {
     assert!(outcomes[0] > 5 && outcomes[1] > 0, "{outcomes:?}");
 }
 
-/// A file system of one megabyte, mounted until the drop.
+/// A file system of 1 MiB, mounted until the drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
