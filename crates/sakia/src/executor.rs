@@ -185,6 +185,12 @@ fn queue(current: &RefCell<ManuallyDrop<Option<Rc<Local>>>>, task: Runnable) {
     }
 }
 
+/// Returns whether the calling code runs in a runtime.
+#[inline(always)]
+pub(crate) fn is_within() -> bool {
+    !CURRENT_REMOTE.get().is_null()
+}
+
 /// Returns whether this is the inbox of the runtime that the calling code runs in.
 #[inline(always)]
 pub(crate) fn is_current(remote: &Arc<Remote>) -> bool {

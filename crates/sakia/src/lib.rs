@@ -89,7 +89,7 @@ pub use engine::Engine;
 pub use error::{Error, Result, os_error};
 pub use executor::{spawn, spawn_on, thread_count};
 pub use join::{JoinError, JoinHandle};
-pub use runtime::{Builder, Runtime, block_on, metrics};
+pub use runtime::{Builder, Runtime, block_on, block_on_nested, metrics};
 #[doc(hidden)] // for `sakia-tokio`, which has the same to promise of wakers
 pub use sakia_driver::wake_all;
 pub use sakia_macros::{main, test};

@@ -17,7 +17,7 @@ use sakia_ring::Ring;
 use sakia_trace::{is_on, start_thread};
 
 use crate::environment::Machine;
-use crate::executor::{Entered, Local, current};
+use crate::executor::{Entered, Local, current, is_within};
 use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
 use crate::mark::Mark;
@@ -641,7 +641,7 @@ pub struct Runtime {
 /// Runs a future on a runtime of its own, made for it.
 ///
 /// # Panics
-/// When no runtime can be built: see [`Builder::build`].
+/// When no runtime can be built: see [`Builder::build`]. Within a runtime: see [`Runtime::block_on`].
 ///
 /// # Examples
 /// ```
@@ -651,8 +651,42 @@ pub struct Runtime {
 /// ```
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
+    refuse_nesting();
+    block_on_nested(future)
+}
+
+/// As [`block_on`], also within a runtime, whose tasks do not run until it returns: see
+/// [`Runtime::block_on_nested`].
+///
+/// # Panics
+/// When no runtime can be built: see [`Builder::build`].
+///
+/// # Examples
+/// See [`Runtime::block_on_nested`].
+#[track_caller]
+pub fn block_on_nested<F: Future>(future: F) -> F::Output {
     let runtime = Runtime::new().unwrap_or_else(|error| panic!("no runtime: {error}"));
-    runtime.block_on(future)
+    runtime.block_on_nested(future)
+}
+
+/// # Panics
+/// Within a runtime.
+#[inline(always)]
+#[track_caller]
+fn refuse_nesting() {
+    if is_within() {
+        nested();
+    }
+}
+
+#[cold]
+#[track_caller]
+fn nested() -> ! {
+    panic!(
+        "`block_on` within a runtime, whose tasks and operations cannot go on before it returns: `.await` \
+         the future instead, or run it on another thread by `spawn_blocking`; if it waits for nothing of \
+         this runtime, call `block_on_nested`"
+    )
 }
 
 impl Runtime {
@@ -815,12 +849,38 @@ impl Runtime {
     ///
     /// # Panics
     /// When `future` panics, and when the driver fails for good; in a forked child at once: its parent
-    /// runs the tasks.
+    /// runs the tasks. Within this runtime or another one, by a task or a callback: the thread would wait
+    /// here, and nothing of that runtime could go on meanwhile. See
+    /// [`block_on_nested`](Runtime::block_on_nested).
     ///
     /// # Examples
     /// See [`Runtime`](Runtime#examples).
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        refuse_nesting();
+        self.block_on_nested(future)
+    }
+
+    /// As [`block_on`](Runtime::block_on), also within a runtime. The tasks of that outer runtime do not run
+    /// until the call returns, and its operations do not end: a `future` that waits for one of them waits for
+    /// ever.
+    ///
+    /// # Panics
+    /// When `future` panics, and when the driver fails for good; in a forked child at once.
+    ///
+    /// # Examples
+    /// A synchronous interface, which tasks call too:
+    /// ```
+    /// fn comm() -> std::io::Result<String> {
+    ///     sakia::block_on_nested(sakia::fs::read_to_string("/proc/self/comm"))
+    /// }
+    ///
+    /// assert!(comm()?.ends_with('\n'));
+    /// assert!(sakia::block_on(async { comm() })?.ends_with('\n'));
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[track_caller]
+    pub fn block_on_nested<F: Future>(&self, future: F) -> F::Output {
         let mark = Mark::new(Location::caller());
         self.local.driver.check().unwrap_or_else(|error| panic!("the driver failed: {error}"));
         let _entered = Entered::new(&self.local);

@@ -219,7 +219,7 @@ fn a_runtime_within_another_wakes_the_outer_future() {
             let (sender, receiver) = async_channel::bounded(1);
             let inner = Rc::clone(&inner);
             let task = spawn(async move {
-                inner.block_on(async {
+                inner.block_on_nested(async {
                     yield_now().await;
                     sender.send(number).await.unwrap();
                 });

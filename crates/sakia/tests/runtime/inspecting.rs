@@ -337,7 +337,7 @@ fn a_callback_may_use_the_runtime(policy: Policy) {
         assert!(inspector().inspect().threads.len() == 1);
         spawn(async { RAN.fetch_add(1, Ordering::Relaxed) }).detach();
         // The callback starts a runtime within the runtime, whose loop has warnings of its own.
-        assert_eq!(sakia::block_on(async { 3 }), 3);
+        assert_eq!(sakia::block_on_nested(async { 3 }), 3);
     });
     let warnings = warnings.turn(Duration::from_millis(5));
     let runtime = Runtime::builder().backend(policy).warnings(warnings).build().unwrap();

@@ -43,6 +43,7 @@ mod inspecting;
 mod macros;
 mod metrics;
 mod mocks;
+mod nesting;
 mod pipes;
 mod processes;
 mod readers;
