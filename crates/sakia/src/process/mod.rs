@@ -1,13 +1,14 @@
 //! Child processes.
 //!
 //! [`Command`] is `std`'s with asynchronous ends: the driver reads and writes the pipes, and polls the
-//! child's pidfd to wait for its end. Without pidfds (before Linux 5.3, or forbidden by seccomp) a thread of
-//! the pool for blocking code waits instead.
+//! child's pidfd to wait for its end. Signals go by the pidfd, too, see [`identity`]. Without pidfds (before
+//! Linux 5.4, or forbidden by seccomp) a thread of the pool for blocking code waits instead.
 //!
 //! No zombies: a child that is dropped before it was waited for is reaped when it ends, by a thread that all
 //! dropped children share. If a program ignores `SIGCHLD`, the kernel reaps its children and discards their
 //! status: waiting then fails with `ECHILD`.
 
+mod identity;
 mod reaper;
 
 use std::ffi::OsStr;
@@ -15,12 +16,13 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process as std_process;
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid,
-};
+use rustix::process::Signal;
 use sakia_driver::PollEvents;
+
+use self::identity::Identity;
 
 use crate::blocking::{BlockingHandle, spawn_blocking};
 use crate::executor::current;
@@ -277,10 +279,11 @@ pub struct Child {
     pub stdout: Option<PipeReader>,
     /// Reads its standard error, if that is a pipe.
     pub stderr: Option<PipeReader>,
-    /// `None` only while the child is dropped.
-    inner: Option<std_process::Child>,
+    /// Its number, which may belong to another process once the child was reaped.
+    id: u32,
+    identity: Identity,
     watch: Watch,
-    /// The exit status, once it was waited for. From then on its number may belong to another process.
+    /// The exit status, once it was waited for.
     status: Option<ExitStatus>,
     kill_on_drop: bool,
 }
@@ -294,20 +297,22 @@ enum Watch {
 }
 
 impl Watch {
-    fn new(pid: Pid) -> Self {
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Self::Pidfd(Stream::new(pidfd)),
-            // An old kernel, a filter, no descriptors left: in all these cases a thread can wait.
-            Err(_) => Self::Thread(None),
+    fn new(identity: &Identity) -> Self {
+        match identity.pidfd() {
+            Some(pidfd) => Self::Pidfd(Stream::of(current().driver.lend(Arc::clone(pidfd)))),
+            None => Self::Thread(None),
         }
     }
 
     /// Waits until the child may have ended.
-    async fn ended(&mut self, pid: Pid) -> io::Result<()> {
+    async fn ended(&mut self, identity: &Identity) -> io::Result<()> {
         match self {
             Self::Pidfd(pidfd) => pidfd.ready(PollEvents::READABLE).await,
             Self::Thread(waiting) => {
-                let handle = waiting.get_or_insert_with(|| spawn_blocking(move || block_on(pid)));
+                let handle = waiting.get_or_insert_with(|| {
+                    let identity = identity.clone();
+                    spawn_blocking(move || identity.wait())
+                });
                 let result = handle.await.map_err(|error| io::Error::other(error.to_string()));
                 *waiting = None;
                 result
@@ -316,34 +321,23 @@ impl Watch {
     }
 }
 
-/// Blocks until the child has ended, and leaves it to be reaped. Any error means that there is no child to
-/// wait for any more, which a later request for the status reports. If the child was reaped meanwhile and its
-/// number given to another child of this process, this waits for that one: harmless.
-fn block_on(pid: Pid) {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
-}
-
 impl Child {
     fn new(mut inner: std_process::Child, kill_on_drop: bool) -> Self {
         let stdin = inner.stdin.take().map(|end| PipeWriter::from_fd(end.into()));
         let stdout = inner.stdout.take().map(|end| PipeReader::from_fd(end.into()));
         let stderr = inner.stderr.take().map(|end| PipeReader::from_fd(end.into()));
-        let watch = Watch::new(pid_of(&inner));
-        Self { stdin, stdout, stderr, inner: Some(inner), watch, status: None, kill_on_drop }
+        let (id, identity) = (inner.id(), Identity::of(&inner));
+        let watch = Watch::new(&identity);
+        Self { stdin, stdout, stderr, id, identity, watch, status: None, kill_on_drop }
     }
 
-    fn inner(&mut self) -> &mut std_process::Child {
-        self.inner.as_mut().expect("taken by `drop` only")
-    }
-
-    /// Returns its number; `None` once it was waited for, when the number may belong to another process.
+    /// Returns its number; `None` once it was waited for, when the number may belong to another process. The
+    /// same is true if other code has reaped the child, which this does not find out.
     ///
     /// # Examples
     /// See [`Child`](Child#examples).
     pub fn id(&self) -> Option<u32> {
-        let inner = self.inner.as_ref().filter(|_| self.status.is_none());
-        inner.map(std_process::Child::id)
+        self.status.is_none().then_some(self.id)
     }
 
     /// Returns the exit status if the child has ended.
@@ -355,7 +349,7 @@ impl Child {
     /// See [`Child`](Child#examples).
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
-            self.status = self.inner().try_wait()?;
+            self.status = self.identity.try_reap()?;
         }
         Ok(self.status)
     }
@@ -372,7 +366,7 @@ impl Child {
     /// See [`Child`](Child#examples).
     ///
     /// # Kernel
-    /// 5.3; without pidfds a thread waits. Source: `pidfd_open(2)`.
+    /// 5.4; without pidfds a thread waits. Source: `pidfd_open(2)`.
     #[doc(alias = "waitpid")]
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
@@ -380,8 +374,7 @@ impl Child {
             if let Some(status) = self.try_wait()? {
                 return Ok(status);
             }
-            let pid = pid_of(self.inner());
-            self.watch.ended(pid).await?;
+            self.watch.ended(&self.identity).await?;
         }
     }
 
@@ -401,10 +394,10 @@ impl Child {
         Ok(Output { status, stdout: stdout?, stderr: stderr? })
     }
 
-    /// Kills the child (`SIGKILL`). It must still be waited for. No effect if it already was.
+    /// Kills the child (`SIGKILL`), by its pidfd. It must still be waited for. No effect if it already was.
     ///
     /// # Errors
-    /// - `EPERM`: the child has changed its user.
+    /// - `ESRCH`: other code has reaped it. `EPERM`: it has changed its user.
     ///
     /// # Examples
     /// ```
@@ -422,14 +415,16 @@ impl Child {
     pub fn kill(&mut self) -> io::Result<()> {
         match self.status {
             Some(_) => Ok(()),
-            None => self.inner().kill(),
+            None => self.identity.signal(Signal::KILL),
         }
     }
 
-    /// Sends the child a signal. No effect if it was waited for already.
+    /// Sends the child a signal, by its pidfd, so that no other process gets it after the child's end. No
+    /// effect if it was waited for already.
     ///
     /// # Errors
-    /// - `EINVAL`: there is no such signal. `EPERM`: the child has changed its user.
+    /// - `EINVAL`: there is no such signal. `ESRCH`: other code has reaped the child. `EPERM`: it has changed
+    ///   its user.
     ///
     /// # Examples
     /// See [`Child`](Child#examples).
@@ -438,20 +433,22 @@ impl Child {
             return Ok(());
         }
         let signal = Signal::from_named_raw(kind.as_raw()).ok_or(Errno::INVAL)?;
-        // Not reaped yet, so the number is still the child's.
-        kill_process(pid_of(self.inner()), signal).map_err(io::Error::from)
+        self.identity.signal(signal)
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
-        if self.kill_on_drop {
-            // The child is gone already, or belongs to another user now, and must be left alone.
-            inner.kill().ok();
-        }
-        if let Ok(None) = inner.try_wait() {
-            reaper::reap(inner);
+        // An error means that there is no child of this process: other code has reaped it, or this is a forked
+        // copy in a process of its own.
+        if self.status.is_none()
+            && let Ok(None) = self.identity.try_reap()
+        {
+            if self.kill_on_drop {
+                // A child that belongs to another user by now is left alone.
+                self.identity.signal(Signal::KILL).ok();
+            }
+            reaper::reap(self.identity.clone());
         }
     }
 }
@@ -461,11 +458,6 @@ impl fmt::Debug for Child {
         let mut debug = f.debug_struct("Child");
         debug.field("id", &self.id()).field("status", &self.status).finish_non_exhaustive()
     }
-}
-
-fn pid_of(child: &std_process::Child) -> Pid {
-    let raw = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    raw.expect("the kernel numbers processes from 1, far below 2^31")
 }
 
 async fn read_all(reader: Option<PipeReader>) -> io::Result<Vec<u8>> {
@@ -480,11 +472,15 @@ mod tests {
     use std::pin::pin;
     use std::task::Poll;
 
+    use rustix::process::Pid;
+
     use super::*;
 
     /// Spawns a child whose end a thread notices, as on kernels without pidfds.
     fn spawn_without_pidfd(command: &mut Command) -> Child {
         let mut child = command.spawn().unwrap();
+        let pid = i32::try_from(child.id).ok().and_then(Pid::from_raw).unwrap();
+        child.identity = Identity::Number(pid);
         child.watch = Watch::Thread(None);
         child
     }
@@ -497,6 +493,32 @@ mod tests {
             let mut child = spawn_without_pidfd(&mut command);
             assert_eq!(child.wait().await.unwrap().code(), Some(7));
             assert_eq!(child.wait().await.unwrap().code(), Some(7));
+        });
+    }
+
+    #[test]
+    fn without_a_pidfd_a_child_that_was_reaped_gets_no_signal() {
+        crate::block_on(async {
+            let mut child = spawn_without_pidfd(&mut Command::new("true"));
+            child.identity.wait();
+            child.kill().unwrap(); // a zombie
+            assert!(child.identity.try_reap().unwrap().is_some()); // not known to `child`
+            assert_eq!(child.kill().unwrap_err().raw_os_error(), Some(libc::ESRCH));
+            assert_eq!(child.wait().await.unwrap_err().raw_os_error(), Some(libc::ECHILD));
+        });
+    }
+
+    #[test]
+    fn a_status_is_that_of_wait() {
+        use std::os::unix::process::ExitStatusExt;
+
+        crate::block_on(async {
+            for (script, raw) in [("exit 0", 0), ("exit 255", 0xff00), ("kill -9 $$", 9)] {
+                let status = Command::new("sh").args(["-c", script]).status().await.unwrap();
+                assert_eq!(status.into_raw(), raw, "{script}");
+                let status = std_process::Command::new("sh").args(["-c", script]).status().unwrap();
+                assert_eq!(status.into_raw(), raw, "{script}");
+            }
         });
     }
 

@@ -44,8 +44,12 @@ fn wait_until_gone(pid: u32) {
 }
 
 fn kill(pid: u32) {
+    kill_with(pid, rustix::process::Signal::KILL);
+}
+
+fn kill_with(pid: u32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 async fn give_up_wait(child: &mut Child) {
@@ -211,4 +215,67 @@ fn a_program_that_is_not_there_is_an_error() {
         let error = Command::new("/nonexistent/program").spawn().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     });
+}
+
+/// Kills a child and reaps it, as other code of the process may do.
+fn reap_elsewhere(pid: u32) {
+    kill(pid);
+    let pid = rustix::process::Pid::from_raw(pid as i32);
+    rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap();
+}
+
+/// Returns a child with this number, which is free: the kernel gives the number after the last one, which may
+/// be set.
+fn with_number(pid: u32) -> Result<std::process::Child, String> {
+    for _ in 0..1000 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
+            .map_err(|error| format!("ns_last_pid: {error}"))?;
+        let mut child = sleeper().as_std_mut().spawn().unwrap();
+        if child.id() == pid {
+            return Ok(child);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    Err(format!("the number {pid} was not given again"))
+}
+
+#[test]
+fn a_child_that_was_reaped_elsewhere_is_gone() {
+    block_on(async {
+        let mut child = sleeper().spawn().unwrap();
+        reap_elsewhere(child.id().unwrap());
+        for _ in 0..2 {
+            let signaled = child.signal(SignalKind::TERMINATE).unwrap_err();
+            assert_eq!(signaled.raw_os_error(), Some(libc::ESRCH));
+            assert_eq!(child.kill().unwrap_err().raw_os_error(), Some(libc::ESRCH));
+            assert_eq!(child.try_wait().unwrap_err().raw_os_error(), Some(libc::ECHILD));
+            assert_eq!(child.wait().await.unwrap_err().raw_os_error(), Some(libc::ECHILD));
+        }
+    });
+}
+
+/// The number of a child that other code has reaped belongs to another process: it gets no signal, and its
+/// status is not taken.
+#[test]
+fn the_next_process_of_a_number_is_left_alone() {
+    crate::refused::children::run_with_own_numbers("reused_number");
+}
+
+pub fn scene_reused_number() -> Result<(), String> {
+    block_on(async {
+        let mut child = sleeper().kill_on_drop(true).spawn().unwrap();
+        let pid = child.id().unwrap();
+        reap_elsewhere(pid);
+        let mut stranger = with_number(pid)?;
+        assert_eq!(child.kill().unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let signaled = child.signal(SignalKind::INTERRUPT).unwrap_err();
+        assert_eq!(signaled.raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(child.wait().await.unwrap_err().raw_os_error(), Some(libc::ECHILD));
+        drop(child);
+        // Had it got a signal, this one would come too late.
+        kill_with(pid, rustix::process::Signal::TERM);
+        assert_eq!(stranger.wait().unwrap().signal(), Some(15));
+        Ok(())
+    })
 }

@@ -328,6 +328,7 @@ pub mod children {
         ("latencies", crate::metrics::scene_latencies),
         ("fork_uring", crate::teardown::scene_fork_uring),
         ("fork_poll", crate::teardown::scene_fork_poll),
+        ("reused_number", crate::processes::scene_reused_number),
     ];
 
     /// Reports that a test proves nothing on this machine. Fails the test instead if `SAKIA_DENY_SKIPS` is
@@ -341,7 +342,24 @@ pub mod children {
 
     /// Runs a scene in its own process.
     pub fn run(scene: &str) {
-        let output = Command::new(std::env::current_exe().unwrap())
+        play_by(&mut Command::new(std::env::current_exe().unwrap()), scene);
+    }
+
+    /// Runs a scene as the first process of a new namespace of process numbers.
+    pub fn run_with_own_numbers(scene: &str) {
+        let probe = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+        match probe {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => return announce_skip(String::from_utf8_lossy(&output.stderr).trim()),
+            Err(error) => return announce_skip(&format!("unshare: {error}")),
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork"]).arg(std::env::current_exe().unwrap());
+        play_by(&mut command, scene);
+    }
+
+    fn play_by(command: &mut Command, scene: &str) {
+        let output = command
             .env(SCENE, scene)
             .env_remove("SAKIA_DRIVER")
             .env_remove("SAKIA_INSPECT")
