@@ -1,7 +1,7 @@
 //! Child processes.
 //!
 //! [`Command`] is `std`'s with asynchronous ends: the driver reads and writes the pipes, and polls the
-//! child's pidfd to wait for its end. Signals go by the pidfd, too, see [`identity`]. Without pidfds (before
+//! child's pidfd to wait for its end. Signals go by the pidfd, too. Without pidfds (before
 //! Linux 5.4, or forbidden by seccomp) a thread of the pool for blocking code waits instead.
 //!
 //! No zombies: a child that is dropped before it was waited for is reaped when it ends, by a thread that all
