@@ -86,6 +86,7 @@ mod epoll;
 mod fd;
 mod groups;
 mod handle;
+pub mod inherited;
 mod key;
 #[doc(hidden)] // for `sakia`, which has its threads for blocking code from here
 pub mod lanes;

@@ -2,8 +2,8 @@
 //! number may belong to another process.
 //!
 //! Other code of the process may reap a child at any time, by `waitpid(-1)` or by ignoring `SIGCHLD`. So a
-//! number is used only where the kernel has no pidfds (before 5.4, or refused), and only for a process that is
-//! still a child of this one.
+//! number is used only where the kernel has no pidfds (before 5.4, or refused), and only for a process that
+//! is still a child of this one.
 //!
 //! Source: `pidfd_open(2)`, `pidfd_send_signal(2)`, `waitid(2)`.
 

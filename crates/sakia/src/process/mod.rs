@@ -439,8 +439,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // An error means that there is no child of this process: other code has reaped it, or this is a forked
-        // copy in a process of its own.
+        // An error means that there is no child of this process: other code has reaped it, or this is a
+        // forked copy in a process of its own.
         if self.status.is_none()
             && let Ok(None) = self.identity.try_reap()
         {

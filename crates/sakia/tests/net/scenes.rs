@@ -162,6 +162,7 @@ fn an_activated_server() {
     assert!(activation.tcp_listener(0).unwrap().is_none());
     let flags = rustix::io::fcntl_getfd(&listener).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    assert!(activation.take(1).is_some() && activation.take(1).is_none());
     runtime(policy).block_on(async {
         let listener = TcpListener::from_std(listener).unwrap();
         echo(listener.accept().await.unwrap().0).await.unwrap();
@@ -285,6 +286,72 @@ fn sockets_of_another_process_are_left() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(scene_arguments("activated_for_another"));
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "web");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
+}
+
+/// The environment says that descriptors were passed which the program has opened since.
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn activated_by_its_own_descriptors() {
+    let Some(policy) = scene_policy() else { return };
+    runtime(policy).block_on(async {
+        let sockets: Vec<_> = (0..8).map(|_| socket()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut activation = Activation::from_env();
+        assert_eq!(activation.len(), 0, "of {sockets:?} and {listener:?}");
+        assert!(activation.take(0).is_none() && activation.tcp_listener(0).unwrap().is_none());
+        // Each descriptor has its one owner still.
+        drop(activation);
+        let (client, server) =
+            sakia::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        drop((client.unwrap(), server.unwrap()));
+        assert!(sockets.iter().all(|socket| rustix::io::fcntl_getfd(socket).is_ok()));
+    });
+}
+
+#[test]
+fn descriptors_of_the_program_are_no_sockets_of_the_manager() {
+    let mut command = Command::new("sh");
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=64; exec \"$0\" \"$@\"";
+    command.args(["-c", script]).arg(std::env::current_exe().unwrap());
+    command.args(scene_arguments("activated_by_its_own_descriptors"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
+}
+
+/// Two files are passed. The second one is closed by other code, and its number given to another file.
+#[test]
+#[ignore = "a scene, played in a process of its own"]
+fn activated_and_closed() {
+    let Some(_) = scene_policy() else { return };
+    // SAFETY: no code owns the number.
+    assert_eq!(unsafe { libc::close(4) }, 0);
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    assert_eq!(std::os::fd::AsRawFd::as_raw_fd(&file), 4);
+    // SAFETY: the child makes system calls and ends, without the parent's destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let found = Activation::from_env().len();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(found as i32) };
+    }
+    let pid = rustix::process::Pid::from_raw(child);
+    let (_, status) =
+        rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0), "a forked child found its parent's sockets");
+    let mut activation = Activation::from_env();
+    assert_eq!(activation.len(), 2);
+    assert!(activation.take(1).is_none() && activation.take(0).is_some());
+    assert!(rustix::io::fcntl_getfd(&file).is_ok());
+}
+
+#[test]
+fn a_number_that_was_closed_is_not_taken() {
+    let mut command = Command::new("sh");
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$0\" \"$@\" 3</dev/null 4</dev/null";
+    command.args(["-c", script]).arg(std::env::current_exe().unwrap());
+    command.args(scene_arguments("activated_and_closed"));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     assert_played(&as_scene(&mut command, Policy::Poll).output().unwrap());
 }
