@@ -4,10 +4,10 @@ use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
@@ -16,6 +16,7 @@ use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::epoll::{Epoll, EpollOptions, LaneStatistics, StuckWorker};
+use crate::later::{LateChoice, Later};
 use crate::policy::{Attempt, CallMode, Lane};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
@@ -84,10 +85,17 @@ pub struct Choice {
     name: &'static str,
     report: Option<SetupReport>,
     refusal: Option<SetupError>,
+    /// The reason why there is no backend.
+    failure: Option<io::Error>,
 }
 
 impl Choice {
-    /// Returns the name of the backend: `uring`, `poll` or `sim`.
+    /// Returns the choice that is left if no backend could be set up, with the reason.
+    pub fn none(failure: io::Error) -> Self {
+        Self { name: "none", report: None, refusal: None, failure: Some(failure) }
+    }
+
+    /// Returns the name of the backend: `uring`, `poll` or `sim`; `none` if none could be set up.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -107,9 +115,10 @@ impl fmt::Display for Choice {
     /// Writes one line: the backend, and the reason if it is not the ring.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
-        match &self.refusal {
-            Some(refusal) => write!(f, ": {refusal}"),
-            None => Ok(()),
+        match (&self.refusal, &self.failure) {
+            (Some(refusal), _) => write!(f, ": {refusal}"),
+            (None, Some(failure)) => write!(f, ": {failure}"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -178,6 +187,8 @@ pub enum Auto {
     Uring(Uring),
     /// Epoll and threads.
     Epoll(Epoll),
+    /// One of the two, not set up yet.
+    Later(Later),
     /// The simulated kernel, with the feature `sim`.
     #[cfg(any(test, feature = "sim"))]
     Sim(Sim),
@@ -211,10 +222,49 @@ impl Auto {
         match Uring::complete(ring.clone()) {
             Ok(uring) => {
                 let report = Some(uring.ring().report().clone());
-                let choice = Choice { name: "uring", report, refusal: None };
+                let choice = Choice { name: "uring", report, refusal: None, failure: None };
                 Ok((Self::Uring(uring), choice))
             }
             Err(error) => Self::without_ring(policy, &ring, error),
+        }
+    }
+
+    /// Returns a backend that the first operation that needs it sets up, as [`new`](Auto::new) does. Until
+    /// then it performs plain calls, and makes no system call of its own. If the set-up fails, the operation
+    /// ends with that error, and the next one tries again. The choice is there once it has succeeded; see
+    /// [`Driver::set_up`](crate::Driver::set_up).
+    ///
+    /// # Errors
+    /// `EINVAL`: a submission queue without entries or larger than the completion queue.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver, Policy};
+    ///
+    /// let (backend, choice) = Auto::later(Policy::Auto, sakia_ring::Ring::builder())?;
+    /// let driver = Driver::new(backend);
+    /// assert!(choice.get().is_none());
+    /// driver.set_up()?;
+    /// assert!(choice.get().is_some());
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn later(policy: Policy, ring: Builder) -> io::Result<(Self, LateChoice)> {
+        let choice = LateChoice::default();
+        let later = Later::new(policy, ring, LateChoice::clone(&choice))?;
+        Ok((Self::Later(later), choice))
+    }
+
+    /// Takes the place of a backend with this zero of its clock, which has made these sockets.
+    ///
+    /// # Safety
+    ///
+    /// - The sockets are open, the driver's own, and were not [forgotten](Backend::forget_descriptor).
+    pub(crate) unsafe fn take_over(&mut self, since: Instant, sockets: &[RawFd]) {
+        match self {
+            Self::Uring(uring) => uring.take_over(since),
+            // SAFETY: the caller's duties are the same.
+            Self::Epoll(epoll) => unsafe { epoll.take_over(since, sockets) },
+            _ => {}
         }
     }
 
@@ -246,6 +296,7 @@ impl Auto {
         let inner: &dyn Any = match self {
             Self::Uring(uring) => uring,
             Self::Epoll(epoll) => epoll,
+            Self::Later(later) => later,
             #[cfg(any(test, feature = "sim"))]
             Self::Sim(sim) => sim,
             Self::Other(other) => &**other,
@@ -270,7 +321,10 @@ impl Auto {
         let (sq_entries, cq_entries) = ring.wanted_entries();
         let options = EpollOptions::new().entries(sq_entries, cq_entries);
         match Epoll::with_options(options) {
-            Ok(epoll) => Ok((Self::Epoll(epoll), Choice { name: "poll", report: None, refusal })),
+            Ok(epoll) => Ok((
+                Self::Epoll(epoll),
+                Choice { name: "poll", report: None, refusal, failure: None },
+            )),
             Err(poll) => Err(io::Error::new(poll.kind(), NoBackend { poll, refusal })),
         }
     }
@@ -286,7 +340,7 @@ impl Auto {
     /// Returns the simulated kernel, with the feature `sim`.
     #[cfg(any(test, feature = "sim"))]
     pub fn simulated(sim: Sim) -> (Self, Choice) {
-        (Self::Sim(sim), Choice { name: "sim", report: None, refusal: None })
+        (Self::Sim(sim), Choice { name: "sim", report: None, refusal: None, failure: None })
     }
 }
 
@@ -299,6 +353,7 @@ macro_rules! each {
             other => elsewhere(move || match other {
                 Auto::Uring(_) => unreachable!(),
                 Auto::Epoll($backend) => $call,
+                Auto::Later($backend) => $call,
                 #[cfg(any(test, feature = "sim"))]
                 Auto::Sim($backend) => $call,
                 Auto::Other($backend) => $call,

@@ -26,6 +26,7 @@ mod submit;
 mod trace;
 mod watch;
 
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -100,11 +101,33 @@ pub(crate) struct Core {
     keeper: Keeper,
 }
 
+/// Numbers of entries that operations may have in flight.
+struct Sizes {
+    /// Requests to cancel, which must find room whatever else is in flight, on the smallest queue too.
+    reserve: u32,
+    /// Bounded operations.
+    credits: u32,
+}
+
+impl Sizes {
+    fn of(backend: &Auto) -> Self {
+        let cq_entries = backend.cq_entries();
+        let reserve = (cq_entries / 8).clamp(1, 16);
+        Self { reserve, credits: cq_entries.saturating_sub(reserve).max(1) }
+    }
+}
+
 /// Memory beside the slots.
 struct Memory {
-    /// Room for completions while they are dispatched.
+    /// Room for completions while they are dispatched; none before the backend is set up.
     batch: Box<[Cqe]>,
     blocks: Blocks,
+}
+
+impl Memory {
+    fn batch() -> Box<[Cqe]> {
+        Box::new([Cqe::default(); BATCH])
+    }
 }
 
 /// Free blocks for operations larger than a cell.
@@ -133,9 +156,10 @@ impl Drop for Blocks {
 
 impl Core {
     pub(crate) fn new(backend: Auto) -> Self {
-        let cq_entries = backend.cq_entries();
-        // Requests to cancel must find room whatever else is in flight, on the smallest queue too.
-        let reserve = (cq_entries / 8).clamp(1, 16);
+        let Sizes { reserve, credits } = Sizes::of(&backend);
+        let is_put_off = matches!(backend, Auto::Later(_));
+        let due = Due::default();
+        due.set_tells_news(backend.tells_news());
         Self {
             slab: Slab::new(),
             phase: Phase::Running,
@@ -143,19 +167,60 @@ impl Core {
             is_polled: false,
             turn_bytes: 0,
             counters: Counters::default(),
-            memory: Memory { batch: Box::new([Cqe::default(); BATCH]), blocks: Blocks::default() },
+            memory: Memory {
+                batch: if is_put_off { Box::default() } else { Memory::batch() },
+                blocks: Blocks::default(),
+            },
             watcher: None,
             ways: Ways::of(&backend),
             inline: Inline::new(backend.has_readiness() && learns_crowds()),
-            admission: Admission::new(cq_entries.saturating_sub(reserve).max(1)),
+            admission: Admission::new(credits, is_put_off),
             enters: Enters::new(backend.sq_entries()),
             cancels: Cancels::new(reserve),
             outbox: Outbox::default(),
-            due: Due::default(),
+            due,
             lent: Lent::default(),
             keeper: Keeper::new(),
             backend,
         }
+    }
+
+    /// Sets the backend up, if that was [put off](crate::Later).
+    ///
+    /// # Errors
+    /// As for [`Auto::new`]; the next call tries again.
+    #[inline]
+    pub(crate) fn set_up(&mut self) -> io::Result<()> {
+        match &mut self.backend {
+            Auto::Later(later) => {
+                self.backend = later.set_up()?;
+                self.fit_backend();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adapts the parts to a backend that was just set up, with nothing in flight.
+    #[cold]
+    #[inline(never)]
+    fn fit_backend(&mut self) {
+        debug_assert_eq!(self.in_flight, 0, "operations in flight have a backend");
+        let backend = &self.backend;
+        let Sizes { reserve, credits } = Sizes::of(backend);
+        self.memory.batch = Memory::batch();
+        self.ways.fit(backend);
+        self.enters = Enters::new(backend.sq_entries());
+        self.cancels = Cancels::new(reserve);
+        self.due.set_tells_news(backend.tells_news());
+        if !backend.has_readiness() {
+            self.inline.learn(false);
+            self.lent.lack_readiness();
+        }
+        if self.watcher.is_some() {
+            self.enters.watch();
+        }
+        self.admission.begin(credits);
     }
 
     /// Moves an operation into a slot, and performs it at once or pushes its entry if there is room. `rules`

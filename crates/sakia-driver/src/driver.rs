@@ -106,6 +106,18 @@ impl Driver {
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
+    /// Sets the backend up now, if that was put off until the first operation that needs it; see
+    /// [`Auto::later`].
+    ///
+    /// # Errors
+    /// As for [`Auto::new`]; the next call tries again.
+    ///
+    /// # Examples
+    /// See [`Auto::later`].
+    pub fn set_up(&self) -> io::Result<()> {
+        self.handle.shared.core.borrow_mut().set_up()
+    }
+
     /// Returns the handle through which operations are started.
     ///
     /// # Examples
@@ -190,12 +202,6 @@ impl Driver {
     /// none to work on.
     pub fn is_mostly_unsubmitted(&self) -> bool {
         self.handle.shared.core.borrow().is_mostly_unsubmitted()
-    }
-
-    /// Returns whether [`wants_turn`](Driver::wants_turn) reports every completion. If not, a busy loop calls
-    /// [`look_again`](Driver::look_again) and takes a turn from time to time.
-    pub fn tells_news(&self) -> bool {
-        self.with_backend(|backend: &Auto| backend.tells_news()).unwrap_or(false)
     }
 
     /// Makes the next turn look for completions even if the last turn was a moment ago.
@@ -316,6 +322,7 @@ impl Driver {
     /// ```
     pub fn pollable(&self) -> io::Result<OwnedFd> {
         let mut core = self.handle.shared.core.borrow_mut();
+        core.set_up()?;
         core.is_polled = true;
         core.backend.pollable()
     }

@@ -386,6 +386,7 @@ impl Handle {
         let arena = Arena::new(blocks, block_bytes)?;
         let (addr, len) = arena.area();
         let mut core = self.shared.core.borrow_mut();
+        core.set_up()?;
         // SAFETY: the core keeps the arena until the backend is gone, and each operation that uses a
         // block keeps the memory through it.
         unsafe { core.backend.register_buffer(addr, len)? };

@@ -159,6 +159,11 @@ impl<H: Host> Uring<H> {
         }
     }
 
+    /// Sets the zero of the backend's time.
+    pub(crate) fn take_over(&mut self, since: Instant) {
+        self.since = since;
+    }
+
     /// Returns the state and the counters of a lane; all zero as long as it was given nothing.
     pub fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
         let lanes = self.lanes.as_deref();

@@ -63,8 +63,6 @@ pub(crate) struct Local {
     pub(crate) environment: Box<dyn Environment>,
     /// Shared with the futures that wait for them, which may outlive the runtime.
     pub(crate) timers: Rc<Timers>,
-    /// Set if the driver reports all completions without a system call.
-    pub(crate) tells_news: bool,
     pub(crate) attention: Attention,
     pub(crate) round: Round,
     /// Wakes of tasks on other threads.
@@ -335,7 +333,6 @@ impl Local {
             mail: RefCell::default(),
             remote,
             timers: Rc::new(Timers::new(&driver, environment.has_clock())),
-            tells_news: driver.tells_news(),
             attention: driver.attention(),
             round: Round::default(),
             results: Results::default(),

@@ -101,7 +101,7 @@ impl Local {
     /// Begins the polls of tasks.
     #[inline]
     pub(crate) fn begin_polls(&self) -> Progress {
-        let next_look = if self.tells_news { ROUND_MAX } else { 1 };
+        let next_look = if self.attention.tells_news() { ROUND_MAX } else { 1 };
         Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
     }
 
@@ -134,7 +134,7 @@ impl Local {
         }
         let is_between =
             !progress.polls.is_power_of_two() && !progress.polls.is_multiple_of(STRIDE_MAX);
-        if is_between && self.tells_news && !has_come && !self.timers.is_unwatched() {
+        if is_between && self.attention.tells_news() && !has_come && !self.timers.is_unwatched() {
             return false;
         }
         let now = self.work_clock();
@@ -143,10 +143,13 @@ impl Local {
             self.driver.look_again();
             return true;
         }
-        if taken >= SUBMIT_TIME && self.tells_news && self.driver.is_mostly_unsubmitted() {
+        if taken >= SUBMIT_TIME
+            && self.attention.tells_news()
+            && self.driver.is_mostly_unsubmitted()
+        {
             return true;
         }
-        if !self.tells_news {
+        if !self.attention.tells_news() {
             self.stride(progress, now);
             return self.is_timer_due();
         }
@@ -179,7 +182,7 @@ impl Local {
 /// for futures that poll several of their own. False outside of a runtime.
 pub(crate) fn is_over() -> bool {
     with_current(|local| {
-        let may_be = !local.tells_news || local.wants_turn();
+        let may_be = !local.attention.tells_news() || local.wants_turn();
         may_be && local.work_clock().saturating_sub(local.round.begin.get()) >= ROUND_TIME
     })
     .unwrap_or(false)

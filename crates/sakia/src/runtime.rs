@@ -1,18 +1,23 @@
 //! Runtimes: building, running and ending them.
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::Location;
 use std::pin::pin;
 use std::rc::Rc;
+#[cfg(feature = "sim")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle as JoinThread;
 use std::time::Duration;
 
-use sakia_driver::{Auto, Bypass, Choice, Counters, Driver, Metrics, Policy, Rules, Streams};
+use sakia_driver::{
+    Auto, Bypass, Choice, Counters, Driver, LateChoice, Metrics, Policy, Rules, Streams,
+};
 use sakia_ring::Ring;
 use sakia_trace::{is_on, start_thread};
 
@@ -22,7 +27,7 @@ use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
 use crate::mark::Mark;
 use crate::remote::Remote;
-use crate::settings::settings;
+use crate::settings::Configuration;
 #[cfg(feature = "sim")]
 use crate::sim::Watch;
 use crate::trace::PollRun;
@@ -339,11 +344,10 @@ impl Builder {
     }
 
     /// Has the thread show its state and measure latencies, as far as these are switched on.
-    fn show(&self, local: &Local, thread: usize, choice: &Choice) {
+    fn show(&self, local: &Local, thread: usize) {
         if self.measures_latencies() {
             local.driver.measure_latencies();
         }
-        local.shown.configure(|| settings(self, choice));
         if !self.is_inspected() {
             return local.shown.add(thread, None);
         }
@@ -367,19 +371,25 @@ impl Builder {
         (0..self.threads).map(|_| Arc::default()).collect()
     }
 
-    /// Builds the state that thread number `thread` of the runtime or engine has, with a backend of its own.
+    /// Builds the state that thread number `thread` of the runtime or engine has. Its backend is set up by
+    /// the first operation, or here if the policy admits only the ring, whose absence is an error of the
+    /// builder.
     fn local(
         &self,
         policy: Policy,
         thread: usize,
         remotes: Arc<[Arc<Remote>]>,
         shown: Arc<inspect::Shared>,
-    ) -> io::Result<(Rc<Local>, Choice)> {
-        let (backend, choice) = Auto::new(policy, self.ring.clone())?;
-        let local = Local::new(Driver::new(backend), Box::new(Machine), thread, remotes, shown)?;
+    ) -> io::Result<(Rc<Local>, LateChoice)> {
+        let (backend, choice) = Auto::later(policy, self.ring.clone())?;
+        let driver = Driver::new(backend);
+        if policy == Policy::Uring {
+            driver.set_up()?;
+        }
+        let local = Local::new(driver, Box::new(Machine), thread, remotes, shown)?;
         local.driver.set_bypass(self.bypass.clone());
         local.driver.set_streams(self.streams_in_force());
-        self.show(&local, thread, &choice);
+        self.show(&local, thread);
         if self.virtual_time {
             local.timers.make_virtual();
         } else {
@@ -393,8 +403,11 @@ impl Builder {
     /// # Errors
     /// - `InvalidInput`: `SAKIA_DRIVER`, `SAKIA_STREAMS`, `SAKIA_WARNINGS`, `SAKIA_INSPECT` or
     ///   `SAKIA_LATENCIES` is none of the known values; or time is to be virtual on more than one thread.
-    /// - No available backend satisfies the policy: the reason is a [`sakia_ring::SetupError`].
+    /// - There is no ring, and the policy admits nothing else: the reason is a [`sakia_ring::SetupError`].
     /// - `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptors, memory or threads left.
+    ///
+    /// With another policy the backend is set up by the first operation that needs it. If that fails, the
+    /// operation ends with the error, and the next one tries again.
     ///
     /// # Examples
     /// See [`Builder`](Builder#examples).
@@ -407,18 +420,19 @@ impl Builder {
         let policy = this.policy()?;
         let (remotes, shown) = (this.remotes(), inspect::Shared::new(this.threads));
         let (local, choice) = this.local(policy, 0, Arc::clone(&remotes), Arc::clone(&shown))?;
+        let this = Arc::new(this);
+        shown.configure(Configuration::new(Arc::clone(&this), &choice));
         let mut runtime = Runtime {
             local,
             choice,
+            no_choice: OnceCell::new(),
             threads: Vec::new(),
             #[cfg(feature = "sim")]
             watch: None,
         };
         for thread in 1..this.threads {
             // An error drops the runtime, which ends the threads started so far.
-            runtime
-                .threads
-                .push(Thread::start(thread, run_round, &remotes, &shown, policy, &this)?.0);
+            runtime.threads.push(Thread::start(thread, false, &remotes, &shown, policy, &this)?.0);
         }
         Ok(runtime)
     }
@@ -440,14 +454,16 @@ impl Builder {
         crate::fs::forget_sizes();
         let this = self.with_environment()?;
         let (kernel, shown) = (sim.handle(), inspect::Shared::new(1));
-        let (backend, choice) = Auto::simulated(sim);
+        let (backend, simulated) = Auto::simulated(sim);
+        let choice = Arc::new(OnceLock::from(simulated));
         let remotes = Arc::from([Arc::new(Remote::default())]);
         let driver = Driver::new(backend);
         let local = Local::new(driver, Box::new(kernel.clone()), 0, remotes, shown)?;
         local.driver.set_bypass(this.bypass.clone());
-        this.show(&local, 0, &choice);
+        this.show(&local, 0);
+        local.shown.configure(Configuration::new(Arc::new(this), &choice));
         let watch = Some(Watch::new(kernel));
-        Ok(Runtime { local, choice, threads: Vec::new(), watch })
+        Ok(Runtime { local, choice, no_choice: OnceCell::new(), threads: Vec::new(), watch })
     }
 }
 
@@ -479,8 +495,8 @@ pub(crate) struct Started {
     pub(crate) remotes: Arc<[Arc<Remote>]>,
     /// The inspector's view of them.
     pub(crate) shown: Arc<inspect::Shared>,
-    /// The backend that they use.
-    pub(crate) choice: Choice,
+    /// The backend that they use; it is set up.
+    pub(crate) choice: LateChoice,
 }
 
 impl Thread {
@@ -490,38 +506,47 @@ impl Thread {
     /// # Errors
     /// See [`Builder::build`].
     pub(crate) fn start_all(builder: &Builder) -> io::Result<Started> {
-        let builder = &builder.clone().with_environment()?;
+        let builder = &Arc::new(builder.clone().with_environment()?);
         let policy = builder.policy()?;
         let (remotes, shown) = (builder.remotes(), inspect::Shared::new(builder.threads));
-        let run_round: RunRound = run_round_for_others;
-        let (first, choice) = Self::start(0, run_round, &remotes, &shown, policy, builder)?;
+        let (first, choice) = Self::start(0, true, &remotes, &shown, policy, builder)?;
+        shown.configure(Configuration::new(Arc::clone(builder), &choice));
         let mut threads = vec![first];
         for number in 1..builder.threads {
             // An error drops the threads started so far, which ends them.
-            threads.push(Self::start(number, run_round, &remotes, &shown, policy, builder)?.0);
+            threads.push(Self::start(number, true, &remotes, &shown, policy, builder)?.0);
         }
         Ok(Started { threads, remotes, shown, choice })
     }
 
-    /// Starts the thread, and waits until it has a driver.
+    /// Starts the thread, and waits until it has a driver; that of an engine's thread is set up.
     fn start(
         number: usize,
-        run_round: RunRound,
+        is_of_engine: bool,
         remotes: &Arc<[Arc<Remote>]>,
         shown: &Arc<inspect::Shared>,
         policy: Policy,
-        builder: &Builder,
-    ) -> io::Result<(Self, Choice)> {
-        let builder = builder.clone();
+        builder: &Arc<Builder>,
+    ) -> io::Result<(Self, LateChoice)> {
+        let builder = Arc::clone(builder);
         let (report, ready) = mpsc::channel();
         let remote = Arc::clone(&remotes[number]);
         let (remotes, shown) = (Arc::clone(remotes), Arc::clone(shown));
         let name = format!("sakia-{number}");
         let main = move || {
-            match builder.local(policy, number, remotes, shown) {
+            let built =
+                builder.local(policy, number, remotes, shown).and_then(|(local, choice)| {
+                    if is_of_engine {
+                        local.driver.set_up()?;
+                    }
+                    Ok((local, choice))
+                });
+            match built {
                 Ok((local, choice)) => {
                     // The receiver is gone if `build` has failed meanwhile; it then stops this thread.
                     report.send(Ok(choice)).ok();
+                    let run_round =
+                        if is_of_engine { run_round_for_others } else { run_round as RunRound };
                     run_until_stopped(&local, run_round);
                 }
                 Err(error) => drop(report.send(Err(error))),
@@ -631,7 +656,10 @@ impl Drop for EndTasks<'_> {
 pub struct Runtime {
     /// Declared first: its tasks end before the other threads do.
     pub(crate) local: Rc<Local>,
-    choice: Choice,
+    /// The backend of this thread, once it is set up.
+    choice: LateChoice,
+    /// The reason why it could not be set up, at the first request for the choice.
+    no_choice: OnceCell<Choice>,
     threads: Vec<Thread>,
     /// The waits of each task; on the simulated kernel only.
     #[cfg(feature = "sim")]
@@ -709,7 +737,8 @@ impl Runtime {
         Builder::new()
     }
 
-    /// Returns the backend that the runtime uses, and the reason.
+    /// Returns the backend that the runtime uses, and the reason. Sets it up if no operation has done that
+    /// yet; if that fails, the result is named `none`.
     ///
     /// # Examples
     /// ```
@@ -721,7 +750,12 @@ impl Runtime {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn choice(&self) -> &Choice {
-        &self.choice
+        let result = self.local.driver.set_up();
+        match (self.choice.get(), result) {
+            (Some(choice), _) => choice,
+            (None, Err(error)) => self.no_choice.get_or_init(|| Choice::none(error)),
+            (None, Ok(())) => unreachable!("what is set up was chosen"),
+        }
     }
 
     /// Returns the counters of the driver's work so far.

@@ -1,13 +1,35 @@
 //! The settings of a runtime as [`inspect`](crate::inspect) lists them.
 
-use sakia_driver::{Bypass, Choice};
+use std::sync::Arc;
 
-use crate::inspect::Setting;
+use sakia_driver::{Bypass, Choice, LateChoice};
+
+use crate::inspect::{Configured, Setting};
 use crate::runtime::Builder;
 
-/// Returns all settings of a runtime, with the values that the kernel granted to its first thread.
-pub(crate) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
-    let report = choice.report();
+/// The settings of a runtime, and the values that the kernel granted to its first thread, once that has its
+/// backend.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    builder: Arc<Builder>,
+    choice: LateChoice,
+}
+
+impl Configuration {
+    pub(crate) fn new(builder: Arc<Builder>, choice: &LateChoice) -> Self {
+        Self { builder, choice: Arc::clone(choice) }
+    }
+}
+
+impl Configured for Configuration {
+    fn settings(&self) -> Vec<Setting> {
+        settings(&self.builder, self.choice.get())
+    }
+}
+
+fn settings(builder: &Builder, choice: Option<&Choice>) -> Vec<Setting> {
+    let report = choice.and_then(Choice::report);
+    let backend = choice.map_or_else(|| "not set up yet".to_owned(), Choice::to_string);
     let set = |name, value: String, granted: Option<String>| {
         let source = builder.source_of(name);
         Setting { name, value, source, granted }
@@ -21,7 +43,7 @@ pub(crate) fn settings(builder: &Builder, choice: &Choice) -> Vec<Setting> {
         Bypass::Rules(_) => "rules",
     };
     let mut settings = vec![
-        set("backend", asked, Some(choice.to_string())),
+        set("backend", asked, Some(backend)),
         set("threads", builder.thread_count().to_string(), None),
         set("bypass", bypass.to_owned(), None),
         set("streams", builder.streams_in_force().name().to_owned(), None),

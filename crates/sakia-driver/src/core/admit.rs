@@ -4,13 +4,16 @@
 //! - Bounded operations in flight never exceed the credits, so that their completions always find room.
 //! - Within each class, operations are pushed in the order of their arrival.
 
+use std::io;
 use std::mem::ManuallyDrop;
 
+use rustix::io::Errno;
 use sakia_ring::Position;
 use sakia_trace::is_on;
 
 use super::trace::Delay;
 use super::{Core, Phase};
+use crate::auto::NoBackend;
 use crate::backend::{Backend, Takes};
 use crate::board::OperationState;
 use crate::call::Request;
@@ -19,6 +22,15 @@ use crate::key::Key;
 use crate::operation::{Class, Completion, InPlace, Operation};
 use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
+
+/// Returns the errno with which an operation ends if there is no backend for it.
+fn set_up_errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or_else(|| {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<NoBackend>());
+        let raw = inner.and_then(NoBackend::raw_os_error);
+        raw.map_or(Errno::NOMEM, Errno::from_raw_os_error)
+    })
+}
 
 /// Operations that wait to be pushed, and the number of further ones that may be pushed.
 #[derive(Debug)]
@@ -37,10 +49,12 @@ pub(super) struct Admission {
     /// waits, and there is a credit.
     is_open: [bool; 2],
     is_running: bool,
+    /// The backend is not set up yet: operations wait for that.
+    is_put_off: bool,
 }
 
 impl Admission {
-    pub(super) fn new(credits: u32) -> Self {
+    pub(super) fn new(credits: u32, is_put_off: bool) -> Self {
         let backlog = [List::new(), List::new()];
         let next_class = Class::Bounded;
         Self {
@@ -49,8 +63,9 @@ impl Admission {
             next_class,
             credits,
             credits_max: credits,
-            is_open: [true; 2],
+            is_open: [!is_put_off; 2],
             is_running: true,
+            is_put_off,
         }
     }
 
@@ -65,10 +80,23 @@ impl Admission {
         (self.is_running, self.is_open) = (false, [false; 2]);
     }
 
+    /// Lets operations be pushed, once the backend is set up.
+    pub(super) fn begin(&mut self, credits: u32) {
+        self.is_put_off = false;
+        (self.credits, self.credits_max) = (credits, credits);
+        [Class::Bounded, Class::Waiting].into_iter().for_each(|class| self.look(class));
+    }
+
+    /// Returns whether the backend is still to be set up.
+    #[inline]
+    pub(super) fn is_put_off(&self) -> bool {
+        self.is_put_off
+    }
+
     /// Updates whether an operation of this class need not wait.
     fn look(&mut self, class: Class) {
         let is_free = self.backlog[class as usize].is_empty() && self.has_credit(class);
-        self.is_open[class as usize] = self.is_running && is_free;
+        self.is_open[class as usize] = self.is_running && !self.is_put_off && is_free;
     }
 
     #[inline(always)]
@@ -268,6 +296,13 @@ impl Core {
             self.keep();
             return self.finish(slot, Completion::REVOKED);
         }
+        if self.admission.is_put_off() {
+            if self.is_set_up_for(slot) {
+                let (class, operation) = (self.slab.header(slot).class, self.in_cell(slot));
+                self.queue(slot, class, operation);
+            }
+            return;
+        }
         self.counters.backlogged += 1;
         self.trace_delayed(slot, Delay::Room);
         self.list(slot);
@@ -310,6 +345,12 @@ impl Core {
         if is_on() {
             self.enters.stop_at_next();
         }
+        if self.admission.is_put_off()
+            && let Err(error) = self.set_up()
+        {
+            self.finish_backlog(set_up_errno(&error));
+            return false;
+        }
         if self.cancels.is_wanted() {
             self.push_cancels();
         }
@@ -328,6 +369,28 @@ impl Core {
             self.want_turn();
         }
         is_held_up
+    }
+
+    /// Ends all operations that wait for room, which no backend gets.
+    #[cold]
+    fn finish_backlog(&mut self, errno: Errno) {
+        while let Some(slot) = self.admission.first() {
+            self.unlist(slot);
+            self.finish(slot, Completion::unstarted(errno));
+        }
+    }
+
+    /// Sets the backend up for an operation, if that was put off. Returns false if that failed: then the
+    /// operation has ended with the error.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_set_up_for(&mut self, slot: SlotRef) -> bool {
+        let result = self.set_up();
+        if let Err(error) = &result {
+            self.keep();
+            self.finish(slot, Completion::unstarted(set_up_errno(error)));
+        }
+        result.is_ok()
     }
 
     /// Returns the operation that may be pushed next, if there is one and room for it.

@@ -22,6 +22,8 @@ struct Shared {
     /// The time since which tasks are polled, on the backend's clock. `None` during a turn and until the loop
     /// sets it.
     begin: Cell<Option<Duration>>,
+    /// See [`Attention::tells_news`].
+    tells_news: Cell<bool>,
 }
 
 impl Attention {
@@ -38,6 +40,13 @@ impl Attention {
     #[inline(always)]
     pub fn begin_tasks(&self, now: Duration) {
         self.0.begin.set(Some(now));
+    }
+
+    /// Returns whether [`Driver::wants_turn`](crate::Driver::wants_turn) reports every completion. If not, a
+    /// busy loop calls [`Driver::look_again`](crate::Driver::look_again) and takes a turn from time to time.
+    #[inline(always)]
+    pub fn tells_news(&self) -> bool {
+        self.0.tells_news.get()
     }
 
     #[inline(always)]
@@ -62,6 +71,11 @@ pub(crate) struct Due {
 }
 
 impl Due {
+    /// Sets whether the backend [reports](Backend::tells_news) every completion.
+    pub(super) fn set_tells_news(&self, tells_news: bool) {
+        self.attention.0.tells_news.set(tells_news);
+    }
+
     /// Handles an alarm that expired with this result. Returns false if none was set.
     pub(super) fn note_alarm(&mut self, res: i32) -> bool {
         let was_set = self.alarms > 0;

@@ -26,6 +26,11 @@ impl Lent {
         self.streams.has_work.get()
     }
 
+    /// The backend has no receives by readiness.
+    pub(super) fn lack_readiness(&self) {
+        self.streams.has_none();
+    }
+
     /// Begins a turn.
     #[inline(always)]
     pub(super) fn begin_turn(&self) {
@@ -46,7 +51,7 @@ impl Core {
     /// Returns the pool for receives that go this way if it has lent buffers of this size now. Registers the
     /// group and allocates buffers as needed.
     pub(crate) fn offer(&mut self, size: Size, way: Way) -> Option<Rc<Pool>> {
-        if self.phase != Phase::Running || !self.is_intact() {
+        if self.phase != Phase::Running || !self.is_intact() || self.set_up().is_err() {
             return None;
         }
         let Lent { pools, streams, .. } = &mut self.lent;
@@ -78,7 +83,7 @@ impl Core {
 
     /// Gives up receives by readiness, which have failed.
     pub(crate) fn give_up_readiness(&mut self) {
-        self.lent.streams.has_none();
+        self.lent.lack_readiness();
     }
 
     /// Sets the way in which connections receive and send.

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use sakia_ring::Cqe;
 
-use super::{BATCH, Core, TURN_COMPLETIONS_MAX};
+use super::{BATCH, Core, Memory, TURN_COMPLETIONS_MAX};
 use crate::backend::Backend;
 use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage};
@@ -64,7 +64,7 @@ impl Core {
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
         let mut batch = mem::take(&mut self.memory.batch);
-        loop {
+        while !batch.is_empty() {
             let count = self.backend.reap(&mut batch);
             let completions = batch[..count].iter();
             let mut undispatched = Undispatched { core: self, completions };
@@ -91,7 +91,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn dispatch_after_panic(&mut self, completions: &[Cqe]) {
-        self.memory.batch = Box::new([Cqe::default(); BATCH]);
+        self.memory.batch = Memory::batch();
         self.want_turn();
         for &cqe in completions {
             // The first panic continues; later ones come from operations with the same fault.

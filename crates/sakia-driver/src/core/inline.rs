@@ -51,6 +51,11 @@ impl Inline {
         }
     }
 
+    /// Sets whether the way of crowds is learned.
+    pub(super) fn learn(&mut self, learns: bool) {
+        self.crowd = Crowd::new(learns);
+    }
+
     /// Begins a turn. `time` returns the processor time of the thread.
     #[inline(always)]
     pub(super) fn renew(&mut self, time: impl FnOnce() -> Duration) {
@@ -124,11 +129,18 @@ pub(super) struct Ways {
 impl Ways {
     pub(super) fn of(backend: &Auto) -> Self {
         let mut for_lanes = [0; 4];
-        for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
-            for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
+        if !matches!(backend, Auto::Later(_)) {
+            for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
+                for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
+            }
         }
         let fills = backend.fills_what_it_reports();
         Self { takes: backend.takes(), for_lanes, fills, is_special: !fills, lacks_lanes: false }
+    }
+
+    /// Adapts to a backend that was set up for a driver which is watched already, or not.
+    pub(super) fn fit(&mut self, backend: &Auto) {
+        *self = Self { is_special: self.is_special, ..Self::of(backend) };
     }
 
     /// Returns whether a lane performs this operation because the queue cannot.
@@ -451,6 +463,9 @@ impl Core {
         if self.phase == Phase::Stopped || !self.is_intact() {
             return self.finish(slot, Completion::REVOKED);
         }
+        if !self.is_set_up_for(slot) {
+            return;
+        }
         // SAFETY: as in `push_operation`.
         match unsafe { self.backend.push_lane(request, lane) } {
             Ok(()) => {}
@@ -475,6 +490,9 @@ impl Core {
         let request = self.request(slot);
         if self.phase == Phase::Stopped || !self.is_intact() {
             return self.finish(slot, Completion::REVOKED);
+        }
+        if !self.is_set_up_for(slot) {
+            return;
         }
         // SAFETY: as in `push_operation`.
         if unsafe { self.backend.push_readiness(request) }.is_err() {

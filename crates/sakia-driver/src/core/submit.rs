@@ -100,6 +100,12 @@ impl Enters {
         self.at_enter = self.at_enter.at_next();
     }
 
+    /// Makes each push call `Core::pushed_at_stop`, for a driver that is watched.
+    pub(super) fn watch(&mut self) {
+        self.stop_after_enters();
+        self.stop_at_next();
+    }
+
     /// Continues after a stop. Returns true if the queue is to be flushed.
     #[inline]
     pub(super) fn go_on(&mut self) -> bool {

@@ -133,8 +133,7 @@ impl Core {
         };
         self.watcher = Some(Box::new(watcher));
         self.ways.is_special = true;
-        self.enters.stop_after_enters();
-        self.enters.stop_at_next();
+        self.enters.watch();
         self.publish();
         board
     }

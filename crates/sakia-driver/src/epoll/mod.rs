@@ -64,7 +64,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
-use self::process::Process;
+pub(crate) use self::process::Process;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
@@ -231,6 +231,16 @@ impl Epoll {
             is_fresh: Cell::new(false),
             has_buffer: false,
         })
+    }
+
+    /// Takes the place of a backend with this zero of its clock, which has made these sockets.
+    ///
+    /// # Safety
+    ///
+    /// - The sockets are open, the driver's own, and were not [forgotten](Backend::forget_descriptor).
+    pub(crate) unsafe fn take_over(&mut self, since: Instant, sockets: &[RawFd]) {
+        self.since = since;
+        sockets.iter().for_each(|&raw| self.machine.registry.note_socket(raw));
     }
 
     /// Returns a handle that makes a sleeping [`enter`](Backend::enter) of this backend return, from any

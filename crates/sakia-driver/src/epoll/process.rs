@@ -5,7 +5,7 @@ use sakia_ring::ProcessSentinel;
 
 /// The process in which it was made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Process {
+pub(crate) enum Process {
     /// Compares a word of memory that forked children find zeroed.
     Sentinel(ProcessSentinel),
     /// Asks the kernel each time. Sandboxes without `MADV_WIPEONFORK` often have no ring either, and so need
@@ -14,7 +14,7 @@ pub(super) enum Process {
 }
 
 impl Process {
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         match ProcessSentinel::new() {
             Ok(sentinel) => Self::Sentinel(sentinel),
             Err(_) => Self::Id(rustix::process::getpid()),
@@ -23,7 +23,7 @@ impl Process {
 
     /// Returns true in the process that made it, false in every child.
     #[inline]
-    pub(super) fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         match self {
             Self::Sentinel(sentinel) => sentinel.is_intact(),
             Self::Id(id) => rustix::process::getpid() == *id,

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use sakia_driver::{Choice, Counters, Metrics};
+use sakia_driver::{Choice, Counters, LateChoice, Metrics};
 use sakia_ring::ProcessSentinel;
 
 pub use self::blocking::Blocking;
@@ -105,7 +105,7 @@ struct Shared {
     /// Selects the thread that gets the next request.
     next: AtomicUsize,
     gate: Arc<Gate>,
-    choice: Choice,
+    choice: LateChoice,
     tally: Tally,
     mounts: Arc<Mounts>,
     /// The process that has the threads: a forked child has none of them.
@@ -236,7 +236,7 @@ impl Engine {
     /// # Examples
     /// See [`Runtime::choice`](crate::Runtime::choice).
     pub fn choice(&self) -> &Choice {
-        &self.shared.choice
+        self.shared.choice.get().expect("set before the engine was there")
     }
 
     /// Returns the engine's state, and counters of its work so far.

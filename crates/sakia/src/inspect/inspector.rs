@@ -1,10 +1,13 @@
 //! The handle by which any thread looks at a runtime.
 
+use std::cell::Cell;
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use sakia_driver::{LiveOperation, ObservedOperation, Observer, OperationState, Stage};
+use sakia_ring::ProcessSentinel;
 
 use super::{Inspection, Operation, Setting, ThreadInspection};
 use crate::executor::{Local, current, with_current};
@@ -60,7 +63,13 @@ impl Inspector {
 pub(crate) struct Shared {
     /// By thread number. Empty until the thread has a driver.
     threads: Box<[OnceLock<Shown>]>,
-    configuration: OnceLock<Vec<Setting>>,
+    configuration: OnceLock<Box<dyn Configured>>,
+}
+
+/// The settings of a runtime, which its builder knows.
+pub(crate) trait Configured: fmt::Debug + Send + Sync {
+    /// Returns all settings, with the values that are in force by now.
+    fn settings(&self) -> Vec<Setting>;
 }
 
 /// The inspector's view of one thread.
@@ -79,14 +88,14 @@ impl Shared {
 
     /// Registers the calling thread under this number.
     pub(crate) fn add(&self, thread: usize, observer: Option<Observer>) {
-        let thread_id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let is_first = self.threads[thread].set(Shown { thread_id, observer }).is_ok();
+        let is_first = self.threads[thread].set(Shown { thread_id: thread_id(), observer }).is_ok();
         debug_assert!(is_first, "a runtime thread has one driver");
     }
 
-    /// Sets the configuration, once the first thread has its backend.
-    pub(crate) fn configure(&self, settings: impl FnOnce() -> Vec<Setting>) {
-        self.configuration.get_or_init(settings);
+    /// Sets the configuration. Called once.
+    pub(crate) fn configure(&self, configuration: impl Configured + 'static) {
+        let is_first = self.configuration.set(Box::new(configuration)).is_ok();
+        debug_assert!(is_first, "a runtime has one builder");
     }
 
     /// Returns a snapshot of all threads. `own` is the calling thread, if it is one of them.
@@ -97,7 +106,23 @@ impl Shared {
         });
         Inspection {
             threads: threads.collect(),
-            configuration: self.configuration.get().cloned().unwrap_or_default(),
+            configuration: self.configuration.get().map(|its| its.settings()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the kernel's number of the calling thread. Only the first call on a thread asks the kernel.
+fn thread_id() -> u32 {
+    thread_local! {
+        /// The number, and the process in which it is that of this thread.
+        static KNOWN: Cell<Option<(ProcessSentinel, u32)>> = const { Cell::new(None) };
+    }
+    match KNOWN.get() {
+        Some((process, id)) if process.is_intact() => id,
+        _ => {
+            let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            KNOWN.set(ProcessSentinel::new().ok().map(|process| (process, id)));
+            id
         }
     }
 }

@@ -64,7 +64,7 @@ use std::time::Duration;
 pub use sakia_driver::{Doing, DriverStatus, Lane, OpKind, OperationState, PlainCall, TaskOrigin};
 
 pub use self::configuration::{Setting, Source};
-pub(crate) use self::inspector::Shared;
+pub(crate) use self::inspector::{Configured, Shared};
 pub use self::inspector::{Inspector, inspector};
 pub(crate) use self::observed::Observed;
 pub use self::warnings::{Warning, Warnings};

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use sakia_driver::{Auto, Backend, Driver};
+use sakia_driver::{Attention, Auto, Backend, Driver};
 
 use crate::executor::Local;
 use crate::time::wheel::{TICK_MAX, Wheel};
@@ -50,8 +50,10 @@ pub(crate) struct Timers {
     alarms: RefCell<Vec<u64>>,
     /// Set if a timer may be due before the next alarm. Then the clock must be read.
     is_unwatched: Cell<bool>,
-    /// Set if that matters: time passes while tasks run, and the driver may have alarms.
-    is_watchful: Cell<bool>,
+    /// Set if time passes while tasks run.
+    is_passing: Cell<bool>,
+    /// Tells whether the driver may have alarms.
+    attention: Attention,
 }
 
 impl Timers {
@@ -66,14 +68,20 @@ impl Timers {
             driver_origin: now.checked_sub(driver.now()).unwrap_or(now),
             alarms: RefCell::default(),
             is_unwatched: Cell::new(false),
-            is_watchful: Cell::new(driver.tells_news()),
+            is_passing: Cell::new(true),
+            attention: driver.attention(),
         }
     }
 
     /// Makes the clock virtual: it stands at zero until it is advanced. Called before the first reading.
     pub(crate) fn make_virtual(&self) {
         self.clock.set(Clock::Virtual(Duration::ZERO));
-        self.is_watchful.set(false);
+        self.is_passing.set(false);
+    }
+
+    /// Returns whether it matters that a timer is unwatched.
+    fn is_watchful(&self) -> bool {
+        self.is_passing.get() && self.attention.tells_news()
     }
 
     /// Sets a timer, and returns its number.
@@ -96,7 +104,7 @@ impl Timers {
         // over.
         let is_watched = !self.wheel.borrow().is_idle()
             && self.alarms.borrow().last().is_some_and(|&alarm| alarm <= tick);
-        if !is_watched && self.is_watchful.get() {
+        if !is_watched && self.is_watchful() {
             self.is_unwatched.set(true);
         }
     }
@@ -174,7 +182,7 @@ impl Local {
         let is_alarm_over = self.timers.forget_alarms(tick);
         if is_alarm_over {
             // Assumed until the next alarm is known below; this stays if a waker panics.
-            self.timers.is_unwatched.set(self.timers.is_watchful.get());
+            self.timers.is_unwatched.set(self.timers.is_watchful());
         }
         let mut has_fired = false;
         loop {
@@ -184,7 +192,7 @@ impl Local {
             waker.wake();
         }
         if is_alarm_over || has_fired {
-            let is_watchful = self.timers.is_watchful.get();
+            let is_watchful = self.timers.is_watchful();
             self.timers.is_unwatched.set(is_watchful && !self.timers.wheel.borrow().is_idle());
         }
     }
@@ -208,7 +216,7 @@ impl Local {
         let alarm = timers.alarms.borrow().last().copied();
         let is_unwatched =
             deadline.is_some_and(|deadline| alarm.is_none_or(|alarm| deadline < alarm));
-        timers.is_unwatched.set(is_unwatched && timers.is_watchful.get());
+        timers.is_unwatched.set(is_unwatched && timers.is_watchful());
         is_unwatched && deadline.is_some_and(|deadline| deadline <= tick)
     }
 

@@ -93,12 +93,24 @@ pub fn scene_no_descriptors(policy: Policy) -> Result<(), String> {
         ] {
             assert_eq!(fs::os_error(&error), EMFILE, "{error}");
         }
-        // Neither a ring nor an epoll set can be made: the error names the limit.
-        let error = Runtime::builder().backend(Policy::Auto).build().err().unwrap();
-        assert_eq!(fs::os_error(&error), EMFILE, "{error}");
-        assert!(error.to_string().contains("ulimit -n"), "{error}");
+        // Neither a ring nor an epoll set can be made: operations end with the error, and the choice names
+        // the limit.
+        let late = Runtime::builder().backend(Policy::Auto).build().unwrap();
+        for _ in 0..2 {
+            let error = late.block_on_nested(fs::metadata("/proc/self/stat")).unwrap_err();
+            assert_eq!(error.raw_os_error(), EMFILE, "{error}");
+            let choice = late.choice();
+            let text = choice.to_string();
+            assert!(choice.name() == "none" && text.contains("ulimit -n"), "{text}");
+            let error = late.pollable().unwrap_err();
+            assert_eq!(fs::os_error(&error), EMFILE, "{error}");
+        }
+        assert_eq!(late.block_on_nested(async { spawn(async { 7 }).await.unwrap() }), 7);
 
         drop(taken);
+        assert!(late.block_on_nested(fs::metadata("/proc/self/stat")).is_ok());
+        assert_ne!(late.choice().name(), "none");
+        load::assert_sound(&late);
         assert_eq!(fs::read(&path).await.unwrap(), b"text");
         let (stream, _) = listener.read_with(TcpListener::accept).await.unwrap();
         let echoing = spawn(load::echo(stream));

@@ -313,7 +313,7 @@ fn activated_by_its_own_descriptors() {
 #[test]
 fn descriptors_of_the_program_are_no_sockets_of_the_manager() {
     let mut command = Command::new("sh");
-    let script = "export LISTEN_PID=$$ LISTEN_FDS=64; exec \"$0\" \"$@\"";
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=64; exec \"$0\" \"$@\" 3<&-";
     command.args(["-c", script]).arg(std::env::current_exe().unwrap());
     command.args(scene_arguments("activated_by_its_own_descriptors"));
     command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -222,7 +222,13 @@ fn a_thread_that_is_not_inspected_shows_itself_what_its_slots_have(policy: Polic
 fn settings_say_where_they_came_from(policy: Policy) {
     let warnings = Warnings::callback(|_| ()).lane(None);
     let builder = Runtime::builder().backend(policy).spin(Duration::ZERO).warnings(warnings);
-    let seen = builder.build().unwrap().inspect();
+    let runtime = builder.build().unwrap();
+    let before = runtime.inspect();
+    let backend = before.configuration.iter().find(|setting| setting.name == "backend").unwrap();
+    let is_early = policy == Policy::Uring; // an error of the builder if there is none
+    assert_eq!(backend.granted.as_deref() == Some("not set up yet"), !is_early, "{before}");
+    runtime.choice();
+    let seen = runtime.inspect();
     let of = |name: &str| {
         let mut settings = seen.configuration.iter();
         settings.find(|setting| setting.name == name).unwrap_or_else(|| panic!("no {name}"))

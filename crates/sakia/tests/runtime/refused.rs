@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit};
 use sakia::io::{PipeReader, pipe};
 use sakia::time::{sleep, timeout};
-use sakia::{Runtime, spawn, spawn_blocking, spawn_on, yield_now};
+use sakia::{Engine, Runtime, spawn, spawn_blocking, spawn_on, yield_now};
 use sakia_driver::Policy;
 use sakia_ring::{Opcode, Restriction, Ring, SetupError};
 
@@ -51,6 +51,12 @@ fn filters_that_answer_with_any_errno() {
 #[test]
 fn no_locked_memory() {
     children::run("no_locked_memory");
+}
+
+/// The backend is set up by the first operation that needs it: what needs none does not miss it.
+#[test]
+fn a_filter_that_forbids_every_backend() {
+    children::run("no_backend");
 }
 
 #[test]
@@ -297,6 +303,57 @@ fn a_ring_without_some_operations() {
     }
 }
 
+pub fn scene_no_backend() -> Result<(), String> {
+    const EPOLL_CREATE1: u32 = libc::SYS_epoll_create1 as u32;
+    const EVENTFD2: u32 = libc::SYS_eventfd2 as u32;
+    let engine = Engine::new().unwrap();
+    let path = "/proc/self/exe"; // of a disk
+    let file = engine.open(path).wait().unwrap();
+    let expected = std::fs::read(path).unwrap()[..4096].to_vec();
+    for call in [IO_URING_SETUP, EPOLL_CREATE1, EVENTFD2] {
+        forbid(call, libc::EPERM)?;
+    }
+    for _ in 0..100 {
+        let reads = (0..16).map(|_| file.read_at(vec![0; 4096], 0));
+        for (result, bytes) in sakia::block_on(engine.submit_many(reads)) {
+            assert!(result.unwrap() == 4096 && bytes == expected);
+        }
+    }
+    let runtime = Runtime::builder().threads(2).build().unwrap();
+    for _ in 0..2 {
+        // Tasks, timers, wakes from other threads, and threads for blocking code.
+        runtime.block_on(async {
+            assert_eq!(spawn(async { 1 }).await.unwrap(), 1);
+            sleep(Duration::from_millis(1)).await;
+            assert!(timeout(Duration::from_millis(1), pending::<()>()).await.is_err());
+            let blocking = spawn_blocking(|| std::thread::sleep(Duration::from_millis(1)));
+            blocking.await.unwrap();
+            let elsewhere = spawn_on(1, || async {
+                sleep(Duration::from_millis(1)).await;
+                spawn_blocking(|| 2).await.unwrap()
+            });
+            assert_eq!(elsewhere.await.unwrap(), 2);
+        });
+        let task = runtime.spawn(async { sleep(Duration::from_millis(1)).await });
+        while !task.is_finished() {
+            runtime.run_once(Duration::from_secs(1)).unwrap();
+        }
+        // An operation that needs a backend tells why there is none, each time.
+        let error = runtime.block_on(async {
+            let (mut reader, _writer) = pipe().unwrap();
+            let read = spawn(async move { reader.read(vec![0; 8]).await.0 });
+            read.await.unwrap().unwrap_err()
+        });
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        let choice = runtime.choice();
+        assert!(choice.name() == "none" && choice.to_string().contains("epoll"), "{choice}");
+        assert!(runtime.pollable().is_err());
+    }
+    let error = Runtime::builder().backend(Policy::Uring).build().err().unwrap();
+    assert_eq!(sakia::fs::os_error(&error), Some(libc::EPERM));
+    Ok(())
+}
+
 /// Child processes.
 ///
 /// The test binary runs itself with the name of a scene in the environment. A function that the loader
@@ -321,6 +378,7 @@ pub mod children {
         ("seccomp_register", super::scene_seccomp_register),
         ("seccomp_each_errno", super::scene_seccomp_each_errno),
         ("no_locked_memory", super::scene_no_locked_memory),
+        ("no_backend", super::scene_no_backend),
         ("sysctl", super::scene_sysctl),
         ("unknown_driver", super::scene_unknown_driver),
         ("inspect_environment", crate::inspecting::scene_inspect_environment),
