@@ -12,6 +12,8 @@ use std::task::{Poll, Waker};
 use std::thread;
 
 use anyhow::{Context, ensure};
+use sakia::engine::{Many, ReadAt, Request};
+use sakia::io::BufResult;
 use sakia::trace::{EventKind, Recording, TraceOptions};
 use sakia_driver::{Driver, OpKind, Wait};
 use serde::{Deserialize, Serialize};
@@ -43,6 +45,8 @@ const EVENTS_OF_OPERATION: u64 = 8;
 /// Names of counters.
 const EVENTS: &str = "events";
 const LOST: &str = "events_lost";
+/// The bytes of a read.
+const BLOCK_BYTES: usize = 4096;
 
 /// Options of the experiment.
 #[derive(Clone, Debug)]
@@ -78,12 +82,16 @@ named! {
         Event = "event",
         /// The same event without a recording.
         EventOff = "event-off",
+        /// A cached read of an engine, 16 as one request for which a thread waits.
+        ReadsWait = "reads-16-wait",
+        /// The same, awaited by a runtime of their own.
+        ReadsBlockOn = "reads-16-block-on",
     }
 }
 
 impl Variant {
     /// Those measured by default.
-    pub const DEFAULT: [Self; 11] = Self::ALL;
+    pub const DEFAULT: [Self; 13] = Self::ALL;
 }
 
 /// The experiment.
@@ -124,12 +132,14 @@ impl Costs {
     }
 }
 
-/// Returns the pairs of variants to compare: they show the cost of observing operations.
+/// Returns the pairs of variants to compare: they show the cost of observing operations, and of a runtime for
+/// a request.
 fn pairs(variants: &[Variant]) -> Vec<(&'static str, &'static str)> {
     let all = [
         (Variant::Recorded64, Variant::Nop64),
         (Variant::Measured64, Variant::Nop64),
         (Variant::Switch, Variant::Yield),
+        (Variant::ReadsBlockOn, Variant::ReadsWait),
     ];
     let is_measured =
         |&(one, two): &(Variant, Variant)| variants.contains(&one) && variants.contains(&two);
@@ -149,6 +159,9 @@ fn notes() -> Vec<String> {
         "event: an event of the program's own into a recording with room for all; the time is that of the \
          thread, while another one writes the file. nop-64-recorded has four events and more per operation. \
          event-off: the test whether a recording is on."
+            .into(),
+        "reads-16-wait, reads-16-block-on: a read of 4 KiB from the page cache, 16 as one request of an engine \
+         (submit_many), for which the thread waits, or for which block_on makes a runtime."
             .into(),
     ]
 }
@@ -201,6 +214,8 @@ fn work(variant: Variant, count: u64, meter: &mut Meter) -> anyhow::Result<Done>
         Variant::Measured64 => measured(count, meter),
         Variant::Event => recorded(count, meter, |meter| events(count, meter)),
         Variant::EventOff => events(count, meter),
+        Variant::ReadsWait => reads(count, meter, |request| request.wait()),
+        Variant::ReadsBlockOn => reads(count, meter, sakia::block_on),
     }
 }
 
@@ -377,6 +392,32 @@ fn events(count: u64, meter: &mut Meter) -> anyhow::Result<Done> {
     Ok(done(count))
 }
 
+/// Reads a block of a file again and again, 16 reads as one request, whose results `take` returns.
+fn reads(
+    count: u64,
+    meter: &mut Meter,
+    take: impl Fn(Request<Many<ReadAt<Vec<u8>>>>) -> Vec<BufResult<usize, Vec<u8>>>,
+) -> anyhow::Result<Done> {
+    const BATCH: u64 = 16;
+    let path = Path::new("read").with_extension(std::process::id().to_string());
+    std::fs::write(&path, [7; BLOCK_BYTES]).context("the file to read")?;
+    let engine = sakia::Engine::new()?;
+    let file = engine.open(&path).wait()?;
+    let mut buffers: Vec<_> = (0..BATCH).map(|_| vec![0; BLOCK_BYTES]).collect();
+    let mut sum = 0;
+    meter.restart()?;
+    for _ in 0..count / BATCH {
+        let requests = buffers.drain(..).map(|buffer| file.read_at(buffer, 0));
+        for (result, buffer) in take(engine.submit_many(requests)) {
+            sum += u64::from(result? == BLOCK_BYTES);
+            buffers.push(buffer);
+        }
+    }
+    meter.end()?;
+    std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    Ok(done(sum))
+}
+
 /// Does `work` while a recording is on, whose buffers have room for all events.
 fn recorded(
     count: u64,
@@ -440,7 +481,7 @@ mod tests {
 
     #[test]
     fn only_what_is_measured_is_compared() {
-        assert_eq!(pairs(&Variant::ALL).len(), 3);
+        assert_eq!(pairs(&Variant::ALL).len(), 4);
         assert_eq!(pairs(&[Variant::Nop64, Variant::Yield, Variant::Event]), []);
         assert!(OPERATIONS.is_multiple_of(BATCH_MAX) && QUICK_OPERATIONS.is_multiple_of(BATCH_MAX));
     }
