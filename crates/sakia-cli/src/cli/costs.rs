@@ -10,13 +10,14 @@ use super::bytes;
 use super::experiments::{CommonArgs, FILE_BYTES_MAX, default_directory, or, parse_named};
 use super::notes::{BASELINE_NOTES, COSTS_NOTES, bench_json_help};
 
-/// The cost of one system call, thread switch, ring entry, wake, task switch, and event
+/// The cost of one system call, thread switch, ring entry, wake, task switch, event, and runtime
 ///
 /// call is getppid. In switch a thread wakes another one on the same processor, and sleeps. In wake a task
 /// wakes a task of another thread of a runtime; in yield it lets another one of its thread run. nop-1, nop-8
 /// and nop-64 are no-ops through a driver on the ring, 1, 8 or 64 at a time. nop-64-recorded is the same
 /// while a recording is on, nop-64-measured while latencies are measured. event is an event of the program's
-/// own in a recording, event-off the same without a recording.
+/// own in a recording, event-off the same without a recording. reads-16-wait is a cached read of an engine, 16
+/// as one request, for which the thread waits; reads-16-block-on makes a runtime for each request.
 ///
 /// The figures show where an operation's time goes on this machine, and which way of waiting pays: an
 /// operation that takes less than a switch is best done in place.
@@ -34,7 +35,7 @@ pub(super) struct CostsArgs {
     operations: Option<u64>,
 
     /// Variants to measure: call, switch, wake, yield, nop-1, nop-8, nop-64, nop-64-recorded,
-    /// nop-64-measured, event, event-off
+    /// nop-64-measured, event, event-off, reads-16-wait, reads-16-block-on
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(value_parser = parse_named::<costs::Variant>)]
     variants: Vec<costs::Variant>,
