@@ -537,6 +537,9 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        if !self.remote.is_intact() {
+            return std::mem::forget(self.join.take()); // a forked child has no such thread
+        }
         self.remote.stop();
         let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
         // One of the engine's own tasks may hold its last clone: a thread cannot join itself.

@@ -11,6 +11,7 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
+use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
 use super::pid_of;
@@ -36,8 +37,9 @@ struct Orphan {
 
 /// Has `child` reaped when it ends, without blocking.
 pub(super) fn reap(mut child: Child) {
-    static REAPER: OnceLock<Option<Arc<Reaper>>> = OnceLock::new();
-    match REAPER.get_or_init(|| Reaper::start().ok()) {
+    // A forked child has a thread of its own: its parent's is not there, and reaps the parent's children.
+    static REAPER: PerProcess<OnceLock<Option<Arc<Reaper>>>> = PerProcess::new();
+    match REAPER.get_or_init(OnceLock::new).get_or_init(|| Reaper::start().ok()) {
         Some(reaper) => reaper.send(child),
         // No descriptor or thread was left for the reaper: a thread of the pool waits.
         None => spawn_blocking(move || drop(child.wait())).detach(),
