@@ -102,6 +102,8 @@ mod queue;
 mod readable;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+#[doc(hidden)] // for `sakia`, which has its signals from here
+pub mod signals;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;

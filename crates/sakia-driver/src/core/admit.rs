@@ -266,7 +266,7 @@ impl Core {
     fn postpone(&mut self, slot: SlotRef) {
         if self.phase != Phase::Running || !self.is_intact() {
             self.keep();
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         self.counters.backlogged += 1;
         self.trace_delayed(slot, Delay::Room);

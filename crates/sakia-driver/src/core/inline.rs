@@ -449,7 +449,7 @@ impl Core {
     pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane) {
         let request = self.request(slot);
         if self.phase == Phase::Stopped || !self.is_intact() {
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         // SAFETY: as in `push_operation`.
         match unsafe { self.backend.push_lane(request, lane) } {
@@ -474,7 +474,7 @@ impl Core {
     pub(super) fn push_readiness(&mut self, slot: SlotRef) {
         let request = self.request(slot);
         if self.phase == Phase::Stopped || !self.is_intact() {
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         // SAFETY: as in `push_operation`.
         if unsafe { self.backend.push_readiness(request) }.is_err() {
