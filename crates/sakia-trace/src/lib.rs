@@ -48,6 +48,7 @@ mod kind;
 mod name;
 mod plot;
 mod proc;
+mod process;
 mod protobuf;
 mod read;
 mod recorder;

@@ -29,7 +29,7 @@ use std::time::Duration;
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use sakia_driver::lanes;
-use sakia_ring::{PerProcess, may_be_forked};
+use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
 use crate::executor::try_current;
@@ -222,10 +222,9 @@ impl Pool {
     {
         let (work, join) = prepare(&self.threads, f);
         let mut handle = BlockingHandle::from(join);
-        if !self.is_intact() {
-            return handle; // which resolves to an error
-        }
-        match self.room.try_acquire_arc() {
+        // A handle that holds the work of a parent's pool resolves to an error.
+        let room = if self.is_intact() { self.room.try_acquire_arc() } else { None };
+        match room {
             Some(room) => push(&self.threads, Job { work, room: Some(room) }),
             None => {
                 let threads = self.threads.clone();
@@ -458,13 +457,10 @@ impl<T> Future for BlockingHandle<T> {
     /// An error means that the work panicked, or that it was canceled: by an abort, because the machine has
     /// no thread for it, or because this is a forked child, and the work its parent's.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if may_be_forked()
-            && let Some(Held { threads, .. }) = self.held_mut()
-            && !threads.process().is_intact()
-        {
-            return Poll::Ready(Err(JoinError::forked()));
-        }
         if let Some(held) = self.held_mut() {
+            if !held.threads.process().is_intact() {
+                return Poll::Ready(Err(JoinError::forked()));
+            }
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
             if let Some(Held { threads, work, .. }) = self.held_mut().take() {
                 push(&threads, Job { work, room: Some(room) });
