@@ -1,9 +1,9 @@
 //! Names of events, kinds and places, each stored once and known by a number.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::process::may_lock;
+use crate::lock::Lock;
 
 /// The most names in the registry; further ones share the name "too many names".
 const NAMES_MAX: usize = 1 << 16;
@@ -54,17 +54,17 @@ struct Entry {
     values: [Option<Name>; 2],
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { names: Vec::new(), hashes: Vec::new() });
+static REGISTRY: Lock<Registry> = Lock::new(Registry { names: Vec::new(), hashes: Vec::new() });
 
-/// Locks the names. `None` in a forked child that cannot: see [`process`](crate::process).
+/// Locks the names, which a forked child has from its parent. `None` in a child that cannot.
 #[inline(never)]
 fn registry() -> Option<MutexGuard<'static, Registry>> {
-    may_lock().then(|| REGISTRY.lock().unwrap_or_else(PoisonError::into_inner))
+    REGISTRY.lock(|_| ())
 }
 
-/// Returns whether no thread has locked the names.
-pub(crate) fn is_free() -> bool {
-    !matches!(REGISTRY.try_lock(), Err(TryLockError::WouldBlock))
+/// Returns whether this is a forked child that has no names.
+pub(crate) fn are_lost() -> bool {
+    registry().is_none()
 }
 
 impl Name {

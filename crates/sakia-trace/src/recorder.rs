@@ -11,7 +11,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
+use crate::lock::Lock;
 use crate::proc::read_small;
-use crate::process::may_lock;
-use crate::{Event, EventType, encode, file, sample, start_thread, system_calls};
+use crate::{Event, EventType, encode, file, name, sample, start_thread, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -43,13 +43,13 @@ pub(crate) const FORKED_TEXT: &str =
     "the recording belongs to the parent process, or one of its threads was at work on it at the fork";
 
 /// One byte for all event points, so that event points of operations cost the same with two purposes. Changed
-/// only under the lock of [`STATE`].
+/// only under the lock of [`STATE`], except where a forked child ends its parent's recording.
 static PURPOSES: AtomicU8 = AtomicU8::new(0);
 /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
 static BASE: AtomicU64 = AtomicU64::new(0);
-static STATE: Mutex<State> =
-    Mutex::new(State { events: 0, new: Vec::new(), writer: None, measuring: 0 });
-static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
+static STATE: Lock<State> =
+    Lock::new(State { events: 0, new: Vec::new(), writer: None, measuring: 0 });
+static OUTPUT: Lock<Option<Output>> = Lock::new(None);
 
 thread_local! {
     static LOCAL: Local = const { Local(RefCell::new(None)) };
@@ -72,8 +72,10 @@ struct State {
 
 impl State {
     fn change(&self, purpose: u8, is_on: bool) {
-        let others = PURPOSES.load(Ordering::Relaxed) & !purpose;
-        PURPOSES.store(others | if is_on { purpose } else { 0 }, Ordering::Relaxed);
+        match is_on {
+            true => PURPOSES.fetch_or(purpose, Ordering::Relaxed),
+            false => PURPOSES.fetch_and(!purpose, Ordering::Relaxed),
+        };
     }
 }
 
@@ -430,7 +432,7 @@ impl Drop for Recording {
 
 /// Begins a recording into a new file.
 pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<u64, Errno> {
-    let Some(mut output) = output() else { return Err(FORKED) };
+    let Some(mut output) = output().filter(|_| !name::are_lost()) else { return Err(FORKED) };
     if output.is_some() {
         return Err(Errno::ALREADY);
     }
@@ -468,7 +470,7 @@ fn switch_on(base: u64, options: TraceOptions) -> Result<u64, Errno> {
 
 /// Ends the recording of this number. `None` if it is not on: it was a parent's.
 fn stop(number: u64) -> Option<Output> {
-    if CURRENT.load(Ordering::Relaxed) != number || !may_lock() {
+    if CURRENT.load(Ordering::Relaxed) != number {
         return None;
     }
     state()?.change(RECORDING, false);
@@ -512,11 +514,8 @@ impl Output {
     /// Writes the events in the buffers, and a sample of the process.
     #[inline(never)]
     fn empty_buffers(&mut self) {
-        // After `fork(2)` the file belongs to the parent.
-        if self.pid == std::process::id() {
-            sample::as_own_work(|| self.drain());
-            self.sample_at(now());
-        }
+        sample::as_own_work(|| self.drain());
+        self.sample_at(now());
     }
 
     fn drain(&mut self) {
@@ -595,33 +594,29 @@ fn process_name(room: &mut [u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(name)
 }
 
-/// Locks the state. `None` in a forked child that cannot: see [`process`](crate::process).
+/// Locks the state. A forked child has no part in its parent's recording. `None` in a child that has no lock.
 #[inline(never)]
 fn state() -> Option<MutexGuard<'static, State>> {
-    may_lock().then(|| STATE.lock().unwrap_or_else(PoisonError::into_inner))
+    let state = STATE.lock(|state| {
+        state.change(RECORDING, false);
+        state.new.clear();
+        state.writer = None;
+    });
+    if state.is_none() {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
+    }
+    state
 }
 
-/// Locks the file. `None` as for [`state`].
+/// Locks the file, which a forked child closes: it is its parent's. `None` as for [`state`].
 #[inline(never)]
 fn output() -> Option<MutexGuard<'static, Option<Output>>> {
-    may_lock().then(|| OUTPUT.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Ends the parent's recording in a forked child, which has neither the file nor the thread. Returns false if
-/// another thread of the parent held a lock.
-pub(crate) fn take_over() -> bool {
-    fn free<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-        match lock.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    let output = OUTPUT.lock(|output| {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
+        *output = None;
+    });
+    if output.is_none() {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
     }
-    PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
-    let (Some(mut output), Some(mut state)) = (free(&OUTPUT), free(&STATE)) else { return false };
-    CURRENT.fetch_add(1, Ordering::Relaxed); // the buffers of threads are the parent's
-    *output = None;
-    state.new.clear();
-    state.writer = None;
-    true
+    output
 }
