@@ -100,10 +100,10 @@ mod policy;
 mod pool;
 mod queue;
 mod readable;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
 #[doc(hidden)] // for `sakia`, which has its signals from here
 pub mod signals;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod slab;
 #[cfg(feature = "startup")]
 pub mod startup;

@@ -1,8 +1,8 @@
 //! Signals of the process, told by descriptors that become readable.
 //!
 //! One handler serves all kinds. It may interrupt any thread anywhere, and a forked child inherits it
-//! together with a copy of all memory, whatever other threads were about. So it takes no lock, and all that it
-//! reads belongs to the process in which it runs:
+//! together with a copy of all memory, whatever other threads were about. So it takes no lock, and all that
+//! it reads belongs to the process in which it runs:
 //! 1. A process has a list of *entries*, a [`PerProcess`] value. Entries are never freed; one that has no
 //!    listener is used again by the next.
 //! 2. A listener fills an entry with its eventfd and its signals. The handler walks the list, and writes to
@@ -15,9 +15,9 @@
 //!
 //! Crates for signals keep their actions behind locks, which a child may find locked for ever; that is why
 //! the handler is one of our own. It calls the handler that it replaces, as theirs call it if they come
-//! later. The C library's `sigaction` is not used, as everywhere in this crate. musl then does not know of the
-//! handler, and keeps it until a process that it spawns runs its program: a signal to that process in between
-//! tells the listeners once too often.
+//! later. The C library's `sigaction` is not used, as everywhere in this crate. musl then does not know of
+//! the handler, and keeps it until a process that it spawns runs its program: a signal to that process in
+//! between tells the listeners once too often.
 //!
 //! Any thread may call these. Sources: `rt_sigaction(2)`, `signal-safety(7)`, `eventfd(2)`.
 
@@ -111,7 +111,8 @@ impl SignalListener {
     /// In a forked child, if the listener is its parent's.
     pub fn take(&self) -> io::Result<bool> {
         if !self.process.is_intact() {
-            let message = "the parent process listens for these signals: a forked child must listen itself";
+            let message =
+                "the parent process listens for these signals: a forked child must listen itself";
             return Err(io::Error::other(message));
         }
         match rustix::io::read(&self.event, &mut [0; 8]) {
@@ -201,8 +202,8 @@ fn install(signal: u32) -> io::Result<()> {
     // A later handler calls ours, and ours must not call it. The default action calls nothing.
     if !is_ours && !(is_installed.load(Ordering::Relaxed) && now.is_function()) {
         REPLACED[signal as usize].store(Box::into_raw(Box::new(now)), Ordering::Release);
-        // SAFETY: the handler is safe at any time, on any thread, and in any child: it takes no lock, allocates
-        // nothing, changes no `errno`, and calls besides only the one that it replaces.
+        // SAFETY: the handler is safe at any time, on any thread, and in any child: it takes no lock,
+        // allocates nothing, changes no `errno`, and calls besides only the one that it replaces.
         unsafe { sys::set_signal_handler(signal, handle) }?;
     }
     is_installed.store(true, Ordering::Relaxed);
@@ -211,7 +212,8 @@ fn install(signal: u32) -> io::Result<()> {
 
 /// The handler.
 unsafe extern "C" fn handle(signal: i32, info: *mut sys::SignalInfo, context: *mut sys::Context) {
-    let Some(replaced) = usize::try_from(signal).ok().and_then(|signal| REPLACED.get(signal)) else {
+    let Some(replaced) = usize::try_from(signal).ok().and_then(|signal| REPLACED.get(signal))
+    else {
         return;
     };
     // SAFETY: null, or a leaked box that nothing changes, stored with release.
@@ -238,8 +240,7 @@ mod tests {
     #[test]
     fn each_listener_hears_its_signals_once_and_a_dropped_one_none() {
         let signals = [libc::SIGWINCH as u32, libc::SIGURG as u32];
-        let listeners: Vec<_> =
-            (0..3).map(|_| SignalListener::new(signals).unwrap()).collect();
+        let listeners: Vec<_> = (0..3).map(|_| SignalListener::new(signals).unwrap()).collect();
         raise(libc::SIGURG);
         raise(libc::SIGWINCH);
         for listener in &listeners {

@@ -22,7 +22,9 @@
 //!   kernel fails with `EFAULT` and a late access by us faults.
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
-//! [`forked`] runs code in a forked child, and kills one that hangs. [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
+//! [`forked`] runs code in a forked child, and kills one that hangs.
+//!
+//! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
 //! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
 //! that the environment gives to a test run.
 //!

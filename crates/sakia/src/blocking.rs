@@ -394,7 +394,7 @@ impl Held {
     /// Ends the work, which never runs.
     fn discard(self) {
         if !self.threads.process().is_intact() {
-            // Leaving the line of those who wait takes a lock, which another thread of the parent may have held.
+            // Its drop takes a lock, which another thread of the parent may have held.
             std::mem::forget(self.room);
         }
     }

@@ -141,8 +141,8 @@ enum Cause {
     Canceled,
     /// The task was started by a process that this one was forked from.
     Forked,
-    /// The payload of the task's panic. The lock only makes the error `Sync`, as errors are expected to be; no
-    /// thread ever waits for it.
+    /// The payload of the task's panic. The lock only makes the error `Sync`, as errors are expected to be;
+    /// no thread ever waits for it.
     Panic(Mutex<Box<dyn Any + Send>>),
 }
 

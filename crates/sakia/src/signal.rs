@@ -8,8 +8,8 @@
 //! listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A program that
 //! stops listening and wants to die of the signal must restore the default action itself.
 //!
-//! Each listener has an eventfd. The handler, which may interrupt any thread anywhere, adds to its counter, so
-//! no signal is lost. It calls the handler that the program had before, too.
+//! Each listener has an eventfd. The handler, which may interrupt any thread anywhere, adds to its counter,
+//! so no signal is lost. It calls the handler that the program had before, too.
 //!
 //! A forked child has listeners of its own: its signals do not reach its parent's, and those of its parent do
 //! not reach the child's. [`Signal::recv`] on a listener of the parent's is an error that says so.
@@ -88,8 +88,7 @@ pub struct Signal {
 }
 
 /// The signals that no program can or should listen for.
-const FORBIDDEN: [Number; 5] =
-    [Number::KILL, Number::STOP, Number::ILL, Number::FPE, Number::SEGV];
+const FORBIDDEN: [Number; 5] = [Number::KILL, Number::STOP, Number::ILL, Number::FPE, Number::SEGV];
 
 /// Listens for signals of one kind. See the [module](self) for the effect on the process.
 ///
@@ -161,7 +160,9 @@ impl Signal {
     /// # }).unwrap();
     /// ```
     pub fn of_any(kinds: &[SignalKind]) -> io::Result<Self> {
-        if let Some(kind) = kinds.iter().find(|kind| FORBIDDEN.iter().any(|signal| signal.as_raw() == kind.0)) {
+        if let Some(kind) =
+            kinds.iter().find(|kind| FORBIDDEN.iter().any(|signal| signal.as_raw() == kind.0))
+        {
             let message = format!("a process cannot listen for signal {}", kind.0);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }

@@ -122,18 +122,25 @@ mod tests {
 
     fn of_list(list: &str, code: &str) -> Vec<String> {
         let tests = ("crates/sakia-ring/tests/a.rs", "static E: u8 = 1;");
-        findings(are_listed, &[(LIST, list), (FILE, code), tests, ("crates/sakia-check/src/a.rs", CODE)])
+        findings(
+            are_listed,
+            &[(LIST, list), (FILE, code), tests, ("crates/sakia-check/src/a.rs", CODE)],
+        )
     }
 
     #[test]
     fn a_static_that_is_not_listed_is_found() {
         let list = format!("| `{FILE}` | `A`, `B`, `C`, `$name` | a copy |\n");
         assert_eq!(of_list(&list, CODE), [""; 0]);
-        let expected = [1, 2, 3, 4]
-            .map(|line| format!("{FILE}:{line}: FORK.md does not say what a forked child gets of `"));
+        let expected = [1, 2, 3, 4].map(|line| {
+            format!("{FILE}:{line}: FORK.md does not say what a forked child gets of `")
+        });
         let found = of_list("| `other.rs` | `A` |\n", CODE);
         assert_eq!(found.len(), 4, "{found:?}");
-        assert!(found.iter().zip(expected).all(|(found, begin)| found.starts_with(&begin)), "{found:?}");
+        assert!(
+            found.iter().zip(expected).all(|(found, begin)| found.starts_with(&begin)),
+            "{found:?}"
+        );
         // A row that says nothing does not count.
         assert_eq!(of_list(&format!("| `{FILE}` | `A`, `B`, `C`, `$name` | |\n"), CODE).len(), 4);
     }

@@ -81,7 +81,8 @@ impl Tokens {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut index = 0;
         while let Some(token) = tokens.get(index) {
-            let is_lifetime = index.checked_sub(1).is_some_and(|last| is_punct(tokens.get(last), '\''));
+            let is_lifetime =
+                index.checked_sub(1).is_some_and(|last| is_punct(tokens.get(last), '\''));
             if matches!(token, TokenTree::Ident(name) if name == "static") && !is_lifetime {
                 self.static_of(&tokens[index + 1..]);
             }
@@ -99,7 +100,8 @@ impl Tokens {
     /// Records the static whose declaration goes on with `tokens`. In a macro's text the name may be `$name`.
     fn static_of(&mut self, tokens: &[TokenTree]) {
         let is_name = |token: &&TokenTree| matches!(token, TokenTree::Ident(name) if name != "mut");
-        let Some((place, name)) = tokens.iter().enumerate().take(2).find(|(_, token)| is_name(token))
+        let Some((place, name)) =
+            tokens.iter().enumerate().take(2).find(|(_, token)| is_name(token))
         else {
             return;
         };

@@ -71,8 +71,8 @@ pub(crate) fn signal_action(signal: u32) -> Result<SignalAction, Errno> {
     // SAFETY: nothing is changed, and the structure, which the call fills, outlives it.
     unsafe { shared_syscall(abi::__NR_rt_sigaction, args) }?;
     let action = action.as_ptr();
-    // SAFETY: zeroed and then filled by the kernel. The handler is read as an address, since `SIG_IGN` is none
-    // of a function.
+    // SAFETY: zeroed and then filled by the kernel. The handler is read as an address, since `SIG_IGN` is
+    // none of a function.
     unsafe {
         let handler = (&raw const (*action).sa_handler_kernel).cast::<*const ()>().read();
         let flags = (&raw const (*action).sa_flags).read();

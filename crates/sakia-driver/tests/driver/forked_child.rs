@@ -9,8 +9,8 @@ use sakia_driver::Wait;
 
 use crate::children;
 use crate::support::{
-    Buf, DropCounter, TempDir, content, driver, finish, identity, pipe, poll_once,
-    turn_until, write_all,
+    Buf, DropCounter, TempDir, content, driver, finish, identity, pipe, poll_once, turn_until,
+    write_all,
 };
 
 #[test]

@@ -409,8 +409,7 @@ impl Engine {
     /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
         if !self.shared.process.is_intact() {
-            let message =
-                "the engine's threads are those of the parent process: a forked child must make an engine of \
+            let message = "the engine's threads are those of the parent process: a forked child must make an engine of \
                  its own";
             return Err(self.refuse(io::Error::other(message)));
         }

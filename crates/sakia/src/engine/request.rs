@@ -82,9 +82,9 @@ pub enum Attempt<C: Call> {
 /// begun on a file runs to its end. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
-/// The future panics when it is polled after its end, and when the engine's thread failed for good. In a forked
-/// child a request of its parent's that was under way resolves to an error that says so, and panics if its
-/// result needs a buffer, which the parent has.
+/// The future panics when it is polled after its end, and when the engine's thread failed for good. In a
+/// forked child a request of its parent's that was under way resolves to an error that says so, and panics if
+/// its result needs a buffer, which the parent has.
 ///
 /// # Examples
 /// ```
@@ -202,9 +202,7 @@ impl<C: Call> Future for Request<C> {
         };
         let Poll::Ready(result) = Pin::new(submitted).poll(cx) else { return Poll::Pending };
         this.state = State::Over;
-        Poll::Ready(result.unwrap_or_else(|error| {
-            C::lost(error.resume_panic())
-        }))
+        Poll::Ready(result.unwrap_or_else(|error| C::lost(error.resume_panic())))
     }
 }
 

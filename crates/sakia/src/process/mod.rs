@@ -21,6 +21,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid,
 };
 use sakia_driver::PollEvents;
+use sakia_ring::Process;
 
 use crate::blocking::{BlockingHandle, spawn_blocking};
 use crate::executor::current;
@@ -283,6 +284,8 @@ pub struct Child {
     /// The exit status, once it was waited for. From then on its number may belong to another process.
     status: Option<ExitStatus>,
     kill_on_drop: bool,
+    /// The process whose child it is.
+    process: Process,
 }
 
 /// The way in which the end of a child is noticed. Neither way reaps the child.
@@ -330,7 +333,17 @@ impl Child {
         let stdout = inner.stdout.take().map(|end| PipeReader::from_fd(end.into()));
         let stderr = inner.stderr.take().map(|end| PipeReader::from_fd(end.into()));
         let watch = Watch::new(pid_of(&inner));
-        Self { stdin, stdout, stderr, inner: Some(inner), watch, status: None, kill_on_drop }
+        let process = Process::current();
+        Self {
+            stdin,
+            stdout,
+            stderr,
+            inner: Some(inner),
+            watch,
+            status: None,
+            kill_on_drop,
+            process,
+        }
     }
 
     fn inner(&mut self) -> &mut std_process::Child {
@@ -445,7 +458,9 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let Some(mut inner) = self.inner.take().filter(|_| self.status.is_none()) else { return };
+        // In a forked child it is a sibling, which its parent goes on with.
+        let is_ours = self.status.is_none() && self.process.is_intact();
+        let Some(mut inner) = self.inner.take().filter(|_| is_ours) else { return };
         if self.kill_on_drop {
             // The child is gone already, or belongs to another user now, and must be left alone.
             inner.kill().ok();

@@ -32,6 +32,7 @@ on_each_backend! {
     children_of_each_parent_do_everything
     a_child_of_a_task_does_everything
     futures_of_the_parent_say_that_it_has_them
+    drops_in_a_child_leave_alone_what_is_the_parents
     signals_of_a_child_are_its_own
     a_thousand_forks_while_locks_are_held
 }
@@ -46,6 +47,10 @@ fn a_child_of_a_task_does_everything(policy: Policy) {
 
 fn futures_of_the_parent_say_that_it_has_them(policy: Policy) {
     children::run("futures_of_the_parent", policy);
+}
+
+fn drops_in_a_child_leave_alone_what_is_the_parents(policy: Policy) {
+    children::run("drops_in_a_child", policy);
 }
 
 fn signals_of_a_child_are_its_own(policy: Policy) {
@@ -66,7 +71,7 @@ fn raise(kind: SignalKind) {
     assert_eq!(unsafe { libc::raise(kind.as_raw()) }, 0);
 }
 
-/// What most programs do first. It takes a millisecond or two.
+/// Does the things that most programs do first. It takes a millisecond or two.
 async fn does_little(folder: &Path) {
     let path = folder.join(format!("little-{}", std::process::id()));
     within("a file", async {
@@ -218,7 +223,8 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
         }
         let queued = pool.spawn(|| true);
         // The queue is full, so that its handle holds it.
-        (done, spawn(async { 2 }), vec![running, queued, pool.spawn(|| true)], signal(SignalKind::USER_2).unwrap())
+        let handles = vec![running, queued, pool.spawn(|| true)];
+        (done, spawn(async { 2 }), handles, signal(SignalKind::USER_2).unwrap())
     });
     let mut waiting = Some(waiting);
     let (held, _writer) = runtime.block_on(async { pipe().unwrap() });
@@ -229,14 +235,20 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     let path = folder.join("offloaded");
     std::fs::write(&path, vec![1; 10_000_000]).unwrap();
     let reader = Reader::offload(std::fs::File::open(&path).unwrap()).unwrap();
-    let mut given = Some((done, was_done, running, never, elsewhere, held, reader));
+    let slept = runtime.block_on(async {
+        let mut slept = Box::pin(sleep(Duration::from_millis(20)));
+        assert!(crate::support::poll_once(&mut slept).await.is_pending());
+        slept
+    });
+    let mut given = Some((done, was_done, running, never, elsewhere, held, reader, slept));
     let child = || {
-        let (done, was_done, running, never, elsewhere, mut held, mut reader) =
+        let (done, was_done, running, never, elsewhere, mut held, mut reader, slept) =
             given.take().unwrap();
         let own = Runtime::builder().backend(policy).build().unwrap();
         own.block_on(async {
             assert_eq!(at_once("a result", done).await.unwrap(), 1);
             drop(was_done);
+            within("a timer", slept).await;
             for handle in running {
                 names_fork(at_once("blocking code", handle).await.unwrap_err().to_string());
             }
@@ -259,6 +271,37 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     };
     assert_eq!(forked::run(child), Ok(()));
     drop(open);
+    Ok(())
+}
+
+pub fn scene_drops_in_a_child(policy: Policy) -> Result<(), String> {
+    let folder = TempDir::new();
+    let runtime = Runtime::builder().backend(policy).build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let process = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
+        let saved = fs::AtomicFile::create(folder.join("saved")).await.unwrap();
+        let (reader, writer) = stream.into_split();
+        let mut given = Some((process, saved, writer));
+        let child = || {
+            let own = Runtime::builder().backend(policy).build().unwrap();
+            own.block_on(async {
+                drop(given.take());
+                sleep(Duration::from_millis(5)).await;
+            });
+        };
+        assert_eq!(forked::run(child), Ok(()));
+        let (mut process, saved, mut writer) = given.take().unwrap();
+        assert!(process.try_wait().unwrap().is_none(), "the child has killed a process");
+        saved.file().write_all_at("whole", 0).await.0.unwrap();
+        saved.commit().await.unwrap();
+        assert_eq!(fs::read(folder.join("saved")).await.unwrap(), b"whole");
+        writer.write_all("goes on").await.0.unwrap();
+        assert_eq!(peer.read(vec![0; 7]).await.1, b"goes on");
+        drop((reader, process));
+    });
     Ok(())
 }
 
