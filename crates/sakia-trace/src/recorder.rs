@@ -39,7 +39,8 @@ const MEASURING: u8 = 2;
 /// Stands for the error of a forked child whose parent has the recording, or had the locks at the fork.
 pub(crate) const FORKED: Errno = Errno::OWNERDEAD;
 /// The text of that error.
-pub(crate) const FORKED_TEXT: &str = "the recording belongs to the parent process, or one of its threads was at work on it at the fork";
+pub(crate) const FORKED_TEXT: &str =
+    "the recording belongs to the parent process, or one of its threads worked on it at the fork";
 
 /// One byte for all event points, so that event points of operations cost the same with two purposes. Changed
 /// only under the lock of [`STATE`], except where a forked child ends its parent's recording.

@@ -1,4 +1,4 @@
-//! What a forked child gets of each static, and of each dependency that has some.
+//! The list of statics and dependencies, with what a forked child gets of each.
 //!
 //! A child has a copy of all memory, and one thread. A static that another thread of its parent serves, locks
 //! or makes at that moment is of no use to it, and a descriptor is its parent's too. So each static of the

@@ -409,8 +409,8 @@ impl Engine {
     /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
         if !self.shared.process.is_intact() {
-            let message = "the engine's threads are those of the parent process: a forked child must make an engine of \
-                 its own";
+            let message =
+                "the engine's threads are the parent process's: a forked child must make its own";
             return Err(self.refuse(io::Error::other(message)));
         }
         let pass = Pass::new(self).ok_or_else(|| self.refuse(Errno::CANCELED.into()))?;
