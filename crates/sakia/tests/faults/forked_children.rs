@@ -267,6 +267,7 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
             names_fork(at_once("a pipe", held.read(vec![0; 1])).await.0.unwrap_err().to_string());
             names_fork(at_once("a reader", reader.fill()).await.unwrap_err().to_string());
         });
+        engine.stop_and_wait();
         drop((runtime.spawn(async {}), pool));
     };
     assert_eq!(forked::run(child), Ok(()));
