@@ -15,6 +15,7 @@ pub(crate) mod plain;
 mod reasons;
 mod signatures;
 mod soundness;
+mod statics;
 mod text;
 mod tokens;
 mod unfinished;
@@ -56,6 +57,8 @@ const CHECKS: &[Check] = &[
     reasons::are_given,
     signatures::hand_nothing_over,
     soundness::names_tests,
+    statics::are_listed,
+    statics::of_dependencies,
     text::lines_fit,
     text::files_are_short,
     text::whitespace_is_clean,

@@ -7,10 +7,11 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::fs::{CWD, OFlags, Stat};
 use rustix::io::Errno;
+use sakia::engine::__private::PerProcess;
 use sakia::{Budget, Permit, Resource};
 
 use crate::kernel::OwnedFd;
@@ -79,11 +80,11 @@ impl Name {
 impl Place {
     /// Returns the current directory, in which operands are looked up.
     pub(crate) fn current() -> &'static Arc<Self> {
-        static CURRENT: LazyLock<Arc<Place>> = LazyLock::new(|| {
+        static CURRENT: PerProcess<Arc<Place>> = PerProcess::new();
+        CURRENT.get_or_init(|| {
             let open = Mutex::new(Some(Arc::new(OpenDir { fd: None, _permit: None })));
             Arc::new(Place { above: None, id: OnceLock::new(), open, follows: true })
-        });
-        &CURRENT
+        })
     }
 
     pub(crate) fn is_current(&self) -> bool {

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
+use sakia_ring::may_be_forked;
 
 use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Descriptors, FileFacts};
@@ -22,7 +23,7 @@ use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
-use crate::operation::{Completion, Erased, Operation, Storage};
+use crate::operation::{Completion, Erased, FORKED, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
 use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, StreamFigures, Streams};
 use crate::slab::{Notify, SlotRef, SlotState};
@@ -43,7 +44,8 @@ pub(crate) struct Shared {
 }
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
-/// operations then end with `ECANCELED`.
+/// operations then end with `ECANCELED`. In a forked child those that need a turn of the driver end with an
+/// error that says so.
 ///
 /// # Examples
 /// With `run` of [`Driver`](crate::Driver#examples):
@@ -302,6 +304,21 @@ impl Handle {
         self.shared.core.borrow().has_deferred()
     }
 
+    /// Returns whether the driver is one of this process, and not of one that it was forked from. True after
+    /// the driver's end.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// assert!(driver.is_intact(), "in a forked child it is not");
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn is_intact(&self) -> bool {
+        self.shared.core.borrow().is_intact()
+    }
+
     /// Panics if the descriptor is another driver's: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
@@ -532,7 +549,8 @@ impl<O: Operation> Future for Op<O> {
 
     /// # Panics
     /// When polled again after it was ready, and when the driver was dropped and could not get the
-    /// operation's memory back from the kernel.
+    /// operation's memory back from the kernel. In a forked child, unless it had ended before the fork: the
+    /// operation is the parent's, and so is its memory.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
         // Most operations are done when they are polled: as a plain call, or because their completion woke
         // the task.
@@ -542,6 +560,9 @@ impl<O: Operation> Future for Op<O> {
         let (shared, slot) =
             self.parts().expect("an operation is not polled again after it was ready");
         if !shared.register(slot, cx.waker()) {
+            if may_be_forked() {
+                shared.check_process();
+            }
             return Poll::Pending;
         }
         Poll::Ready(self.try_take().expect("the operation is done"))
@@ -607,6 +628,13 @@ impl Shared {
             drop(core);
             fresh = Some(waker.clone());
         }
+    }
+
+    /// Panics if the driver is a parent's.
+    #[cold]
+    fn check_process(&self) {
+        let is_inherited = self.core.borrow().is_inherited();
+        assert!(!is_inherited, "an operation was started before a fork: {FORKED}");
     }
 
     pub(crate) fn cancel(&self, slot: SlotRef) {

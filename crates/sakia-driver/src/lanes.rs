@@ -53,13 +53,16 @@
 //! [`Pool::close`] makes idle threads end at once, and busy ones as soon as they find no job. It waits for
 //! none.
 //!
-//! Any thread may push, close and look. A panic of a job ends that job only.
+//! Any thread may push, close and look. A panic of a job ends that job only. A forked child has none of the
+//! threads, and must not touch its parent's pool: see [`Pool::process`].
 
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+use sakia_ring::Process;
 
 /// The jobs of a lane that wait for a thread, and the state that has to change in step with them. Accessed
 /// under the pool's lock.
@@ -118,6 +121,8 @@ pub struct Pool<W: Worker> {
 }
 
 struct Shared<W: Worker> {
+    /// The process that has the threads.
+    process: Process,
     worker: W,
     state: Mutex<State<W::Jobs>>,
     /// By lane: signals a job for an idle thread, or the end.
@@ -155,6 +160,7 @@ impl<W: Worker> Pool<W> {
         let changed = threads_max.iter().map(|_| Condvar::new()).collect();
         Self {
             shared: Arc::new(Shared {
+                process: Process::current(),
                 worker,
                 state,
                 changed,
@@ -167,6 +173,12 @@ impl<W: Worker> Pool<W> {
     /// Returns the options with which the pool was made.
     pub fn worker(&self) -> &W {
         &self.shared.worker
+    }
+
+    /// Returns the process that has the threads. In a child of it no other method may be called but
+    /// [`worker`](Self::worker): another thread may have held the lock.
+    pub fn process(&self) -> &Process {
+        &self.shared.process
     }
 
     /// Reads or changes the state under the lock. Jobs that are added here get no thread: see
@@ -197,6 +209,7 @@ impl<W: Worker> Pool<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W::Jobs>> {
+        debug_assert!(self.shared.process.is_intact(), "a child may wait for ever");
         // A panic in a user's change leaves the threads' counts as they were.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -23,14 +23,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use sakia_ring::{Builder, Cqe, Entered, Position, Sqe};
+use sakia_ring::{Builder, Cqe, Entered, Position, Process, Sqe};
 
 use crate::auto::{Auto, Choice, Policy};
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::descriptors::KernelDescriptors;
-use crate::epoll::Process;
 use crate::now;
 use crate::policy::{Attempt, CallMode};
 use crate::sys::{self, timespec};

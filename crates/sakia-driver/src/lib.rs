@@ -102,6 +102,8 @@ mod policy;
 mod pool;
 mod queue;
 mod readable;
+#[doc(hidden)] // for `sakia`, which has its signals from here
+pub mod signals;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slab;

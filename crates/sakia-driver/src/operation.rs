@@ -61,6 +61,10 @@ pub struct Completion {
     pub(crate) is_unstarted: bool,
 }
 
+/// The error of each operation on the driver of a parent process.
+pub(crate) const FORKED: &str =
+    "the driver belongs to the parent process: a forked child must create a driver of its own";
+
 impl Completion {
     /// Makes a completion from an outside result: a kernel's, or that of a thread's system call.
     #[inline(always)]
@@ -81,6 +85,10 @@ impl Completion {
     /// The end of an operation that was canceled before it reached the kernel.
     pub(crate) const REVOKED: Self = Self::unstarted(rustix::io::Errno::CANCELED);
 
+    /// The end of an operation on a driver of a process that this one was forked from. No kernel returns this
+    /// number.
+    pub(crate) const FORKED: Self = Self { is_unstarted: true, ..Self::of(-4095, CqeFlags(0)) };
+
     /// Returns whether an operation ended with `ECANCELED`, from the driver or from the kernel.
     #[inline(always)]
     pub(crate) const fn is_canceled(self) -> bool {
@@ -96,7 +104,7 @@ impl Completion {
     /// The operation's errno.
     #[inline(always)]
     pub fn result(self) -> io::Result<u32> {
-        if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::failure(self.res)) }
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
     }
 
     /// Returns the result as a count of bytes, at most `at_most`: no host is trusted to count.
@@ -106,8 +114,11 @@ impl Completion {
     }
 
     #[cold]
-    fn failure(res: i32) -> io::Error {
-        Cqe::error_of(res)
+    fn failure(self) -> io::Error {
+        match self.is_unstarted && self.res == Self::FORKED.res {
+            true => io::Error::other(FORKED),
+            false => Cqe::error_of(self.res),
+        }
     }
 }
 

@@ -21,9 +21,14 @@
 //!
 //! Any thread may call these. Sources: the manual page of each call, `asm/unistd.h`.
 
+mod action;
 pub(crate) mod open;
 pub(crate) mod send_file;
 pub(crate) mod signals;
+
+pub(crate) use self::action::{
+    Context, SignalAction, SignalInfo, set_signal_handler, signal_action,
+};
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -613,15 +618,7 @@ pub(crate) fn signal_mask(change: MaskChange, set: SignalSet) -> Result<SignalSe
 
 /// `rt_sigaction(2)`: returns whether the process ignores this signal.
 pub(crate) fn is_ignored(signal: u32) -> Result<bool, Errno> {
-    let mut action = MaybeUninit::<abi::kernel_sigaction>::zeroed();
-    let args = [signal as usize, 0, action.as_mut_ptr() as usize, size_of::<SignalSet>(), 0, 0];
-    // SAFETY: nothing is changed, and the structure, which the call fills, outlives it.
-    unsafe { shared_syscall(abi::__NR_rt_sigaction, args) }?;
-    // SAFETY: zeroed and then filled by the kernel. It is read as a number: `SIG_IGN` is no address.
-    let handler =
-        unsafe { (&raw const (*action.as_ptr()).sa_handler_kernel).cast::<usize>().read() };
-    const SIG_IGN: usize = 1;
-    Ok(handler == SIG_IGN)
+    Ok(action::signal_action(signal)?.is_ignored())
 }
 
 /// `rt_sigpending(2)`: blocked signals that wait for the calling thread.

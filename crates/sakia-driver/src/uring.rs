@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use sakia_ring::{
-    BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Ring, SetupError,
-    Sqe, Timespec, send_message,
+    BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Process, Ring,
+    SetupError, Sqe, Timespec, send_message,
 };
 
 use self::files::Files;
@@ -558,11 +558,11 @@ impl<H: Host + 'static> Uring<H> {
             if let Ok(ring) = rustix::io::fcntl_dupfd_cloexec(&self.ring, 0)
                 && sends(&ring).is_ok()
             {
-                return Ok(RingWake { target: Mutex::new(Some(Target::Ring(ring))) });
+                return Ok(RingWake::new(Target::Ring(ring)));
             }
         }
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(RingWake { target: Mutex::new(Some(Target::Eventfd(eventfd))) })
+        Ok(RingWake::new(Target::Eventfd(eventfd)))
     }
 
     /// Makes the ring poll the wake's eventfd. If the queue is full, the next enter tries again.
@@ -582,7 +582,7 @@ impl<H: Host> Drop for Uring<H> {
         // The owners of wakes may keep them for ever. The ring, or the descriptors that it polls, must not
         // live as long.
         if let Some(wake) = &self.wake {
-            *wake.lock() = None;
+            wake.close();
         }
         for queue in self.groups.drain(..).flatten() {
             // A queue that the ring refuses to unregister is leaked.
@@ -609,6 +609,9 @@ const ALARM: u64 = Kind::Alarm as u64;
 /// See [`Backend::remote_wake`].
 #[derive(Debug)]
 struct RingWake {
+    /// The process that has the ring. In its children another thread may have held the lock, and a wake would
+    /// be the parent's.
+    process: Process,
     /// `None` once the backend is gone.
     target: Mutex<Option<Target>>,
 }
@@ -623,6 +626,18 @@ enum Target {
 }
 
 impl RingWake {
+    fn new(target: Target) -> Self {
+        Self { process: Process::current(), target: Mutex::new(Some(target)) }
+    }
+
+    /// Closes the target's descriptor. In a child it stays open if another thread held the lock.
+    fn close(&self) {
+        match self.process.is_intact() {
+            true => *self.lock() = None,
+            false => drop(self.target.try_lock().map(|mut target| target.take())),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Target>> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -630,6 +645,9 @@ impl RingWake {
 
 impl RemoteWake for RingWake {
     fn wake(&self) {
+        if !self.process.is_intact() {
+            return;
+        }
         let target = self.lock();
         // A wake wakes even if its message finds the target's completion queue full.
         let _ = match &*target {

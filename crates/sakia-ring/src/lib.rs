@@ -52,7 +52,7 @@ mod wait;
 
 pub use buf_ring::BufRing;
 pub use cqe::{Cqe, CqeFlags};
-pub use fork::Sentinel as ProcessSentinel;
+pub use fork::{PerProcess, Process, Sentinel as ProcessSentinel, may_be_forked};
 pub use host::{Host, Kernel};
 pub use register::{CancelTarget, IoVec, IowqMaxWorkers, Probe, send_message};
 pub use ring::{DisabledRing, Entered, Position, Ring};

@@ -103,6 +103,8 @@ pub(crate) struct Table {
     pub(crate) here: unsafe fn(NonNull<Header>),
     /// Passes a mail to the scheduler, with a reference of the caller's.
     pub(crate) elsewhere: unsafe fn(NonNull<Header>),
+    /// Asks the scheduler whether the cell is one of a parent process. With a reference, on any thread.
+    pub(crate) is_inherited: unsafe fn(NonNull<Header>) -> bool,
     /// Frees a cell that has no references, no future and no outcome.
     pub(crate) free: unsafe fn(NonNull<Header>),
     /// The offset of the outcome from the beginning of the cell, in bytes.
@@ -142,6 +144,7 @@ impl<S: Schedule, F: Future> Cell<S, F> {
             end_new: end_new::<S, F>,
             here: here::<S>,
             elsewhere: elsewhere::<S>,
+            is_inherited: is_inherited::<S>,
             free: free::<S, F>,
             outcome: mem::offset_of!(Self, stage),
         }
@@ -435,6 +438,14 @@ unsafe fn here<S: Schedule>(cell: NonNull<Header>) {
 unsafe fn elsewhere<S: Schedule>(cell: NonNull<Header>) {
     // SAFETY: the reference goes to the mail.
     S::elsewhere(unsafe { Mail::new(cell) });
+}
+
+/// # Safety
+/// - As of [`Table::is_inherited`]: with a reference.
+unsafe fn is_inherited<S: Schedule>(cell: NonNull<Header>) -> bool {
+    // SAFETY: the reference keeps the cell, which begins with its scheduler's prefix and was made with this
+    // table, so for this type. A scheduler may be used on any thread.
+    unsafe { cell.cast::<Prefix<S>>().as_ref() }.scheduler.is_inherited()
 }
 
 /// # Safety

@@ -27,6 +27,12 @@ pub trait Schedule: Send + Sync + Sized + 'static {
     fn ended(waker: Waker) {
         waker.wake();
     }
+
+    /// Returns whether the task is one of another process, which this one was forked from: it has no thread
+    /// here. A handle on another thread than the task's then takes no lock, and does not wait.
+    fn is_inherited(&self) -> bool {
+        false
+    }
 }
 
 /// A task that is ready to run, on its own thread. It has the only access to the task's future.

@@ -120,6 +120,14 @@ impl<T> Task<T> {
         self.is_aborted() || self.header().count.flags() & DONE != 0
     }
 
+    /// Returns what the task's scheduler says: whether the task is one of a parent process, which can end no
+    /// more. See [`Schedule::is_inherited`](crate::Schedule::is_inherited).
+    #[cold]
+    pub fn is_inherited(&self) -> bool {
+        // SAFETY: the handle has a reference.
+        unsafe { (self.header().table.is_inherited)(self.cell) }
+    }
+
     /// Returns whether [`abort`](Self::abort) was called.
     pub fn is_aborted(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & ABORTED != 0
@@ -143,6 +151,9 @@ impl<T> Task<T> {
     #[cold]
     fn wait_elsewhere(&self, waker: &Waker) -> u64 {
         let header = self.header();
+        if self.is_inherited() {
+            return header.count.flags(); // another thread of the parent may have held the lock
+        }
         let waker = waker.clone(); // foreign code, before the lock
         let lock = || header.far_join.lock().unwrap_or_else(PoisonError::into_inner);
         let old = lock().replace(waker);

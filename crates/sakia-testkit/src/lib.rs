@@ -22,6 +22,8 @@
 //!   kernel fails with `EFAULT` and a late access by us faults.
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
 //!
+//! [`forked`] runs code in a forked child, and kills one that hangs.
+//!
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
 //! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
 //! that the environment gives to a test run.
@@ -32,6 +34,7 @@
 pub mod alloc_count;
 pub mod children;
 pub mod drop_probe;
+pub mod forked;
 pub mod hostile;
 pub mod loopback;
 pub mod mount_facts;

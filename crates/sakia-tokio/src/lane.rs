@@ -16,11 +16,10 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 use sakia::blocking::Pool;
-use sakia::engine::__private::block_on;
+use sakia::engine::__private::{PerProcess, block_on};
 use sakia::{BlockingHandle, Engine};
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
@@ -39,8 +38,8 @@ pub(crate) enum Lane {
 
 impl Lane {
     fn pool(self) -> &'static Pool {
-        static NARROW: OnceLock<Pool> = OnceLock::new();
-        static WIDE: OnceLock<Pool> = OnceLock::new();
+        static NARROW: PerProcess<Pool> = PerProcess::new();
+        static WIDE: PerProcess<Pool> = PerProcess::new();
         let (pool, threads) = match self {
             Self::Narrow => (&NARROW, 64),
             Self::Wide => (&WIDE, 512),

@@ -5,14 +5,14 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use crate::TraceOptions;
 use crate::proc::read_small;
-use crate::recorder::begin;
+use crate::recorder::{FORKED, FORKED_TEXT, begin};
 
 /// The environment variable that names the file of a recording.
 pub const FILE_VARIABLE: &str = "SAKIA_TRACE";
@@ -31,24 +31,26 @@ pub(crate) fn create(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Begins a recording of this process, on the first call, if the environment names a file for it
 /// ([`FILE_VARIABLE`]). The recording lasts as long as the process. If that file exists, as for the second
-/// process of a program, the process's number is appended to the name. Programs that run with more rights
-/// than their caller ignore the variable.
+/// process of a program, the process's number is appended to the name. A forked child that calls this begins
+/// a recording of its own. Programs that run with more rights than their caller ignore the variable.
 ///
 /// A failure is reported on standard error: the program runs as it does without a recording.
 pub fn record_as_environment_says() {
     if cfg!(sakia_no_trace) {
         return;
     }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let Some(path) = std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()) else {
-            return;
-        };
-        if is_secure() {
-            return;
-        }
+    /// The number of the process that has called this last. Later threads do not wait for the first.
+    static CALLED_BY: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id();
+    if CALLED_BY.load(Ordering::Relaxed) == own || CALLED_BY.swap(own, Ordering::Relaxed) == own {
+        return;
+    }
+    let Some(path) = std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()) else {
+        return;
+    };
+    if !is_secure() {
         start(path);
-    });
+    }
 }
 
 fn start(mut path: OsString) {
@@ -64,8 +66,12 @@ fn start(mut path: OsString) {
         path.push(format!(".{}", std::process::id()));
         result = begin(Path::new(&path), options);
     }
-    if let Err(errno) = result {
-        report(format_args!("cannot record to {}: {errno}", path.display()));
+    match result {
+        Ok(_) => {}
+        Err(FORKED) => {
+            report(format_args!("cannot record to {}: {FORKED_TEXT}", path.display()));
+        }
+        Err(errno) => report(format_args!("cannot record to {}: {errno}", path.display())),
     }
 }
 

@@ -45,6 +45,7 @@ mod file;
 mod handed_over;
 mod in_flight;
 mod kind;
+mod lock;
 mod name;
 mod plot;
 mod proc;

@@ -1,7 +1,9 @@
 //! Names of events, kinds and places, each stored once and known by a number.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::lock::Lock;
 
 /// The most names in the registry; further ones share the name "too many names".
 const NAMES_MAX: usize = 1 << 16;
@@ -52,11 +54,17 @@ struct Entry {
     values: [Option<Name>; 2],
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { names: Vec::new(), hashes: Vec::new() });
+static REGISTRY: Lock<Registry> = Lock::new(Registry { names: Vec::new(), hashes: Vec::new() });
 
+/// Locks the names, which a forked child has from its parent. `None` in a child that cannot.
 #[inline(never)]
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+fn registry() -> Option<MutexGuard<'static, Registry>> {
+    REGISTRY.lock(|_| ())
+}
+
+/// Returns whether this is a forked child that has no names.
+pub(crate) fn are_lost() -> bool {
+    registry().is_none()
 }
 
 impl Name {
@@ -72,7 +80,7 @@ impl Name {
 
     #[inline(never)]
     pub(crate) fn insert(mut text: &str, values: [Option<Self>; 2]) -> Self {
-        let mut registry = registry();
+        let Some(mut registry) = registry() else { return Self::UNKNOWN };
         loop {
             let hash = hash(text);
             if let Some(number) = registry.find(text, hash) {
@@ -97,6 +105,9 @@ impl Name {
         self.0
     }
 
+    /// Each name of a process that cannot have a recording.
+    const UNKNOWN: Self = Self(NAMES_MAX as u32);
+
     /// No name: one that a caller replaces.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
@@ -108,7 +119,7 @@ impl Name {
     /// Calls `each` with the names from this number on, in order, and their texts. It must not use names
     /// itself.
     pub(crate) fn each_from(first: u32, mut each: impl FnMut(Self, &str)) {
-        let registry = registry();
+        let Some(registry) = registry() else { return };
         let new = registry.names.get(first as usize..).unwrap_or_default();
         for (number, entry) in (first..).zip(new) {
             each(Self(number), &entry.text);
@@ -118,7 +129,7 @@ impl Name {
     /// Returns the names of the two values, for an [`EventKind`](crate::EventKind).
     #[inline(never)]
     pub(crate) fn values(self) -> [Option<Self>; 2] {
-        registry().names.get(self.0 as usize).map_or([None; 2], |entry| entry.values)
+        registry().and_then(|it| Some(it.names.get(self.0 as usize)?.values)).unwrap_or_default()
     }
 }
 

@@ -11,7 +11,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -22,8 +22,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
+use crate::lock::Lock;
 use crate::proc::read_small;
-use crate::{Event, EventType, encode, file, sample, start_thread, system_calls};
+use crate::{Event, EventType, encode, file, name, sample, start_thread, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -35,14 +36,20 @@ const RECORDING: u8 = 1;
 /// Set while a driver measures its operations.
 const MEASURING: u8 = 2;
 
+/// Stands for the error of a forked child whose parent has the recording, or had the locks at the fork.
+pub(crate) const FORKED: Errno = Errno::OWNERDEAD;
+/// The text of that error.
+pub(crate) const FORKED_TEXT: &str =
+    "the recording belongs to the parent process, or one of its threads worked on it at the fork";
+
 /// One byte for all event points, so that event points of operations cost the same with two purposes. Changed
-/// only under the lock of [`STATE`].
+/// only under the lock of [`STATE`], except where a forked child ends its parent's recording.
 static PURPOSES: AtomicU8 = AtomicU8::new(0);
 /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
 static BASE: AtomicU64 = AtomicU64::new(0);
-static STATE: Mutex<State> =
-    Mutex::new(State { events: 0, new: Vec::new(), writer: None, measuring: 0 });
-static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
+static STATE: Lock<State> =
+    Lock::new(State { events: 0, new: Vec::new(), writer: None, measuring: 0 });
+static OUTPUT: Lock<Option<Output>> = Lock::new(None);
 
 thread_local! {
     static LOCAL: Local = const { Local(RefCell::new(None)) };
@@ -65,8 +72,10 @@ struct State {
 
 impl State {
     fn change(&self, purpose: u8, is_on: bool) {
-        let others = PURPOSES.load(Ordering::Relaxed) & !purpose;
-        PURPOSES.store(others | if is_on { purpose } else { 0 }, Ordering::Relaxed);
+        match is_on {
+            true => PURPOSES.fetch_or(purpose, Ordering::Relaxed),
+            false => PURPOSES.fetch_and(!purpose, Ordering::Relaxed),
+        };
     }
 }
 
@@ -129,7 +138,8 @@ impl Default for TraceOptions {
     }
 }
 
-/// A recording, which ends when it is stopped or dropped. A process has one at a time.
+/// A recording, which ends when it is stopped or dropped. A process has one at a time. A forked child has no
+/// part in its parent's, and may begin one of its own.
 ///
 /// # Examples
 /// See [`sakia_trace`](crate#examples).
@@ -137,6 +147,7 @@ impl Default for TraceOptions {
 #[must_use = "a recording ends when this is dropped"]
 pub struct Recording {
     path: PathBuf,
+    number: u64,
     is_stopped: bool,
 }
 
@@ -204,7 +215,11 @@ impl Drop for Measuring {
 
 #[inline(never)]
 fn count_measuring(change: isize) {
-    let mut state = state();
+    let Some(mut state) = state() else {
+        // The count is lost: what is on stays on.
+        PURPOSES.fetch_or(MEASURING, Ordering::Relaxed);
+        return;
+    };
     state.measuring = state.measuring.wrapping_add_signed(change);
     state.change(MEASURING, state.measuring > 0);
 }
@@ -286,7 +301,7 @@ fn record_at(time: u64, kind: EventType, id: u64, a: u64, mut b: u64) {
             *local = Some(registered);
         }
         let is_half_full = local.as_ref().is_some_and(|(_, buffer)| buffer.push(event));
-        if is_half_full && let Some(writer) = &state().writer {
+        if is_half_full && let Some(writer) = state().and_then(|state| state.writer.clone()) {
             writer.unpark();
         }
     });
@@ -300,7 +315,7 @@ static CURRENT: AtomicU64 = AtomicU64::new(0);
 #[cold]
 #[inline(never)]
 fn register() -> Option<(u64, Arc<Buffer>)> {
-    let mut state = state();
+    let mut state = state()?;
     if !is_on() {
         return None;
     }
@@ -353,7 +368,7 @@ pub fn flush() {
 /// Writes the buffers to the file, if this recording is on. Returns whether it is.
 #[inline(never)]
 fn empty_buffers(number: u64) -> bool {
-    let mut output = output();
+    let Some(mut output) = output() else { return false };
     match &mut *output {
         Some(output) if CURRENT.load(Ordering::Relaxed) == number => {
             output.empty_buffers();
@@ -371,13 +386,14 @@ impl Recording {
     /// - `EEXIST`: there is a file at `path`.
     /// - `EALREADY`: a recording is on.
     /// - Those of `openat(2)`, `write(2)`, and of starting a thread.
+    /// - This is a forked child, and another thread of its parent was at work on a recording at the fork.
     ///
     /// # Examples
     /// See [`sakia_trace`](crate#examples).
     pub fn to_file(path: impl AsRef<Path>, options: TraceOptions) -> io::Result<Self> {
         let path = path.as_ref();
-        begin(path, options).map_err(|errno| error("record to", path, errno))?;
-        Ok(Self { path: path.into(), is_stopped: false })
+        let number = begin(path, options).map_err(|errno| error("record to", path, errno))?;
+        Ok(Self { path: path.into(), number, is_stopped: false })
     }
 
     /// Returns the file's path.
@@ -388,16 +404,15 @@ impl Recording {
     /// Ends the recording and completes the file.
     ///
     /// # Errors
-    /// The first error of writing to the file, which lacks all later events.
+    /// The first error of writing to the file, which lacks all later events. In a forked child always, if the
+    /// recording is its parent's.
     ///
     /// # Examples
     /// See [`sakia_trace`](crate#examples).
     pub fn stop(mut self) -> io::Result<RecordingSummary> {
         self.is_stopped = true;
-        let Some(output) = stop() else {
-            return Err(Errno::SRCH.into());
-        };
         let path = mem::take(&mut self.path);
+        let Some(output) = stop(self.number) else { return Err(error("write", &path, FORKED)) };
         match output.error {
             Some(errno) => Err(error("write", &path, errno)),
             None => Ok(RecordingSummary { path, events: output.events, lost: output.lost }),
@@ -408,14 +423,14 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if !self.is_stopped {
-            stop();
+            stop(self.number);
         }
     }
 }
 
 /// Begins a recording into a new file.
-pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<(), Errno> {
-    let mut output = output();
+pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<u64, Errno> {
+    let Some(mut output) = output().filter(|_| !name::are_lost()) else { return Err(FORKED) };
     if output.is_some() {
         return Err(Errno::ALREADY);
     }
@@ -435,9 +450,9 @@ pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<(), Errno> {
     result
 }
 
-/// Starts the writing thread, and the recording of events.
+/// Starts the writing thread, and the recording of events. Returns its number.
 #[inline(never)]
-fn switch_on(base: u64, options: TraceOptions) -> Result<(), Errno> {
+fn switch_on(base: u64, options: TraceOptions) -> Result<u64, Errno> {
     let number = CURRENT.load(Ordering::Relaxed) + 1;
     CURRENT.store(number, Ordering::Relaxed);
     let writer = thread::Builder::new().name("sakia-trace".into());
@@ -445,18 +460,22 @@ fn switch_on(base: u64, options: TraceOptions) -> Result<(), Errno> {
         .map(drop)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
     BASE.store(base, Ordering::Relaxed);
-    let mut state = state();
+    let Some(mut state) = state() else { return Err(FORKED) };
     state.events = options.buffer_events.clamp(2, 1 << 24).next_power_of_two();
     state.change(RECORDING, true);
-    Ok(())
+    Ok(number)
 }
 
-fn stop() -> Option<Output> {
-    state().change(RECORDING, false);
-    let mut output = output();
+/// Ends the recording of this number. `None` if it is not on: it was a parent's.
+fn stop(number: u64) -> Option<Output> {
+    if CURRENT.load(Ordering::Relaxed) != number {
+        return None;
+    }
+    state()?.change(RECORDING, false);
+    let mut output = output()?;
     let mut ended = output.take()?;
     ended.empty_buffers();
-    let mut state = state();
+    let mut state = state()?;
     state.new.clear();
     if let Some(writer) = state.writer.take() {
         writer.unpark();
@@ -466,7 +485,7 @@ fn stop() -> Option<Output> {
 
 /// The main function of the writing thread.
 fn run(number: u64) {
-    let mut state = state();
+    let Some(mut state) = state() else { return };
     // The next recording may have begun before this thread ran.
     if CURRENT.load(Ordering::Relaxed) == number {
         state.writer = Some(thread::current());
@@ -493,11 +512,8 @@ impl Output {
     /// Writes the events in the buffers, and a sample of the process.
     #[inline(never)]
     fn empty_buffers(&mut self) {
-        // After `fork(2)` the file belongs to the parent.
-        if self.pid == std::process::id() {
-            sample::as_own_work(|| self.drain());
-            self.sample_at(now());
-        }
+        sample::as_own_work(|| self.drain());
+        self.sample_at(now());
     }
 
     fn drain(&mut self) {
@@ -540,7 +556,7 @@ impl Output {
 /// Returns a thread that the file does not have yet.
 #[inline(never)]
 fn take_new() -> Option<Arc<Buffer>> {
-    state().new.pop()
+    state()?.new.pop()
 }
 
 /// Writes what was encoded unless a write failed before.
@@ -560,6 +576,10 @@ fn write_out(encoder: &mut Encoder, fd: &OwnedFd, error: &mut Option<Errno>) {
 #[cold]
 #[inline(never)]
 fn error(what: &str, path: &Path, errno: Errno) -> io::Error {
+    if errno == FORKED {
+        let message = format!("cannot {what} {}: {FORKED_TEXT}", path.display());
+        return io::Error::other(message);
+    }
     let cause = io::Error::from(errno);
     io::Error::new(cause.kind(), format!("cannot {what} {}: {cause}", path.display()))
 }
@@ -572,12 +592,29 @@ fn process_name(room: &mut [u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(name)
 }
 
+/// Locks the state. A forked child has no part in its parent's recording. `None` in a child that has no lock.
 #[inline(never)]
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn state() -> Option<MutexGuard<'static, State>> {
+    let state = STATE.lock(|state| {
+        state.change(RECORDING, false);
+        state.new.clear();
+        state.writer = None;
+    });
+    if state.is_none() {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
+    }
+    state
 }
 
+/// Locks the file, which a forked child closes: it is its parent's. `None` as for [`state`].
 #[inline(never)]
-fn output() -> MutexGuard<'static, Option<Output>> {
-    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
+fn output() -> Option<MutexGuard<'static, Option<Output>>> {
+    let output = OUTPUT.lock(|output| {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
+        *output = None;
+    });
+    if output.is_none() {
+        PURPOSES.fetch_and(!RECORDING, Ordering::Relaxed);
+    }
+    output
 }

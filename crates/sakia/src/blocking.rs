@@ -9,6 +9,10 @@
 //! is room, in the order of asking, as long as the handle is awaited. So a task that awaits the work it
 //! starts is slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work
 //! that it still holds puts the work in the queue beyond the bound: detached work always runs.
+//!
+//! A forked child has none of a pool's threads. The shared pool is one for each process, and a child's runs
+//! all that the child starts. A [`Pool`] that its parent has made runs nothing there: handles of work on it
+//! resolve to an error that says so, unless the work had ended before the fork.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +21,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -25,6 +29,7 @@ use std::time::Duration;
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use sakia_driver::lanes;
+use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
 use crate::executor::try_current;
@@ -75,7 +80,7 @@ pub fn statistics() -> Statistics {
 }
 
 pub(crate) fn shared_pool() -> &'static Pool {
-    static POOL: OnceLock<Pool> = OnceLock::new();
+    static POOL: PerProcess<Pool> = PerProcess::new();
     POOL.get_or_init(|| Pool::builder().build())
 }
 
@@ -217,7 +222,9 @@ impl Pool {
     {
         let (work, join) = prepare(&self.threads, f);
         let mut handle = BlockingHandle::from(join);
-        match self.room.try_acquire_arc() {
+        // A handle that holds the work of a parent's pool resolves to an error.
+        let room = if self.is_intact() { self.room.try_acquire_arc() } else { None };
+        match room {
             Some(room) => push(&self.threads, Job { work, room: Some(room) }),
             None => {
                 let threads = self.threads.clone();
@@ -231,7 +238,7 @@ impl Pool {
     /// As [`spawn`](Pool::spawn), but gives `f` back when the queue is full.
     ///
     /// # Errors
-    /// `f`, which did not run.
+    /// `f`, which did not run: the queue is full, or this is a forked child, and the pool its parent's.
     ///
     /// # Examples
     /// ```
@@ -246,17 +253,28 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
+        if !self.is_intact() {
+            return Err(f);
+        }
         let Some(room) = self.room.try_acquire_arc() else { return Err(f) };
         let (work, join) = prepare(&self.threads, f);
         push(&self.threads, Job { work, room: Some(room) });
         Ok(join.into())
     }
 
-    /// Returns the state and the counters of the pool.
+    /// Returns whether the pool's threads are of this process, and not of one that it was forked from.
+    fn is_intact(&self) -> bool {
+        self.threads.process().is_intact()
+    }
+
+    /// Returns the state and the counters of the pool. All zero in a forked child.
     ///
     /// # Examples
     /// See [`Pool`](Pool#examples).
     pub fn statistics(&self) -> Statistics {
+        if !self.is_intact() {
+            return Statistics::default();
+        }
         let Worker { completed, panicked } = self.threads.worker();
         self.threads.update(|state| {
             let threads = state.threads(0);
@@ -276,7 +294,9 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.threads.close(|_| ());
+        if self.is_intact() {
+            self.threads.close(|_| ());
+        }
     }
 }
 
@@ -293,7 +313,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let threads = threads.clone();
+    let (threads, process) = (threads.clone(), *threads.process());
     let call = move || {
         // `f` is gone after a panic, so no code sees the state that it left half-changed.
         let outcome = catch_unwind(AssertUnwindSafe(f));
@@ -302,7 +322,7 @@ where
         panicked.fetch_add(outcome.is_err().into(), Ordering::Relaxed);
         outcome.unwrap_or_else(|payload| resume_unwind(payload))
     };
-    let (work, task) = sakia_task::work(call, Gate::none(Location::caller()));
+    let (work, task) = sakia_task::work(call, Gate::none(process, Location::caller()));
     (work, JoinHandle::new(task))
 }
 
@@ -370,6 +390,16 @@ struct Held {
     work: Work,
 }
 
+impl Held {
+    /// Ends the work, which never runs.
+    fn discard(self) {
+        if !self.threads.process().is_intact() {
+            // Its drop takes a lock, which another thread of the parent may have held.
+            std::mem::forget(self.room);
+        }
+    }
+}
+
 impl<T> From<JoinHandle<T>> for BlockingHandle<T> {
     fn from(join: JoinHandle<T>) -> Self {
         Self { held: Mutex::new(None), join }
@@ -410,7 +440,7 @@ impl<T> BlockingHandle<T> {
     pub fn abort(&self) {
         self.join.abort();
         let held = self.lock().take();
-        drop(held); // outside the lock: this runs users' code
+        held.map(Held::discard); // outside the lock: this runs users' code
     }
 
     /// Returns whether the work has ended.
@@ -424,10 +454,13 @@ impl<T> Future for BlockingHandle<T> {
 
     /// Resolves to the value that the work returned.
     ///
-    /// An error means that the work panicked, or that it was canceled: by an abort, or because the machine
-    /// has no thread for it.
+    /// An error means that the work panicked, or that it was canceled: by an abort, because the machine has
+    /// no thread for it, or because this is a forked child, and the work its parent's.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(held) = self.held_mut() {
+            if !held.threads.process().is_intact() {
+                return Poll::Ready(Err(JoinError::forked()));
+            }
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
             if let Some(Held { threads, work, .. }) = self.held_mut().take() {
                 push(&threads, Job { work, room: Some(room) });
@@ -439,8 +472,12 @@ impl<T> Future for BlockingHandle<T> {
 
 impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
-        if let Some(Held { threads, work, .. }) = self.held_mut().take() {
+        let Some(held) = self.held_mut().take() else { return };
+        if held.threads.process().is_intact() {
+            let Held { threads, work, .. } = held;
             push(&threads, Job { work, room: None });
+        } else {
+            held.discard();
         }
     }
 }

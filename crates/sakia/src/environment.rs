@@ -4,7 +4,7 @@
 //! two: [`Machine`], and with the feature `sim` the simulated kernel.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 
@@ -30,7 +30,8 @@ pub(crate) trait Environment {
 
     /// Returns a random number, which is very likely unique among all processes.
     fn unique_number(&self) -> u64 {
-        RandomState::new().build_hasher().finish()
+        // A forked child has its parent's random keys.
+        RandomState::new().hash_one(std::process::id())
     }
 
     /// Makes a pipe and gives its ends to `driver`: the reading one first.
@@ -53,3 +54,24 @@ pub(crate) trait Environment {
 pub(crate) struct Machine;
 
 impl Environment for Machine {}
+
+#[cfg(not(miri))]
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use sakia_testkit::forked;
+
+    use super::*;
+
+    #[test]
+    fn a_forked_child_has_other_numbers_than_its_parent() {
+        let _ = Machine.unique_number(); // the thread has its keys
+        let (mut reader, mut writer) = io::pipe().expect("two descriptors");
+        let tell = || writer.write_all(&Machine.unique_number().to_ne_bytes()).expect("room");
+        assert_eq!(forked::run(tell), Ok(()));
+        let mut told = [0; 8];
+        reader.read_exact(&mut told).expect("the child has told it");
+        assert_ne!(u64::from_ne_bytes(told), Machine.unique_number());
+    }
+}

@@ -155,6 +155,10 @@ impl Schedule for Gate {
         }
     }
 
+    fn is_inherited(&self) -> bool {
+        self.is_of_parent()
+    }
+
     #[cold]
     fn ended(waker: Waker) {
         // A waker is users' code, which may enter a runtime: none is borrowed while it is called.

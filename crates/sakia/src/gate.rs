@@ -3,6 +3,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use sakia_ring::Process;
 use sakia_task::Share;
 
 use crate::mark::Mark;
@@ -28,8 +29,8 @@ enum Target {
     Near(Share<Arc<Remote>>),
     /// Another thread.
     Far(Arc<Remote>),
-    /// None: blocking code runs once, and is never woken.
-    None,
+    /// None: blocking code runs once, and is never woken. The process whose pool has it.
+    None(Process),
 }
 
 impl Gate {
@@ -44,9 +45,18 @@ impl Gate {
         Self { target: Target::Far(remote), mark: Mark::new(spawned_at) }
     }
 
-    /// Returns the gate of blocking code.
-    pub(crate) fn none(spawned_at: &'static Location<'static>) -> Self {
-        Self { target: Target::None, mark: Mark::new(spawned_at) }
+    /// Returns the gate of blocking code on a pool of this process.
+    pub(crate) fn none(process: Process, spawned_at: &'static Location<'static>) -> Self {
+        Self { target: Target::None(process), mark: Mark::new(spawned_at) }
+    }
+
+    /// Returns whether the task is one of a process that this one was forked from.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        match &self.target {
+            Target::Near(remote) => !remote.is_intact(),
+            Target::Far(remote) => !remote.is_intact(),
+            Target::None(process) => !process.is_intact(),
+        }
     }
 
     /// Returns whether this is the inbox of the task's thread.
@@ -61,7 +71,7 @@ impl Gate {
         match &self.target {
             Target::Near(remote) => Some(remote),
             Target::Far(remote) => Some(remote),
-            Target::None => None,
+            Target::None(_) => None,
         }
     }
 }

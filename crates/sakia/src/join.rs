@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
+use sakia_ring::may_be_forked;
 use sakia_task::Task;
 
 pub(crate) use sakia_task::Outcome;
@@ -103,11 +104,16 @@ impl<T> Future for JoinHandle<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.task).poll(cx).map(|outcome| match outcome {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(payload)) => Err(JoinError::panicked(payload)),
-            None => Err(JoinError::canceled()),
-        })
+        match Pin::new(&mut self.task).poll(cx) {
+            Poll::Ready(Some(Ok(value))) => Poll::Ready(Ok(value)),
+            Poll::Ready(Some(Err(payload))) => Poll::Ready(Err(JoinError::panicked(payload))),
+            Poll::Ready(None) => Poll::Ready(Err(JoinError::canceled())),
+            // A child of a fork has none of its parent's threads.
+            Poll::Pending if may_be_forked() && self.task.is_inherited() => {
+                Poll::Ready(Err(JoinError::forked()))
+            }
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -128,26 +134,44 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// # });
 /// ```
 pub struct JoinError {
-    /// The payload of the task's panic; `None` when it was canceled. The lock only makes the error `Sync`, as
-    /// errors are expected to be; no thread ever waits for it.
-    panic: Option<Mutex<Box<dyn Any + Send>>>,
+    cause: Cause,
+}
+
+enum Cause {
+    Canceled,
+    /// The task was started by a process that this one was forked from.
+    Forked,
+    /// The payload of the task's panic. The lock only makes the error `Sync`, as errors are expected to be;
+    /// no thread ever waits for it.
+    Panic(Mutex<Box<dyn Any + Send>>),
 }
 
 impl JoinError {
     pub(crate) fn canceled() -> Self {
-        Self { panic: None }
+        Self { cause: Cause::Canceled }
+    }
+
+    #[cold]
+    pub(crate) fn forked() -> Self {
+        Self { cause: Cause::Forked }
     }
 
     pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
-        Self { panic: Some(Mutex::new(payload)) }
+        Self { cause: Cause::Panic(Mutex::new(payload)) }
     }
 
-    /// Returns whether the task was aborted, or its runtime ended first.
+    /// Returns whether the task was aborted, or its runtime ended first, or this is a forked child and the
+    /// task is its parent's: then the text of the error says so.
     ///
     /// # Examples
     /// See [`JoinError`](JoinError#examples).
     pub fn is_canceled(&self) -> bool {
-        self.panic.is_none()
+        !self.is_panic()
+    }
+
+    /// Returns whether this is a forked child, and the task its parent's.
+    pub(crate) fn is_forked(&self) -> bool {
+        matches!(self.cause, Cause::Forked)
     }
 
     /// Returns whether the task panicked.
@@ -155,7 +179,7 @@ impl JoinError {
     /// # Examples
     /// See [`JoinError`](JoinError#examples).
     pub fn is_panic(&self) -> bool {
-        self.panic.is_some()
+        matches!(self.cause, Cause::Panic(_))
     }
 
     /// Resumes the task's panic; returns the error if the task was canceled.
@@ -171,17 +195,18 @@ impl JoinError {
     /// # });
     /// ```
     pub fn resume_panic(self) -> Self {
-        match self.panic {
-            Some(payload) => {
+        match self.cause {
+            Cause::Panic(payload) => {
                 resume_unwind(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
-            None => self,
+            _ => self,
         }
     }
 
     /// Returns the panic's message, if it has one.
     fn message(&self) -> Option<String> {
-        let payload = self.panic.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let Cause::Panic(payload) = &self.cause else { return None };
+        let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&'static str>().map(|&text| text.to_owned());
         text.or_else(|| payload.downcast_ref::<String>().cloned())
     }
@@ -195,10 +220,15 @@ impl fmt::Debug for JoinError {
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_panic(), self.message()) {
-            (false, _) => write!(f, "the task was canceled"),
-            (true, None) => write!(f, "the task panicked"),
-            (true, Some(message)) => write!(f, "the task panicked: {message}"),
+        match (&self.cause, self.message()) {
+            (Cause::Canceled, _) => write!(f, "the task was canceled"),
+            (Cause::Forked, _) => write!(
+                f,
+                "the task was started before a fork: its thread is the parent process's, and this forked \
+                 child must start its own"
+            ),
+            (Cause::Panic(_), None) => write!(f, "the task panicked"),
+            (Cause::Panic(_), Some(message)) => write!(f, "the task panicked: {message}"),
         }
     }
 }

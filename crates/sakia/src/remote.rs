@@ -18,13 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sakia_driver::RemoteWake;
+use sakia_ring::Process;
 use sakia_task::ThreadId;
 
 use crate::gate::Mail;
 
 /// The inbox of one runtime thread.
-#[derive(Default)]
 pub(crate) struct Remote {
+    /// The process that has the thread. In its children another thread may have held the lock.
+    process: Process,
     inbox: Mutex<Inbox>,
     /// Set when there is mail, or the thread is to look around; read without the lock.
     has_mail: AtomicBool,
@@ -48,7 +50,26 @@ struct Inbox {
     is_draining: bool,
 }
 
+impl Default for Remote {
+    fn default() -> Self {
+        Self {
+            process: Process::current(),
+            inbox: Mutex::default(),
+            has_mail: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            wake: OnceLock::new(),
+            is_stopping: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+}
+
 impl Remote {
+    /// Returns whether the thread is one of this process, and not of the one that it was forked from.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.process.is_intact()
+    }
+
     /// Sets how the thread's driver is woken. Called once, before its first sleep.
     pub(crate) fn set_wake(&self, wake: Arc<dyn RemoteWake>) {
         let is_first = self.wake.set(wake).is_ok();
@@ -66,13 +87,18 @@ impl Remote {
         self.thread.get().copied().unwrap_or(ThreadId::NONE)
     }
 
+    /// Locks the inbox. Only in the process that has the thread.
     fn lock(&self) -> MutexGuard<'_, Inbox> {
+        debug_assert!(self.is_intact(), "a child may wait for ever");
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a task to run: one that `is_new` to the thread, or one that was woken. Returns it when the
-    /// thread takes no more.
+    /// thread takes no more, and when it is a parent's.
     pub(crate) fn send(&self, task: Mail, is_new: bool) -> Result<(), Mail> {
+        if !self.is_intact() {
+            return Err(task);
+        }
         {
             let mut inbox = self.lock();
             if inbox.is_closed && (is_new || !inbox.is_draining) {
@@ -140,8 +166,11 @@ impl Remote {
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Takes the remaining mail, and refuses new tasks from now on.
+    /// Takes the remaining mail, and refuses new tasks from now on. Mail of a parent's thread stays.
     pub(crate) fn close(&self) -> VecDeque<Mail> {
+        if !self.is_intact() {
+            return VecDeque::new();
+        }
         let mut inbox = self.lock();
         inbox.is_closed = true;
         inbox.is_draining = true;
@@ -151,6 +180,9 @@ impl Remote {
     /// Takes the mail of tasks woken since the inbox was closed. The `last` time, refuses all mail from now
     /// on.
     pub(crate) fn drain(&self, last: bool) -> VecDeque<Mail> {
+        if !self.is_intact() {
+            return VecDeque::new();
+        }
         let mut inbox = self.lock();
         inbox.is_draining = !last;
         std::mem::take(&mut inbox.tasks)

@@ -562,6 +562,9 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        if !self.remote.is_intact() {
+            return std::mem::forget(self.join.take()); // a forked child has no such thread
+        }
         self.remote.stop();
         let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
         // One of the engine's own tasks may hold its last clone: a thread cannot join itself.
@@ -709,7 +712,10 @@ fn refuse_nesting() {
 
 #[cold]
 #[track_caller]
-fn nested() -> ! {
+fn nested() {
+    if current().driver.check().is_err() {
+        return; // a child that was forked in a task: what its parent runs never goes on here
+    }
     panic!(
         "`block_on` within a runtime, whose tasks and operations cannot go on before it returns: `.await` \
          the future instead, or run it on another thread by `spawn_blocking`; if it waits for nothing of \

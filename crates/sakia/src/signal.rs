@@ -8,15 +8,16 @@
 //! listener does not bring back the default, so `SIGINT` is then ignored rather than deadly. A program that
 //! stops listening and wants to die of the signal must restore the default action itself.
 //!
-//! Each listener has a pair of sockets. The handler, which may interrupt any thread anywhere, writes a byte
-//! into it. A full socket has a byte in it already, so no signal is lost.
+//! Each listener has an eventfd. The handler, which may interrupt any thread anywhere, adds to its counter,
+//! so no signal is lost. It calls the handler that the program had before, too.
+//!
+//! A forked child has listeners of its own: its signals do not reach its parent's, and those of its parent do
+//! not reach the child's. [`Signal::recv`] on a listener of the parent's is an error that says so.
 
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io;
 
-use signal_hook::SigId;
-use signal_hook::consts;
-use signal_hook::low_level;
+use rustix::process::Signal as Number;
+use sakia_driver::signals::SignalListener;
 
 use crate::io::Async;
 
@@ -35,34 +36,34 @@ pub struct SignalKind(i32);
 impl SignalKind {
     /// The terminal's Ctrl-C.
     #[doc(alias = "SIGINT")]
-    pub const INTERRUPT: Self = Self(consts::SIGINT);
+    pub const INTERRUPT: Self = Self(Number::INT.as_raw());
     /// A polite request to end.
     #[doc(alias = "SIGTERM")]
-    pub const TERMINATE: Self = Self(consts::SIGTERM);
+    pub const TERMINATE: Self = Self(Number::TERM.as_raw());
     /// The terminal was closed. Many services take it as a request to read their configuration again.
     #[doc(alias = "SIGHUP")]
-    pub const HANG_UP: Self = Self(consts::SIGHUP);
+    pub const HANG_UP: Self = Self(Number::HUP.as_raw());
     /// The terminal's Ctrl-\.
     #[doc(alias = "SIGQUIT")]
-    pub const QUIT: Self = Self(consts::SIGQUIT);
+    pub const QUIT: Self = Self(Number::QUIT.as_raw());
     /// Free for the program to use.
     #[doc(alias = "SIGUSR1")]
-    pub const USER_1: Self = Self(consts::SIGUSR1);
+    pub const USER_1: Self = Self(Number::USR1.as_raw());
     /// Free for the program to use.
     #[doc(alias = "SIGUSR2")]
-    pub const USER_2: Self = Self(consts::SIGUSR2);
+    pub const USER_2: Self = Self(Number::USR2.as_raw());
     /// A child process ended, stopped or went on.
     #[doc(alias = "SIGCHLD")]
-    pub const CHILD: Self = Self(consts::SIGCHLD);
+    pub const CHILD: Self = Self(Number::CHILD.as_raw());
     /// The terminal has another size.
     #[doc(alias = "SIGWINCH")]
-    pub const WINDOW_CHANGE: Self = Self(consts::SIGWINCH);
+    pub const WINDOW_CHANGE: Self = Self(Number::WINCH.as_raw());
     /// A write to a pipe or socket without a reader.
     #[doc(alias = "SIGPIPE")]
-    pub const PIPE: Self = Self(consts::SIGPIPE);
+    pub const PIPE: Self = Self(Number::PIPE.as_raw());
     /// A timer set with `alarm(2)` ran out.
     #[doc(alias = "SIGALRM")]
-    pub const ALARM: Self = Self(consts::SIGALRM);
+    pub const ALARM: Self = Self(Number::ALARM.as_raw());
 
     /// Returns the signal with the kernel's number `raw`.
     pub const fn from_raw(raw: i32) -> Self {
@@ -83,22 +84,11 @@ impl SignalKind {
 /// See [`signal()`](signal()#examples).
 #[derive(Debug)]
 pub struct Signal {
-    receiver: Async<UnixStream>,
-    /// The registration to remove.
-    registered: Registered,
+    listener: Async<SignalListener>,
 }
 
-/// Unregisters when dropped.
-#[derive(Debug, Default)]
-struct Registered(Vec<SigId>);
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        for id in self.0.drain(..) {
-            low_level::unregister(id);
-        }
-    }
-}
+/// The signals that no program can or should listen for.
+const FORBIDDEN: [Number; 5] = [Number::KILL, Number::STOP, Number::ILL, Number::FPE, Number::SEGV];
 
 /// Listens for signals of one kind. See the [module](self) for the effect on the process.
 ///
@@ -170,18 +160,15 @@ impl Signal {
     /// # }).unwrap();
     /// ```
     pub fn of_any(kinds: &[SignalKind]) -> io::Result<Self> {
-        if let Some(kind) = kinds.iter().find(|kind| consts::FORBIDDEN.contains(&kind.0)) {
+        if let Some(kind) =
+            kinds.iter().find(|kind| FORBIDDEN.iter().any(|signal| signal.as_raw() == kind.0))
+        {
             let message = format!("a process cannot listen for signal {}", kind.0);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let (receiver, sender) = UnixStream::pair()?;
-        receiver.set_nonblocking(true)?;
-        let receiver = Async::new(receiver)?;
-        let mut registered = Registered::default();
-        for kind in kinds {
-            registered.0.push(low_level::pipe::register(kind.0, sender.try_clone()?)?);
-        }
-        Ok(Self { receiver, registered })
+        // Negative numbers become large ones, which no signal has.
+        let listener = SignalListener::new(kinds.iter().map(|kind| kind.0 as u32))?;
+        Ok(Self { listener: Async::new(listener)? })
     }
 
     /// Waits until a signal has arrived since this listener last received one. Several such signals count as
@@ -190,45 +177,16 @@ impl Signal {
     /// Dropping the future loses no signal: the next call has it.
     ///
     /// # Errors
-    /// - `ECANCELED`: the runtime has ended.
+    /// - `ECANCELED`: the runtime has ended. In a forked child always, if the listener is its parent's.
     ///
     /// # Examples
     /// See [`signal()`](signal()#examples).
     pub async fn recv(&mut self) -> io::Result<()> {
-        debug_assert!(!self.registered.0.is_empty(), "the sender is registered as long as we live");
-        let mut bytes = [0; 64];
-        let mut has_any = false;
-        // Reads until the socket is empty, in the same poll that found a byte.
-        self.receiver
-            .read_with(|mut receiver| {
-                loop {
-                    match receiver.read(&mut bytes) {
-                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        Ok(_) => has_any = true,
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_any => {
-                            return Ok(());
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
+        self.listener
+            .read_with(|listener| match listener.take()? {
+                true => Ok(()),
+                false => Err(io::ErrorKind::WouldBlock.into()),
             })
             .await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dropped_listener_is_unregistered() {
-        crate::block_on(async {
-            let listener = Signal::of_any(&[SignalKind::CHILD, SignalKind::WINDOW_CHANGE]);
-            let listener = listener.expect("these can be listened for");
-            let ids = listener.registered.0.clone();
-            assert_eq!(ids.len(), 2);
-            drop(listener);
-            assert!(!ids.into_iter().any(low_level::unregister), "one was still registered");
-        });
     }
 }

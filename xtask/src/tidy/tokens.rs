@@ -25,6 +25,8 @@ pub(super) fn parse(tree: &Tree, findings: &mut Vec<Finding>) {
 pub(super) struct Tokens {
     /// The paths in the code, each as long as it is written. A single name, even a keyword, is a path too.
     pub(super) paths: Vec<Named>,
+    /// The statics, by their names; those of threads and of macros too.
+    pub(super) statics: Vec<Named>,
     /// The attributes, in tests too.
     pub(super) attributes: Vec<Attribute>,
     /// The modules in files of their own that are for tests only.
@@ -79,6 +81,11 @@ impl Tokens {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut index = 0;
         while let Some(token) = tokens.get(index) {
+            let is_lifetime =
+                index.checked_sub(1).is_some_and(|last| is_punct(tokens.get(last), '\''));
+            if matches!(token, TokenTree::Ident(name) if name == "static") && !is_lifetime {
+                self.static_of(&tokens[index + 1..]);
+            }
             index += match token {
                 TokenTree::Group(group) => {
                     self.walk(group.stream());
@@ -88,6 +95,26 @@ impl Tokens {
                 _ => self.attribute(&tokens[index..]).unwrap_or(1),
             };
         }
+    }
+
+    /// Records the static whose declaration goes on with `tokens`. In a macro's text the name may be `$name`.
+    fn static_of(&mut self, tokens: &[TokenTree]) {
+        let is_name = |token: &&TokenTree| matches!(token, TokenTree::Ident(name) if name != "mut");
+        let Some((place, name)) =
+            tokens.iter().enumerate().take(2).find(|(_, token)| is_name(token))
+        else {
+            return;
+        };
+        let sign = if place == 1 && is_punct(tokens.first(), '$') { "$" } else { "" };
+        let span = name.span();
+        let in_test = self.is_for_tests(span);
+        let segments = vec![format!("{sign}{name}")];
+        let line = span.start().line;
+        self.statics.push(Named { segments, is_macro: false, in_test, line });
+    }
+
+    fn is_for_tests(&self, span: Span) -> bool {
+        self.for_tests.iter().any(|part| part.contains(&span.byte_range().start))
     }
 
     /// Records the attribute that `tokens` begin with; returns its length in tokens.
@@ -134,8 +161,7 @@ impl Tokens {
             if !continues {
                 let is_macro = is_punct(tokens.get(index), '!')
                     && matches!(tokens.get(index + 1), Some(TokenTree::Group(_)));
-                let in_test =
-                    self.for_tests.iter().any(|part| part.contains(&span.byte_range().start));
+                let in_test = self.is_for_tests(span);
                 self.paths.push(Named { segments, is_macro, in_test, line: span.start().line });
                 return index;
             }

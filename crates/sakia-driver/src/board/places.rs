@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// All locations seen so far, each once: at most one for each place in the program that starts tasks.
-static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
+use sakia_ring::PerProcess;
+
+/// All locations that this process has seen so far, each once: at most one for each place in the program that
+/// starts tasks. Numbers that a parent gave mean nothing in its child, which has no drivers of its parent's.
+static PLACES: PerProcess<Mutex<Places>> = PerProcess::new();
 
 #[derive(Default)]
 struct Places {
@@ -15,7 +18,7 @@ struct Places {
 }
 
 fn lock() -> MutexGuard<'static, Places> {
-    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+    PLACES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the number of a location; never zero.

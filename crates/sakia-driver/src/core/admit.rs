@@ -294,7 +294,7 @@ impl Core {
     fn postpone(&mut self, slot: SlotRef) {
         if self.phase != Phase::Running || !self.is_intact() {
             self.keep();
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         if self.admission.is_put_off() {
             if self.is_set_up_for(slot) {

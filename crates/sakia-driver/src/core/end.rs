@@ -126,6 +126,16 @@ impl Core {
         self.cancel_everything();
     }
 
+    /// Returns the end of an operation that finds no backend: the driver has ended, or is a parent's.
+    pub(super) fn refusal(&self) -> Completion {
+        if self.is_intact() { Completion::REVOKED } else { Completion::FORKED }
+    }
+
+    /// Returns whether operations that are under way can end no more, since the driver is a parent's.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.phase != Phase::Stopped && !self.is_intact()
+    }
+
     /// Returns whether operations or requests are still to be drained.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight > 0

@@ -461,7 +461,7 @@ impl Core {
     pub(super) fn push_lane(&mut self, slot: SlotRef, lane: Lane) {
         let request = self.request(slot);
         if self.phase == Phase::Stopped || !self.is_intact() {
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         if !self.is_set_up_for(slot) {
             return;
@@ -489,7 +489,7 @@ impl Core {
     pub(super) fn push_readiness(&mut self, slot: SlotRef) {
         let request = self.request(slot);
         if self.phase == Phase::Stopped || !self.is_intact() {
-            return self.finish(slot, Completion::REVOKED);
+            return self.finish(slot, self.refusal());
         }
         if !self.is_set_up_for(slot) {
             return;

@@ -33,9 +33,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use sakia_ring::Process;
 
 use super::job::Outcome;
-use super::process::Process;
 
 /// Messages of other threads to a backend.
 #[derive(Debug)]

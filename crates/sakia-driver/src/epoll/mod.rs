@@ -39,7 +39,7 @@
 //! `registry` the watches of epoll, `sleep` the waits, `lanes` the threads and the detection of slow jobs,
 //! `inbox` their way to wake the backend. A `trial` is an operation that may wait for a stream: `transfer`
 //! moves bytes without blocking, `socket` handles connections and messages, `multishot` repeated receives and
-//! accepts. `job` is the work of threads; `process` detects a forked child.
+//! accepts. `job` is the work of threads.
 //!
 //! One thread calls the backend; [`EpollWake`] may be used from any thread.
 
@@ -49,7 +49,6 @@ mod job;
 mod lanes;
 mod machine;
 mod multishot;
-mod process;
 mod registry;
 mod sleep;
 mod socket;
@@ -70,13 +69,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, Process, Sqe};
 
 use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
-pub(crate) use self::process::Process;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};

@@ -8,6 +8,7 @@
 mod directories;
 mod ends;
 mod files;
+mod forked;
 mod group_commit;
 mod model;
 mod paths;

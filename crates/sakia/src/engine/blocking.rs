@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::OnceLock;
+
+use sakia_ring::PerProcess;
 
 use super::Engine;
 use super::request::{Attempt, Call, Request};
 use crate::blocking::{BlockingHandle, Pool, shared_pool};
+use crate::join::JoinError;
 
 /// Threads for calls that depend on another machine or process, which may never answer.
 const REMOTE_THREADS: usize = 64;
@@ -75,7 +77,7 @@ impl Engine {
 /// Returns the pool for calls that a server answers, separate from the shared one, so that a server that does
 /// not answer delays no other work.
 pub(super) fn remote_pool() -> &'static Pool {
-    static POOL: OnceLock<Pool> = OnceLock::new();
+    static POOL: PerProcess<Pool> = PerProcess::new();
     POOL.get_or_init(|| Pool::builder().threads(REMOTE_THREADS).build())
 }
 
@@ -119,7 +121,10 @@ impl<T: Send + 'static> Call for Blocking<T> {
         Err(error)
     }
 
-    fn lost() -> Self::Output {
+    fn lost(error: JoinError) -> Self::Output {
+        if error.is_forked() {
+            return Err(io::Error::other(error));
+        }
         Err(rustix::io::Errno::AGAIN.into())
     }
 }

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use sakia_driver::{Choice, Counters, LateChoice, Metrics};
-use sakia_ring::ProcessSentinel;
+use sakia_ring::{PerProcess, Process};
 
 pub use self::blocking::Blocking;
 pub use self::file::{
@@ -51,7 +51,7 @@ pub use self::request::{Call, Request};
 use self::tally::Tally;
 use crate::executor::{current, is_current, spawn_to, tell_results};
 use crate::inspect::{self, Inspector};
-use crate::join::JoinHandle;
+use crate::join::{JoinError, JoinHandle};
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
 
@@ -59,6 +59,7 @@ use crate::runtime::{Builder, Started, Thread};
 #[doc(hidden)]
 pub mod __private {
     pub use sakia_driver::{CallMode, CallSupport, SharedCallSupport};
+    pub use sakia_ring::PerProcess;
 
     pub use super::now::{Ways, is_in_memory};
     pub use super::request::block_on;
@@ -109,7 +110,7 @@ struct Shared {
     tally: Tally,
     mounts: Arc<Mounts>,
     /// The process that has the threads: a forked child has none of them.
-    process: ProcessSentinel,
+    process: Process,
     /// The number of the next file.
     files: AtomicU64,
     /// Ended and joined when dropped.
@@ -146,9 +147,8 @@ pub struct Statistics {
     pub refused: u64,
 }
 
-static GLOBAL: OnceLock<Engine> = OnceLock::new();
-/// Held while the engine of the process is built.
-static BUILDING: Mutex<()> = Mutex::new(());
+/// The engine of the process. The lock is held while it is built.
+static GLOBAL: PerProcess<(OnceLock<Engine>, Mutex<()>)> = PerProcess::new();
 
 impl Builder {
     /// Builds an engine with as many threads as [`threads`](Builder::threads) says, none of which is the
@@ -169,7 +169,7 @@ impl Builder {
             let message = "virtual time is for runtimes with one thread";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let process = ProcessSentinel::new()?;
+        let process = Process::current();
         let mounts = Arc::new(Mounts::new());
         let Started { threads, remotes, shown, choice } = Thread::start_all(&self)?;
         let watched = Arc::clone(&mounts);
@@ -205,7 +205,8 @@ impl Engine {
         Builder::new().build_engine()
     }
 
-    /// Returns the engine of the process. The first call builds it, with one thread.
+    /// Returns the engine of the process. The first call builds it, with one thread. A forked child has an
+    /// engine of its own.
     ///
     /// # Errors
     /// As [`new`](Engine::new); the next call tries again.
@@ -221,14 +222,15 @@ impl Engine {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn global() -> io::Result<&'static Self> {
-        if let Some(engine) = GLOBAL.get() {
+        let (global, building) = GLOBAL.get_or_init(Default::default);
+        if let Some(engine) = global.get() {
             return Ok(engine);
         }
-        let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-        if GLOBAL.get().is_none() {
-            GLOBAL.set(Self::new()?).ok();
+        let _building = building.lock().unwrap_or_else(PoisonError::into_inner);
+        if global.get().is_none() {
+            global.set(Self::new()?).ok();
         }
-        Ok(GLOBAL.get().expect("set above, or by another thread before"))
+        Ok(global.get().expect("set above, or by another thread before"))
     }
 
     /// Returns the backend that its threads use, and the reason.
@@ -370,7 +372,10 @@ impl Engine {
     /// # Examples
     /// See [`Engine::stop_and_wait`].
     pub async fn stop(&self) {
-        self.shared.gate.stop().await;
+        // In a forked child none of the requests is under way.
+        if self.shared.process.is_intact() {
+            self.shared.gate.stop().await;
+        }
     }
 
     /// As [`stop`](Engine::stop), but blocks the thread until it is done. Threads of the engine must not call
@@ -404,7 +409,8 @@ impl Engine {
     /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
         if !self.shared.process.is_intact() {
-            let message = "the engine's threads are those of the parent process";
+            let message =
+                "the engine's threads are the parent process's: a forked child must make its own";
             return Err(self.refuse(io::Error::other(message)));
         }
         let pass = Pass::new(self).ok_or_else(|| self.refuse(Errno::CANCELED.into()))?;
@@ -461,6 +467,13 @@ impl<T: Send + 'static> Call for Work<T> {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
+    }
+
+    fn lost(error: JoinError) -> Self::Output {
+        match error.is_forked() {
+            true => Err(io::Error::other(error)),
+            false => panic!("a thread of the engine has failed"),
+        }
     }
 }
 

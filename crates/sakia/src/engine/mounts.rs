@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, TryLockError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use sakia_driver::{PollEvents, RemoteMounts};
@@ -76,8 +76,7 @@ impl Mounts {
 
     #[cold]
     fn holds(&self, path: &Path) -> bool {
-        let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
-        remote.may_hold(path, || std::env::current_dir().ok())
+        self.ask(|remote| remote.may_hold(path, || std::env::current_dir().ok()))
     }
 
     /// Returns whether an open file is on a remote mount.
@@ -92,8 +91,17 @@ impl Mounts {
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner);
-        remote.has_device(device)
+        self.ask(|remote| remote.has_device(device))
+    }
+
+    /// Answers a question. While the table is being replaced the answer is yes, and so it always is in a
+    /// child that was forked meanwhile.
+    fn ask(&self, question: impl FnOnce(&RemoteMounts) -> bool) -> bool {
+        match self.remote.try_read() {
+            Ok(remote) => question(&remote),
+            Err(TryLockError::Poisoned(remote)) => question(&remote.into_inner()),
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::thread::{self, Thread};
 
 use super::Engine;
 use crate::blocking::BlockingHandle;
+use crate::join::JoinError;
 
 /// An operation that an engine can perform. Implemented by its own types only.
 pub trait Call: Sized + Send + 'static {
@@ -48,12 +49,16 @@ pub trait Call: Sized + Send + 'static {
     #[doc(hidden)]
     fn refuse(self, error: io::Error) -> Self::Output;
 
-    /// Returns the result when no thread could be started for it.
+    /// Returns the result when no thread could be started for it, or this is a forked child and its thread is
+    /// the parent's.
     ///
     /// # Panics
     /// If the result needs a value that is lost.
     #[doc(hidden)]
-    fn lost() -> Self::Output {
+    fn lost(error: JoinError) -> Self::Output {
+        if error.is_forked() {
+            panic!("a request of the engine is lost: {error}");
+        }
         panic!("a thread of the engine has failed")
     }
 }
@@ -77,7 +82,9 @@ pub enum Attempt<C: Call> {
 /// begun on a file runs to its end. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
-/// The future panics when it is polled after its end, and when the engine's thread failed for good.
+/// The future panics when it is polled after its end, and when the engine's thread failed for good. In a
+/// forked child a request of its parent's that was under way resolves to an error that says so, and panics if
+/// its result needs a buffer, which the parent has.
 ///
 /// # Examples
 /// ```
@@ -195,10 +202,7 @@ impl<C: Call> Future for Request<C> {
         };
         let Poll::Ready(result) = Pin::new(submitted).poll(cx) else { return Poll::Pending };
         this.state = State::Over;
-        Poll::Ready(result.unwrap_or_else(|error| {
-            drop(error.resume_panic());
-            C::lost()
-        }))
+        Poll::Ready(result.unwrap_or_else(|error| C::lost(error.resume_panic())))
     }
 }
 

@@ -22,6 +22,7 @@ use std::task::{Context, Poll, ready};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{Fd, IoBuf, Op, Open};
+use sakia_ring::Process;
 
 use super::dir::sync_directory;
 use super::paths::follow_links;
@@ -102,6 +103,8 @@ pub struct AtomicFile {
     temporary: Option<CString>,
     /// The metadata of the file to be replaced.
     old: Option<Metadata>,
+    /// The process that writes the file.
+    process: Process,
 }
 
 impl AtomicFile {
@@ -144,6 +147,7 @@ impl AtomicFile {
             name: c_name,
             temporary: Some(temporary),
             old,
+            process: Process::current(),
         })
     }
 
@@ -241,6 +245,10 @@ impl Drop for AtomicFile {
     /// even if the runtime has ended.
     fn drop(&mut self) {
         let Some(temporary) = &self.temporary else { return };
+        // In a forked child the file is its parent's, which goes on with it.
+        if !self.process.is_intact() {
+            return;
+        }
         // A rename whose caller was dropped may have removed the name. Otherwise that rename fails now, and
         // does not follow the next save.
         self.directory.fd.unlink_now(temporary).ok();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use sakia_driver::{LiveOperation, ObservedOperation, Observer, OperationState, Stage};
-use sakia_ring::ProcessSentinel;
+use sakia_ring::Process;
 
 use super::{Inspection, Operation, Setting, ThreadInspection};
 use crate::executor::{Local, current, with_current};
@@ -115,13 +115,13 @@ impl Shared {
 fn thread_id() -> u32 {
     thread_local! {
         /// The number, and the process in which it is that of this thread.
-        static KNOWN: Cell<Option<(ProcessSentinel, u32)>> = const { Cell::new(None) };
+        static KNOWN: Cell<Option<(Process, u32)>> = const { Cell::new(None) };
     }
     match KNOWN.get() {
         Some((process, id)) if process.is_intact() => id,
         _ => {
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-            KNOWN.set(ProcessSentinel::new().ok().map(|process| (process, id)));
+            KNOWN.set(Some((Process::current(), id)));
             id
         }
     }

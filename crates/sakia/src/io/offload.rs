@@ -25,6 +25,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sakia_ring::Process;
 use sakia_trace::start_thread;
 
 use super::source::Block;
@@ -49,6 +50,8 @@ pub struct Offloaded {
 
 /// The state that the reader and the thread share.
 struct Shared {
+    /// The process that has the thread. In its children the thread may have held the lock.
+    process: Process,
     block_bytes: usize,
     /// Half of all blocks.
     half: usize,
@@ -177,7 +180,8 @@ impl Offloaded {
         let full = VecDeque::with_capacity(blocks);
         let state = Mutex::new(OffloadState { full, empty, ..OffloadState::default() });
         let work = Condvar::new();
-        let shared = Arc::new(Shared { block_bytes, half: blocks / 2, state, work });
+        let process = Process::current();
+        let shared = Arc::new(Shared { process, block_bytes, half: blocks / 2, state, work });
         let thread = Arc::clone(&shared);
         let main = move || {
             // Only a waker can panic.
@@ -192,6 +196,11 @@ impl Offloaded {
 
 impl Blocks for Offloaded {
     fn poll_block(&mut self, cx: &mut Context<'_>, spent: &mut Option<Block>) -> Poll<Next> {
+        if !self.shared.process.is_intact() {
+            let message = "the file is read by a thread of the parent process: a forked child must start a \
+                           reader of its own";
+            return Poll::Ready(Err(io::Error::other(message)));
+        }
         let is_turn_over = self.taken >= TURN_BLOCKS;
         let mut state = self.shared.lock();
         state.empty.extend(spent.take());
@@ -236,6 +245,9 @@ impl Blocks for Offloaded {
 
 impl Drop for Offloaded {
     fn drop(&mut self) {
+        if !self.shared.process.is_intact() {
+            return;
+        }
         let mut state = self.shared.lock();
         state.is_stopped = true;
         let waker = state.waker.take();

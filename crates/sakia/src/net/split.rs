@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use sakia_driver::{BufResult, IoBuf, IoBufMut, RecvBuf, ShutdownHow};
+use sakia_ring::may_be_forked;
 
 use super::socket::{Socket, Stream};
 use super::{TcpStream, addresses, async_read, async_writes, readers, writers};
@@ -175,6 +176,10 @@ impl<S: Stream> Drop for OwnedWriteHalf<S> {
         // Without the other half, closing the connection ends the sends anyway.
         let is_last = Rc::strong_count(&self.stream) == 1;
         if !self.is_open || is_last {
+            return;
+        }
+        // A forked child shares the connection, whose sends are its parent's to end.
+        if may_be_forked() && !self.stream.socket().connection().driver().is_intact() {
             return;
         }
         let Some(local) = try_current() else { return };

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
 use super::identity::Identity;
@@ -27,8 +28,9 @@ struct Reaper {
 
 /// Has `child` reaped when it ends, without blocking.
 pub(super) fn reap(child: Identity) {
-    static REAPER: OnceLock<Option<Arc<Reaper>>> = OnceLock::new();
-    match REAPER.get_or_init(|| Reaper::start().ok()) {
+    // A forked child has a thread of its own: its parent's is not there, and reaps the parent's children.
+    static REAPER: PerProcess<OnceLock<Option<Arc<Reaper>>>> = PerProcess::new();
+    match REAPER.get_or_init(OnceLock::new).get_or_init(|| Reaper::start().ok()) {
         Some(reaper) => reaper.send(child),
         // No descriptor or thread was left for the reaper: a thread of the pool waits.
         None => {

@@ -9,11 +9,11 @@
 //! ended, since they may set and drop timers.
 
 use std::cell::{Cell, RefCell};
-use std::sync::LazyLock;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use sakia_driver::{Attention, Auto, Backend, Driver};
+use sakia_ring::PerProcess;
 
 use crate::executor::Local;
 use crate::time::wheel::{TICK_MAX, Wheel};
@@ -26,8 +26,8 @@ const TICK: Duration = Duration::from_millis(1);
 const LOOKS_MAX: usize = 64;
 
 /// The zero of the real clock. All threads share it, so that an instant taken on one means the same on
-/// another; the zeros of drivers' own clocks differ from thread to thread.
-static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// another; the zeros of drivers' own clocks differ from thread to thread. A forked child has its parent's.
+static ORIGIN: PerProcess<Instant> = PerProcess::new();
 
 /// The source of the time.
 #[derive(Clone, Copy)]
@@ -160,7 +160,7 @@ impl Local {
     /// Returns the time on this thread's clock.
     pub(crate) fn now(&self) -> Duration {
         match self.timers.clock.get() {
-            Clock::Real => ORIGIN.elapsed(),
+            Clock::Real => ORIGIN.get_or_inherit(Instant::now).elapsed(),
             Clock::Driver => {
                 self.driver.with_backend(Auto::now).expect("the driver ends after its timers")
             }

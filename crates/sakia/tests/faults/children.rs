@@ -15,7 +15,9 @@ use sakia_testkit::settings::patience;
 
 use crate::situations::{cancellation, crowds};
 use crate::support::announce_skip;
-use crate::{credentials, forks_and_panics, killed, limits, refused_calls, signals};
+use crate::{
+    credentials, forked_children, forks_and_panics, killed, limits, refused_calls, signals,
+};
 
 const SCENE: &str = "SAKIA_FAULTS_SCENE";
 /// The exit code of a scene that is skipped on this machine. Its last line of output is the reason.
@@ -30,6 +32,12 @@ const SCENES: &[(&str, Scene)] = &[
     ("dropped_opens", cancellation::scene_dropped_opens),
     ("credentials", credentials::scene_credentials),
     ("credentials_without_bypass", credentials::scene_credentials_without_bypass),
+    ("children_of_each_parent", forked_children::scene_children_of_each_parent),
+    ("child_of_a_task", forked_children::scene_child_of_a_task),
+    ("futures_of_the_parent", forked_children::scene_futures_of_the_parent),
+    ("drops_in_a_child", forked_children::scene_drops_in_a_child),
+    ("signals_of_a_child", forked_children::scene_signals_of_a_child),
+    ("a_thousand_forks", forked_children::scene_a_thousand_forks),
     ("forks_under_load", forks_and_panics::scene_forks_under_load),
     ("saves_and_commits", killed::scene_saves_and_commits),
     ("no_descriptors", limits::scene_no_descriptors),

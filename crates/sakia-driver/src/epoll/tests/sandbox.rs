@@ -125,11 +125,3 @@ fn without_threads_files_are_used_in_place_and_what_may_wait_fails() {
         }
     });
 }
-
-#[test]
-fn without_memory_that_forks_wipe_the_process_is_known_by_its_number() {
-    let process = super::super::process::Process::Id(rustix::process::getpid());
-    assert!(process.is_intact());
-    let parent = rustix::process::getppid().unwrap();
-    assert!(!super::super::process::Process::Id(parent).is_intact());
-}

@@ -229,7 +229,8 @@ impl Shared {
         if self.engine().shared.process.is_intact() {
             return Ok(());
         }
-        let message = "the group of writers is that of the parent process";
+        let message =
+            "the group of writers is that of the parent process: a forked child must begin its own";
         Err(self.engine().refuse(io::Error::other(message)))
     }
 
@@ -252,6 +253,7 @@ impl Shared {
     }
 
     fn poll(&self, ticket: &Ticket, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.check_process()?;
         // Dropped after the lock: it may be the last to hold its task, whose destructor is anything.
         let mut replaced = None;
         self.lock().group.poll(ticket, cx.waker(), &mut replaced)
