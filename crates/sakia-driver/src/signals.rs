@@ -198,9 +198,9 @@ fn bit(signal: u32) -> io::Result<u64> {
 fn install(signal: u32) -> io::Result<()> {
     let now = sys::signal_action(signal)?;
     let is_installed = &INSTALLED[signal as usize];
-    let is_ours = now.is(handle);
     // A later handler calls ours, and ours must not call it. The default action calls nothing.
-    if !is_ours && !(is_installed.load(Ordering::Relaxed) && now.is_function()) {
+    let is_called = is_installed.load(Ordering::Relaxed) && now.is_function();
+    if !now.is(handle) && !is_called {
         REPLACED[signal as usize].store(Box::into_raw(Box::new(now)), Ordering::Release);
         // SAFETY: the handler is safe at any time, on any thread, and in any child: it takes no lock,
         // allocates nothing, changes no `errno`, and calls besides only the one that it replaces.

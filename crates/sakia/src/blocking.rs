@@ -440,7 +440,10 @@ impl<T> BlockingHandle<T> {
     pub fn abort(&self) {
         self.join.abort();
         let held = self.lock().take();
-        held.map(Held::discard); // outside the lock: this runs users' code
+        // Outside the lock: this runs users' code.
+        if let Some(held) = held {
+            held.discard();
+        }
     }
 
     /// Returns whether the work has ended.

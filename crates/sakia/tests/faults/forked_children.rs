@@ -229,21 +229,28 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     let mut waiting = Some(waiting);
     let (held, _writer) = runtime.block_on(async { pipe().unwrap() });
     let never = runtime.spawn(std::future::pending::<()>());
-    let elsewhere = runtime.block_on(async { sakia::spawn_on(1, std::future::pending::<()>) });
+    let elsewhere =
+        runtime.block_on(async { Some(sakia::spawn_on(1, std::future::pending::<()>)) });
     let mut request = engine.run(std::future::pending::<()>).submit();
-    let mut asked = engine.spawn_blocking(|| Ok(thread::park())).submit();
+    let asked = engine.spawn_blocking(|| {
+        thread::park();
+        Ok(())
+    });
+    let mut asked = asked.submit();
+
     let path = folder.join("offloaded");
     std::fs::write(&path, vec![1; 10_000_000]).unwrap();
     let reader = Reader::offload(std::fs::File::open(&path).unwrap()).unwrap();
     let slept = runtime.block_on(async {
         let mut slept = Box::pin(sleep(Duration::from_millis(20)));
         assert!(crate::support::poll_once(&mut slept).await.is_pending());
-        slept
+        Some(slept)
     });
     let mut given = Some((done, was_done, running, never, elsewhere, held, reader, slept));
     let child = || {
         let (done, was_done, running, never, elsewhere, mut held, mut reader, slept) =
             given.take().unwrap();
+        let (elsewhere, slept) = (elsewhere.unwrap(), slept.unwrap());
         let own = Runtime::builder().backend(policy).build().unwrap();
         own.block_on(async {
             assert_eq!(at_once("a result", done).await.unwrap(), 1);
