@@ -43,6 +43,7 @@ mod inspecting;
 mod macros;
 mod metrics;
 mod mocks;
+mod numbers;
 mod pipes;
 mod processes;
 mod readers;
