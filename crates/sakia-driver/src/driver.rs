@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
 use crate::core::{Attention, Core, Phase, Stopped, Wait};
-use crate::fd::Fd;
+use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
 use crate::policy::Mounts;
 use crate::uring::Uring;
@@ -101,8 +101,8 @@ impl Driver {
         sakia_trace::record_as_environment_says();
         let descriptors = backend.descriptors();
         let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
-        let lent = RefCell::default();
-        let shared = Rc::new(Shared { core, descriptors, mounts, lent, batch: Cell::default() });
+        let (table, batch) = (Table::default(), Cell::default());
+        let shared = Rc::new(Shared { core, descriptors, mounts, table, batch });
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
@@ -439,9 +439,12 @@ impl Driver {
     }
 
     /// Lends a descriptor to the driver, which keeps its owner while operations use it, and does not close
-    /// it. So several drivers, on different threads, can have operations on the same descriptor. A descriptor
-    /// lent again while a loan lasts gives the same [`Fd`]. Closing that `Fd` means only that this driver no
-    /// longer uses the descriptor.
+    /// it. So several drivers, on different threads, can have operations on the same descriptor. Closing the
+    /// [`Fd`] means only that this driver no longer uses the descriptor.
+    ///
+    /// A driver has one `Fd` for a number. If it has one already, lent, adopted or its own, the result is a
+    /// clone of that, and `owner` is dropped: the number stays open for as long as there are clones. Then a
+    /// close by any clone waits for all of them, and what the driver owns is closed with the last.
     ///
     /// # Panics
     /// On the simulated kernel, to which a descriptor of the process means nothing.
@@ -491,13 +494,16 @@ impl Driver {
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
     ///
     /// # Panics
-    /// On the simulated kernel, to which a descriptor of the process means nothing.
+    /// - On the simulated kernel, to which a descriptor of the process means nothing.
+    /// - When the driver has an [`Fd`] with this number, which has two owners then: safe code cannot bring
+    ///   that about. It stays open, and the driver's.
     ///
     /// # Examples
     /// See [`Driver`](Driver#examples).
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
         self.assert_is_of_this_process(&fd);
-        // SAFETY: the descriptor is open, and its owner gives it up.
+        // SAFETY: the descriptor is open, and its owner gives it up. If the driver has its number already,
+        // and panics, it stays open.
         unsafe { self.handle.own(fd.into_raw_fd()) }
     }
 
@@ -505,7 +511,7 @@ impl Driver {
     /// gone. With the feature `sim`.
     ///
     /// # Panics
-    /// On another backend, to which the number may mean something else.
+    /// On another backend, to which the number may mean something else, and as [`adopt`](Driver::adopt).
     #[cfg(any(test, feature = "sim"))]
     pub fn adopt_simulated(&self, raw: i32) -> Fd {
         let is_simulated = !self.handle.shared.descriptors.are_of_this_process();

@@ -1,7 +1,12 @@
 //! Descriptors that stay open as long as an operation needs them.
+//!
+//! A driver has one [`Fd`] for each number: [`table`] finds it. [`mode`] has the mode of sockets.
+
+mod mode;
+mod table;
 
 use std::any::Any;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
@@ -12,6 +17,9 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
+pub(crate) use self::mode::SendMode;
+use self::mode::SocketMode;
+pub(crate) use self::table::Table;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
 use crate::operation::Completion;
@@ -20,7 +28,7 @@ use crate::policy::{
 };
 use crate::stat::StatxResult;
 use crate::sys::Direction;
-use crate::sys::send_file::{self, Cached};
+use crate::sys::send_file::Cached;
 
 /// The way in which a descriptor is closed. Only the driver has its number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +97,8 @@ struct Inner {
     cached: Cell<Cached>,
     /// The mounted file system, found out together with the kind.
     mount: OnceCell<Rc<Mount>>,
+    /// The connection of a stream.
+    connection: RefCell<Option<Weak<dyn Any>>>,
     /// The parked close operation to go on with once the last clone is gone.
     closer: Cell<Option<Key>>,
     owner: Rc<dyn Owner>,
@@ -98,43 +108,8 @@ struct Inner {
     lender: Option<Lender>,
 }
 
-/// The owner of a socket's mode, and the mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SocketMode {
-    /// No socket that the driver has made.
-    Foreign,
-    /// One that the driver has made, in blocking mode. No other program, and no operation, goes by its mode.
-    Own,
-    /// The same, left in non-blocking mode by a send of a file.
-    NonBlocking,
-    /// One that the driver has made, in blocking mode, by which others may go.
-    Shared,
-}
-
-/// The changes that sending a file may make to the socket's mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendMode {
-    /// Only look at it.
-    Given = send_file::GIVEN as isize,
-    /// Change it for the call.
-    Changed = send_file::CHANGED as isize,
-    /// Change it, and leave it so if the call succeeds or finds no room.
-    Kept = send_file::KEPT as isize,
-    /// It is in non-blocking mode, and stays so.
-    NonBlocking = send_file::NON_BLOCKING as isize,
-}
-
 /// A value of any type that keeps a lent descriptor open.
 pub(crate) type Lender = Arc<dyn Any + Send + Sync>;
-
-/// Finds a descriptor as long as there are clones of it.
-pub(crate) struct WeakFd(Weak<Inner>);
-
-impl WeakFd {
-    pub(crate) fn upgrade(&self) -> Option<Fd> {
-        self.0.upgrade().map(|inner| Fd { inner })
-    }
-}
 
 /// The driver side of a descriptor.
 pub(crate) trait Owner {
@@ -183,6 +158,8 @@ pub(crate) trait Owner {
     fn tries_in_memory(&self) -> bool;
     /// Takes note of whether it was on one.
     fn note_in_memory(&self, is_in_memory: bool);
+    /// The driver's living descriptors.
+    fn table(&self) -> &Table;
     /// Plain calls on descriptors.
     fn descriptors(&self) -> &dyn Descriptors;
     /// Counts a failed close without a caller that waits for the result.
@@ -200,7 +177,8 @@ impl Fd {
     ///
     /// # Safety
     ///
-    /// - The descriptor is open, and the driver's own from now on: no other code closes it.
+    /// - The descriptor is open, and the driver's own from now on: no other code closes it, and no other
+    ///   [`Fd`] of the driver has its number.
     pub(crate) unsafe fn new(raw: i32, owner: Rc<dyn Owner>) -> Self {
         Self::with_lender(raw, owner, None)
     }
@@ -217,23 +195,24 @@ impl Fd {
 
     fn with_lender(raw: i32, owner: Rc<dyn Owner>, lender: Option<Lender>) -> Self {
         let driver = Rc::as_ptr(&owner).cast();
-        Self {
-            inner: Rc::new(Inner {
-                raw,
-                kind: Cell::new(None),
-                size: Cell::new(None),
-                flags: Cell::new(None),
-                is_nonblock_added: Cell::new(false),
-                mode: Cell::new(SocketMode::Foreign),
-                cache_hint: CacheHint::new(),
-                cached: Cell::default(),
-                mount: OnceCell::new(),
-                closer: Cell::new(None),
-                owner,
-                driver,
-                lender,
-            }),
-        }
+        let inner = Rc::new(Inner {
+            raw,
+            kind: Cell::new(None),
+            size: Cell::new(None),
+            flags: Cell::new(None),
+            is_nonblock_added: Cell::new(false),
+            mode: Cell::new(SocketMode::Foreign),
+            cache_hint: CacheHint::new(),
+            cached: Cell::default(),
+            mount: OnceCell::new(),
+            connection: RefCell::default(),
+            closer: Cell::new(None),
+            owner,
+            driver,
+            lender,
+        });
+        inner.owner.table().insert(&inner);
+        Self { inner }
     }
 
     /// A descriptor that the driver has just opened with these flags.
@@ -265,48 +244,6 @@ impl Fd {
         fd.inner.kind.set(Some(FileKind::Waiting));
         fd.inner.mode.set(SocketMode::Own);
         fd
-    }
-
-    /// Returns the changes that a send of a file may make to the socket's mode.
-    pub(crate) fn mode_for_sends(&self) -> SendMode {
-        match self.inner.mode.get() {
-            SocketMode::Foreign => SendMode::Given,
-            SocketMode::Own => SendMode::Kept,
-            SocketMode::NonBlocking => SendMode::NonBlocking,
-            SocketMode::Shared => SendMode::Changed,
-        }
-    }
-
-    /// A send of a file has left the socket in non-blocking mode.
-    pub(crate) fn note_nonblocking(&self) {
-        match self.inner.mode.get() {
-            SocketMode::Own => self.inner.mode.set(SocketMode::NonBlocking),
-            // Meanwhile it was handed out.
-            SocketMode::Shared => self.make_blocking(),
-            SocketMode::Foreign | SocketMode::NonBlocking => {}
-        }
-    }
-
-    /// The socket's mode matters to others from now on: it is in blocking mode, unless a call is under way
-    /// that changes it for a moment.
-    #[inline(always)]
-    pub(crate) fn share_mode(&self) {
-        if matches!(self.inner.mode.get(), SocketMode::Own | SocketMode::NonBlocking) {
-            self.end_own_mode();
-        }
-    }
-
-    #[cold]
-    fn end_own_mode(&self) {
-        if self.inner.mode.replace(SocketMode::Shared) == SocketMode::NonBlocking {
-            self.make_blocking();
-        }
-    }
-
-    fn make_blocking(&self) {
-        // SAFETY: a clone keeps the descriptor open: `self`. The driver made the socket, and has changed its
-        // mode itself.
-        unsafe { self.inner.owner.descriptors().make_blocking(self.inner.raw) };
     }
 
     /// The number, for reading only: closing it or handing it to an owner would pull it away from
@@ -517,6 +454,15 @@ impl Fd {
         self.inner.cached.set(cached);
     }
 
+    /// Returns the connection that was made of the descriptor, if it lives.
+    pub(crate) fn connection(&self) -> Option<Rc<dyn Any>> {
+        self.inner.connection.borrow().as_ref().and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn set_connection(&self, connection: Weak<dyn Any>) {
+        self.inner.connection.replace(Some(connection));
+    }
+
     /// Returns whether `Handle::close` was called on a clone.
     pub(crate) fn is_closing(&self) -> bool {
         self.inner.closer.get().is_some()
@@ -541,10 +487,6 @@ impl Fd {
     /// Returns the way in which it is to be closed.
     pub(crate) fn close_way(&self) -> CloseWay {
         self.inner.close_way()
-    }
-
-    pub(crate) fn downgrade(&self) -> WeakFd {
-        WeakFd(Rc::downgrade(&self.inner))
     }
 
     /// Returns whether this is the only clone.

@@ -1,7 +1,6 @@
 //! [`Handle`]: submits operations to a driver.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
@@ -19,7 +18,7 @@ use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::batch::Scratch;
 use crate::core::{Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
-use crate::fd::{CloseWay, Fd, Lender, Owner, WeakFd};
+use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
@@ -37,8 +36,8 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Rc<dyn Descriptors>,
     /// The file systems that descriptors refer to.
     pub(crate) mounts: Mounts,
-    /// Descriptors that were lent, by number. Each has one [`Fd`], as every other descriptor has.
-    pub(crate) lent: RefCell<HashMap<i32, WeakFd>>,
+    /// The one [`Fd`] of each number.
+    pub(crate) table: Table,
     /// Memory for batches of datagrams.
     pub(crate) batch: Cell<Scratch>,
 }
@@ -334,11 +333,18 @@ impl Handle {
 
     /// Makes a descriptor of a number that this driver owns from now on.
     ///
+    /// # Panics
+    /// When the driver has a descriptor with this number, which stays as it is.
+    ///
     /// # Safety
     ///
-    /// - As for [`Fd::new`].
+    /// - The descriptor is open, and the driver's own from now on: no other code closes it.
     pub(crate) unsafe fn own(&self, raw: i32) -> Fd {
-        // SAFETY: the caller's duties are the same.
+        assert!(
+            self.shared.table.find(raw).is_none(),
+            "descriptor {raw} is in use by this driver, and would have two owners: adopt a duplicate of it"
+        );
+        // SAFETY: the caller's promise; the lookup just above found no other `Fd` with this number.
         unsafe { Fd::new(raw, Rc::clone(&self.shared) as Rc<dyn Owner>) }
     }
 
@@ -348,15 +354,14 @@ impl Handle {
     ///
     /// - The lender keeps the descriptor open until it is dropped.
     pub(crate) unsafe fn borrow(&self, raw: i32, lender: Lender) -> Fd {
-        let mut lent = self.shared.lent.borrow_mut();
-        // While an `Fd` with this number exists, its lender keeps the number open: it is the same open file.
-        if let Some(fd) = lent.get(&raw).and_then(WeakFd::upgrade) {
+        // While an `Fd` with this number exists, the driver or the first lender keeps the number open: it is
+        // the same open file.
+        if let Some(fd) = self.shared.table.find(raw) {
+            fd.share_mode(); // the lender may go by it
             return fd;
         }
         // SAFETY: the caller's promise; the lookup just above found no other `Fd` with this number.
-        let fd = unsafe { Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>) };
-        lent.insert(raw, fd.downgrade());
-        fd
+        unsafe { Fd::lent(raw, lender, Rc::clone(&self.shared) as Rc<dyn Owner>) }
     }
 
     /// Registers `blocks` blocks of `block_bytes` bytes each, rounded up to whole pages. A driver has one
@@ -756,7 +761,6 @@ impl Owner for Shared {
     }
 
     unsafe fn end_loan(&self, raw: i32, closer: Option<Key>) {
-        self.lent.borrow_mut().remove(&raw);
         let mut core = self.core.borrow_mut();
         // SAFETY: the caller's promise.
         unsafe { core.forget_descriptor(raw) };
@@ -806,6 +810,10 @@ impl Owner for Shared {
 
     fn note_in_memory(&self, is_in_memory: bool) {
         self.mounts.note_in_memory(is_in_memory);
+    }
+
+    fn table(&self) -> &Table {
+        &self.table
     }
 
     fn descriptors(&self) -> &dyn Descriptors {

@@ -53,6 +53,7 @@ const SYS: &str = "crates/sakia-driver/src/sys.rs";
 const CALL: &str = "crates/sakia-driver/src/call.rs";
 const RING: &str = "crates/sakia-ring/src/ring.rs";
 const REGISTRY: &str = "crates/sakia-driver/src/epoll/registry.rs";
+const TABLE: &str = "crates/sakia-driver/src/fd/table.rs";
 const LOOK: &str = "a look into a table, without a call";
 const WATCH: &str = "a note in a table; watching a file changes nothing about it";
 const END_OF_WATCH: &str = "a note in a table; at most a watch of this backend's own set ends";
@@ -71,11 +72,12 @@ const EXCEPTIONS: &[Exception] = &[
     ),
     Exception(CALL, "address", "the number that a pointer is"),
     Exception(CALL, "word", "the number that a pointer is"),
+    Exception(TABLE, "find", "finds only an open descriptor of the driver, and keeps it open"),
     Exception(REGISTRY, "find", LOOK),
     Exception(REGISTRY, "wait", WATCH),
     Exception(REGISTRY, "wait_poll", WATCH),
     Exception(REGISTRY, "note_socket", "a note in a table, without a call"),
-    Exception(REGISTRY, "forget_socket", END_OF_WATCH),
+    Exception(REGISTRY, "forget_descriptor", END_OF_WATCH),
     Exception(REGISTRY, "is_own", LOOK),
     Exception(SYS, "register", "the same number in the form of a register"),
     Exception(RING, "from_raw", "a position in the queue, no descriptor"),

@@ -17,7 +17,7 @@ mod send;
 
 use std::fmt;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 pub use self::buf::RecvBuf;
 pub use self::datagrams::{Datagram, DatagramOptions, DatagramReceiver};
@@ -100,7 +100,9 @@ impl fmt::Debug for Connection {
 }
 
 impl Handle {
-    /// Makes a connection of a connected stream socket on which nothing is in flight.
+    /// Makes a connection of a connected stream socket on which nothing is in flight. While a clone of the
+    /// descriptor belongs to a connection, the result is a clone of that one: a stream has one order of its
+    /// sends, and its received bytes are kept once.
     ///
     /// # Panics
     /// When the descriptor belongs to another driver.
@@ -109,8 +111,13 @@ impl Handle {
     /// See [`Connection`](crate::Connection#examples).
     pub fn connection(&self, fd: Fd) -> Connection {
         self.check(&fd);
-        let shared = Owned { fd, driver: self.clone(), inner: Rc::default() };
-        Connection { shared: Rc::new(shared) }
+        if let Some(Ok(shared)) = fd.connection().map(Rc::downcast) {
+            return Connection { shared };
+        }
+        let shared = Rc::new(Owned { fd, driver: self.clone(), inner: Rc::default() });
+        let found: Weak<Owned> = Rc::downgrade(&shared);
+        shared.fd.set_connection(found);
+        Connection { shared }
     }
 }
 

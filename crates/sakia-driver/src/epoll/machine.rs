@@ -464,17 +464,14 @@ impl Machine {
     /// Starts a close. Closing a file may write, closing a terminal may wait for its output. It runs in
     /// place if the ring runs it on the caller's thread, too.
     fn start_close(&mut self, request: &Request, raw: i32) {
-        self.registry.forget_socket(raw);
         // The driver closes no descriptor in use. An operation on one would wait for ever.
         if let Some(place) = self.registry.find(raw) {
             for id in self.registry.members(place) {
                 // A lane thread that tries one continues with it.
                 let _ = self.cancel_one(id);
             }
-            if self.registry.members(place).is_empty() {
-                self.registry.forget(place);
-            }
         }
+        self.registry.forget_descriptor(raw);
         // SAFETY: the request is not completed, so its descriptor is open, and is given up by it.
         match unsafe { FileClass::of_descriptor(raw) } {
             Err(errno) => self.queue.post(request.user_data, failed(errno)),

@@ -413,7 +413,7 @@ unsafe impl Backend for Epoll {
     }
 
     unsafe fn forget_descriptor(&mut self, raw: i32) {
-        self.machine.registry.forget_socket(raw);
+        self.machine.registry.forget_descriptor(raw);
     }
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {

@@ -5,16 +5,17 @@
 //! - For one event (`EPOLLONESHOT`). After it the watch is armed again for the remaining waiters.
 //! - A socket of this backend that is only read: for changes (`EPOLLET`), as long as it is open. A waiter
 //!   has found nothing before, so new data is a change; and until the socket is
-//!   [forgotten](Registry::forget_socket) no other file has its number. So a receive costs no
+//!   [forgotten](Registry::forget_descriptor) no other file has its number. So a receive costs no
 //!   `epoll_ctl(2)`.
 //! - For a multishot operation: for available data, until it was taken (level-triggered). The operation need
 //!   not read until `EAGAIN`.
 //!
 //! Watches are found by the descriptor's number, events by a token: place and generation. A watch without
-//! waiters stays, disarmed, since the next operation will need it again. Its number may have been closed and
-//! reused for another file meanwhile. Epoll, which knows files, then has no such entry: a change fails with
-//! `ENOENT`, and the descriptor is added again under a new generation. An event of the old file finds no
-//! watch.
+//! waiters stays, since the next operation will need it again, until the driver
+//! [forgets](Registry::forget_descriptor) the number, before it is closed or used outside the driver. If a
+//! number was closed and reused without that, epoll, which knows files, has no such entry: a change fails
+//! with `ENOENT`, and the descriptor is added again under a new generation. An event of the old file finds
+//! no watch.
 //!
 //! A watch with repeated events that let no operation continue (a socket with an error that no read fetches)
 //! rests for a moment, so that it costs little and delays no other. Where no watch may rest, it gets changes
@@ -248,11 +249,14 @@ impl Registry {
         self.sockets.contains(&raw)
     }
 
-    /// Records that the number belongs to another file from now on.
-    pub(super) fn forget_socket(&mut self, raw: i32) {
-        if self.sockets.remove(&raw)
-            && let Some(place) = self.find(raw)
-        {
+    /// Records that the number belongs to another file from now on. Its watch ends, unless operations still
+    /// wait there.
+    ///
+    /// Otherwise the next file with the number would count as watched, or rest for this one; and events of
+    /// this one would go on for as long as a copy of the descriptor is open.
+    pub(super) fn forget_descriptor(&mut self, raw: i32) {
+        self.sockets.remove(&raw);
+        if let Some(place) = self.find(raw) {
             self.watches[place].is_lasting = false;
             if self.watches[place].is_idle() {
                 self.forget(place);
@@ -619,14 +623,21 @@ mod tests {
         let place = registry.wait(raw, Direction::Read, 1);
         registry.arm(place).unwrap();
         registry.leave(place, 1);
-        registry.forget_socket(raw);
+        registry.forget_descriptor(raw);
         assert_eq!(registry.find(raw), None);
         rustix::io::write(&writer, b"x").unwrap();
         assert_eq!(events(&registry), []);
+        // So is the number of a file of others, which may rest for a moment.
+        let place = registry.wait(raw, Direction::Read, 1);
+        registry.arm(place).unwrap();
+        (0..FRUITLESS_MAX).for_each(|_| registry.classify(place, false));
+        registry.leave(place, 1);
+        registry.forget_descriptor(raw);
+        assert_eq!(registry.find(raw), None);
         // With a waiter it stays, for one event.
         registry.note_socket(raw);
         let place = registry.wait(raw, Direction::Read, 2);
-        registry.forget_socket(raw);
+        registry.forget_descriptor(raw);
         registry.arm(place).unwrap();
         assert!(registry.watch(place).armed.contains(EventFlags::ONESHOT));
         assert_eq!(events(&registry), [registry.token(place)]);

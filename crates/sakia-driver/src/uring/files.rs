@@ -16,7 +16,7 @@ use sakia_ring::{Host, Opcode, Ring, Sqe, sqe_flags};
 
 /// Places of the table: one for each bit of a word.
 const PLACES: u32 = u64::BITS;
-/// The number of transfers after which a descriptor gets a place.
+/// The number of transfers after which a descriptor gets a place, unless set otherwise.
 const TRANSFERS: i16 = 64;
 /// The limit of counted numbers: a descriptor with a higher number is not registered.
 const NUMBERS: usize = 4096;
@@ -30,17 +30,33 @@ const TRANSFER_BITS: u64 = 1 << Opcode::READV.0
     | 1 << Opcode::WRITE.0;
 
 /// Registered files, and transfer counts of the others.
-#[derive(Debug, Default)]
+///
+/// Both are kept by number. That is the number of one descriptor: the driver has one [`Fd`](crate::Fd) for it,
+/// whose end [forgets](Files::forget) it before the number can be used again.
+#[derive(Debug)]
 pub(super) struct Files {
     /// By descriptor number: its place, or, if negative, the number of transfers left until it gets one.
     by_number: Vec<i16>,
+    /// The number of transfers after which a descriptor gets a place.
+    transfers: i16,
     /// A bit for each free place. `None` before the table is made.
     free: Option<u64>,
     /// The number of registrations.
     pub(super) registered: u64,
 }
 
+impl Default for Files {
+    fn default() -> Self {
+        Self { by_number: Vec::new(), transfers: TRANSFERS, free: None, registered: 0 }
+    }
+}
+
 impl Files {
+    /// Sets the number of transfers after which a descriptor that has had none gets a place: at least one.
+    pub(super) fn register_after(&mut self, transfers: u16) {
+        self.transfers = i16::try_from(transfers).unwrap_or(i16::MAX).max(1);
+    }
+
     /// Makes an entry name the place of its file, if the file has one.
     #[inline(always)]
     pub(super) fn resolve<H: Host>(&mut self, ring: &mut Ring<H>, mut sqe: Sqe) -> Sqe {
@@ -70,11 +86,15 @@ impl Files {
             return;
         }
         if number >= self.by_number.len() {
-            self.by_number.resize(number + 1, -TRANSFERS);
+            self.by_number.resize(number + 1, -self.transfers);
+        }
+        let left = &mut self.by_number[number];
+        if *left < -1 {
+            *left += 1;
             return;
         }
         // Without a place the count restarts: one may be free later.
-        self.by_number[number] = self.register(ring, raw).unwrap_or(-TRANSFERS);
+        self.by_number[number] = self.register(ring, raw).unwrap_or(-self.transfers);
     }
 
     fn register<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) -> Option<i16> {
@@ -95,14 +115,14 @@ impl Files {
     }
 
     /// Unregisters a file that is about to be closed or given away. No operation uses it any more.
-    #[inline(always)]
     ///
     /// # Safety
     ///
     /// - No unfinished entry names the descriptor: its place may get another file.
+    #[inline(always)]
     pub(super) unsafe fn forget<H: Host>(&mut self, ring: &mut Ring<H>, raw: i32) {
         let Some(place) = self.by_number.get_mut(raw as usize) else { return };
-        let place = std::mem::replace(place, -TRANSFERS);
+        let place = std::mem::replace(place, -self.transfers);
         if place >= 0 {
             self.take_back(ring, place as u32);
         }

@@ -7,7 +7,8 @@ use std::panic::catch_unwind;
 use std::process::{Command, Stdio, exit};
 
 use crate::{
-    bypass, bypass_lanes, descriptor_reused, forked_child, queued_cancel, recorded, writing,
+    bypass, bypass_lanes, descriptor_reused, forked_child, numbers, queued_cancel, recorded,
+    writing,
 };
 
 const SCENE: &str = "SAKIA_DRIVER_SCENE";
@@ -20,6 +21,8 @@ const SCENES: &[(&str, fn())] = &[
     ("fork_with_lanes", bypass_lanes::scene_fork),
     ("broken_pipe", writing::scene_broken_pipe),
     ("next_owner", queued_cancel::scene_next_owner),
+    ("numbers_on_the_ring", numbers::scene_ring),
+    ("numbers_on_epoll", numbers::scene_epoll),
     ("recorded_closes", recorded::scene_closes),
     ("recorded_lanes", recorded::scene_lanes),
 ];

@@ -37,6 +37,7 @@ mod many_drivers;
 mod many_lenders;
 mod multishot;
 mod names_in_memory;
+mod numbers;
 mod opening;
 mod page_guard;
 mod polling;

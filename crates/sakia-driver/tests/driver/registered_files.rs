@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sakia_driver::{Driver, Fd, Wait};
+use sakia_driver::{Driver, Fd, Uring, Wait};
 
 use crate::support::{TempDir, assert_unread, content, driver, finish, identity, pipe, turn_until};
 
@@ -49,6 +49,25 @@ fn it_is_the_busy_ones_and_they_are_used_as_before() {
     assert_eq!(result.unwrap(), 0);
     let (result, _) = finish(&driver, &mut driver.write(&busy, vec![0; 1], 0));
     assert_eq!(crate::support::errno(result), Errno::BADF);
+}
+
+#[test]
+fn after_as_many_transfers_as_are_set() {
+    let dir = TempDir::new();
+    let path = dir.file("busy", MANY);
+    for transfers in [1, 3, 64] {
+        let mut ring = Uring::new().unwrap();
+        ring.register_files_after(transfers);
+        let driver = Driver::new(ring);
+        for _ in 0..2 {
+            let before = registered(&driver);
+            let fd = driver.adopt(File::open(&path).unwrap().into());
+            read_bytes(&driver, &fd, usize::from(transfers) - 1);
+            assert_eq!(registered(&driver), before, "{transfers}");
+            read_bytes(&driver, &fd, 1);
+            assert_eq!(registered(&driver), before + 1, "{transfers}");
+        }
+    }
 }
 
 #[test]

@@ -25,3 +25,15 @@ fn numbers_of_the_simulated_kernel_are_not_lent() {
     let message = panic_of(|| fd.as_fd().as_raw_fd());
     assert!(message.contains("simulated kernel"), "{message}");
 }
+
+#[test]
+fn a_number_has_one_descriptor_however_large_it_is() {
+    let driver = Driver::new(Sim::new(1));
+    for raw in [0, 63, 64, 1000, (1 << 20) - 1, 1 << 20, i32::MAX] {
+        let fd = driver.adopt_simulated(raw);
+        let message = panic_of(|| drop(driver.adopt_simulated(raw)));
+        assert!(message.contains(&format!("descriptor {raw} is in use")), "{message}");
+        drop(fd);
+        drop(driver.adopt_simulated(raw));
+    }
+}

@@ -75,7 +75,8 @@ impl Dir {
     }
 
     /// Uses a directory of another owner, which other threads may use meanwhile. The owner is kept while
-    /// operations use it, and the directory is never closed here. `path` is for messages.
+    /// operations use it, and the directory is never closed here. If the runtime has the descriptor already,
+    /// this is another user of that one, and `owner` is dropped. `path` is for messages.
     ///
     /// # Panics
     /// Outside of a runtime, and on a simulated kernel.

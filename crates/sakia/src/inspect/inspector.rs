@@ -1,12 +1,13 @@
 //! The handle by which any thread looks at a runtime.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use sakia_driver::{LiveOperation, ObservedOperation, Observer, OperationState, Stage};
+use sakia_driver::{LiveOperation, ObservedOperation, Observer, OpKind, OperationState, Stage};
 use sakia_ring::Process;
 
 use super::{Inspection, Operation, Setting, ThreadInspection};
@@ -145,6 +146,10 @@ fn inspect_thread(number: usize, shown: Option<&Shown>, own: Option<&Local>) -> 
         let (operations, unread) = observer.operations_and_unread();
         let has_paths = observer.descriptors_are_of_this_process();
         seen.operations = operations.iter().map(|one| operation(one, has_paths)).collect();
+        if has_paths {
+            let (left, _) = observer.operations_and_unread();
+            remove_outdated_paths(&mut seen.operations, left.iter().map(|one| one.user_data));
+        }
         (seen.unread, seen.status) = (unread, observer.status());
     } else if let Some(local) = own {
         let operations = local.driver.operations();
@@ -154,9 +159,21 @@ fn inspect_thread(number: usize, shown: Option<&Shown>, own: Option<&Local>) -> 
     seen
 }
 
+/// Removes the paths of operations that are over by now: their numbers may be those of other files already.
+/// `left` are the others.
+fn remove_outdated_paths(shown: &mut [Operation], left: impl Iterator<Item = u64>) {
+    let left: HashSet<u64> = left.collect();
+    for operation in shown.iter_mut().filter(|one| !left.contains(&one.user_data)) {
+        operation.path_now = None;
+    }
+}
+
 /// Returns an operation as it is shown; with the path of its descriptor, if that is one of the process.
 pub(super) fn operation(observed: &ObservedOperation, has_paths: bool) -> Operation {
-    let path_now = observed.descriptor.filter(|_| has_paths).and_then(path_now);
+    // The number of a close that was begun may be that of another file.
+    let may_be_closed = observed.kind == OpKind::Close && observed.state != OperationState::Parked;
+    let descriptor = observed.descriptor.filter(|_| has_paths && !may_be_closed);
+    let path_now = descriptor.and_then(path_now);
     Operation {
         kind: observed.kind,
         user_data: observed.user_data,
@@ -196,4 +213,28 @@ fn unrecorded(live: &LiveOperation) -> Option<Operation> {
 
 fn path_now(descriptor: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_that_has_ended_has_no_path() {
+        let shown = |user_data| Operation {
+            kind: OpKind::Read,
+            user_data,
+            state: OperationState::Submitted,
+            descriptor: Some(0),
+            path_now: Some("/a".into()),
+            age: None,
+            is_bounded: true,
+            is_cancel_asked: false,
+            is_orphan: false,
+            task: None,
+        };
+        let mut operations = [1, 2, 3].map(shown);
+        remove_outdated_paths(&mut operations, [4, 3, 1].into_iter());
+        assert_eq!(operations.map(|one| one.path_now.is_some()), [true, false, true]);
+    }
 }

@@ -126,8 +126,8 @@ pub struct Operation {
     /// The descriptor that it names: the file it acts on, or the directory that its path is relative to.
     pub descriptor: Option<i32>,
     /// The path of that descriptor *at the time of the snapshot*, which is after the operation began: a file
-    /// that was renamed since has its new name. If another thread closes and opens descriptors, the path may
-    /// be that of another file.
+    /// that was renamed since has its new name. `None` if the operation has ended meanwhile, or is a close
+    /// that was begun: the number may be that of another file.
     pub path_now: Option<PathBuf>,
     /// The time for which it has been under way; `None` if that was not recorded.
     pub age: Option<Duration>,

@@ -50,7 +50,8 @@ use crate::executor::current;
 /// its last user.
 ///
 /// # Panics
-/// Outside of a runtime, and on a simulated kernel.
+/// Outside of a runtime, and on a simulated kernel. When the runtime has a descriptor with this number, which
+/// safe code cannot bring about.
 ///
 /// # Examples
 /// ```

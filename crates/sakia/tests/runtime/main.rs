@@ -44,6 +44,7 @@ mod macros;
 mod metrics;
 mod mocks;
 mod nesting;
+mod numbers;
 mod pipes;
 mod processes;
 mod readers;
