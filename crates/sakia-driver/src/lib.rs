@@ -100,6 +100,7 @@ mod policy;
 mod pool;
 mod queue;
 mod readable;
+mod refusal;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slab;

@@ -10,7 +10,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::{filled, transfer_len};
+use crate::ops::{as_plain, filled, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
@@ -281,12 +281,21 @@ unsafe impl<T: IoBufMut, const FIXED: bool> Operation for Read<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        filled(completion, self.buf, self.len)
+        filled(as_plain(completion, self.offset, self.flags), self.buf, self.len)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        self.fd.route(Direction::Read, rules.of(OpKind::Read), self.len)
+        let (rule, len) = (rules.of(OpKind::Read), self.len);
+        if self.flags != 0 {
+            return self.fd.route_odd(Direction::Read, rule, len, self.flags);
+        }
+        self.fd.route(Direction::Read, rule, len)
+    }
+
+    #[inline(always)]
+    fn refusal(&self) -> Option<Errno> {
+        self.fd.refusal(Direction::Read, self.offset)
     }
 
     #[inline(always)]
@@ -322,13 +331,22 @@ unsafe impl<T: IoBuf, const FIXED: bool> Operation for Write<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
+        let completion = as_plain(completion, self.offset, self.flags);
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
+        let (rule, bytes) = (rules.of(OpKind::Write), transfer_len(self.buf.bytes_len()));
+        if self.flags != 0 || bytes == 0 {
+            return self.fd.route_odd(Direction::Write, rule, bytes, self.flags);
+        }
+        self.fd.route(Direction::Write, rule, bytes)
+    }
+
+    #[inline(always)]
+    fn refusal(&self) -> Option<Errno> {
+        self.fd.refusal(Direction::Write, self.offset)
     }
 
     #[inline(always)]
