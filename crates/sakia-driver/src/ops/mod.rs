@@ -223,8 +223,7 @@ impl Handle {
     }
 }
 
-/// The `RWF_*` flags with the same meaning on every backend. If a file system does not support `RWF_NOWAIT`,
-/// a ring may return `EAGAIN` where a plain call returns `EOPNOTSUPP`. Not among them are `RWF_HIPRI`, which
+/// The `RWF_*` flags with the same meaning on every backend. Not among them are `RWF_HIPRI`, which
 /// a ring without polling refuses and a plain call ignores, and flags newer than Linux 4.18.
 const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
     | ReadWriteFlags::SYNC.bits()

@@ -90,6 +90,7 @@ impl Handle {
     ///
     /// # Errors
     /// - `ECANCELED`: canceled. `EBADF`: the descriptor cannot be polled. Otherwise as `poll(2)`.
+    /// - `EINVAL`: nothing can wake the poll: a file that is always ready, but never for these events.
     ///
     /// # Examples
     /// See [`PollEvents`](PollEvents#examples).

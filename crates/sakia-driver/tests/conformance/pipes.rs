@@ -1,7 +1,7 @@
 //! Pipes: operations that wait.
 
 use rustix::io::Errno;
-use sakia_driver::{CURRENT_POSITION, PollEvents};
+use sakia_driver::{CURRENT_POSITION, PollEvents, SocketType};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
@@ -14,6 +14,39 @@ pub fn a_read_waits_for_a_write(stage: &Stage) {
     assert_eq!(wait(&driver, driver.write(&sender, "hello", CURRENT_POSITION)).0.unwrap(), 5);
     let (result, buf) = wait(&driver, read);
     assert_eq!(&buf[..result.unwrap()], b"hello");
+}
+
+pub fn streams_have_no_offsets(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let (near, far) = driver.socket_pair(SocketType::STREAM).unwrap();
+    for (reader, writer) in [(&receiver, &sender), (&far, &near)] {
+        for (offset, expected) in [
+            (0, Errno::SPIPE),
+            (5, Errno::SPIPE),
+            (i64::MAX as u64, Errno::SPIPE),
+            (1 << 63, Errno::INVAL),
+        ] {
+            let (result, _) = wait(&driver, driver.write(writer, "lost", offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.write_vectored(writer, vec!["lost"], offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.read(reader, vec![0; 16], offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.read_with(reader, vec![0; 16], offset, 0));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            // The next operation goes on as before.
+            let write = driver.write(writer, "next", CURRENT_POSITION);
+            assert_eq!(wait(&driver, write).0.unwrap(), 4);
+            let (result, buf) = wait(&driver, driver.read(reader, vec![0; 16], CURRENT_POSITION));
+            assert_eq!(&buf[..result.unwrap()], b"next");
+        }
+    }
+    // A pipe has a wrong end.
+    for (offset, expected) in [(0, Errno::SPIPE), (CURRENT_POSITION, Errno::BADF)] {
+        assert_eq!(errno(wait(&driver, driver.read(&sender, vec![0; 1], offset)).0), expected);
+        assert_eq!(errno(wait(&driver, driver.write(&receiver, "x", offset)).0), expected);
+    }
 }
 
 pub fn a_write_waits_for_room(stage: &Stage) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use sakia_driver::{Driver, Wait};
+use sakia_testkit::settings::patience;
 
 /// A result in words, or an errno.
 pub type Told = Result<String, Errno>;
@@ -84,14 +85,14 @@ fn are_others_asleep() -> bool {
     ids.filter(|&id: &i32| id != own).all(|id| state_of(id).is_none_or(|state| state == 'S'))
 }
 
-/// Takes turns until the future is ready, or, if that lasts too long or it `may_wait`, until nothing more can
-/// happen. Then the future is dropped, and has to leave nothing in flight.
+/// Takes turns until the future is ready; or, if the plain call waits (`may_wait`), until nothing more can
+/// happen without new input. Then the future is dropped, and has to leave nothing in flight.
 pub fn ask(
     driver: &Driver,
     mut future: Pin<Box<dyn Future<Output = io::Result<String>>>>,
     may_wait: bool,
-    patience: Duration,
 ) -> Answer {
+    const TURN: Duration = Duration::from_micros(200);
     const QUIET_TURNS: u32 = 3;
     let mut context = Context::from_waker(Waker::noop());
     let (begin, mut quiet) = (Instant::now(), 0);
@@ -101,20 +102,17 @@ pub fn ask(
                 Errno::from_io_error(&error).unwrap_or_else(|| panic!("{error} has no errno"))
             }));
         }
-        let finished = driver.turn(Wait::For(Duration::from_millis(1))).expect("a turn");
+        let finished = driver.turn(Wait::For(TURN)).expect("a turn");
         quiet = if finished == 0 && are_others_asleep() { quiet + 1 } else { 0 };
-        if quiet >= QUIET_TURNS && (may_wait || begin.elapsed() > patience) {
+        if quiet >= QUIET_TURNS && (may_wait || begin.elapsed() > patience()) {
             break;
         }
     }
     drop(future);
     let begin = Instant::now();
     while driver.live_operations() > 0 {
-        driver.turn(Wait::For(Duration::from_millis(1))).expect("a turn");
-        if begin.elapsed() > Duration::from_secs(3) {
-            println!("does not end: {:?}", driver.operations());
-            return Answer::Told(Ok("cannot be dropped".into()));
-        }
+        driver.turn(Wait::For(TURN)).expect("a turn");
+        assert!(begin.elapsed() < patience(), "left in flight: {:?}", driver.operations());
     }
     Answer::Waits
 }

@@ -399,6 +399,13 @@ kinds! {
     "/proc/self/environ": path("/proc/self/environ", OFlags::RDONLY);
     "/proc/self/mounts": path("/proc/self/mounts", OFlags::RDONLY);
     "/sys": path("/sys/kernel/mm/transparent_hugepage/enabled", OFlags::RDONLY);
+    "FIFO, to write": {
+        let name = Name::on_disk();
+        rustix::fs::mknodat(rustix::fs::CWD, &*name.text(), FileType::Fifo, Mode::RWXU, 0)?;
+        let open = |flags| rustix::fs::open(name.text(), flags | OFlags::CLOEXEC, Mode::empty());
+        let reader = open(OFlags::RDONLY | OFlags::NONBLOCK)?;
+        Ok(Subject::with(open(OFlags::WRONLY)?, (reader, name)))
+    };
     "namespace": path("/proc/self/ns/mnt", OFlags::RDONLY);
     "userfaultfd": Ok(Subject::alone({
         // SAFETY: no memory is registered with it.

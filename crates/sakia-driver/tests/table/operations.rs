@@ -2,26 +2,26 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::pin::Pin;
 
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps,
+    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps,
 };
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 use rustix::pipe::SpliceFlags as PlainSpliceFlags;
 use sakia_driver::{
     AlignedBuf, CURRENT_POSITION, ControlMessages, Fd, Handle, IoBuf, OpenHow, PollEvents, SetTime,
-    ShutdownHow, SocketAddress, SpliceFlags, SyncRange,
+    ShutdownHow, Slice, SocketAddress, SpliceFlags, SyncRange,
 };
 
 use crate::answer::Told;
 use crate::kinds::{CONTENT, Name, file, pipe, streams, unused_address};
 
 type Plain = Box<dyn Fn(BorrowedFd<'_>) -> Told + Sync>;
-type Future_ = Pin<Box<dyn Future<Output = io::Result<String>>>>;
-type Driven = Box<dyn Fn(&Handle, &Fd) -> Future_>;
+type Ongoing = Pin<Box<dyn Future<Output = io::Result<String>>>>;
+type Driven = Box<dyn Fn(&Handle, &Fd) -> Ongoing>;
 
 /// An operation, and the call that it replaces.
 pub struct Operation {
@@ -41,7 +41,7 @@ impl List {
         driven: impl Fn(Handle, Fd) -> F + 'static,
     ) {
         let driven: Driven = Box::new(move |handle: &Handle, fd: &Fd| {
-            Box::pin(driven(handle.clone(), fd.clone())) as Future_
+            Box::pin(driven(handle.clone(), fd.clone())) as Ongoing
         });
         self.0.push(Operation { name: name.into(), plain: Box::new(plain), driven });
     }
@@ -50,6 +50,18 @@ impl List {
 /// Describes bytes that were read.
 fn read(count: usize, buf: &[u8]) -> String {
     format!("{count} {:?}", String::from_utf8_lossy(&buf[..count.min(buf.len())]))
+}
+
+/// Returns aligned memory, as direct I/O wants it.
+fn memory(len: usize, byte: u8) -> Slice<AlignedBuf> {
+    let mut buf = AlignedBuf::zeroed(4096);
+    buf.fill(byte);
+    buf.slice(..len)
+}
+
+/// Returns two parts of such memory.
+fn two(len: usize, byte: u8) -> Vec<Slice<AlignedBuf>> {
+    vec![memory(len / 2, byte), memory(len - len / 2, byte)]
 }
 
 fn done<T>(result: Result<T, Errno>) -> Told {
@@ -94,110 +106,123 @@ fn place(at: u64) -> String {
     if at == HERE { "the position".into() } else { format!("{at}") }
 }
 
+/// The places for which registered memory and several parts are tried, too.
+const FEW_PLACES: [(u64, u32); 6] =
+    [(0, 8), (3, 8), (1 << 63, 8), (HERE, 8), (HERE, 1), (HERE, 4096)];
+
+/// Reads by plain calls.
+fn read_at(fd: BorrowedFd<'_>, len: usize, at: u64) -> Told {
+    let mut buf = memory(len, 0).into_inner();
+    let buf = &mut buf[..len];
+    let count = match at {
+        HERE => rustix::io::read(fd, &mut *buf)?,
+        _ => rustix::io::pread(fd, &mut *buf, at)?,
+    };
+    Ok(read(count, buf))
+}
+
+/// Writes by plain calls.
+fn write_at(fd: BorrowedFd<'_>, len: usize, at: u64) -> Told {
+    let buf = memory(len, b'w').into_inner();
+    counted(match at {
+        HERE => rustix::io::write(fd, &buf[..len]),
+        _ => rustix::io::pwrite(fd, &buf[..len], at),
+    })
+}
+
 fn transfers(list: &mut List) {
     for (at, len) in PLACES {
         let len = len as usize;
-        let name = format!("of {len} at {}", place(at));
         list.add(
-            format!("read {name}"),
-            move |fd| {
-                let mut buf = vec![0; len];
-                let count = match at {
-                    HERE => rustix::io::read(fd, &mut buf)?,
-                    _ => rustix::io::pread(fd, &mut buf, at)?,
-                };
-                Ok(read(count, &buf))
-            },
+            format!("read of {len} at {}", place(at)),
+            move |fd| read_at(fd, len, at),
             move |driver, fd| async move {
-                let (result, buf) = driver.read(&fd, vec![0; len], at).await;
-                Ok(read(result?, &buf))
-            },
-        );
-        list.add(
-            format!("read_fixed {name}"),
-            move |fd| {
-                let mut buf = AlignedBuf::zeroed(4096);
-                let buf = &mut buf[..len];
-                let count = match at {
-                    HERE => rustix::io::read(fd, &mut *buf)?,
-                    _ => rustix::io::pread(fd, &mut *buf, at)?,
-                };
-                Ok(read(count, buf))
-            },
-            move |driver, fd| async move {
-                let block = crate::block().slice(..len);
-                let (result, block) = driver.read_fixed(&fd, block, at).await;
-                Ok(read(result?, &block.into_inner()))
-            },
-        );
-        list.add(
-            format!("read_vectored {name}"),
-            move |fd| {
-                let (mut one, mut other) = (vec![0; len / 2], vec![0; len - len / 2]);
-                let mut parts = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut other)];
-                let count = match at {
-                    HERE => rustix::io::readv(fd, &mut parts)?,
-                    _ => rustix::io::preadv(fd, &mut parts, at)?,
-                };
-                Ok(read(count, &[one, other].concat()))
-            },
-            move |driver, fd| async move {
-                let parts = vec![vec![0; len / 2], vec![0; len - len / 2]];
-                let (result, parts) = driver.read_vectored(&fd, parts, at).await;
-                Ok(read(result?, &parts.concat()))
+                let (result, buf) = driver.read(&fd, memory(len, 0), at).await;
+                Ok(read(result?, &buf.into_inner()))
             },
         );
     }
     for (at, len) in PLACES.into_iter().chain([(0, 0), (HERE, 0)]) {
         let len = len as usize;
-        let name = format!("of {len} at {}", place(at));
-        let bytes = move || vec![b'w'; len];
         list.add(
-            format!("write {name}"),
-            move |fd| {
-                counted(match at {
-                    HERE => rustix::io::write(fd, &bytes()),
-                    _ => rustix::io::pwrite(fd, &bytes(), at),
-                })
-            },
+            format!("write of {len} at {}", place(at)),
+            move |fd| write_at(fd, len, at),
             move |driver, fd| async move {
-                driver.write(&fd, bytes(), at).await.0.map(|count| count.to_string())
-            },
-        );
-        list.add(
-            format!("write_fixed {name}"),
-            move |fd| {
-                let mut buf = AlignedBuf::zeroed(4096);
-                buf.fill(b'w');
-                counted(match at {
-                    HERE => rustix::io::write(fd, &buf[..len]),
-                    _ => rustix::io::pwrite(fd, &buf[..len], at),
-                })
-            },
-            move |driver, fd| async move {
-                let mut block = crate::block();
-                block.fill(b'w');
-                let written = driver.write_fixed(&fd, block.slice(..len), at).await.0;
-                written.map(|count| count.to_string())
-            },
-        );
-        let parts = move || vec![vec![b'w'; len / 2], vec![b'w'; len - len / 2]];
-        list.add(
-            format!("write_vectored {name}"),
-            move |fd| {
-                let parts = parts();
-                let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-                counted(match at {
-                    HERE => rustix::io::writev(fd, &slices),
-                    _ => rustix::io::pwritev(fd, &slices, at),
-                })
-            },
-            move |driver, fd| async move {
-                let written = driver.write_vectored(&fd, parts(), at).await.0;
+                let written = driver.write(&fd, memory(len, b'w'), at).await.0;
                 written.map(|count| count.to_string())
             },
         );
     }
+    for (at, len) in FEW_PLACES {
+        reads_of_other_forms(list, at, len as usize);
+    }
+    for (at, len) in FEW_PLACES.into_iter().chain([(0, 0), (HERE, 0)]) {
+        writes_of_other_forms(list, at, len as usize);
+    }
+}
+
+fn reads_of_other_forms(list: &mut List, at: u64, len: usize) {
+    let name = format!("of {len} at {}", place(at));
+    list.add(
+        format!("read_fixed {name}"),
+        move |fd| read_at(fd, len, at),
+        move |driver, fd| async move {
+            let (result, block) = driver.read_fixed(&fd, crate::block().slice(..len), at).await;
+            Ok(read(result?, &block.into_inner()))
+        },
+    );
+    list.add(
+        format!("read_vectored {name}"),
+        move |fd| {
+            let mut parts = two(len, 0).into_iter().map(Slice::into_inner).collect::<Vec<_>>();
+            let lens = [len / 2, len - len / 2];
+            let slices = parts.iter_mut().zip(lens);
+            let mut slices: Vec<_> =
+                slices.map(|(part, len)| IoSliceMut::new(&mut part[..len])).collect();
+            let count = match at {
+                HERE => rustix::io::readv(fd, &mut slices)?,
+                _ => rustix::io::preadv(fd, &mut slices, at)?,
+            };
+            let all = [&parts[0][..lens[0]], &parts[1][..lens[1]]].concat();
+            Ok(read(count, &all))
+        },
+        move |driver, fd| async move {
+            let (result, parts) = driver.read_vectored(&fd, two(len, 0), at).await;
+            let mut parts = parts.into_iter().map(Slice::into_inner);
+            let mut next = |len: usize| parts.next().expect("there are two")[..len].to_vec();
+            let all = [next(len / 2), next(len - len / 2)].concat();
+            Ok(read(result?, &all))
+        },
+    );
+}
+
+fn writes_of_other_forms(list: &mut List, at: u64, len: usize) {
+    let name = format!("of {len} at {}", place(at));
+    list.add(
+        format!("write_fixed {name}"),
+        move |fd| write_at(fd, len, at),
+        move |driver, fd| async move {
+            let mut block = crate::block();
+            block.fill(b'w');
+            let written = driver.write_fixed(&fd, block.slice(..len), at).await.0;
+            written.map(|count| count.to_string())
+        },
+    );
+    list.add(
+        format!("write_vectored {name}"),
+        move |fd| {
+            let buf = memory(4096, b'w').into_inner();
+            let parts = [IoSlice::new(&buf[..len / 2]), IoSlice::new(&buf[..len - len / 2])];
+            counted(match at {
+                HERE => rustix::io::writev(fd, &parts),
+                _ => rustix::io::pwritev(fd, &parts, at),
+            })
+        },
+        move |driver, fd| async move {
+            let written = driver.write_vectored(&fd, two(len, b'w'), at).await.0;
+            written.map(|count| count.to_string())
+        },
+    );
 }
 
 fn flagged_transfers(list: &mut List) {
@@ -329,7 +354,6 @@ fn files(list: &mut List) {
             },
         );
     }
-    let _ = Advice::Normal;
     list.add(
         "read_directory",
         |fd| {
@@ -390,7 +414,7 @@ fn files(list: &mut List) {
         |fd| {
             let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
             // SAFETY: the copy is this function's, which gives it up.
-            done(unsafe { rustix::io::try_close(std::os::fd::IntoRawFd::into_raw_fd(copy)) })
+            done(unsafe { rustix::io::try_close(copy.into_raw_fd()) })
         },
         |driver, fd| async move {
             let copy = rustix::io::fcntl_dupfd_cloexec(fd.peek(), 0)?;
@@ -900,5 +924,4 @@ fn within(list: &mut List) {
             set.await.map(|()| "done".into())
         },
     );
-    let _ = <OwnedFd as AsFd>::as_fd;
 }
