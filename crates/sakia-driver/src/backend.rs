@@ -500,8 +500,8 @@ pub trait Descriptors {
         0
     }
 
-    /// Returns the errno with which a plain call on this file fails, whatever its memory: `ESPIPE`, `EBADF` or
-    /// `EINVAL`. The call is a read or a write, at an offset or at the file's own position.
+    /// Returns the errno with which a plain read or write of this file, at an offset or at the file's own
+    /// position, fails whatever its memory: `ESPIPE`, `EBADF` or `EINVAL`.
     ///
     /// # Safety
     ///

@@ -448,8 +448,8 @@ impl Fd {
         if is_odd { Route::Readiness } else { Route::Queue }
     }
 
-    /// Returns the way of a transfer with `RWF_*` flags, or of nothing. A ring ignores the flags where a plain
-    /// call refuses them, and waits for readiness where a plain call need not.
+    /// Returns the way of a transfer with `RWF_*` flags, or of nothing. A ring ignores the flags where a
+    /// plain call refuses them, and waits for readiness where a plain call need not.
     #[cold]
     #[inline(never)]
     pub(crate) fn route_odd(

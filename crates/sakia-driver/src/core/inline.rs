@@ -143,9 +143,9 @@ impl Ways {
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
-    /// Returns whether a lane performs transfers of files at their own position, or with `RWF_NOWAIT`. For the
-    /// first a ring would not take the kernel's lock (`f_pos_lock`), and does not update the position if the
-    /// transfer completes later than its submission, such as with direct I/O. To the second it replies
+    /// Returns whether a lane performs transfers of files at their own position, or with `RWF_NOWAIT`. For
+    /// the first a ring would not take the kernel's lock (`f_pos_lock`), and does not update the position if
+    /// the transfer completes later than its submission, such as with direct I/O. To the second it replies
     /// `EAGAIN` where the file system does not support the flag.
     #[cold]
     pub(super) fn are_files_for_lanes(&self, class: Class) -> bool {

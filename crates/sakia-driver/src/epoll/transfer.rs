@@ -425,8 +425,8 @@ impl Transfer {
     }
 }
 
-/// Returns whether a file takes `RWF_*` flags, not only those that it supports: whether its code has the newer
-/// form of reads, or of writes. The flags of the call contradict each other, which is checked after that.
+/// Returns whether a file takes `RWF_*` flags at all: whether its code has the newer form of reads, or of
+/// writes. The flags of the call contradict each other, which is checked after that.
 ///
 /// # Safety
 ///

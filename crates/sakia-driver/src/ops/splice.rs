@@ -320,8 +320,8 @@ impl End {
     }
 }
 
-/// Returns whether the kernel refuses such an end whether it is ready or not: a file without a type, such as an
-/// eventfd, or a socket that accepts connections.
+/// Returns whether the kernel refuses such an end whether it is ready or not: a file without a type, such as
+/// an eventfd, or a socket that accepts connections.
 fn fails_at_once(fd: &Fd) -> bool {
     fd.is_anonymous() || socket_acceptconn(fd) == Ok(true)
 }

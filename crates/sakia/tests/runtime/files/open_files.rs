@@ -14,7 +14,7 @@ use super::{Random, TempDir, run};
 
 const SIZE_MAX: usize = 100_000;
 
-/// Files of other kinds, each with a second descriptor for plain calls. None of their plain calls below waits.
+/// Files of other kinds. None of the plain calls below waits on them.
 fn other_files() -> Vec<(&'static str, std::fs::File)> {
     let (reader, writer) = std::io::pipe().unwrap();
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
