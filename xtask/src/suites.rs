@@ -55,6 +55,8 @@ pub(crate) enum Suite {
     Allocations,
     /// `tests/conformance` there: a test for each backend.
     Conformance,
+    /// `tests/table` there: every operation on every kind of descriptor.
+    Table,
     /// The unit tests there: those of the backend on epoll and of the simulated kernel, too.
     DriverUnits,
     /// `tests/runtime` of `sakia`, on the ring.
@@ -112,6 +114,7 @@ impl Suite {
             Self::Driver => ("sakia-driver", "driver", None),
             Self::Allocations => ("sakia-driver", "allocations", None),
             Self::Conformance => ("sakia-driver", "conformance", None),
+            Self::Table => ("sakia-driver", "table", None),
             Self::DriverUnits => ("sakia-driver", "sakia_driver", None),
             Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),

@@ -26,6 +26,7 @@ use crate::epoll::{LaneStatistics, StuckWorker};
 use crate::mounts::RemoteMounts;
 use crate::policy::{Attempt, CallMode, Lane};
 use crate::stat::StatxResult;
+use crate::sys::Direction;
 
 /// The form in which the queue of a [`Backend`] takes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,12 +405,19 @@ pub struct FileFacts {
     pub mount_id: Option<u64>,
     /// The size in bytes of a regular file.
     pub size: Option<u64>,
+    /// It has no type and no path: an eventfd, an epoll set, a ring.
+    pub is_anonymous: bool,
 }
 
 impl FileFacts {
     /// Nothing is known.
-    pub const UNKNOWN: Self =
-        Self { kind: FileKind::Waiting, device: None, mount_id: None, size: None };
+    pub const UNKNOWN: Self = Self {
+        kind: FileKind::Waiting,
+        device: None,
+        mount_id: None,
+        size: None,
+        is_anonymous: false,
+    };
 }
 
 /// Plain calls on descriptors, by number.
@@ -490,6 +498,17 @@ pub trait Descriptors {
     /// - As [`facts`](Descriptors::facts).
     unsafe fn status_flags(&self, raw: i32) -> u32 {
         0
+    }
+
+    /// Returns the errno with which a plain read or write of this file, at an offset or at the file's own
+    /// position, fails whatever its memory: `ESPIPE`, `EBADF` or `EINVAL`.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    #[doc(hidden)]
+    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
+        None
     }
 
     /// Returns the type of the file system with these facts; empty if it is unknown.

@@ -470,6 +470,7 @@ unsafe impl<T: IoBufMut> IoBufMut for Slice<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CURRENT_POSITION;
     use crate::sim::{FaultKind, Sim};
     use crate::{Driver, Op, Operation, Wait};
 
@@ -542,8 +543,8 @@ mod tests {
             assert!(bufs.concat().into_iter().take(count).eq(0..count as u8), "{bufs:?}");
             // One read that is canceled while the kernel has it, and one that is dropped.
             let reader = driver.adopt_simulated(reader);
-            let mut op = driver.read(&reader, Vec::with_capacity(64), 0);
-            drop(driver.read(&reader, kernel.buffer(Vec::with_capacity(64)), 0));
+            let mut op = driver.read(&reader, Vec::with_capacity(64), CURRENT_POSITION);
+            drop(driver.read(&reader, kernel.buffer(Vec::with_capacity(64)), CURRENT_POSITION));
             driver.turn(Wait::Poll).expect("the simulated kernel works");
             op.cancel();
             let (result, buf) = finish(&driver, op);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
 use sakia_trace::start_thread;
 
@@ -16,7 +17,7 @@ use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
-use crate::sys::{self, OpenHow, abi, open};
+use crate::sys::{self, Direction, OpenHow, abi, open};
 
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
@@ -97,6 +98,11 @@ impl Descriptors for KernelDescriptors {
         // SAFETY: as above.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         rustix::fs::fcntl_getfl(fd).map_or(0, |flags| flags.bits())
+    }
+
+    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { sys::refusal(direction, raw, is_at_offset) }
     }
 
     fn file_system(&self, facts: &FileFacts) -> String {
@@ -233,7 +239,8 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
         _ => FileKind::Waiting,
     };
     let size = size.filter(|_| file_type == FileType::RegularFile);
-    FileFacts { kind, device: Some(device), mount_id, size }
+    let is_anonymous = file_type == FileType::Unknown;
+    FileFacts { kind, device: Some(device), mount_id, size, is_anonymous }
 }
 
 /// Returns the type of the file system that a file is on; empty if the table does not have it.

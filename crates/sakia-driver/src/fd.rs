@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 pub(crate) use self::mode::SendMode;
 use self::mode::SocketMode;
@@ -26,6 +26,7 @@ use crate::operation::Completion;
 use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
 };
+use crate::refusal::Refusals;
 use crate::stat::StatxResult;
 use crate::sys::Direction;
 use crate::sys::send_file::Cached;
@@ -35,6 +36,8 @@ use crate::sys::send_file::Cached;
 pub(crate) enum CloseWay {
     /// By a plain call, which needs no answer from another machine or process.
     Now,
+    /// By a plain call whatever the rules say: a ring refuses to close a ring.
+    Plain,
     /// By way of the queue.
     Queue,
     /// By a thread: a server may have to be told first, and may never answer.
@@ -91,6 +94,10 @@ struct Inner {
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
     is_nonblock_added: Cell<bool>,
     mode: Cell<SocketMode>,
+    /// The transfers that the file refuses.
+    refusals: Refusals,
+    /// Learned together with the kind; see [`FileFacts::is_anonymous`].
+    is_anonymous: Cell<bool>,
     /// Predicts whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
     /// The part of it that the page cache was last found to have.
@@ -202,6 +209,8 @@ impl Fd {
             flags: Cell::new(None),
             is_nonblock_added: Cell::new(false),
             mode: Cell::new(SocketMode::Foreign),
+            refusals: Refusals::unknown(),
+            is_anonymous: Cell::new(false),
             cache_hint: CacheHint::new(),
             cached: Cell::default(),
             mount: OnceCell::new(),
@@ -243,6 +252,7 @@ impl Fd {
         let fd = unsafe { Self::opened(raw, owner, 0, false) };
         fd.inner.kind.set(Some(FileKind::Waiting));
         fd.inner.mode.set(SocketMode::Own);
+        fd.inner.refusals.note_socket();
         fd
     }
 
@@ -303,6 +313,26 @@ impl Fd {
         }
     }
 
+    /// Returns the errno with which the file refuses every transfer in this direction at this offset.
+    #[inline(always)]
+    pub(crate) fn refusal(&self, direction: Direction, offset: u64) -> Option<Errno> {
+        if self.inner.refusals.are_possible() { self.find_refusal(direction, offset) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_refusal(&self, direction: Direction, offset: u64) -> Option<Errno> {
+        let inner = &*self.inner;
+        inner.kind(); // perhaps none is possible
+        if !inner.refusals.are_possible() {
+            return None;
+        }
+        inner.refusals.find(direction, offset, |is_at_offset| {
+            // SAFETY: a clone keeps the descriptor open: `self`.
+            unsafe { inner.owner.descriptors().refusal(inner.raw, direction, is_at_offset) }
+        })
+    }
+
     /// Returns whether transfers end only when the device has done its part: past the page cache, or to the
     /// device.
     #[inline(always)]
@@ -330,13 +360,9 @@ impl Fd {
     #[inline(always)]
     pub(crate) fn route(&self, direction: Direction, rule: Rule, bytes: u32) -> Route {
         if !rule.tries_now {
-            self.share_mode(); // transfers that are no socket's own go by it
-            return Route::Queue;
+            return self.route_queued(direction, bytes);
         }
-        let Some(mount) = self.mount() else {
-            self.share_mode();
-            return Route::Queue;
-        };
+        let Some(mount) = self.mount() else { return self.route_queued(direction, bytes) };
         if mount.is_remote {
             return Route::Lane(Lane::Elastic);
         }
@@ -350,15 +376,45 @@ impl Fd {
         if self.inner.cache_hint.is_worth_a_try() { usual } else { Route::Queue }
     }
 
-    /// As [`route`](Fd::route), of a write with these `RWF_*` flags. One that is to be durable waits for the
-    /// device.
+    /// Returns the way of a transfer that no plain call is tried for.
     #[inline(always)]
-    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
+    fn route_queued(&self, direction: Direction, bytes: u32) -> Route {
+        self.share_mode(); // transfers that are no socket's own go by it
+        // An eventfd refuses all other lengths at once; a ring waits for room first.
+        let is_odd = direction == Direction::Write && bytes != 8 && self.inner.is_anonymous.get();
+        if is_odd { Route::Readiness } else { Route::Queue }
+    }
+
+    /// Returns the way of a transfer with `RWF_*` flags, or of nothing. A ring ignores the flags where a
+    /// plain call refuses them, and waits for readiness where a plain call need not.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn route_odd(
+        &self,
+        direction: Direction,
+        rule: Rule,
+        bytes: u32,
+        flags: u32,
+    ) -> Route {
         const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
-        match self.route(Direction::Write, rule, bytes) {
-            Route::Now(_) if flags & DURABLE != 0 => Route::Queue,
+        if self.kind() == FileKind::Waiting {
+            self.share_mode();
+            return Route::Readiness;
+        }
+        let route = self.route(direction, rule, bytes);
+        let may_ignore = flags != 0 && self.inner.refusals.are_possible();
+        match route {
+            Route::Now(_) | Route::Queue if may_ignore => Route::Lane(Lane::Bounded),
+            // It waits for the device.
+            Route::Now(_) if direction == Direction::Write && flags & DURABLE != 0 => Route::Queue,
             route => route,
         }
+    }
+
+    /// See [`FileFacts::is_anonymous`].
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.kind(); // learns the other facts
+        self.inner.is_anonymous.get()
     }
 
     /// Returns the way of a call on the descriptor that is short unless a server is asked.
@@ -632,9 +688,14 @@ impl Inner {
     fn learn(&self, facts: FileFacts) {
         self.kind.set(Some(facts.kind));
         self.size.set(facts.size);
+        self.is_anonymous.set(facts.is_anonymous);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
-            let _ = self.mount.set(self.owner.mount(&facts));
+            let mount = self.owner.mount(&facts);
+            if mount.has_positions {
+                self.refusals.note_positions();
+            }
+            let _ = self.mount.set(mount);
         } else if self.is_nonblock_added.take() {
             // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added
             // when the driver opened the file, which has no other owner.
@@ -645,6 +706,7 @@ impl Inner {
     /// Returns the way to close it. Only a file may have data to write back then.
     fn close_way(&self) -> CloseWay {
         match (self.kind(), self.mount.get()) {
+            (FileKind::Waiting, _) if self.is_anonymous.get() => CloseWay::Plain,
             (FileKind::Waiting, _) => CloseWay::Queue,
             (FileKind::Bounded, Some(mount)) if mount.closes_at_once => CloseWay::Now,
             (FileKind::Bounded, _) => CloseWay::Lane,

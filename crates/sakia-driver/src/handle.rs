@@ -101,6 +101,9 @@ impl Handle {
         if !operation.has_room() {
             return self.refuse(operation, Errno::INVAL);
         }
+        if let Some(errno) = operation.refusal() {
+            return self.refuse(operation, errno);
+        }
         let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
         // Not dropped by a panic: that would take a second copy of it.
         let operation = ManuallyDrop::new(operation);
@@ -776,7 +779,7 @@ impl Owner for Shared {
         // SAFETY: the caller gives the descriptor up, which no operation and no `Fd` uses.
         let closed = unsafe {
             match way {
-                CloseWay::Now | CloseWay::Queue => self.descriptors.close(raw),
+                CloseWay::Now | CloseWay::Plain | CloseWay::Queue => self.descriptors.close(raw),
                 CloseWay::Lane => self.descriptors.close_aside(raw),
             }
         };

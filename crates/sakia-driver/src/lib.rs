@@ -102,6 +102,7 @@ mod policy;
 mod pool;
 mod queue;
 mod readable;
+mod refusal;
 #[doc(hidden)] // for `sakia`, which has its signals from here
 pub mod signals;
 #[cfg(any(test, feature = "sim"))]

@@ -260,6 +260,13 @@ pub(crate) fn is_local(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Local
 }
 
+/// Returns whether all regular files and directories on a file system of this type have positions, and those
+/// opened to be read or written can be. A file of a FUSE server need not, nor one that the kernel generates.
+pub(crate) fn has_positions(file_system: &str) -> bool {
+    let are_files = matches!(file_system, "ceph" | "cifs" | "nfs" | "nfs4" | "overlay" | "smb3");
+    are_files || is_local(file_system)
+}
+
 /// Returns whether a file system of this type keeps its files in memory, so that there is no device to wait
 /// for.
 pub(crate) fn is_in_memory(file_system: &str) -> bool {

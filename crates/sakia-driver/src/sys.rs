@@ -172,7 +172,7 @@ pub(crate) unsafe fn transfer(
     unsafe { syscall(calls[direction as usize], args) }
 }
 
-/// `pread(2)` or `pwrite(2)`.
+/// `pread(2)` or `pwrite(2)`; at the file's own position `read(2)` or `write(2)`.
 ///
 /// # Safety
 ///
@@ -186,10 +186,31 @@ pub(crate) unsafe fn transfer_one(
     len: u32,
     offset: u64,
 ) -> Result<usize, Errno> {
-    let nr = [abi::__NR_pread64, abi::__NR_pwrite64][direction as usize];
+    let calls = match offset {
+        CURRENT_POSITION => [abi::__NR_read, abi::__NR_write],
+        _ => [abi::__NR_pread64, abi::__NR_pwrite64],
+    };
     let args = [register(raw), addr as usize, len as usize, offset as usize, 0, 0];
     // SAFETY: the caller's duties are this call's.
-    unsafe { syscall(nr, args) }
+    unsafe { syscall(calls[direction as usize], args) }
+}
+
+/// Returns the errno with which `pread(2)` or `pwrite(2)`, or at the position `read(2)` or `write(2)`, refuse
+/// the file. The call moves nothing: its memory is the kernel's own, which the kernel refuses after it has
+/// looked at the file, and before the file's own code runs.
+///
+/// # Safety
+///
+/// - The descriptor is lent.
+pub(crate) unsafe fn refusal(direction: Direction, raw: i32, is_at_offset: bool) -> Option<Errno> {
+    /// The last page of the address space.
+    const NO_MEMORY: u64 = u64::MAX - 4095;
+    let offset = if is_at_offset { 0 } else { CURRENT_POSITION };
+    // SAFETY: the kernel writes to no address of its own for a program, and reads from none.
+    match unsafe { transfer_one(direction, raw, NO_MEMORY, 1, offset) } {
+        Err(errno @ (Errno::SPIPE | Errno::BADF | Errno::INVAL)) => Some(errno),
+        _ => None,
+    }
 }
 
 /// `struct msghdr` of the kernel, `struct user_msghdr`.

@@ -18,6 +18,7 @@ use crate::policy::{
     Attempt, CallMode, Crowd, CrowdFigures, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing,
 };
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
+use crate::sys::abi::RWF_NOWAIT;
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
@@ -147,17 +148,19 @@ impl Ways {
     #[inline(always)]
     pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
         if matches!(kind, OpKind::Read | OpKind::Write) {
-            return sqe.off == CURRENT_POSITION && self.is_position_for_lanes(class);
+            let is_for_lanes = sqe.off == CURRENT_POSITION || sqe.op_flags & RWF_NOWAIT != 0;
+            return is_for_lanes && self.are_files_for_lanes(class);
         }
         let index = usize::from(sqe.opcode.0);
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
-    /// Returns whether a lane performs transfers at a file's own position. A ring would not take the kernel's
-    /// lock on that (`f_pos_lock`), and does not update the position if the transfer completes later than its
-    /// submission, such as with direct I/O.
+    /// Returns whether a lane performs transfers of files at their own position, or with `RWF_NOWAIT`. For
+    /// the first a ring would not take the kernel's lock (`f_pos_lock`), and does not update the position if
+    /// the transfer completes later than its submission, such as with direct I/O. To the second it replies
+    /// `EAGAIN` where the file system does not support the flag.
     #[cold]
-    pub(super) fn is_position_for_lanes(&self, class: Class) -> bool {
+    pub(super) fn are_files_for_lanes(&self, class: Class) -> bool {
         class == Class::Bounded && !self.lacks_lanes
     }
 }
@@ -482,8 +485,8 @@ impl Core {
         self.note_beside_queue(slot, request.kind);
     }
 
-    /// Gives an operation to the backend's epoll set. Where that is refused, the operation ends as a
-    /// multishot one does that finds no buffer: it begins again, by the queue from then on.
+    /// Gives an operation to the backend's epoll set. Where that is refused, a transfer goes to the queue. A
+    /// multishot receive ends as one that finds no buffer: it begins again, by the queue from then on.
     #[cold]
     #[inline(never)]
     pub(super) fn push_readiness(&mut self, slot: SlotRef) {
@@ -496,6 +499,9 @@ impl Core {
         }
         // SAFETY: as in `push_operation`.
         if unsafe { self.backend.push_readiness(request) }.is_err() {
+            if matches!(request.call, Call::Transfer(_)) {
+                return self.list(slot);
+            }
             self.give_up_readiness();
             return self.finish(slot, Completion::unstarted(Errno::NOBUFS));
         }

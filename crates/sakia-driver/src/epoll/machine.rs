@@ -304,11 +304,11 @@ impl Machine {
         self.push_jobs();
     }
 
-    /// Starts a multishot receive beside a ring. The ring's sleep ends at the set's events only, so no watch
-    /// rests.
+    /// Starts a multishot receive or a transfer beside a ring. The ring's sleep ends at the set's events
+    /// only, so no watch rests.
     pub(super) fn start_ready(&mut self, request: &Request) {
+        self.registry.is_restless = true;
         if let Call::RecvMany { raw, .. } = request.call {
-            self.registry.is_restless = true;
             self.registry.note_socket(raw);
         }
         self.start(request, Lane::Bounded);

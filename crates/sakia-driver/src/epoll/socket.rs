@@ -87,6 +87,9 @@ impl SocketCall {
         // SAFETY: the caller's promise.
         let fd = unsafe { borrow(self.raw) }.map_err(refused)?;
         let mode = rustix::fs::fcntl_getfl(fd).map_err(refused)?;
+        if mode.contains(OFlags::PATH) {
+            return Err(refused(Errno::BADF));
+        }
         let fails_at_once =
             || self.verb == Verb::Accept && sockopt::socket_acceptconn(fd) != Ok(true);
         if mode.contains(OFlags::NONBLOCK) {

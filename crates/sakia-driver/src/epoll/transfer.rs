@@ -20,14 +20,15 @@
 //! A try that moves fewer bytes than requested is done: the ring also returns the bytes moved at once.
 //!
 //! Offsets: streams have none. The ring ignores one on a pipe and refuses it on a socket; and it checks
-//! first that the offset is valid.
+//! first that the offset is valid. The driver refuses such transfers before; see
+//! [`refusal`](crate::refusal).
 //!
 //! Source: `preadv2(2)`, `pipe(7)`, `io_uring_prep_read(3)`.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
@@ -129,10 +130,12 @@ pub(super) struct Ways {
     /// The kernel supports `RWF_NOWAIT`, if not for each file.
     pub(super) nowait: bool,
     pub(super) reopen: bool,
+    /// Flags that contradict each other tell whether a file takes any (6.9).
+    pub(super) flags: bool,
 }
 
 impl Ways {
-    pub(super) const ALL: Self = Self { nowait: true, reopen: true };
+    pub(super) const ALL: Self = Self { nowait: true, reopen: true, flags: true };
 
     /// Probes with an eventfd whose count is 0. Support of `RWF_NOWAIT` for eventfds does not matter: a
     /// kernel that knows the flag returns `EOPNOTSUPP`; one that does not, or a seccomp filter, returns
@@ -145,7 +148,10 @@ impl Ways {
         let result = retry(|| unsafe {
             sys::transfer(Direction::Read, raw, &raw const part, 1, offset, abi::RWF_NOWAIT)
         });
-        Self { nowait: matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP)), ..Self::ALL }
+        let nowait = matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP));
+        // SAFETY: the descriptor is borrowed.
+        let flags = nowait && unsafe { takes_flags(Direction::Read, raw) };
+        Self { nowait, flags, ..Self::ALL }
     }
 }
 
@@ -160,15 +166,27 @@ impl Transfer {
         if class != FileClass::Other && !unsafe { self.is_offset_sane() } {
             return Try::Done(failed(Errno::INVAL));
         }
-        if class == FileClass::Socket {
+        // SAFETY: as above.
+        let is_empty_write = self.direction == Direction::Write && unsafe { self.len() } == 0;
+        let is_vector = matches!(self.buffers, Buffers::Many { .. });
+        if class == FileClass::Socket && !(is_empty_write && is_vector) {
             // SAFETY: as above.
             return unsafe { self.try_socket() };
+        }
+        if is_empty_write {
+            // The file may take or refuse it, and need not wait. A vector is not even shown to the file.
+            // SAFETY: as above.
+            return Try::of(self.quietly(class, || unsafe { self.call(self.raw) }));
         }
         if ways.nowait {
             // SAFETY: as above.
             if let Some(result) = unsafe { self.try_nowait(class) } {
                 return Try::of(result);
             }
+        }
+        // SAFETY: as above.
+        if let Some(errno) = unsafe { self.refusal(class, ways) } {
+            return Try::Done(failed(errno));
         }
         // SAFETY: as above.
         let mode = match unsafe { borrow(self.raw) }.and_then(rustix::fs::fcntl_getfl) {
@@ -259,6 +277,34 @@ impl Transfer {
             || self.offset <= END && self.offset + unsafe { self.len() }.min(END) <= END
     }
 
+    /// Returns the errno of a file without `RWF_NOWAIT` that refuses the transfer at once, although it is not
+    /// ready for any: one that takes no flags, or an eventfd.
+    ///
+    /// # Safety
+    ///
+    /// - The memory is lent, and so is the descriptor.
+    unsafe fn refusal(&self, class: FileClass, ways: Ways) -> Option<Errno> {
+        if class != FileClass::Other {
+            return None;
+        }
+        let is_flagged = self.flags & !abi::RWF_NOWAIT != 0;
+        // SAFETY: the caller's promise.
+        if is_flagged && ways.flags && unsafe { !takes_flags(self.direction, self.raw) } {
+            return Some(Errno::OPNOTSUPP);
+        }
+        if self.direction == Direction::Read {
+            return None;
+        }
+        // SAFETY: as above.
+        let parts = unsafe { self.buffers.parts() };
+        let first = parts.into_iter().find(|part| part.len > 0)?;
+        if first.len == 8 || !is_eventfd(self.raw) {
+            return None;
+        }
+        // SAFETY: as above: the part is lent.
+        unsafe { refusal_of_eventfds(first) }
+    }
+
     /// Returns `None` if there is no `RWF_NOWAIT`.
     ///
     /// # Safety
@@ -344,7 +390,7 @@ impl Transfer {
             // SAFETY: the parts describe lent memory, and live until the call returns.
             unsafe {
                 let (vector, count) = (parts.as_ptr(), parts.len());
-                sys::transfer(self.direction, self.raw, vector, count, CURRENT_POSITION, 0)
+                sys::transfer(self.direction, self.raw, vector, count, CURRENT_POSITION, self.flags)
             }
         }))
     }
@@ -355,22 +401,69 @@ impl Transfer {
     ///
     /// - The memory is lent, and so is the descriptor.
     pub(super) unsafe fn call(&self, raw: i32) -> Result<usize, Errno> {
-        let Self { direction, offset, flags, .. } = *self;
-        self.buffers.with(|vector, count| {
-            let at = |offset| {
+        let Self { direction, buffers, offset, flags, .. } = *self;
+        let at = |offset| {
+            retry(|| match (buffers, flags) {
                 // SAFETY: the caller's promise.
-                retry(|| unsafe { sys::transfer(direction, raw, vector, count, offset, flags) })
-            };
-            match at(offset) {
-                // The ring ignores the offset of files without positions.
-                // SAFETY: as above.
-                Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe { self.at_no_offset(at) },
-                // Without that call there are no such flags.
-                Err(Errno::NOSYS) if flags != 0 => Err(Errno::OPNOTSUPP),
-                result => result,
-            }
-        })
+                (Buffers::One { addr, len }, 0) => unsafe {
+                    sys::transfer_one(direction, raw, addr, len, offset)
+                },
+                _ => buffers.with(|vector, count| {
+                    // SAFETY: as above.
+                    unsafe { sys::transfer(direction, raw, vector, count, offset, flags) }
+                }),
+            })
+        };
+        match at(offset) {
+            // The ring ignores the offset of files without positions.
+            // SAFETY: as above.
+            Err(Errno::SPIPE) if offset != CURRENT_POSITION => unsafe { self.at_no_offset(at) },
+            // Without that call there are no such flags.
+            Err(Errno::NOSYS) if flags != 0 => Err(Errno::OPNOTSUPP),
+            result => result,
+        }
     }
+}
+
+/// Returns whether a file takes `RWF_*` flags at all: whether its code has the newer form of reads, or of
+/// writes. The flags of the call contradict each other, which is checked after that.
+///
+/// # Safety
+///
+/// - The descriptor is lent.
+unsafe fn takes_flags(direction: Direction, raw: i32) -> bool {
+    /// Newer than the headers that the bindings are made from.
+    const RWF_NOAPPEND: u32 = 0x20;
+    const CONTRADICTION: u32 = abi::RWF_APPEND | RWF_NOAPPEND;
+    let mut byte = 0_u8;
+    let part = IoVec { base: &raw mut byte, len: 1 };
+    // SAFETY: the part is the byte, which outlives the call.
+    let result = retry(|| unsafe {
+        sys::transfer(direction, raw, &raw const part, 1, CURRENT_POSITION, CONTRADICTION)
+    });
+    result != Err(Errno::OPNOTSUPP)
+}
+
+/// Returns whether this is an eventfd.
+fn is_eventfd(raw: i32) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{raw}"), Vec::new());
+    link.is_ok_and(|link| link.to_bytes() == b"anon_inode:[eventfd]")
+}
+
+/// Returns the errno with which an eventfd refuses these bytes, whatever its count.
+///
+/// # Safety
+///
+/// - The part is lent.
+unsafe fn refusal_of_eventfds(part: IoVec) -> Option<Errno> {
+    let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+    let fresh = rustix::event::eventfd(0, flags).ok()?;
+    let (addr, len) = (part.base.expose_provenance() as u64, part.len as u32);
+    // SAFETY: the caller's promise.
+    let result = retry(|| unsafe {
+        sys::transfer_one(Direction::Write, fresh.as_raw_fd(), addr, len, CURRENT_POSITION)
+    });
+    result.err().filter(|&errno| errno == Errno::INVAL)
 }
 
 /// Returns the first `len` bytes of the parts.
@@ -438,8 +531,11 @@ mod tests {
     use super::*;
     use rustix::pipe::{PipeFlags, pipe_with};
 
-    const WAYS: [Ways; 3] =
-        [Ways::ALL, Ways { nowait: false, reopen: true }, Ways { nowait: false, reopen: false }];
+    const WAYS: [Ways; 3] = [
+        Ways::ALL,
+        Ways { nowait: false, ..Ways::ALL },
+        Ways { nowait: false, reopen: false, flags: false },
+    ];
 
     fn one(raw: i32, direction: Direction, bytes: &mut [u8]) -> Transfer {
         let addr = bytes.as_mut_ptr().expose_provenance() as u64;

@@ -62,6 +62,14 @@ impl PollEvents {
     #[doc(alias = "POLLRDHUP")]
     pub const READ_HANG_UP: Self = Self(abi::POLLRDHUP);
 
+    /// Returns the events to report of these ready ones, for a poll that waits for `self`.
+    fn told(self, ready: u32) -> Self {
+        let ready = Self(ready);
+        let waits_for_hang_up = self.0 & (Self::READABLE.0 | Self::READ_HANG_UP.0) != 0;
+        let rest = Self(ready.0 & !Self::READ_HANG_UP.0);
+        if waits_for_hang_up || rest.0 == 0 { ready } else { rest }
+    }
+
     /// Returns whether all of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -82,6 +90,7 @@ impl Handle {
     ///
     /// # Errors
     /// - `ECANCELED`: canceled. `EBADF`: the descriptor cannot be polled. Otherwise as `poll(2)`.
+    /// - `EINVAL`: nothing can wake the poll: a file that is always ready, but never for these events.
     ///
     /// # Examples
     /// See [`PollEvents`](PollEvents#examples).
@@ -97,5 +106,5 @@ of_numbers! {
     |it: Poll| Waiting; Poll;
     entry Sqe::poll_add(it.fd.raw(), it.events.0);
     call Call::Poll { raw: it.fd.raw(), events: it.events.0 };
-    output PollEvents, |completion| completion.result().map(PollEvents);
+    output PollEvents, |completion| completion.result().map(|ready| it.events.told(ready));
 }

@@ -10,7 +10,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::{filled, transfer_len};
+use crate::ops::{as_plain, filled, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
@@ -54,7 +54,9 @@ impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
 impl Handle {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) from `fd`, starting at byte
     /// `offset`; at the file's own position, which moves, if `offset` is
-    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION). If `fd` has no positions, `offset` has no effect.
+    /// [`CURRENT_POSITION`](crate::CURRENT_POSITION), the only offset of a pipe, a socket or a terminal.
+    ///
+    /// A read waits whatever the mode (`O_NONBLOCK`) of the descriptor.
     ///
     /// The kernel owns `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
@@ -63,8 +65,10 @@ impl Handle {
     ///
     /// # Errors
     /// - `EINVAL`: a buffer without room; direct I/O with an offset, length or address off the block size.
-    /// - `EISDIR`: `fd` is a directory.
-    /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`.
+    /// - `EISDIR`: `fd` is a directory. `EBADF`: not open to read.
+    /// - `ESPIPE`: an offset, although `fd` has no positions.
+    /// - `EINVAL`: `fd` cannot be read, such as an epoll set or a pidfd.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pread(2)`, or `read(2)` at the position.
     ///
     /// # Examples
     /// With `run` of [`Driver`](crate::Driver#examples):
@@ -105,8 +109,7 @@ impl Handle {
     ///
     /// # Errors
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not support. If it does not support
-    ///   `RWF_NOWAIT` for such reads, a ring may return `EAGAIN` instead, every time. Otherwise as
+    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support. Otherwise as
     ///   [`read`](Handle::read).
     ///
     /// # Kernel
@@ -135,8 +138,8 @@ impl Handle {
     }
 
     /// Writes up to `buf.bytes_len()` bytes to `fd`, starting at byte `offset`; at the file's own position,
-    /// which moves, if `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION). If `fd` has no positions,
-    /// `offset` has no effect. A file opened to append ignores the offset.
+    /// which moves, if `offset` is [`CURRENT_POSITION`](crate::CURRENT_POSITION), the only offset of a pipe, a
+    /// socket or a terminal. A file opened to append ignores the offset.
     ///
     /// The kernel reads `buf` until the operation is done. Dropping the handle keeps it alive until then.
     ///
@@ -148,7 +151,8 @@ impl Handle {
     /// - `ENOSPC`, `EDQUOT`, `EFBIG`: no room.
     /// - `EPIPE`: the pipe or socket has no reader any more. The kernel also sends `SIGPIPE`, as for
     ///   `write(2)`; Rust programs ignore it unless they change that.
-    /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`.
+    /// - `EBADF`: not open to write. `ESPIPE`: an offset, although `fd` has no positions.
+    /// - `ECANCELED`: canceled before it began. Otherwise as `pwrite(2)`, or `write(2)` at the position.
     ///
     /// # Examples
     /// With `run` of [`Driver`](crate::Driver#examples):
@@ -191,9 +195,8 @@ impl Handle {
     /// # Errors
     /// - `EIO`: with `RWF_DSYNC`, also if the bytes could not be made durable.
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
-    /// - `EOPNOTSUPP`: another flag, or one that the file system does not support. If it does not support
-    ///   `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may return `EAGAIN` instead,
-    ///   every time: repeat the write without the flag. Otherwise as [`write`](Handle::write).
+    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support, such as
+    ///   `RWF_NOWAIT` for writes to the page cache of ext4. Otherwise as [`write`](Handle::write).
     ///
     /// # Examples
     /// With `run` of [`Driver`](crate::Driver#examples):
@@ -281,12 +284,21 @@ unsafe impl<T: IoBufMut, const FIXED: bool> Operation for Read<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        filled(completion, self.buf, self.len)
+        filled(as_plain(completion, self.offset, self.flags), self.buf, self.len)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        self.fd.route(Direction::Read, rules.of(OpKind::Read), self.len)
+        let (rule, len) = (rules.of(OpKind::Read), self.len);
+        if self.flags != 0 {
+            return self.fd.route_odd(Direction::Read, rule, len, self.flags);
+        }
+        self.fd.route(Direction::Read, rule, len)
+    }
+
+    #[inline(always)]
+    fn refusal(&self) -> Option<Errno> {
+        self.fd.refusal(Direction::Read, self.offset)
     }
 
     #[inline(always)]
@@ -322,13 +334,22 @@ unsafe impl<T: IoBuf, const FIXED: bool> Operation for Write<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
+        let completion = as_plain(completion, self.offset, self.flags);
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        let bytes = transfer_len(self.buf.bytes_len());
-        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
+        let (rule, bytes) = (rules.of(OpKind::Write), transfer_len(self.buf.bytes_len()));
+        if self.flags != 0 || bytes == 0 {
+            return self.fd.route_odd(Direction::Write, rule, bytes, self.flags);
+        }
+        self.fd.route(Direction::Write, rule, bytes)
+    }
+
+    #[inline(always)]
+    fn refusal(&self) -> Option<Errno> {
+        self.fd.refusal(Direction::Write, self.offset)
     }
 
     #[inline(always)]

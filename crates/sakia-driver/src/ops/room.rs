@@ -1,5 +1,6 @@
 //! Space within a file: allocation, deallocation, truncation; and advice about its use.
 
+use rustix::io::Errno;
 use sakia_ring::Sqe;
 
 use crate::call::{Function, System};
@@ -84,7 +85,11 @@ impl Handle {
     /// 6.9. Source: `io_uring_prep_ftruncate(3)`.
     #[doc(alias = "ftruncate")]
     pub fn truncate(&self, fd: &Fd, len: u64) -> Op<Truncate> {
-        self.start(Truncate { fd: self.held(fd), len })
+        let truncate = Truncate { fd: self.held(fd), len };
+        if i64::try_from(len).is_err() {
+            return self.refuse(truncate, Errno::INVAL); // before any look at the file
+        }
+        self.start(truncate)
     }
 
     /// Announces the use of `len` bytes from byte `offset` of `fd` to the kernel, to the end of the file if

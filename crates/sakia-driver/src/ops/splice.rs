@@ -21,6 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::pipe::fcntl_getpipe_size;
 use sakia_ring::CURRENT_POSITION;
 
@@ -295,6 +296,8 @@ impl SpliceRequest {
             && is_open(&self.from, OFlags::WRONLY)
             && is_open(&self.to, OFlags::RDONLY)
             && !(is_file(to) && appends())
+            && !fails_at_once(&self.from)
+            && !fails_at_once(&self.to)
     }
 }
 
@@ -315,6 +318,12 @@ impl End {
             _ => Self::Blocking,
         }
     }
+}
+
+/// Returns whether the kernel refuses such an end whether it is ready or not: a file without a type, such as
+/// an eventfd, or a socket that accepts connections.
+fn fails_at_once(fd: &Fd) -> bool {
+    fd.is_anonymous() || socket_acceptconn(fd) == Ok(true)
 }
 
 /// Returns the route of a call between these ends.

@@ -1,5 +1,6 @@
 //! Reading into and writing from several buffers at once.
 
+use rustix::io::Errno;
 use sakia_ring::{IoVec, Sqe};
 
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
@@ -8,7 +9,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::{note_all_filled, room_of_all, transfer_len};
+use crate::ops::{as_plain, note_all_filled, room_of_all, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
@@ -253,11 +254,21 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        self.0.parts.filled(completion, self.0.bytes)
+        let Vectored { parts, offset, flags, bytes, .. } = self.0;
+        parts.filled(as_plain(completion, offset, flags), bytes)
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route(Direction::Read, rules.of(OpKind::Read), self.0.bytes)
+        let Vectored { fd, flags, bytes, .. } = &self.0;
+        let rule = rules.of(OpKind::Read);
+        if *flags != 0 {
+            return fd.route_odd(Direction::Read, rule, *bytes, *flags);
+        }
+        fd.route(Direction::Read, rule, *bytes)
+    }
+
+    fn refusal(&self) -> Option<Errno> {
+        self.0.fd.refusal(Direction::Read, self.0.offset)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
@@ -285,11 +296,22 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        (completion.count(self.0.bytes as usize), self.0.parts.into_inner())
+        let Vectored { parts, offset, flags, bytes, .. } = self.0;
+        (as_plain(completion, offset, flags).count(bytes as usize), parts.into_inner())
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        self.0.fd.route_write(rules.of(OpKind::Write), self.0.bytes, self.0.flags)
+        let Vectored { fd, flags, bytes, .. } = &self.0;
+        let rule = rules.of(OpKind::Write);
+        // Of several parts, an eventfd looks at the first alone.
+        if *flags != 0 || *bytes == 0 || fd.is_anonymous() {
+            return fd.route_odd(Direction::Write, rule, *bytes, *flags);
+        }
+        fd.route(Direction::Write, rule, *bytes)
+    }
+
+    fn refusal(&self) -> Option<Errno> {
+        self.0.fd.refusal(Direction::Write, self.0.offset)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {

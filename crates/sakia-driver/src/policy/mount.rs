@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Breaker, CallMode, Lane, Route};
-use crate::mounts::{RemoteMounts, closes_at_once, is_in_memory, is_local, is_remote};
+use crate::mounts::{
+    RemoteMounts, closes_at_once, has_positions, is_in_memory, is_local, is_remote,
+};
 use crate::sys::Direction;
 
 /// Support of `RWF_NOWAIT` by a file system.
@@ -86,6 +88,8 @@ pub struct Mount {
     pub(crate) is_local: bool,
     /// Closing a file tells no server.
     pub(crate) closes_at_once: bool,
+    /// Its regular files take transfers at offsets.
+    pub(crate) has_positions: bool,
     /// There is no device to wait for.
     pub(crate) is_in_memory: bool,
     nowait: [Cell<Support>; 2],
@@ -100,6 +104,7 @@ impl Mount {
             is_remote: is_remote(file_system),
             is_local: is_local(file_system),
             closes_at_once: closes_at_once(file_system),
+            has_positions: has_positions(file_system),
             is_in_memory: is_in_memory(file_system),
             nowait: [const { Cell::new(Support::Unknown) }; 2],
             breaker: Breaker::new(),

@@ -162,8 +162,11 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCal
                 Function::Sendfile => {
                     let to = Rc::clone(kernel.file(raw as i32)?);
                     raw = first;
-                    let is_pipe =
-                        matches!(kernel.file(first as i32)?.object, Object::PipeReader(_));
+                    let from = kernel.file(first as i32)?;
+                    if matches!(from.object, Object::Socket(_)) {
+                        return Err(Errno::SPIPE);
+                    }
+                    let is_pipe = matches!(from.object, Object::PipeReader(_));
                     // SAFETY: the caller's promise; it is the address of an offset.
                     let offset = unsafe { read_plain(second as u64) }?;
                     let from_offset = (!is_pipe).then_some(offset);

@@ -19,6 +19,7 @@ use super::names;
 use super::tree::{InodeId, Place};
 use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::sys::Direction;
 
 /// An operation in flight in a simulated kernel. From [`SimHandle::flights`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -397,6 +398,19 @@ impl Descriptors for SimHandle {
             _ => FileKind::Bounded,
         };
         FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
+    }
+
+    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
+        let machine = self.machine();
+        let file = machine.kernel.file(raw).ok()?;
+        let may = match direction {
+            Direction::Read => file.is_readable,
+            Direction::Write => file.is_writable,
+        };
+        if is_at_offset && file.is_stream() {
+            return Some(Errno::SPIPE);
+        }
+        (!may).then_some(Errno::BADF)
     }
 
     unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {

@@ -56,15 +56,19 @@ pub(crate) unsafe fn send_file(args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let fd = unsafe { borrow(socket as i32) }?;
     // SAFETY: by the caller's promise the call accesses the offset and no other memory of the program.
-    let send =
-        || match unsafe { shared_syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0]) } {
-            Err(Errno::INVAL | Errno::SPIPE) => {
-                let flags = abi::SPLICE_F_NONBLOCK as usize;
-                // SAFETY: the call touches no memory of ours.
-                unsafe { shared_syscall(abi::__NR_splice, [file, 0, socket, 0, len, flags]) }
+    let send = || match unsafe {
+        shared_syscall(abi::__NR_sendfile, [socket, file, offset, len, 0, 0])
+    } {
+        Err(refusal @ (Errno::INVAL | Errno::SPIPE)) => {
+            let flags = abi::SPLICE_F_NONBLOCK as usize;
+            // SAFETY: the call touches no memory of ours.
+            match unsafe { shared_syscall(abi::__NR_splice, [file, 0, socket, 0, len, flags]) } {
+                Err(Errno::INVAL) => Err(refusal), // no pipe
+                result => result,
             }
-            result => result,
-        };
+        }
+        result => result,
+    };
     let send = || without_sigpipe(|| retry(send));
     if mode_use == NON_BLOCKING {
         return send();

@@ -93,10 +93,11 @@ pub fn what_is_not_read_into_capacity_leaves_no_length(stage: &Stage) {
     let driver = stage.driver();
     stage.create("file", b"0123456789");
     let writer = stage.open(&driver, "file", OFlags::WRONLY);
-    let (result, buf) = wait(&driver, driver.read(&writer, Vec::with_capacity(8), 0));
+    let (result, buf) =
+        wait(&driver, driver.read(&writer, Vec::with_capacity(8), CURRENT_POSITION));
     assert_eq!((errno(result), buf.len()), (Errno::BADF, 0));
     let bufs = vec![Vec::with_capacity(8), vec![7]];
-    let (result, bufs) = wait(&driver, driver.read_vectored(&writer, bufs, 0));
+    let (result, bufs) = wait(&driver, driver.read_vectored(&writer, bufs, CURRENT_POSITION));
     assert_eq!((errno(result), bufs), (Errno::BADF, vec![vec![], vec![7]]));
 }
 
@@ -210,12 +211,12 @@ pub fn a_write_of_nothing_writes_nothing(stage: &Stage) {
     let driver = stage.driver();
     let file = stage.file(&driver, "file", b"0123456789");
     let (_, sender) = stage.pipe(&driver);
-    for fd in [&file, &sender] {
-        assert_eq!(wait(&driver, driver.write(fd, Vec::new(), 0)).0.unwrap(), 0);
+    for (fd, at) in [(&file, 0), (&sender, CURRENT_POSITION)] {
+        assert_eq!(wait(&driver, driver.write(fd, Vec::new(), at)).0.unwrap(), 0);
         // Spare capacity is not written.
-        assert_eq!(wait(&driver, driver.write(fd, Vec::with_capacity(9), 0)).0.unwrap(), 0);
-        assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 2], 0)).0.unwrap(), 0);
-        assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 0], 0)).0.unwrap(), 0);
+        assert_eq!(wait(&driver, driver.write(fd, Vec::with_capacity(9), at)).0.unwrap(), 0);
+        assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 2], at)).0.unwrap(), 0);
+        assert_eq!(wait(&driver, driver.write_vectored(fd, vec![""; 0], at)).0.unwrap(), 0);
     }
     assert_eq!(stage.contents("file"), b"0123456789");
 }
@@ -238,9 +239,12 @@ pub fn what_was_not_opened_for_it_is_refused(stage: &Stage) {
     stage.create("file", b"0123456789");
     let reader = stage.open(&driver, "file", OFlags::RDONLY);
     let writer = stage.open(&driver, "file", OFlags::WRONLY);
-    let (result, buf) = wait(&driver, driver.write(&reader, b"abc".to_vec(), 0));
+    let (result, buf) = wait(&driver, driver.write(&reader, b"abc".to_vec(), CURRENT_POSITION));
     assert_eq!((errno(result), &buf[..]), (Errno::BADF, &b"abc"[..]), "the buffer comes back");
-    assert_eq!(errno(wait(&driver, driver.read(&writer, vec![0; 4], 0)).0), Errno::BADF);
+    assert_eq!(
+        errno(wait(&driver, driver.read(&writer, vec![0; 4], CURRENT_POSITION)).0),
+        Errno::BADF
+    );
     assert_eq!(stage.contents("file"), b"0123456789");
 }
 

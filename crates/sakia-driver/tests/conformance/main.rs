@@ -114,6 +114,7 @@ cases! {
         plain_calls_have_counts;
     pipes:
         a_read_waits_for_a_write
+        streams_have_no_offsets
         a_write_waits_for_room
         a_pipe_without_writers_is_at_its_end
         a_pipe_without_readers_is_broken

@@ -1,19 +1,52 @@
 //! Pipes: operations that wait.
 
 use rustix::io::Errno;
-use sakia_driver::PollEvents;
+use sakia_driver::{CURRENT_POSITION, PollEvents, SocketType};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
 pub fn a_read_waits_for_a_write(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![0; 16], 0);
+    let mut read = driver.read(&receiver, vec![0; 16], CURRENT_POSITION);
     settle(&driver);
     assert!(read.try_take().is_none());
-    assert_eq!(wait(&driver, driver.write(&sender, "hello", 0)).0.unwrap(), 5);
+    assert_eq!(wait(&driver, driver.write(&sender, "hello", CURRENT_POSITION)).0.unwrap(), 5);
     let (result, buf) = wait(&driver, read);
     assert_eq!(&buf[..result.unwrap()], b"hello");
+}
+
+pub fn streams_have_no_offsets(stage: &Stage) {
+    let driver = stage.driver();
+    let (receiver, sender) = stage.pipe(&driver);
+    let (near, far) = driver.socket_pair(SocketType::STREAM).unwrap();
+    for (reader, writer) in [(&receiver, &sender), (&far, &near)] {
+        for (offset, expected) in [
+            (0, Errno::SPIPE),
+            (5, Errno::SPIPE),
+            (i64::MAX as u64, Errno::SPIPE),
+            (1 << 63, Errno::INVAL),
+        ] {
+            let (result, _) = wait(&driver, driver.write(writer, "lost", offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.write_vectored(writer, vec!["lost"], offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.read(reader, vec![0; 16], offset));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            let (result, _) = wait(&driver, driver.read_with(reader, vec![0; 16], offset, 0));
+            assert_eq!(errno(result), expected, "{offset:#x}");
+            // The next operation goes on as before.
+            let write = driver.write(writer, "next", CURRENT_POSITION);
+            assert_eq!(wait(&driver, write).0.unwrap(), 4);
+            let (result, buf) = wait(&driver, driver.read(reader, vec![0; 16], CURRENT_POSITION));
+            assert_eq!(&buf[..result.unwrap()], b"next");
+        }
+    }
+    // A pipe has a wrong end.
+    for (offset, expected) in [(0, Errno::SPIPE), (CURRENT_POSITION, Errno::BADF)] {
+        assert_eq!(errno(wait(&driver, driver.read(&sender, vec![0; 1], offset)).0), expected);
+        assert_eq!(errno(wait(&driver, driver.write(&receiver, "x", offset)).0), expected);
+    }
 }
 
 pub fn a_write_waits_for_room(stage: &Stage) {
@@ -21,19 +54,20 @@ pub fn a_write_waits_for_room(stage: &Stage) {
     let (receiver, sender) = stage.pipe(&driver);
     let mut left = stage.pipe_bytes();
     let mut read_bytes = 0;
-    let mut write = driver.write(&sender, vec![7; left], 0);
+    let mut write = driver.write(&sender, vec![7; left], CURRENT_POSITION);
     while left > 0 || read_bytes < stage.pipe_bytes() {
-        let (result, buf) = wait(&driver, driver.read(&receiver, vec![0; 65_536], 0));
+        let (result, buf) =
+            wait(&driver, driver.read(&receiver, vec![0; 65_536], CURRENT_POSITION));
         let len = result.unwrap();
         assert!(len > 0 && buf[..len].iter().all(|&byte| byte == 7));
         read_bytes += len;
         settle(&driver);
         if let Some((result, _)) = write.try_take() {
             left -= result.unwrap();
-            write = driver.write(&sender, vec![7; left], 0);
+            write = driver.write(&sender, vec![7; left], CURRENT_POSITION);
             if left == 0 {
                 wait(&driver, write).0.unwrap();
-                write = driver.write(&sender, Vec::new(), 0);
+                write = driver.write(&sender, Vec::new(), CURRENT_POSITION);
             }
         }
     }
@@ -43,7 +77,7 @@ pub fn a_write_waits_for_room(stage: &Stage) {
 pub fn a_pipe_without_writers_is_at_its_end(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![0; 16], 0);
+    let mut read = driver.read(&receiver, vec![0; 16], CURRENT_POSITION);
     settle(&driver);
     assert!(read.try_take().is_none());
     wait(&driver, driver.close(sender)).unwrap();
@@ -54,13 +88,13 @@ pub fn a_pipe_without_readers_is_broken(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
     wait(&driver, driver.close(receiver)).unwrap();
-    assert_eq!(errno(wait(&driver, driver.write(&sender, "x", 0)).0), Errno::PIPE);
+    assert_eq!(errno(wait(&driver, driver.write(&sender, "x", CURRENT_POSITION)).0), Errno::PIPE);
 }
 
 pub fn a_canceled_read_says_so(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, _sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![5; 16], 0);
+    let mut read = driver.read(&receiver, vec![5; 16], CURRENT_POSITION);
     settle(&driver);
     read.cancel();
     let (result, buf) = wait(&driver, read);
@@ -70,24 +104,25 @@ pub fn a_canceled_read_says_so(stage: &Stage) {
 pub fn a_stream_is_read_into_capacity(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let mut canceled = driver.read(&receiver, Vec::with_capacity(16), 0);
+    let mut canceled = driver.read(&receiver, Vec::with_capacity(16), CURRENT_POSITION);
     settle(&driver);
     canceled.cancel();
     let (result, buf) = wait(&driver, canceled);
     assert_eq!((errno(result), buf.len()), (Errno::CANCELED, 0));
-    let mut read = driver.read(&receiver, buf, 0);
+    let mut read = driver.read(&receiver, buf, CURRENT_POSITION);
     settle(&driver);
     assert!(read.try_take().is_none());
-    wait(&driver, driver.write(&sender, "hello", 0)).0.unwrap();
+    wait(&driver, driver.write(&sender, "hello", CURRENT_POSITION)).0.unwrap();
     let (result, buf) = wait(&driver, read);
     assert_eq!((result.unwrap(), &buf[..]), (5, &b"hello"[..]));
-    wait(&driver, driver.write(&sender, "more", 0)).0.unwrap();
+    wait(&driver, driver.write(&sender, "more", CURRENT_POSITION)).0.unwrap();
     wait(&driver, driver.close(sender)).unwrap();
     let bufs = vec![Vec::with_capacity(2), Vec::with_capacity(64)];
     let first = bufs[0].capacity();
-    let (result, bufs) = wait(&driver, driver.read_vectored(&receiver, bufs, 0));
+    let (result, bufs) = wait(&driver, driver.read_vectored(&receiver, bufs, CURRENT_POSITION));
     assert_eq!((result.unwrap(), bufs[0].len(), bufs.concat()), (4, first, b"more".to_vec()));
-    let (result, buf) = wait(&driver, driver.read(&receiver, Vec::with_capacity(4), 0));
+    let (result, buf) =
+        wait(&driver, driver.read(&receiver, Vec::with_capacity(4), CURRENT_POSITION));
     assert_eq!((result.unwrap(), buf.len()), (0, 0), "the end");
 }
 
@@ -96,23 +131,24 @@ pub fn a_read_without_room_does_not_wait(stage: &Stage) {
     let (receiver, sender) = stage.pipe(&driver);
     for is_there in [false, true] {
         if is_there {
-            wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
+            wait(&driver, driver.write(&sender, "x", CURRENT_POSITION)).0.unwrap();
         }
-        let (result, _) = wait(&driver, driver.read(&receiver, Vec::new(), 0));
+        let (result, _) = wait(&driver, driver.read(&receiver, Vec::new(), CURRENT_POSITION));
         assert_eq!(errno(result), Errno::INVAL);
-        let (result, _) = wait(&driver, driver.read_vectored(&receiver, vec![vec![]; 2], 0));
+        let (result, _) =
+            wait(&driver, driver.read_vectored(&receiver, vec![vec![]; 2], CURRENT_POSITION));
         assert_eq!(errno(result), Errno::INVAL);
     }
-    assert_eq!(wait(&driver, driver.read(&receiver, vec![0; 4], 0)).0.unwrap(), 1);
+    assert_eq!(wait(&driver, driver.read(&receiver, vec![0; 4], CURRENT_POSITION)).0.unwrap(), 1);
 }
 
 pub fn a_canceled_write_says_so(stage: &Stage) {
     let driver = stage.driver();
     let (_receiver, sender) = stage.pipe(&driver);
     // The first write fills the pipe.
-    let filling = driver.write(&sender, vec![1; stage.pipe_bytes()], 0);
+    let filling = driver.write(&sender, vec![1; stage.pipe_bytes()], CURRENT_POSITION);
     settle(&driver);
-    let mut write = driver.write(&sender, vec![2; stage.pipe_bytes()], 0);
+    let mut write = driver.write(&sender, vec![2; stage.pipe_bytes()], CURRENT_POSITION);
     settle(&driver);
     write.cancel();
     assert_eq!(errno(wait(&driver, write).0), Errno::CANCELED);
@@ -122,12 +158,12 @@ pub fn a_canceled_write_says_so(stage: &Stage) {
 pub fn a_dropped_read_takes_nothing_along(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let read = driver.read(&receiver, vec![0; 16], 0);
+    let read = driver.read(&receiver, vec![0; 16], CURRENT_POSITION);
     settle(&driver);
     drop(read);
     turn_until(&driver, || driver.live_operations() == 0);
-    wait(&driver, driver.write(&sender, "kept", 0)).0.unwrap();
-    let (result, buf) = wait(&driver, driver.read(&receiver, vec![0; 16], 0));
+    wait(&driver, driver.write(&sender, "kept", CURRENT_POSITION)).0.unwrap();
+    let (result, buf) = wait(&driver, driver.read(&receiver, vec![0; 16], CURRENT_POSITION));
     assert_eq!(&buf[..result.unwrap()], b"kept");
 }
 
@@ -137,7 +173,7 @@ pub fn readiness_comes_with_data(stage: &Stage) {
     let mut poll = driver.poll(&receiver, PollEvents::READABLE);
     settle(&driver);
     assert!(poll.try_take().is_none());
-    wait(&driver, driver.write(&sender, "x", 0)).0.unwrap();
+    wait(&driver, driver.write(&sender, "x", CURRENT_POSITION)).0.unwrap();
     let both = PollEvents::READABLE | PollEvents::WRITABLE;
     // Readiness is reported again for as long as it lasts.
     for poll in [poll, driver.poll(&receiver, both)] {
@@ -175,7 +211,8 @@ pub fn a_close_ends_what_waits(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, _sender) = stage.pipe(&driver);
     let identity = stage.identify(&receiver);
-    let reads: Vec<_> = (0..3).map(|_| driver.read(&receiver, vec![0; 16], 0)).collect();
+    let reads: Vec<_> =
+        (0..3).map(|_| driver.read(&receiver, vec![0; 16], CURRENT_POSITION)).collect();
     settle(&driver);
     let mut close = driver.close(receiver);
     // A result that was not taken still uses the descriptor.
@@ -190,10 +227,11 @@ pub fn a_close_ends_what_waits(stage: &Stage) {
 pub fn reads_of_one_pipe_are_served_in_order(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let reads: Vec<_> = (0..4).map(|_| driver.read(&receiver, vec![0; 1], 0)).collect();
+    let reads: Vec<_> =
+        (0..4).map(|_| driver.read(&receiver, vec![0; 1], CURRENT_POSITION)).collect();
     settle(&driver);
     for byte in b"abcd" {
-        wait(&driver, driver.write(&sender, vec![*byte], 0)).0.unwrap();
+        wait(&driver, driver.write(&sender, vec![*byte], CURRENT_POSITION)).0.unwrap();
         settle(&driver);
     }
     let mut got: Vec<u8> = reads.into_iter().map(|read| wait(&driver, read).1[0]).collect();

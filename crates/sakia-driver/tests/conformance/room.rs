@@ -2,7 +2,7 @@
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_driver::{OpKind, SyncRange};
+use sakia_driver::{CURRENT_POSITION, OpKind, SyncRange};
 
 use crate::names::directory;
 use crate::stage::{Stage, errno, wait};
@@ -166,10 +166,12 @@ pub fn a_read_that_must_not_wait_does_not(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
     let nowait = ReadWriteFlags::NOWAIT.bits();
-    let (result, _) = wait(&driver, driver.read_with(&receiver, vec![0; 4], 0, nowait));
+    let (result, _) =
+        wait(&driver, driver.read_with(&receiver, vec![0; 4], CURRENT_POSITION, nowait));
     assert_eq!(errno(result), Errno::AGAIN);
-    wait(&driver, driver.write(&sender, "now", 0)).0.unwrap();
-    let (result, buf) = wait(&driver, driver.read_with(&receiver, vec![0; 4], 0, nowait));
+    wait(&driver, driver.write(&sender, "now", CURRENT_POSITION)).0.unwrap();
+    let (result, buf) =
+        wait(&driver, driver.read_with(&receiver, vec![0; 4], CURRENT_POSITION, nowait));
     assert_eq!(&buf[..result.unwrap()], b"now");
 }
 

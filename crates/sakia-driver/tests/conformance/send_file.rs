@@ -7,8 +7,8 @@ use std::task::Poll;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use sakia_driver::{
-    Bypass, Connection, ControlMessages, Domain, Driver, Fd, OpKind, PollEvents, Rule, Rules,
-    SEND_FILE_BYTES_MAX,
+    Bypass, CURRENT_POSITION, Connection, ControlMessages, Domain, Driver, Fd, OpKind, PollEvents,
+    Rule, Rules, SEND_FILE_BYTES_MAX,
 };
 
 use crate::connections::{connection, pattern, poll, run};
@@ -117,14 +117,14 @@ pub fn a_stream_that_sends_a_file_has_its_mode_when_that_matters(stage: &Stage) 
             }
         },
         |driver, near, far| {
-            let mut read = driver.read(near.fd(), vec![0; 5], 0);
+            let mut read = driver.read(near.fd(), vec![0; 5], CURRENT_POSITION);
             settle(driver);
             assert!(read.try_take().is_none(), "it was told to wait");
             wait(driver, driver.send(far.fd(), "hello", 0)).0.unwrap();
             assert_eq!(wait(driver, read).0.unwrap(), 5);
         },
         |driver, near, _| {
-            wait(driver, driver.write_vectored(near.fd(), vec!["x"], 0)).0.unwrap();
+            wait(driver, driver.write_vectored(near.fd(), vec!["x"], CURRENT_POSITION)).0.unwrap();
         },
         |_, near, _| drop(ControlMessages::new().descriptor(near.fd())),
     ];
@@ -216,8 +216,8 @@ pub fn a_file_is_not_sent_where_that_makes_no_sense(stage: &Stage) {
             (&unreadable, 0, Errno::BADF),
             (&file, 1 << 63, Errno::INVAL),
             (&file, u64::MAX, Errno::INVAL),
-            (far.fd(), 0, Errno::INVAL),
-            (near.fd(), 0, Errno::INVAL),
+            (far.fd(), 0, Errno::SPIPE),
+            (near.fd(), 0, Errno::SPIPE),
         ] {
             let result = send(&driver, &near, from, offset, 1);
             assert_eq!(errno(result), expected, "{from:?} {offset:#x}");

@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sakia_driver::{
-    Domain, Driver, Fd, OpKind, PollEvents, ShutdownHow, SocketAddress, SocketType,
+    CURRENT_POSITION, Domain, Driver, Fd, OpKind, PollEvents, ShutdownHow, SocketAddress,
+    SocketType,
 };
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
@@ -523,14 +524,14 @@ pub fn sockets_are_read_and_written(stage: &Stage) {
     let driver = stage.driver();
     for domain in DOMAINS {
         let (near, far) = connected(stage, &driver, domain);
-        let mut read = driver.read(&far, vec![0; 16], 0);
+        let mut read = driver.read(&far, vec![0; 16], CURRENT_POSITION);
         settle(&driver);
         assert!(read.try_take().is_none());
-        assert_eq!(wait(&driver, driver.write(&near, "plain", 0)).0.unwrap(), 5);
+        assert_eq!(wait(&driver, driver.write(&near, "plain", CURRENT_POSITION)).0.unwrap(), 5);
         let (result, buf) = wait(&driver, read);
         assert_eq!(&buf[..result.unwrap()], b"plain");
         wait(&driver, driver.close(near)).unwrap();
-        assert_eq!(wait(&driver, driver.read(&far, vec![0; 16], 0)).0.unwrap(), 0);
+        assert_eq!(wait(&driver, driver.read(&far, vec![0; 16], CURRENT_POSITION)).0.unwrap(), 0);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{OpKind, Wait};
+use sakia_driver::{CURRENT_POSITION, OpKind, Wait};
 
 use crate::stage::{Stage, errno, settle, turn_until, wait};
 
@@ -22,7 +22,7 @@ pub fn an_idle_turn_returns(stage: &Stage) {
 pub fn a_turn_ends_with_its_time(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, _sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    let mut read = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     for _ in 0..3 {
         assert_eq!(driver.turn(Wait::For(Duration::from_millis(2))).unwrap(), 0);
     }
@@ -32,10 +32,10 @@ pub fn a_turn_ends_with_its_time(stage: &Stage) {
 pub fn tokens_come_in_the_order_of_completion(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    let mut read = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     read.set_token(1);
     settle(&driver);
-    let mut write = driver.write(&sender, "x", 0);
+    let mut write = driver.write(&sender, "x", CURRENT_POSITION);
     write.set_token(2);
     let mut done = Vec::new();
     turn_until(&driver, || {
@@ -68,7 +68,7 @@ pub fn the_end_cancels_what_waits(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, sender) = stage.pipe(&driver);
     let ends = [stage.identify(&receiver), stage.identify(&sender)];
-    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    let mut read = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     settle(&driver);
     drop(receiver);
     assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
@@ -98,7 +98,7 @@ pub fn nothing_starts_after_the_end(stage: &Stage) {
 pub fn what_is_canceled_before_it_is_submitted_says_so(stage: &Stage) {
     let driver = stage.driver();
     let (receiver, _sender) = stage.pipe(&driver);
-    let mut read = driver.read(&receiver, vec![0; 1], 0);
+    let mut read = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     read.cancel();
     read.cancel();
     assert_eq!(errno(wait(&driver, read).0), Errno::CANCELED);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 
 use rustix::io::Errno;
-use sakia_driver::{Arena, Driver, FixedBuf, Wait};
+use sakia_driver::{Arena, CURRENT_POSITION, Driver, FixedBuf, Wait};
 
 use crate::support::{
     TempDir, content, drain, driver, errno, finish, open_direct, pipe, write_all,
@@ -65,8 +65,8 @@ fn blocks_run_out_and_come_back() {
         block.fill(number as u8);
     }
     assert!(blocks.iter().zip(0..).all(|(block, number)| block.iter().all(|&byte| byte == number)));
-    let dropped = driver.read_fixed(&fd, blocks.pop().unwrap(), 0);
-    let mut kept = driver.read_fixed(&fd, blocks.pop().unwrap(), 0);
+    let dropped = driver.read_fixed(&fd, blocks.pop().unwrap(), CURRENT_POSITION);
+    let mut kept = driver.read_fixed(&fd, blocks.pop().unwrap(), CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(dropped);
     assert!(arena.block().is_none(), "the kernel still has it");
@@ -121,7 +121,7 @@ fn dropped_while_blocks_are_in_flight() {
     let mut reads: Vec<_> = (0..15)
         .map(|place| driver.read_fixed(&file, arena.block().unwrap(), place << 16))
         .collect();
-    let mut waiting = driver.read_fixed(&pipe, arena.block().unwrap(), 0);
+    let mut waiting = driver.read_fixed(&pipe, arena.block().unwrap(), CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(arena);
     drop(reads.split_off(8));
@@ -142,8 +142,8 @@ fn blocks_outlive_the_driver() {
     let arena = arena!(&driver, 3, 4096);
     let (fd, _write) = pipe(&driver);
     let mut block = arena.block().unwrap();
-    let mut kept = driver.read_fixed(&fd, arena.block().unwrap(), 0);
-    drop(driver.read_fixed(&fd, arena.block().unwrap(), 0));
+    let mut kept = driver.read_fixed(&fd, arena.block().unwrap(), CURRENT_POSITION);
+    drop(driver.read_fixed(&fd, arena.block().unwrap(), CURRENT_POSITION));
     driver.turn(Wait::Poll).unwrap();
     drop(driver);
     block.fill(1);

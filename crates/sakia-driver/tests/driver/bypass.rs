@@ -932,7 +932,7 @@ fn a_fifo_that_is_opened_at_once_waits_for_nobody_and_later_for_bytes() {
         assert!(!is_nonblocking(&fd), "the flag is taken off");
         let writer = File::options().write(true).open(&path).unwrap();
         let inline = of(&driver, OpKind::Read).inline;
-        let mut read = driver.read(&fd, vec![0; 4], 0);
+        let mut read = driver.read(&fd, vec![0; 4], CURRENT_POSITION);
         for _ in 0..3 {
             driver.turn(Wait::Poll).unwrap();
             assert!(read.try_take().is_none(), "nothing was written");

@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind, Open, Policy, Wait,
-    WholeFile,
+    Auto, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind,
+    Open, Policy, Wait, WholeFile,
 };
 use sakia_ring::{Host, Kernel};
 use sakia_testkit::available;
@@ -167,7 +167,8 @@ fn a_result_comes_to_turns_that_never_sleep() {
             rustix::io::write(&writer, b"hello").unwrap();
             drop(writer);
             for expected in [&b"hello"[..], b""] {
-                let (result, buf) = finish(&driver, &mut driver.read(&fd, vec![0; 9], 0));
+                let (result, buf) =
+                    finish(&driver, &mut driver.read(&fd, vec![0; 9], CURRENT_POSITION));
                 assert_eq!(&buf[..result.unwrap()], expected);
             }
         }
@@ -306,7 +307,8 @@ fn a_writer_that_has_come_and_gone_was_there() {
             rustix::io::write(&writer, bytes).unwrap();
             drop(writer);
             finish(&driver, &mut driver.await_writer(&fd)).unwrap();
-            let (result, buf) = finish(&driver, &mut driver.read(&fd, vec![0; 9], 0));
+            let (result, buf) =
+                finish(&driver, &mut driver.read(&fd, vec![0; 9], CURRENT_POSITION));
             assert_eq!(&buf[..result.unwrap()], bytes);
         }
     });

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 
 use rustix::io::Errno;
-use sakia_driver::{Op, Operation, PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, Op, Operation, PollEvents, Wait};
 
 use crate::support::{
     Buf, DropCounter, TempDir, assert_unread, drain, driver, finish, pipe, sized,
@@ -119,8 +119,9 @@ fn operations_that_wait() {
     let (empty, _write) = pipe(&driver);
     let counter = DropCounter::new();
     let buf = || Buf::new(4096, &counter);
-    let read = cancel_each(&driver, || driver.read(&empty, buf(), 0));
-    let vectors = cancel_each(&driver, || driver.read_vectored(&empty, vec![buf(), buf()], 0));
+    let read = cancel_each(&driver, || driver.read(&empty, buf(), CURRENT_POSITION));
+    let vectors =
+        cancel_each(&driver, || driver.read_vectored(&empty, vec![buf(), buf()], CURRENT_POSITION));
     let polls = cancel_each(&driver, || driver.poll(&empty, PollEvents::READABLE));
     let is_canceled = |error: std::io::Error| {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
@@ -129,7 +130,7 @@ fn operations_that_wait() {
     vectors.into_iter().for_each(|(result, _)| is_canceled(result.unwrap_err()));
     polls.into_iter().for_each(|result| is_canceled(result.unwrap_err()));
     // A write to a non-blocking descriptor may also fail with `EAGAIN`.
-    for (result, _) in cancel_each(&driver, || driver.write(&full, buf(), 0)) {
+    for (result, _) in cancel_each(&driver, || driver.write(&full, buf(), CURRENT_POSITION)) {
         let errno = Errno::from_io_error(&result.unwrap_err()).unwrap();
         assert!(matches!(errno, Errno::CANCELED | Errno::AGAIN), "{errno}");
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::Duration;
 
-use sakia_driver::{OpKind, PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, OpKind, PollEvents, Wait};
 
 use crate::hosts::rigged;
 use crate::support::{TempDir, content, drain, driver, finish};
@@ -38,7 +38,8 @@ fn a_hundred_ready_completions_cost_one_turn_and_an_enter_for_each_twenty() {
     let (read_end, write) = rustix::pipe::pipe().unwrap();
     let fd = driver.adopt(read_end);
     for round in 0..20 {
-        let mut reads: Vec<_> = (0..96).map(|_| driver.read(&fd, vec![0; 1], 0)).collect();
+        let mut reads: Vec<_> =
+            (0..96).map(|_| driver.read(&fd, vec![0; 1], CURRENT_POSITION)).collect();
         assert_eq!(driver.in_flight(), 96);
         rustix::io::write(&write, &[1; 96]).unwrap();
         let enters = (rig.enters.get(), driver.counters().enters);
@@ -99,9 +100,9 @@ fn operations_are_counted_by_kind() {
     let driver = driver();
     let (receiver, sender) = rustix::pipe::pipe().unwrap();
     let (receiver, sender) = (driver.adopt(receiver), driver.adopt(sender));
-    let mut write = driver.write(&sender, "x", 0);
-    let mut read = driver.read(&receiver, vec![0; 1], 0);
-    let mut waiting = driver.read(&receiver, vec![0; 1], 0);
+    let mut write = driver.write(&sender, "x", CURRENT_POSITION);
+    let mut read = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
+    let mut waiting = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     while write.try_take().is_none() || read.try_take().is_none() {
         driver.turn(Wait::Forever).unwrap();
     }

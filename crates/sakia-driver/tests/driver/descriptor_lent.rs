@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 
-use sakia_driver::{FileKind, Wait};
+use sakia_driver::{CURRENT_POSITION, FileKind, Wait};
 
 use crate::support::{TempDir, driver, finish, identity, pipe};
 
@@ -27,7 +27,7 @@ fn only_the_last_clone_is_given_away() {
     let fd = fd.into_owned().expect_err("there is a clone");
     drop(clone);
     // An operation holds a reference, too.
-    let mut read = driver.read(&fd, vec![0; 1], 0);
+    let mut read = driver.read(&fd, vec![0; 1], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let fd = fd.into_owned().expect_err("a read is under way");
     rustix::io::write(&write, b"x").unwrap();

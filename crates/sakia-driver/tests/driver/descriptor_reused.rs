@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use rustix::io::Errno;
-use sakia_driver::{PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
 use sakia_ring::Opcode;
 
 use crate::children;
@@ -18,7 +18,7 @@ fn dropping_the_descriptor_leaves_the_number_to_the_read() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
     let (raw, ours) = (fd.raw(), identity(fd.raw()));
-    let mut read = driver.read(&fd, vec![0; 5], 0);
+    let mut read = driver.read(&fd, vec![0; 5], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(fd);
     driver.turn(Wait::Poll).unwrap();
@@ -40,7 +40,7 @@ fn a_second_pipe_never_feeds_the_first_read() {
         let driver = driver();
         let (fd, write) = pipe(&driver);
         let (raw, ours) = (fd.raw(), identity(fd.raw()));
-        let mut read = driver.read(&fd, vec![0; 5], 0);
+        let mut read = driver.read(&fd, vec![0; 5], CURRENT_POSITION);
         if submitted {
             driver.turn(Wait::Poll).unwrap();
         }
@@ -62,9 +62,10 @@ fn closing_cancels_and_awaits_what_is_under_way() {
     let driver = driver();
     let (fd, _write) = pipe(&driver);
     let (other, other_write) = pipe(&driver);
-    let mut reads: Vec<_> = (0..10).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
+    let mut reads: Vec<_> =
+        (0..10).map(|_| driver.read(&fd, vec![0; 8], CURRENT_POSITION)).collect();
     let mut polls: Vec<_> = (0..10).map(|_| driver.poll(&fd, PollEvents::READABLE)).collect();
-    let mut unrelated = driver.read(&other, vec![0; 8], 0);
+    let mut unrelated = driver.read(&other, vec![0; 8], CURRENT_POSITION);
     for (token, read) in (0..).zip(&mut reads) {
         read.set_token(token);
     }
@@ -140,7 +141,7 @@ fn closing_waits_for_other_clones() {
     assert!(poll_with(&mut close, &waker).is_pending());
     assert_eq!(identity(raw), ours);
     // The clone can still be used, and the close waits for its operations.
-    let mut late = driver.read(&clone, vec![0; 8], 0);
+    let mut late = driver.read(&clone, vec![0; 8], CURRENT_POSITION);
     drop(clone);
     late.cancel();
     assert_eq!(errno(finish(&driver, &mut late).0), Errno::CANCELED);
@@ -207,7 +208,7 @@ fn a_dropped_close_still_closes() {
     for in_use in [false, true] {
         let driver = driver();
         let (fd, write) = pipe(&driver);
-        let mut read = in_use.then(|| driver.read(&fd, vec![0; 8], 0));
+        let mut read = in_use.then(|| driver.read(&fd, vec![0; 8], CURRENT_POSITION));
         if in_use {
             driver.turn(Wait::Poll).unwrap();
         }
@@ -225,7 +226,7 @@ fn a_dropped_close_still_closes() {
 fn a_result_that_was_not_taken_is_a_user_too() {
     let driver = driver();
     let (fd, _write) = pipe(&driver);
-    let mut read = driver.read(&fd, vec![0; 8], 0);
+    let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let mut close = driver.close(fd);
     drain(&driver);
@@ -264,7 +265,7 @@ fn a_close_under_way_when_the_driver_ends_closes() {
     let (in_use, in_use_write) = pipe(&driver);
     let (shared, shared_write) = pipe(&driver);
     let clone = shared.clone();
-    let mut read = driver.read(&in_use, vec![0; 8], 0);
+    let mut read = driver.read(&in_use, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let mut closes = [queued, in_use, shared].map(|fd| driver.close(fd));
     drop(driver);
@@ -286,7 +287,7 @@ fn a_close_under_way_when_the_driver_ends_closes() {
 fn a_descriptor_of_another_driver_is_refused() {
     let (ours, other) = (driver(), driver());
     let (fd, _write) = pipe(&other);
-    let message = panic_of(|| ours.read(&fd, vec![0; 8], 0));
+    let message = panic_of(|| ours.read(&fd, vec![0; 8], CURRENT_POSITION));
     assert!(message.contains("another driver"), "{message}");
     let message = panic_of(|| ours.close(fd.clone()));
     assert!(message.contains("another driver"), "{message}");
@@ -315,7 +316,8 @@ pub fn scene() {
         drop(opens.split_off(4)); // their results come late
         let files: Vec<_> = opens.iter_mut().map(|open| finish(&driver, open).unwrap()).collect();
         let (fd, _write) = pipe(&driver);
-        let mut reads: Vec<_> = (0..4).map(|_| driver.read(&fd, vec![0; 8], 0)).collect();
+        let mut reads: Vec<_> =
+            (0..4).map(|_| driver.read(&fd, vec![0; 8], CURRENT_POSITION)).collect();
         reads.extend(files.iter().map(|file| driver.read(file, vec![0; 8], 0)));
         if round % 3 == 0 {
             driver.turn(Wait::Poll).unwrap();

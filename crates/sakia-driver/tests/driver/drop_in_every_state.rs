@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use sakia_driver::{PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
 use sakia_ring::{CqeFlags, Opcode};
 
 use crate::scripted::{Cancels, FILE, MORE, PIPE, scripted, write_to};
@@ -236,7 +236,7 @@ fn with_its_waker() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
     let (waker, wakes) = counting_waker();
-    let mut read = driver.read(&fd, vec![0; 8], 0);
+    let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
     assert!(poll_with(&mut read, &waker).is_pending());
     driver.turn(Wait::Poll).unwrap();
     drop(read);
@@ -323,7 +323,7 @@ fn data_of_a_late_read_goes_nowhere_else() {
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
     for _ in 0..100 {
-        let read = driver.read(&fd, Buf::new(4096, &counter), 0);
+        let read = driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION);
         let poll = driver.poll(&fd, PollEvents::READABLE);
         driver.turn(Wait::Poll).unwrap();
         drop((read, poll));
@@ -334,7 +334,7 @@ fn data_of_a_late_read_goes_nowhere_else() {
         reuse.assert_untouched();
         assert_eq!(counter.live(), 0);
         // The read got the byte, or was canceled before.
-        let mut rest = driver.read(&fd, vec![0; 8], 0);
+        let mut rest = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
         driver.turn(Wait::Poll).unwrap();
         if rest.try_take().is_none() {
             rest.cancel();

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::{Driver, Fd, Op, Poll, PollEvents, Read, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Fd, Op, Poll, PollEvents, Read, Wait};
 
 use crate::support::{
     Buf, DropCounter, TempDir, drain, finish, pipe, sized, turn_until, write_all,
@@ -26,7 +26,9 @@ fn start(driver: &Driver, counter: &DropCounter) -> Waiters {
     let (mut polls, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..WAITERS {
         polls.extend(polled.iter().map(|(fd, _)| driver.poll(fd, PollEvents::READABLE)));
-        reads.extend(read.iter().map(|(fd, _)| driver.read(fd, Buf::new(1, counter), 0)));
+        reads.extend(
+            read.iter().map(|(fd, _)| driver.read(fd, Buf::new(1, counter), CURRENT_POSITION)),
+        );
     }
     // While they wait, reads of a file complete.
     let folder = TempDir::new();
@@ -91,7 +93,7 @@ fn are_dropped_and_all_canceled() {
     // Every pipe still works as before.
     for (fd, write) in waiters.polled.iter().chain(&waiters.read) {
         write_all(write, b"x");
-        let mut read = driver.read(fd, vec![0; 8], 0);
+        let mut read = driver.read(fd, vec![0; 8], CURRENT_POSITION);
         assert_eq!(finish(&driver, &mut read).0.unwrap(), 1);
     }
 }
@@ -101,7 +103,8 @@ fn are_dropped_before_the_kernel_saw_all_of_them() {
     let driver = sized(8, 16);
     let counter = DropCounter::new();
     let (fd, write) = pipe(&driver);
-    let mut reads: Vec<_> = (0..1000).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+    let mut reads: Vec<_> =
+        (0..1000).map(|_| driver.read(&fd, Buf::new(1, &counter), CURRENT_POSITION)).collect();
     while let Some(read) = reads.pop() {
         drop(read);
         if reads.len() % 7 == 0 {

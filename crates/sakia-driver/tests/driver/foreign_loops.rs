@@ -54,7 +54,7 @@ fn whoever_has_one_breaks_it_for_himself(
     for _ in 0..3 {
         driver.clear_readiness(); // does not wait
         assert!(!is_readable(&good, 0), "nothing has come");
-        let mut read = driver.read(&reader, vec![0; 1], 0);
+        let mut read = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
         driver.turn(Wait::Poll).unwrap();
         driver.clear_readiness();
         write_all(&writer, b"x");
@@ -66,7 +66,7 @@ fn whoever_has_one_breaks_it_for_himself(
     }
     drop((broken, good));
     // The driver goes on without any such descriptor.
-    let mut read = driver.read(&reader, vec![0; 1], 0);
+    let mut read = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
     write_all(&writer, b"y");
     let mut output = None;
     turn_until(driver, || {

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use sakia_driver::{Driver, Op, Read, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Op, Read, Wait};
 
 use crate::support::{
     Buf, DropCounter, Reuse, content, counting_waker, drain, driver, open_direct, pipe, poll_once,
@@ -38,7 +38,7 @@ fn of_a_pipe() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
-    let read = driver.read(&fd, Buf::new(4096, &counter), 0);
+    let read = driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION);
     forget_then_feed(driver, read, counter, || write_all(&write, &[1; 4096]));
 }
 
@@ -48,7 +48,7 @@ fn of_a_socket() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let fd = driver.adopt(ours.into());
     let counter = DropCounter::new();
-    let read = driver.read(&fd, Buf::new(4096, &counter), 0);
+    let read = driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION);
     forget_then_feed(driver, read, counter, || write_all(&theirs.into(), &[1; 4096]));
 }
 
@@ -83,7 +83,7 @@ fn until_the_driver_ends() {
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
     for _ in 0..10 {
-        let mut read = driver.read(&fd, Buf::new(4096, &counter), 0);
+        let mut read = driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION);
         assert!(poll_once(&mut read).is_pending());
         std::mem::forget(read);
     }

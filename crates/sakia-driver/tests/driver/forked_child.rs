@@ -5,7 +5,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use sakia_driver::Wait;
+use sakia_driver::{CURRENT_POSITION, Wait};
 
 use crate::children;
 use crate::support::{
@@ -50,12 +50,12 @@ pub fn scene() {
     let (fd, write) = pipe(&driver);
     let (idle, idle_write) = pipe(&driver);
     let (idle_raw, idle_identity) = (idle.raw(), identity(idle.raw()));
-    let mut in_flight = driver.read(&fd, Buf::new(5, &counter), 0);
-    let mut dropped = driver.read(&fd, Buf::new(5, &counter), 0);
+    let mut in_flight = driver.read(&fd, Buf::new(5, &counter), CURRENT_POSITION);
+    let mut dropped = driver.read(&fd, Buf::new(5, &counter), CURRENT_POSITION);
     assert!(poll_once(&mut in_flight).is_pending());
     assert!(poll_once(&mut dropped).is_pending());
     driver.turn(Wait::Poll).unwrap();
-    let mut queued = driver.read(&fd, Buf::new(5, &counter), 0);
+    let mut queued = driver.read(&fd, Buf::new(5, &counter), CURRENT_POSITION);
     let enters = driver.counters().enters;
 
     // The child takes everything out of its copy; the parent's stays.
@@ -68,7 +68,7 @@ pub fn scene() {
         }
         let mut late = driver.nop();
         names_fork(late.try_take().expect("refused at once"));
-        let mut late = driver.read(&fd, Buf::new(5, &counter), 0);
+        let mut late = driver.read(&fd, Buf::new(5, &counter), CURRENT_POSITION);
         names_fork(late.try_take().expect("refused at once").0);
         driver.register_arena(1, 4096).unwrap_err();
         let polled = catch_unwind(AssertUnwindSafe(|| poll_once(&mut in_flight)));
@@ -94,7 +94,7 @@ pub fn scene() {
 
         let own = crate::support::driver();
         let (fd, write) = pipe(&own);
-        let mut read = own.read(&fd, vec![0; 4], 0);
+        let mut read = own.read(&fd, vec![0; 4], CURRENT_POSITION);
         own.turn(Wait::Poll).unwrap();
         write_all(&write, b"mine");
         assert_eq!(finish(&own, &mut read).1, b"mine");
@@ -117,7 +117,7 @@ pub fn scene() {
     texts.sort();
     assert_eq!(texts, [b"first", b"other"]);
     write_all(&idle_write, b"x");
-    let mut read = driver.read(&idle, vec![0; 4], 0);
+    let mut read = driver.read(&idle, vec![0; 4], CURRENT_POSITION);
     assert_eq!(finish(&driver, &mut read).0.unwrap(), 1);
     drop(fd);
     assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);

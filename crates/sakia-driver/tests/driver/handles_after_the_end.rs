@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Handle, Nop, Op, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Handle, Nop, Op, Wait};
 
 use crate::scripted::{PIPE, Scripted, Stage, scripted};
 use crate::support::{
@@ -121,7 +121,7 @@ fn everything_new_is_refused() {
     let handle = driver.handle().clone();
     assert_eq!(driver.shutdown(std::time::Duration::from_secs(1)).leaked, 0);
     let counter = DropCounter::new();
-    let mut read = handle.read(&fd, Buf::new(8, &counter), 0);
+    let mut read = handle.read(&fd, Buf::new(8, &counter), CURRENT_POSITION);
     let mut open = handle.open(None, c"/proc/self/comm".into(), 0, 0);
     let mut statx = handle.statx(None, c"/".into(), 0);
     let mut fsync = handle.fsync(&fd, false);

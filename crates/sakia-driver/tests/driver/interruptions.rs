@@ -23,7 +23,7 @@ fn a_signal_takes_nothing_along() {
         let fd = driver.adopt(read_end);
         let counter = DropCounter::new();
         let mut reads: Vec<_> =
-            (0..3).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+            (0..3).map(|_| driver.read(&fd, Buf::new(1, &counter), CURRENT_POSITION)).collect();
         driver.turn(Wait::Poll).unwrap();
         for wait in [Wait::Poll, Wait::For(Duration::from_secs(3600)), Wait::Forever] {
             let retries = driver.counters().retries;

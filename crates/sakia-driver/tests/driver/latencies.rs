@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use sakia_driver::{Metrics, OpKind, PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, Metrics, OpKind, PollEvents, Wait};
 
 use crate::support::{TempDir, drain, driver, finish, pipe, pipe_ends, sized};
 
@@ -91,7 +91,7 @@ fn metrics_outlive_the_driver() {
     let (read_end, write) = pipe_ends();
     drop(write);
     let fd = driver.adopt(read_end);
-    finish(&driver, &mut driver.read(&fd, vec![0; 1], 0)).0.unwrap();
+    finish(&driver, &mut driver.read(&fd, vec![0; 1], CURRENT_POSITION)).0.unwrap();
     drop(fd);
     drop(driver);
     assert_eq!(count(&handle.metrics(), OpKind::Read), 1);

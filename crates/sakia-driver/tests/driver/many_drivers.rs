@@ -1,7 +1,7 @@
 //! Many drivers in one thread, which can register sixteen rings.
 
 use crate::support::{drain, finish, pipe, sized, write_all};
-use sakia_driver::Wait;
+use sakia_driver::{CURRENT_POSITION, Wait};
 
 #[test]
 fn forty_work_side_by_side() {
@@ -11,7 +11,7 @@ fn forty_work_side_by_side() {
         let mut reads: Vec<_> = drivers
             .iter()
             .zip(&pipes)
-            .map(|(driver, (fd, _))| driver.read(fd, vec![0; 1], 0))
+            .map(|(driver, (fd, _))| driver.read(fd, vec![0; 1], CURRENT_POSITION))
             .collect();
         for driver in &drivers {
             driver.turn(Wait::Poll).unwrap();

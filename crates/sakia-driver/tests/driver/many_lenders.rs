@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use sakia_driver::Wait;
+use sakia_driver::{CURRENT_POSITION, Wait};
 
 use crate::support::{TempDir, content, driver, finish, identity, pipe_ends, turn_until};
 
@@ -45,7 +45,7 @@ fn an_operation_keeps_it_open_and_then_nobody_does() {
     let (read, write) = pipe_ends();
     let (raw, ours) = (read.as_raw_fd(), identity(read.as_raw_fd()));
     let fd = driver.lend(Arc::new(read));
-    let mut reading = driver.read(&fd, vec![0; 1], 0);
+    let mut reading = driver.read(&fd, vec![0; 1], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(fd);
     assert_eq!(identity(raw), ours);
@@ -73,7 +73,7 @@ fn closing_it_waits_and_leaves_it_open() {
     let (read, write) = pipe_ends();
     let (read, ours) = (Arc::new(read), identity(write.as_raw_fd()));
     let fd = driver.lend(Arc::clone(&read));
-    let mut reading = driver.read(&fd, vec![0; 1], 0);
+    let mut reading = driver.read(&fd, vec![0; 1], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let mut close = driver.close(fd);
     let result = finish(&driver, &mut reading).0;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia_driver::{FileKind, Wait};
+use sakia_driver::{CURRENT_POSITION, FileKind, Wait};
 
 use crate::support::{TempDir, content, driver, errno, finish, identity};
 
@@ -89,9 +89,9 @@ fn a_fifo_is_opened_as_if_not_to_block() {
     let write = open(OFlags::WRONLY).unwrap();
     assert_eq!(read.kind(), FileKind::Waiting);
     // Reads and writes wait, regardless of how the open was done.
-    let mut waiting = driver.read(&read, vec![0; 8], 0);
+    let mut waiting = driver.read(&read, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     assert!(waiting.try_take().is_none());
-    finish(&driver, &mut driver.write(&write, "later", 0)).0.unwrap();
+    finish(&driver, &mut driver.write(&write, "later", CURRENT_POSITION)).0.unwrap();
     assert_eq!(finish(&driver, &mut waiting).0.unwrap(), 5);
 }

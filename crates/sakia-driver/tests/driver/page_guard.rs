@@ -1,6 +1,6 @@
 //! Buffers whose pages become inaccessible when they are freed: a late access always faults.
 
-use sakia_driver::{IoBuf, IoBufMut, Wait};
+use sakia_driver::{CURRENT_POSITION, IoBuf, IoBufMut, Wait};
 use sakia_testkit::page_guard::{GuardedBuffer, is_accessible};
 
 use crate::hosts::rigged;
@@ -36,7 +36,7 @@ fn pages_of_a_dropped_read_stay_until_its_completion() {
     let driver = driver();
     let (fd, _write) = pipe(&driver);
     let (buf, start) = guarded();
-    let read = driver.read(&fd, buf, 0);
+    let read = driver.read(&fd, buf, CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(read);
     assert!(is_accessible(start), "the kernel holds freed pages");
@@ -52,7 +52,7 @@ fn pages_of_a_dropped_read_take_what_comes_late() {
     let (read_end, write) = rustix::pipe::pipe().unwrap();
     let fd = driver.adopt(read_end);
     let (buf, start) = guarded();
-    let read = driver.read(&fd, buf, 0);
+    let read = driver.read(&fd, buf, CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(read);
     driver.turn(Wait::Poll).unwrap();
@@ -64,7 +64,7 @@ fn pages_of_a_dropped_read_take_what_comes_late() {
     // The read took the data, so its pages were still there: after an `EFAULT` the data would still be in the
     // pipe.
     drop(write);
-    let mut rest = driver.read(&fd, vec![0; 64], 0);
+    let mut rest = driver.read(&fd, vec![0; 64], CURRENT_POSITION);
     assert_eq!(finish(&driver, &mut rest).0.unwrap(), 0);
 }
 
@@ -73,7 +73,7 @@ fn pages_outlive_the_driver_where_a_handle_owns_the_result() {
     let driver = driver();
     let (fd, _write) = pipe(&driver);
     let (buf, start) = guarded();
-    let read = driver.read(&fd, buf, 0);
+    let read = driver.read(&fd, buf, CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     drop(driver);
     assert!(is_accessible(start));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
-use sakia_driver::{PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
 
 use crate::support::{TempDir, driver, finish, pipe};
 
@@ -18,7 +18,7 @@ fn until_there_is_room_to_write() {
     let mut poll = driver.poll(&write, PollEvents::WRITABLE);
     driver.turn(Wait::Poll).unwrap();
     assert!(poll.try_take().is_none());
-    finish(&driver, &mut driver.read(&read, vec![0; 1 << 20], 0)).0.unwrap();
+    finish(&driver, &mut driver.read(&read, vec![0; 1 << 20], CURRENT_POSITION)).0.unwrap();
     assert_eq!(finish(&driver, &mut poll).unwrap(), PollEvents::WRITABLE);
 }
 

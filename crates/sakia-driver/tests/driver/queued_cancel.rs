@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Driver, Fd, Op, Read, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Fd, Op, Read, Wait};
 use sakia_ring::{Opcode, Sqe};
 
 use crate::children;
@@ -212,7 +212,7 @@ pub fn scene_next_owner() {
         let fd = if is_lent { driver.lend(Arc::new(reader)) } else { driver.adopt(reader) };
         let other = driver.adopt(other);
         let mut read = driver.read(&fd, vec![0; 4], 0);
-        let mut waiting = driver.read(&other, vec![0; 4], 0);
+        let mut waiting = driver.read(&other, vec![0; 4], CURRENT_POSITION);
         driver.turn(Wait::Poll).unwrap();
         // The read ends, and is reaped, while the kernel takes no entry.
         write_all(&writer, b"text");

@@ -163,7 +163,7 @@ fn from_descriptors_that_do_not_block() {
     let driver = driver();
     let (read_end, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let fd = driver.adopt(read_end);
-    let mut read = driver.read(&fd, vec![0; 8], 0);
+    let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     // Kernels differ: the read waits, or fails at once with `EAGAIN`.
     match read.try_take() {
@@ -180,7 +180,7 @@ fn canceled_while_waiting() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
     for submitted in [true, false] {
-        let mut read = driver.read(&fd, vec![UNTOUCHED; 8], 0);
+        let mut read = driver.read(&fd, vec![UNTOUCHED; 8], CURRENT_POSITION);
         if submitted {
             driver.turn(Wait::Poll).unwrap();
         }
@@ -189,13 +189,16 @@ fn canceled_while_waiting() {
         assert_eq!((errno(result), buf), (Errno::CANCELED, vec![UNTOUCHED; 8]));
     }
     // If data and the request coincide, the read takes all or nothing.
-    let mut read = driver.read(&fd, vec![0; 8], 0);
+    let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     write_all(&write, b"first");
     read.cancel();
     if let Err(error) = finish(&driver, &mut read).0 {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
-        assert_eq!(finish(&driver, &mut driver.read(&fd, vec![0; 8], 0)).0.unwrap(), 5);
+        assert_eq!(
+            finish(&driver, &mut driver.read(&fd, vec![0; 8], CURRENT_POSITION)).0.unwrap(),
+            5
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use sakia_driver::{MountTable, OpKind};
+use sakia_driver::{CURRENT_POSITION, MountTable, OpKind};
 use sakia_trace::{Recording, Slice, Trace, TraceOptions};
 
 use crate::children;
@@ -49,7 +49,7 @@ pub fn scene_closes() {
     let (waited_for, _write) = pipe(&driver);
     let closes = recorded(&folder, OpKind::Close, || {
         finish(&driver, &mut driver.close(file())).unwrap();
-        let mut read = driver.read(&waited_for, vec![0; 1], 0);
+        let mut read = driver.read(&waited_for, vec![0; 1], CURRENT_POSITION);
         let mut close = driver.close(waited_for.clone());
         finish(&driver, &mut driver.close(waited_for)).unwrap_err();
         finish(&driver, &mut read).0.unwrap_err();

@@ -63,7 +63,8 @@ fn a_waker_drops_handles_and_descriptors() {
     let (other, other_write) = pipe(&driver);
     let counter = DropCounter::new();
     let victims: Place<Vec<_>> = place();
-    let reads = (0..10).map(|_| driver.read(&other, Buf::new(1, &counter), 0)).collect();
+    let reads =
+        (0..10).map(|_| driver.read(&other, Buf::new(1, &counter), CURRENT_POSITION)).collect();
     victims.replace(Some(reads));
     let last: Place<_> = place();
     last.replace(Some(other));
@@ -74,7 +75,7 @@ fn a_waker_drops_handles_and_descriptors() {
             drop(last.take());
         })
     };
-    let mut read = driver.read(&fd, vec![0; 1], 0);
+    let mut read = driver.read(&fd, vec![0; 1], CURRENT_POSITION);
     assert!(poll_with(&mut read, &waker(Hooks { on_wake, ..Hooks::default() })).is_pending());
     driver.turn(Wait::Poll).unwrap();
     write_all(&write, b"x");
@@ -223,9 +224,9 @@ fn a_buffers_drop_uses_the_driver() {
     let driver = driver();
     let handle = driver.handle().clone();
     let (fd, write) = pipe(&driver);
-    let waiting = driver.read(&fd, buf(&driver), 0);
-    drop(driver.read(&fd, buf(&driver), 0)); // revoked
-    let done = driver.read(&fd, buf(&driver), 0);
+    let waiting = driver.read(&fd, buf(&driver), CURRENT_POSITION);
+    drop(driver.read(&fd, buf(&driver), CURRENT_POSITION)); // revoked
+    let done = driver.read(&fd, buf(&driver), CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     write_all(&write, b"xx");
     drop(waiting);
@@ -235,10 +236,10 @@ fn a_buffers_drop_uses_the_driver() {
     drain(&driver);
     assert_eq!(drops.get(), 3);
     // The same at the end of the driver, when no new operations are accepted.
-    let kept = driver.read(&fd, buf(&driver), 0);
-    drop(driver.read(&fd, buf(&driver), 0));
+    let kept = driver.read(&fd, buf(&driver), CURRENT_POSITION);
+    drop(driver.read(&fd, buf(&driver), CURRENT_POSITION));
     driver.turn(Wait::Poll).unwrap();
-    drop(driver.read(&fd, buf(&driver), 0));
+    drop(driver.read(&fd, buf(&driver), CURRENT_POSITION));
     drop(driver);
     assert_eq!(drops.get(), 5);
     drop(kept);

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sakia_driver::{Driver, Fd, Uring, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Fd, Uring, Wait};
 
 use crate::support::{TempDir, assert_unread, content, driver, finish, identity, pipe, turn_until};
 
@@ -172,7 +172,10 @@ fn a_pipe_ends_when_its_registered_end_is_closed() {
     let (fd, write) = pipe(&driver);
     for _ in 0..MANY {
         rustix::io::write(&write, b"x").unwrap();
-        assert_eq!(finish(&driver, &mut driver.read(&fd, vec![0; 1], 0)).0.unwrap(), 1);
+        assert_eq!(
+            finish(&driver, &mut driver.read(&fd, vec![0; 1], CURRENT_POSITION)).0.unwrap(),
+            1
+        );
     }
     assert_eq!(registered(&driver), 1);
     finish(&driver, &mut driver.close(fd)).unwrap();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
-use sakia_driver::{Driver, Handle, Op, Read, Wait};
+use sakia_driver::{CURRENT_POSITION, Driver, Handle, Op, Read, Wait};
 
 use crate::support::{Buf, DropCounter, Reuse, driver, pipe, poll_once};
 
@@ -13,7 +13,7 @@ const READS: usize = 32;
 fn start(driver: &Driver, counter: &DropCounter) -> (Vec<Op<Read<Buf>>>, OwnedFd) {
     let (fd, write) = pipe(driver);
     let mut reads: Vec<_> =
-        (0..READS).map(|_| driver.read(&fd, Buf::new(4096, counter), 0)).collect();
+        (0..READS).map(|_| driver.read(&fd, Buf::new(4096, counter), CURRENT_POSITION)).collect();
     for read in &mut reads {
         assert!(poll_once(read).is_pending());
     }

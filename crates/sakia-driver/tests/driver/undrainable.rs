@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{PollEvents, Wait};
+use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
 use sakia_ring::{CqeFlags, Opcode};
 
 use crate::hosts::rigged;
@@ -23,7 +23,7 @@ fn is_bounded_and_leaks_what_is_in_flight() {
         let counter = DropCounter::new();
         let (waker, wakes) = counting_waker();
         let mut stuck: Vec<_> =
-            (0..5).map(|_| driver.read(&pipe, Buf::new(8, &counter), 0)).collect();
+            (0..5).map(|_| driver.read(&pipe, Buf::new(8, &counter), CURRENT_POSITION)).collect();
         for read in &mut stuck {
             assert!(poll_with(read, &waker).is_pending());
         }
@@ -179,11 +179,12 @@ fn on_the_real_kernel() {
     let (raw, ours) = (fd.raw(), identity(fd.raw()));
     let counter = DropCounter::new();
     let (waker, wakes) = counting_waker();
-    let mut stuck: Vec<_> = (0..4).map(|_| driver.read(&fd, Buf::new(4096, &counter), 0)).collect();
+    let mut stuck: Vec<_> =
+        (0..4).map(|_| driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION)).collect();
     for read in &mut stuck {
         assert!(poll_with(read, &waker).is_pending());
     }
-    let dropped = driver.read(&fd, Buf::new(4096, &counter), 0);
+    let dropped = driver.read(&fd, Buf::new(4096, &counter), CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let mut poll = driver.poll(&fd, PollEvents::WRITABLE);
     drop(dropped);
@@ -211,7 +212,7 @@ fn on_the_real_kernel() {
     let (driver, _rig) = rigged(8, 64);
     let (read_end, _write) = rustix::pipe::pipe().unwrap();
     let fd = driver.adopt(read_end);
-    let mut read = driver.read(&fd, vec![0; 8], 0);
+    let mut read = driver.read(&fd, vec![0; 8], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     read.cancel();
     assert_eq!(errno(finish(&driver, &mut read).0), Errno::CANCELED);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 
 use rustix::io::Errno;
-use sakia_driver::Wait;
+use sakia_driver::{CURRENT_POSITION, Wait};
 
 use crate::support::{Buf, DropCounter, TempDir, UNTOUCHED, content, driver, errno, finish, pipe};
 
@@ -52,8 +52,8 @@ fn all_buffers_come_back_on_error_and_stay_when_dropped() {
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
     let bufs = || (0..10).map(|_| Buf::new(100, &counter)).collect::<Vec<_>>();
-    let mut canceled = driver.read_vectored(&fd, bufs(), 0);
-    let dropped = driver.read_vectored(&fd, bufs(), 0);
+    let mut canceled = driver.read_vectored(&fd, bufs(), CURRENT_POSITION);
+    let dropped = driver.read_vectored(&fd, bufs(), CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     canceled.cancel();
     drop(dropped);
@@ -65,6 +65,7 @@ fn all_buffers_come_back_on_error_and_stay_when_dropped() {
     counter.assert_each_dropped_once();
 
     let read_end = driver.adopt(write);
-    let (result, back) = finish(&driver, &mut driver.read_vectored(&read_end, bufs(), 0));
+    let (result, back) =
+        finish(&driver, &mut driver.read_vectored(&read_end, bufs(), CURRENT_POSITION));
     assert_eq!((errno(result), back.len()), (Errno::BADF, 10));
 }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Context;
 use std::time::Duration;
 
-use sakia_driver::call::Call;
+use sakia_driver::{CURRENT_POSITION, call::Call};
 use sakia_driver::{
     Class, Completion, Delivered, Driver, Handle, IoBuf, IoBufMut, Op, OpKind, Operation, Wait,
 };
@@ -105,7 +105,7 @@ fn in_drop() {
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
     let bad = || waker(Hooks { on_drop: panicking("drop"), ..Hooks::default() });
-    let read = || driver.read(&fd, Buf::new(1, &counter), 0);
+    let read = || driver.read(&fd, Buf::new(1, &counter), CURRENT_POSITION);
     let polled = |op: &mut Op<_>| {
         let waker = bad();
         assert!(poll_with(op, &waker).is_pending());
@@ -195,7 +195,7 @@ fn in_the_drop_of_a_buffer() {
     let driver = driver();
     let (fd, write) = pipe(&driver);
     let counter = DropCounter::new();
-    let read = || driver.read(&fd, Explosive(vec![0; 1], counter.probe()), 0);
+    let read = || driver.read(&fd, Explosive(vec![0; 1], counter.probe()), CURRENT_POSITION);
 
     let (late, revoked, done) = (read(), read(), read());
     drop(revoked); // before it is submitted
@@ -321,7 +321,8 @@ fn during_the_end() {
     let counter = DropCounter::new();
     let (good, wakes) = counting_waker();
     let bad = waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
-    let mut reads: Vec<_> = (0..10).map(|_| driver.read(&fd, Buf::new(1, &counter), 0)).collect();
+    let mut reads: Vec<_> =
+        (0..10).map(|_| driver.read(&fd, Buf::new(1, &counter), CURRENT_POSITION)).collect();
     for (number, read) in reads.iter_mut().enumerate() {
         let waker = if number % 2 == 0 { &bad } else { &good };
         assert!(poll_with(read, waker).is_pending());
@@ -351,7 +352,7 @@ fn of_the_thread_that_owns_the_driver() {
         let driver = driver();
         let (fd, _write) = pipe(&driver);
         let bad = waker(Hooks { on_wake: panicking("wake"), ..Hooks::default() });
-        let mut read = driver.read(&fd, Buf::new(1, &counter), 0);
+        let mut read = driver.read(&fd, Buf::new(1, &counter), CURRENT_POSITION);
         assert!(poll_with(&mut read, &bad).is_pending());
         driver.turn(Wait::Poll).unwrap();
         std::panic::resume_unwind(Box::new("the task"));

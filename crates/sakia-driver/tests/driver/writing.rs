@@ -45,7 +45,7 @@ fn a_full_pipe_makes_a_write_wait_and_be_canceled() {
     let driver = driver();
     let (read, write_end) = pipe(&driver);
     let write_end = driver.adopt(write_end);
-    let mut fill = driver.write(&write_end, vec![1; 1 << 20], 0);
+    let mut fill = driver.write(&write_end, vec![1; 1 << 20], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     fill.cancel();
     // Some bytes have been written already and are reported, or the whole write was canceled.
@@ -56,13 +56,14 @@ fn a_full_pipe_makes_a_write_wait_and_be_canceled() {
             0
         }
     };
-    let mut waiting = driver.write(&write_end, vec![2; 1 << 20], 0);
+    let mut waiting = driver.write(&write_end, vec![2; 1 << 20], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     let mut total = 0;
     drop(write_end);
     let mut written = None;
     loop {
-        let (result, buf) = finish(&driver, &mut driver.read(&read, vec![0; 1 << 16], 0));
+        let (result, buf) =
+            finish(&driver, &mut driver.read(&read, vec![0; 1 << 16], CURRENT_POSITION));
         let count = result.unwrap();
         if count == 0 {
             break;
@@ -132,12 +133,18 @@ pub fn scene_broken_pipe() {
     drop(theirs);
     wait_until_closed(&ours);
     let socket = driver.adopt(ours.into());
-    assert_eq!(errno(finish(&driver, &mut driver.write(&socket, "x", 0)).0), Errno::PIPE);
+    assert_eq!(
+        errno(finish(&driver, &mut driver.write(&socket, "x", CURRENT_POSITION)).0),
+        Errno::PIPE
+    );
     let (read, write) = pipe(&driver);
     finish(&driver, &mut driver.close(read)).unwrap();
     wait_until_closed(&write);
     let write = driver.adopt(write);
-    assert_eq!(errno(finish(&driver, &mut driver.write(&write, "x", 0)).0), Errno::PIPE);
+    assert_eq!(
+        errno(finish(&driver, &mut driver.write(&write, "x", CURRENT_POSITION)).0),
+        Errno::PIPE
+    );
     assert!(SIGNALS.load(Ordering::Relaxed) <= 2, "a signal a write, or none");
     // A signal that arrives with the completion must not make an operation complete twice, or never.
     assert_eq!((driver.counters().finished, driver.live_operations()), (3, 0));

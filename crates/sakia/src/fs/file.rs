@@ -382,6 +382,7 @@ impl File {
     /// # Errors
     /// - `EINVAL`: an offset above `i64::MAX`, or a buffer without room (an empty one without capacity).
     /// - `EISDIR`: it is a directory. `EBADF`: not open to read.
+    /// - `ESPIPE`: it has no offsets: a FIFO, a terminal. [`read`](File::read) reads it.
     /// - [`Misaligned`](super::Misaligned), with `EINVAL`: direct I/O off its alignment.
     /// - `ECANCELED`: the runtime has ended. Otherwise as `pread(2)`; never `EINTR` or `EAGAIN`.
     ///

@@ -20,11 +20,13 @@ impl AsyncRead for File {
 impl AsyncReadAt for File {
     type ReadAt<T: IoBufMut> = Op<Read<T>>;
 
-    /// Begins to read; the future can fail with `EINTR`, unlike that of [`read_at`](File::read_at).
+    /// Begins to read; the future can fail with `EINTR`, unlike that of [`read_at`](File::read_at). A file
+    /// without offsets is read sequentially.
     #[inline]
     fn start_read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> Self::ReadAt<T> {
         // The kernel takes this one offset for the position; the next lower offset is as invalid.
         let offset = offset.min(CURRENT_POSITION - 1);
+        let offset = if self.is_stream() { CURRENT_POSITION } else { offset };
         self.driver.read(&self.fd, buf, offset)
     }
 

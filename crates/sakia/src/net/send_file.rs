@@ -4,7 +4,9 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 
 use rustix::io::Errno;
-use sakia_driver::{AlignedBuf, BufResult, IoBuf, PollEvents, SEND_FILE_BYTES_MAX};
+use sakia_driver::{
+    AlignedBuf, BufResult, CURRENT_POSITION, IoBuf, PollEvents, SEND_FILE_BYTES_MAX,
+};
 
 use super::socket::Socket;
 use crate::fs::File;
@@ -111,8 +113,10 @@ impl Sending<'_> {
         let skipped = (at % *alignment as u64) as usize;
         let wanted = self.rest.len().min((COPIED_BYTES - skipped) as u64) as usize;
         // Bytes of a stream that are not requested stay in it.
-        let asked = if self.rest.is_stream() { wanted } else { COPIED_BYTES };
-        let (driver, from) = (self.socket.connection().driver(), at - skipped as u64);
+        let is_stream = self.rest.is_stream();
+        let asked = if is_stream { wanted } else { COPIED_BYTES };
+        let from = if is_stream { CURRENT_POSITION } else { at - skipped as u64 };
+        let driver = self.socket.connection().driver();
         let read = |block| driver.read(fd, block, from);
         let asked = block.slice(..asked);
         let (result, block) = retrying(driver, fd, PollEvents::READABLE, asked, read).await;

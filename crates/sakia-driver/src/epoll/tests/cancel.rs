@@ -129,7 +129,7 @@ fn a_job_is_canceled_in_the_queue_and_not_while_it_runs() {
 /// blocking.
 #[test]
 fn an_operation_that_a_thread_tries_ends_canceled_when_it_would_wait_again() {
-    let ways = Ways { nowait: false, reopen: false };
+    let ways = Ways { nowait: false, reopen: false, flags: true };
     let options = EpollOptions::new().threads_max(Lane::Elastic, 1).ways(ways);
     let (dir, mut test) = (TempDir::new(), Loop::with(options));
     let fifo = dir.fifo("fifo");

@@ -89,7 +89,8 @@ fn a_thousand_pipes_wait_while_files_are_read() {
     let pipes: Vec<_> = (0..PIPES).map(|_| pipe()).collect();
     let (readers, writers): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
     let readers: Vec<_> = readers.into_iter().map(|fd| adopt(&driver, fd)).collect();
-    let mut waiting: Vec<_> = readers.iter().map(|fd| driver.read(fd, vec![0; 2], 0)).collect();
+    let mut waiting: Vec<_> =
+        readers.iter().map(|fd| driver.read(fd, vec![0; 2], CURRENT_POSITION)).collect();
     for round in 0..100 {
         let (count, bytes) = finish(&driver, driver.read(&file, vec![0; 4096], 0));
         assert_eq!((count.unwrap(), bytes), (4096, vec![7; 4096]), "{round}");
@@ -103,7 +104,8 @@ fn a_thousand_pipes_wait_while_files_are_read() {
         assert_eq!((count.unwrap(), bytes), (2, (index as u16).to_ne_bytes().to_vec()));
     }
     // The same reads, dropped while they wait.
-    let waiting: Vec<_> = readers.iter().map(|fd| driver.read(fd, vec![0; 2], 0)).collect();
+    let waiting: Vec<_> =
+        readers.iter().map(|fd| driver.read(fd, vec![0; 2], CURRENT_POSITION)).collect();
     turn_until(&driver, || driver.in_flight() as usize >= PIPES);
     drop(waiting);
     turn_until(&driver, || driver.in_flight() == 0);
@@ -120,12 +122,12 @@ fn operations_are_dropped_canceled_and_closed_in_every_state() {
     for steps in 0..4 {
         let (reader, writer) = pipe();
         let reader = adopt(&driver, reader);
-        let mut canceled = driver.read(&reader, vec![0; 1], 0);
-        let dropped = driver.read(&reader, vec![0; 1], 0);
+        let mut canceled = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
+        let dropped = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
         let polled = driver.poll(&reader, PollEvents::READABLE);
         let late = driver.open(None, path.clone(), 0, 0);
         let bounded = driver.read(&file, vec![0; 4096], 0);
-        let closed = driver.read(&reader, vec![0; 1], 0);
+        let closed = driver.read(&reader, vec![0; 1], CURRENT_POSITION);
         for _ in 0..steps {
             driver.turn(Wait::Poll).unwrap();
         }
@@ -152,7 +154,7 @@ fn the_end_with_a_stuck_open_is_bounded_and_leaks_it() {
     let fifo = dir.fifo("fifo");
     let driver = driver_with(EpollOptions::new());
     let (near, _far) = sockets(&driver);
-    let waiting = driver.read(&near, vec![0; 1], 0);
+    let waiting = driver.read(&near, vec![0; 1], CURRENT_POSITION);
     let stuck = driver.open_waiting(None, c_path(&fifo), OFlags::WRONLY.bits(), 0);
     let statistics =
         || driver.with_backend(|epoll: &Epoll| epoll.statistics(Lane::Elastic)).unwrap();
@@ -210,8 +212,9 @@ fn signals_all_the_time_disturb_nothing() {
     let mut round = 0_u64;
     while round < 50 || Storm::count() < before + 50 {
         use_a_file(&driver, &dir, "file");
-        let read = driver.read(&far, vec![0; 8], 0);
-        let sent = finish(&driver, driver.write(&near, round.to_ne_bytes().to_vec(), 0));
+        let read = driver.read(&far, vec![0; 8], CURRENT_POSITION);
+        let sent =
+            finish(&driver, driver.write(&near, round.to_ne_bytes().to_vec(), CURRENT_POSITION));
         assert_eq!(sent.0.unwrap(), 8);
         assert_eq!(finish(&driver, read).1, round.to_ne_bytes());
         round += 1;
@@ -223,7 +226,7 @@ fn signals_all_the_time_disturb_nothing() {
 fn a_driver_that_sleeps_without_end_is_woken() {
     let driver = driver_with(EpollOptions::new());
     let (near, _far) = sockets(&driver);
-    let mut waiting = driver.read(&near, vec![0; 1], 0);
+    let mut waiting = driver.read(&near, vec![0; 1], CURRENT_POSITION);
     let wake = driver.with_backend(Epoll::wake_handle).unwrap();
     for _ in 0..500 {
         let wake = wake.clone();

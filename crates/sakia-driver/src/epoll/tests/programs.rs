@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::driver::{adopt, c_path_of, finish};
 use super::*;
 use crate::{Driver, Fd, Wait, epoll::transfer::Ways};
+use sakia_ring::CURRENT_POSITION;
 
 /// The objects of a program: a file twice, and a pipe that is a queue.
 struct World {
@@ -87,14 +88,14 @@ fn step(driver: &Driver, world: &mut World, random: &mut Random) -> Check {
         4 if world.pipe.len() < 50_000 => {
             let bytes = random.bytes(4000);
             world.pipe.extend(&bytes);
-            let op = driver.write(&world.writer, bytes.clone(), 0);
+            let op = driver.write(&world.writer, bytes.clone(), CURRENT_POSITION);
             Box::new(move |driver| assert_eq!(finish(driver, op).0.unwrap(), bytes.len()))
         }
         _ if world.pipe.is_empty() => {
             // A read that waits, and the write that ends it.
             let bytes = b"late".to_vec();
-            let read = driver.read(&world.reader, vec![0; 10], 0);
-            let write = driver.write(&world.writer, bytes, 0);
+            let read = driver.read(&world.reader, vec![0; 10], CURRENT_POSITION);
+            let write = driver.write(&world.writer, bytes, CURRENT_POSITION);
             Box::new(move |driver| {
                 assert_eq!(finish(driver, write).0.unwrap(), 4);
                 let (result, bytes) = finish(driver, read);
@@ -104,7 +105,7 @@ fn step(driver: &Driver, world: &mut World, random: &mut Random) -> Check {
         _ => {
             let len = 1 + random.below(6000) as usize;
             let expected: Vec<u8> = world.pipe.drain(..len.min(world.pipe.len())).collect();
-            let op = driver.read(&world.reader, vec![0; len], 0);
+            let op = driver.read(&world.reader, vec![0; len], CURRENT_POSITION);
             Box::new(move |driver| {
                 let (result, bytes) = finish(driver, op);
                 let count = result.unwrap();
@@ -125,7 +126,7 @@ fn random_programs_do_what_std_does() {
 #[test]
 fn random_programs_do_so_with_fewer_ways_to_try_a_pipe() {
     for seed in 100..106 {
-        let ways = Ways { nowait: false, reopen: seed % 2 == 0 };
+        let ways = Ways { nowait: false, reopen: seed % 2 == 0, flags: true };
         run_program(seed, EpollOptions::new().entries(4, 8).ways(ways));
     }
 }

@@ -6,10 +6,10 @@ use super::*;
 use crate::{Lane, epoll::transfer::Ways};
 
 const WAYS: [Ways; 4] = [
-    Ways { nowait: true, reopen: true },
-    Ways { nowait: true, reopen: false },
-    Ways { nowait: false, reopen: true },
-    Ways { nowait: false, reopen: false },
+    Ways { nowait: true, reopen: true, flags: true },
+    Ways { nowait: true, reopen: false, flags: true },
+    Ways { nowait: false, reopen: true, flags: true },
+    Ways { nowait: false, reopen: false, flags: true },
 ];
 
 /// Returns streams of every kind: an end to read from and one to write to.

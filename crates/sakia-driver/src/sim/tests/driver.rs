@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sakia_ring::Opcode;
+use sakia_ring::{CURRENT_POSITION, Opcode};
 
 use crate::sim::random::Random;
 use crate::sim::{Fault, FaultKind, Sim, SimHandle, Target};
@@ -38,15 +38,15 @@ impl Program {
                 let read = driver.read(file, vec![0; READ_BYTES as usize], offset);
                 self.reads.push((offset, read));
             }
-            2 => drop(driver.read(&pipe.0, vec![0; 10], 0)),
+            2 => drop(driver.read(&pipe.0, vec![0; 10], CURRENT_POSITION)),
             3 => {
-                let mut read = driver.read(&pipe.0, vec![0; 10], 0);
+                let mut read = driver.read(&pipe.0, vec![0; 10], CURRENT_POSITION);
                 if self.random.below(2) == 0 {
                     read.cancel();
                 }
                 self.pipe_reads.push(read);
             }
-            4 => self.pipe_writes.push(driver.write(&pipe.1, vec![7; 5], 0)),
+            4 => self.pipe_writes.push(driver.write(&pipe.1, vec![7; 5], CURRENT_POSITION)),
             _ => drop(driver.fsync(file, false)),
         }
         if self.random.below(3) == 0 {
@@ -202,7 +202,7 @@ fn an_operation_that_ends_by_itself_is_overdue_once() {
     let file = open.try_take().unwrap().unwrap();
     let (receiver, _sender) = kernel.pipe();
     let receiver = driver.adopt_simulated(receiver);
-    let waits = driver.read(&receiver, vec![0; 1], 0);
+    let waits = driver.read(&receiver, vec![0; 1], CURRENT_POSITION);
     driver.turn(Wait::Poll).unwrap();
     assert_eq!(driver.find_overdue(&mut found), None, "a pipe may wait for ever");
     kernel.script(Target::opcode(Opcode::FSYNC), Fault::Stuck);
@@ -236,7 +236,8 @@ fn the_numbers_of_a_driver_are_shown_as_they_were_published() {
     assert_eq!(observer.status().map(|status| status.credits), Some(7));
     let (receiver, sender) = kernel.pipe();
     let [receiver, _sender] = [receiver, sender].map(|raw| driver.adopt_simulated(raw));
-    let reads: Vec<_> = (0..2).map(|_| driver.read(&receiver, vec![0; 1], 0)).collect();
+    let reads: Vec<_> =
+        (0..2).map(|_| driver.read(&receiver, vec![0; 1], CURRENT_POSITION)).collect();
     driver.publish();
     let status = observer.status().unwrap();
     assert_eq!((status.sq_pending, status.sq_entries, status.cq_entries), (2, 4, 8));

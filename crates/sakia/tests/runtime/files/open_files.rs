@@ -14,6 +14,66 @@ use super::{Random, TempDir, run};
 
 const SIZE_MAX: usize = 100_000;
 
+/// Files of other kinds. None of the plain calls below waits on them.
+fn other_files() -> Vec<(&'static str, std::fs::File)> {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let count = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let process = rustix::process::getpid();
+    let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty());
+    let open = |path| std::fs::File::options().read(true).write(true).open(path).unwrap();
+    (&writer).write_all(b"12345678").unwrap();
+    (&far).write_all(b"12345678").unwrap();
+    vec![
+        ("read end", std::os::fd::OwnedFd::from(reader).into()),
+        ("write end", std::os::fd::OwnedFd::from(writer).into()),
+        ("stream", std::os::fd::OwnedFd::from(near).into()),
+        ("its peer", std::os::fd::OwnedFd::from(far).into()),
+        ("eventfd", count.into()),
+        ("epoll set", set.into()),
+        ("pidfd", process.unwrap().into()),
+        ("/dev/null", open("/dev/null")),
+        ("/dev/zero", open("/dev/zero")),
+        ("/dev/full", open("/dev/full")),
+        ("comm", open("/proc/thread-self/comm")),
+        ("directory", std::fs::File::open("/").unwrap()),
+    ]
+}
+
+#[test]
+fn offsets_of_other_files_are_those_of_plain_calls() {
+    let told = |result: std::io::Result<usize>| result.map_err(|error| error.raw_os_error());
+    run(async || {
+        for (name, plain) in other_files() {
+            let fd = std::os::fd::OwnedFd::from(plain.try_clone().unwrap());
+            let file = File::try_from(fd).unwrap();
+            // The next call after an error has the same answer.
+            for offset in [0, 3, 0] {
+                let expected = told(plain.read_at(&mut [0; 8], offset));
+                assert_eq!(told(file.read_at(vec![0; 8], offset).await.0), expected, "{name}");
+                let read = file.read_vectored_at(vec![vec![0; 4]; 2], offset).await;
+                assert_eq!(told(read.0), expected, "{name}");
+                let expected = told(plain.write_at(b"abcdefgh", offset));
+                assert_eq!(told(file.write_at("abcdefgh", offset).await.0), expected, "{name}");
+                let write = file.write_vectored_at(vec!["abcd", "efgh"], offset).await;
+                assert_eq!(told(write.0), expected, "{name}");
+            }
+        }
+        // At the position, as with plain calls.
+        for (name, plain) in other_files() {
+            let expected = match name {
+                "read end" | "stream" | "eventfd" => Ok(8),
+                "epoll set" | "pidfd" => Err(Some(rustix::io::Errno::INVAL.raw_os_error())),
+                "write end" => Err(Some(rustix::io::Errno::BADF.raw_os_error())),
+                _ => continue,
+            };
+            let mut file = File::try_from(std::os::fd::OwnedFd::from(plain)).unwrap();
+            assert_eq!(told(file.read(vec![0; 8]).await.0), expected, "{name}");
+        }
+    });
+}
+
 #[test]
 fn empty_vectors_are_read_into_up_to_their_capacity() {
     let dir = TempDir::new();
