@@ -52,6 +52,7 @@ macro_rules! room_of_vec {
 
 pub(crate) use bytes_of_slice;
 
+mod attached;
 #[cfg(feature = "bytes")]
 mod bytes;
 mod converted;
@@ -63,6 +64,7 @@ use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub use self::attached::Attached;
 pub use self::converted::Converted;
 pub use self::room::Room;
 use crate::aligned::AlignedBuf;

@@ -123,7 +123,9 @@ pub use arena::{Arena, FixedBuf, RegisteredBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
 pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake, Takes};
 pub use board::{Doing, DriverStatus, ObservedOperation, OperationState, TaskOrigin};
-pub use buf::{BufResult, BufResultExt, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice};
+pub use buf::{
+    Attached, BufResult, BufResultExt, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice,
+};
 pub use connection::{Connection, Datagram, DatagramOptions, DatagramReceiver, Incoming, RecvBuf};
 pub use core::{Attention, Overdue, PlainCall, Wait, WatchLimits};
 pub use counters::{Counters, KindCounters, OpKind};

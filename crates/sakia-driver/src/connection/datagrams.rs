@@ -16,7 +16,6 @@
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -25,6 +24,7 @@ use rustix::io::Errno;
 use sakia_ring::Sqe;
 
 use super::RecvBuf;
+use super::crowd::Crowd;
 use super::inbox::{BUFS_MAX, BYTES_MAX};
 use super::multishot::Multishot;
 use super::permits::{Permit, Permits, WithPermit};
@@ -108,7 +108,7 @@ impl Default for DatagramOptions {
 
 /// The datagrams that come to a socket. Dropping it loses those that were received but not taken.
 ///
-/// Only one task may receive at a time: of two that wait, the first may never be woken.
+/// Several tasks may receive at a time: each datagram goes to one of them.
 ///
 /// # Examples
 /// With `run` of [`Driver`](crate::Driver#examples):
@@ -161,6 +161,8 @@ struct Inner {
     error: Cell<Option<io::Error>>,
     /// The multishot receive that brings them.
     multishot: Multishot,
+    /// The callers that the multishot receive serves.
+    crowd: Crowd,
     /// The poll that waits for the end of receives.
     end_watch: Cell<Option<Key>>,
 }
@@ -226,47 +228,100 @@ impl DatagramReceiver {
     pub async fn recv(&self) -> io::Result<Datagram> {
         let inner = &self.inner;
         let multishot = &inner.multishot;
-        let permit = Permit::take(inner, |inner| &inner.receives).await;
+        let _member = inner.crowd.join();
         loop {
-            if let Some(datagram) = inner.pop() {
-                return Ok(datagram);
-            }
-            if let Some(error) = inner.error.take() {
-                return Err(error);
+            if let Some(earlier) = inner.take() {
+                return earlier;
             }
             if self.fd.is_closing() {
                 return Err(Errno::CANCELED.into());
             }
+            if inner.receives.is_busy() {
+                inner.receives.free().await;
+                continue;
+            }
             if !multishot.is_armed() && (multishot.is_single() || !self.arm()) {
+                let permit = Permit::take(inner, |inner| &inner.receives).await;
                 return self.receive_alone(permit).await;
             }
-            let is_ready = || !inner.datagrams.borrow().is_empty();
-            poll_fn(|cx| multishot.poll_ready(is_ready(), cx)).await;
+            // A driver that has ended gives the operation up at once.
+            if multishot.is_armed() {
+                inner.crowd.change().await;
+            }
         }
     }
 
     /// Ends the multishot receive, and resolves to the first datagram that it brought and that was not taken.
     /// `None`: there are no more, so the next datagram is in the queue of the socket.
+    ///
+    /// While a task waits in [`recv`](DatagramReceiver::recv), the multishot receive goes on, and this waits
+    /// for a datagram, too.
+    ///
     /// # Errors
     /// As [`recv`](DatagramReceiver::recv).
     pub async fn take_ahead(&self) -> Option<io::Result<Datagram>> {
-        let inner = &self.inner;
-        let _permit = Permit::take(inner, |inner| &inner.receives).await;
-        if inner.multishot.is_armed() {
-            inner.multishot.pause(&self.driver);
-            poll_fn(|cx| inner.multishot.poll_ready(false, cx)).await;
-        }
-        inner.pop().map(Ok).or_else(|| inner.error.take().map(Err))
+        self.ahead(Inner::take).await
     }
 
-    /// Returns whether no receive is in flight, and no received datagram is left.
+    /// As [`take_ahead`](DatagramReceiver::take_ahead), but leaves the datagram to the next call: `see` looks
+    /// at it.
+    ///
+    /// # Errors
+    /// As [`recv`](DatagramReceiver::recv). The error is not left to the next call.
+    pub async fn peek_ahead<R>(&self, see: impl Fn(&Datagram) -> R) -> Option<io::Result<R>> {
+        self.ahead(|inner| {
+            let first = inner.datagrams.borrow().front().map(|first| Ok(see(first)));
+            first.or_else(|| inner.error.take().map(Err))
+        })
+        .await
+    }
+
+    async fn ahead<R>(
+        &self,
+        take: impl Fn(&Inner) -> Option<io::Result<R>>,
+    ) -> Option<io::Result<R>> {
+        let inner = &self.inner;
+        let multishot = &inner.multishot;
+        loop {
+            if let Some(earlier) = take(inner) {
+                return Some(earlier);
+            }
+            if inner.receives.is_busy() {
+                inner.receives.free().await;
+                continue;
+            }
+            // A waiting task may have a future that it does not poll, so this starts the receive that serves
+            // all of them.
+            let is_wanted = inner.crowd.has_members() && !self.fd.is_closing();
+            match (is_wanted, multishot.is_armed()) {
+                (false, false) => return None,
+                (false, true) => multishot.pause(&self.driver),
+                (true, true) => {}
+                (true, false) if multishot.is_single() || !self.arm() => return None,
+                (true, false) => {}
+            }
+            // A driver that has ended gives the operation up at once.
+            if multishot.is_armed() {
+                inner.crowd.change().await;
+            }
+        }
+    }
+
+    /// Takes the first datagram that was received and not taken, without waiting. `None`: there is none. The
+    /// multishot receive goes on: unless the receiver [is idle](DatagramReceiver::is_idle), it may bring the
+    /// next datagram.
+    pub fn try_take_ahead(&self) -> Option<Datagram> {
+        self.inner.pop()
+    }
+
+    /// Returns whether no call waits, no receive is in flight, and no received datagram is left.
     pub fn is_idle(&self) -> bool {
         let inner = &self.inner;
         let is_busy = inner.receives.is_busy() || inner.multishot.is_armed();
         let error = inner.error.take();
         let has_error = error.is_some();
         inner.error.set(error);
-        !is_busy && !has_error && inner.datagrams.borrow().is_empty()
+        !is_busy && !has_error && !inner.crowd.has_members() && inner.datagrams.borrow().is_empty()
     }
 
     /// Makes each later call receive one datagram only, without a multishot receive. That happens anyway once
@@ -337,6 +392,11 @@ impl Inner {
         let datagram = self.datagrams.borrow_mut().pop_front()?;
         self.bytes.set(self.bytes.get() - datagram.bytes.len());
         Some(datagram)
+    }
+
+    /// Takes the first datagram, or the error after the last one.
+    fn take(&self) -> Option<io::Result<Datagram>> {
+        self.pop().map(Ok).or_else(|| self.error.take().map(Err))
     }
 
     fn receive_singly(&self, driver: &Handle) {
@@ -415,11 +475,12 @@ unsafe impl Operation for MultiRecvMessage {
     fn deliver(&self, completion: Completion) -> Delivered {
         let Some(datagram) = self.datagram(completion) else { return Delivered::default() };
         self.inner.push(datagram);
-        self.inner.multishot.deliver(self.inner.is_full())
+        let delivered = self.inner.multishot.deliver(self.inner.is_full());
+        Delivered { waker: self.inner.crowd.tell(), ..delivered }
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let (result, waiter) = self.inner.multishot.end(completion);
+        let (result, _) = self.inner.multishot.end(completion);
         // The last completion may bring a datagram, too: an empty one.
         let datagram = self.datagram(completion);
         match result {
@@ -433,13 +494,14 @@ unsafe impl Operation for MultiRecvMessage {
         if let Some(datagram) = datagram {
             self.inner.push(datagram);
         }
-        if let Some(waiter) = waiter {
-            waiter.wake();
+        if let Some(waiting) = self.inner.crowd.tell() {
+            waiting.wake();
         }
     }
 
     fn lose(&self) -> Option<Waker> {
-        self.inner.multishot.lose()
+        self.inner.multishot.lose();
+        self.inner.crowd.tell()
     }
 
     acts_on!(Waiting, fd);

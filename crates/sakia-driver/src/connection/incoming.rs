@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -12,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sakia_ring::Sqe;
 
+use super::crowd::Crowd;
 use super::multishot::Multishot;
 use super::permits::{Permit, Permits, WithPermit};
 use crate::call::{Call, SocketCall, Verb};
@@ -71,6 +71,8 @@ struct AcceptQueue {
     error: RefCell<Option<io::Error>>,
     /// The multishot accept that brings them.
     multishot: Multishot,
+    /// The callers that the multishot accept serves.
+    crowd: Crowd,
 }
 
 impl fmt::Debug for Incoming {
@@ -106,7 +108,7 @@ impl Incoming {
     }
 
     /// Waits for a connection. Dropping the future loses none: a connection that comes for it goes to the
-    /// next call.
+    /// next call. Several tasks may wait.
     ///
     /// From the first call on the kernel accepts ahead, until 64 accepted connections wait to be taken.
     ///
@@ -123,7 +125,8 @@ impl Incoming {
     }
 
     /// As [`accept`](Incoming::accept), but the kernel accepts only this connection and none ahead: further
-    /// ones stay in the kernel's queue, without a descriptor here.
+    /// ones stay in the kernel's queue, without a descriptor here. While a task waits in
+    /// [`accept`](Incoming::accept), the kernel goes on accepting ahead.
     ///
     /// # Errors
     /// As [`accept`](Incoming::accept).
@@ -137,7 +140,7 @@ impl Incoming {
     async fn take(&self, ahead: bool) -> io::Result<Fd> {
         let arrivals = &self.arrivals;
         let multishot = &arrivals.multishot;
-        let permit = Permit::take(arrivals, |arrivals| &arrivals.accepts).await;
+        let _member = ahead.then(|| arrivals.crowd.join());
         loop {
             if let Some(connection) = arrivals.connections.borrow_mut().pop_front() {
                 return Ok(connection);
@@ -148,6 +151,13 @@ impl Incoming {
             if self.fd.is_closing() {
                 return Err(Errno::CANCELED.into());
             }
+            // Others may want connections ahead. Of these one may have a future that it does not poll, so
+            // each caller starts the accept that serves all.
+            let ahead = arrivals.crowd.has_members();
+            if arrivals.accepts.is_busy() {
+                arrivals.accepts.free().await;
+                continue;
+            }
             if multishot.is_armed() {
                 if !ahead {
                     multishot.pause(&self.driver);
@@ -156,6 +166,7 @@ impl Incoming {
                 let (fd, arrivals) = (self.fd.clone(), Rc::clone(arrivals));
                 multishot.start(&self.driver, MultiAccept { fd, arrivals });
             } else {
+                let permit = Permit::take(arrivals, |arrivals| &arrivals.accepts).await;
                 let keep = |arrivals: &AcceptQueue, accepted: io::Result<_>| {
                     if let Ok((connection, _)) = accepted {
                         arrivals.connections.borrow_mut().push_back(connection);
@@ -164,8 +175,10 @@ impl Incoming {
                 let accept = WithPermit::new(Accept::new(self.fd.clone()), permit, keep);
                 return self.driver.start(accept).await.map(|(connection, _)| connection);
             }
-            let is_ready = || !arrivals.connections.borrow().is_empty();
-            poll_fn(|cx| multishot.poll_ready(is_ready(), cx)).await;
+            // A driver that has ended gives the operation up at once.
+            if multishot.is_armed() {
+                arrivals.crowd.change().await;
+            }
         }
     }
 }
@@ -208,24 +221,26 @@ unsafe impl Operation for MultiAccept {
         // SAFETY: the kernel has just made the descriptor for this operation; it has no other owner.
         unsafe { self.add(completion.res) };
         let is_enough = self.arrivals.connections.borrow().len() >= ARRIVALS_MAX;
-        self.arrivals.multishot.deliver(is_enough)
+        let delivered = self.arrivals.multishot.deliver(is_enough);
+        Delivered { waker: self.arrivals.crowd.tell(), ..delivered }
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let (result, waiter) = self.arrivals.multishot.end(completion);
+        let (result, _) = self.arrivals.multishot.end(completion);
         match result {
             // SAFETY: as above.
             Ok(Some(raw)) => unsafe { self.add(raw as i32) },
             Ok(None) => {}
             Err(error) => *self.arrivals.error.borrow_mut() = Some(error),
         }
-        if let Some(waiter) = waiter {
-            waiter.wake();
+        if let Some(waiting) = self.arrivals.crowd.tell() {
+            waiting.wake();
         }
     }
 
     fn lose(&self) -> Option<Waker> {
-        self.arrivals.multishot.lose()
+        self.arrivals.multishot.lose();
+        self.arrivals.crowd.tell()
     }
 
     acts_on!(Waiting, fd);

@@ -7,6 +7,7 @@
 //! Data received for a dropped future is kept: the next receive gets those bytes.
 
 mod buf;
+mod crowd;
 mod datagrams;
 mod inbox;
 mod incoming;

@@ -7,8 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Poll, Wake, Waker};
+use std::task::{Poll, Waker};
 
 use sakia_ring::Sqe;
 
@@ -17,7 +16,7 @@ use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::operation::{Class, Completion, Operation};
 use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
-use crate::wakers::wake_all;
+use crate::wakers::{united, wake_all};
 
 /// A permit: taken by an operation, or free.
 #[derive(Default)]
@@ -78,8 +77,7 @@ impl<T> Permit<T> {
     /// Gives the permit back although the operation has not ended: no later operation will overlap with
     /// it. Returns a waker that wakes all waiting tasks: the future of one may be gone.
     pub(super) fn give_up(&self) -> Option<Waker> {
-        let waiters = self.give_back();
-        (!waiters.is_empty()).then(|| Waker::from(Arc::new(All(waiters))))
+        united(self.give_back())
     }
 
     /// Returns the wakers of all waiting tasks: one whose future is gone would keep the permit from the
@@ -88,15 +86,6 @@ impl<T> Permit<T> {
         let permits = (self.permits)(&self.of);
         permits.is_busy.set(false);
         permits.waiters.take()
-    }
-}
-
-/// Several wakers as one.
-struct All(Vec<Waker>);
-
-impl Wake for All {
-    fn wake(self: Arc<Self>) {
-        wake_all(self.0.iter().cloned());
     }
 }
 
@@ -195,8 +184,9 @@ where
 mod tests {
     use std::future::Future;
     use std::pin::pin;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::Context;
+    use std::task::{Context, Wake};
 
     use super::*;
 

@@ -13,6 +13,7 @@
 pub(crate) mod blocks;
 mod copy;
 pub(crate) mod file_range;
+mod in_order;
 mod offload;
 mod pipe;
 mod reader;

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
 
+use super::in_order::InOrder;
 use super::transfer::{read_to_end, retrying, write_all};
 use crate::executor::current;
 
@@ -13,6 +14,8 @@ use crate::executor::current;
 pub(crate) struct Stream {
     fd: Fd,
     driver: Handle,
+    reads: InOrder,
+    writes: InOrder,
 }
 
 impl Stream {
@@ -32,12 +35,17 @@ impl Stream {
 
     /// Returns a stream of a descriptor of the current runtime's driver.
     pub(crate) fn of(fd: Fd) -> Self {
-        Self { fd, driver: current().driver.handle().clone() }
+        let driver = current().driver.handle().clone();
+        Self { fd, driver, reads: InOrder::default(), writes: InOrder::default() }
     }
 
-    pub(crate) async fn read<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
-        let Self { fd, driver } = self;
-        let read = |buf| driver.read(fd, buf, CURRENT_POSITION);
+    pub(crate) async fn read<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
+        let Self { fd, driver, reads, .. } = self;
+        reads.settled().await;
+        if let Some(result) = reads.take(&mut buf) {
+            return (result, buf);
+        }
+        let read = |buf| reads.read(driver.read(fd, buf, CURRENT_POSITION));
         retrying(driver, fd, PollEvents::READABLE, buf, read).await
     }
 
@@ -46,14 +54,16 @@ impl Stream {
     }
 
     pub(crate) async fn write<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        let Self { fd, driver } = self;
-        let write = |buf| driver.write(fd, buf, CURRENT_POSITION);
+        let Self { fd, driver, writes, .. } = self;
+        writes.settled().await;
+        let write = |buf| writes.write(driver.write(fd, buf, CURRENT_POSITION));
         retrying(driver, fd, PollEvents::WRITABLE, buf, write).await
     }
 
     pub(crate) async fn write_vectored<T: IoBuf>(&self, bufs: Vec<T>) -> BufResult<usize, Vec<T>> {
-        let Self { fd, driver } = self;
-        let write = |bufs| driver.write_vectored(fd, bufs, CURRENT_POSITION);
+        let Self { fd, driver, writes, .. } = self;
+        writes.settled().await;
+        let write = |bufs| writes.write(driver.write_vectored(fd, bufs, CURRENT_POSITION));
         retrying(driver, fd, PollEvents::WRITABLE, bufs, write).await
     }
 
@@ -67,7 +77,10 @@ impl Stream {
     }
 
     pub(crate) async fn close(self) -> io::Result<()> {
-        self.driver.close(self.fd).await
+        let Self { fd, driver, reads, writes } = self;
+        // The result of a dropped operation keeps the descriptor open.
+        drop((reads, writes));
+        driver.close(fd).await
     }
 }
 
@@ -78,8 +91,8 @@ macro_rules! reader {
             /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as any are
             /// available.
             ///
-            /// The kernel owns `buf` until the future resolves. Dropping the future gives up the read
-            /// and the buffer; bytes that were read by then are lost.
+            /// The kernel owns `buf` until the future resolves. Dropping the future loses the buffer but no
+            /// byte: those that were read go to the next read.
             ///
             /// Resolves to the number of bytes read and the buffer; 0 means the end. A `Vec` that was empty
             /// then has as many bytes as were read: clear it before the next read, which would otherwise ask
@@ -131,7 +144,7 @@ macro_rules! writer {
             /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
             ///
             /// The kernel reads `buf` until the future resolves. Dropping the future gives up the
-            /// write; some bytes may have been written by then.
+            /// write; some bytes may have been written by then. The next write waits until it has ended.
             ///
             /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
             ///

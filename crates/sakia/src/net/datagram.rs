@@ -2,8 +2,13 @@
 //! [`UnixDatagram`](super::UnixDatagram), which add their types of addresses.
 //!
 //! A dropped receive loses no datagram: its operation is canceled, and [kept](super::kept) until it has
-//! ended. If it brings a datagram or an error nevertheless, the receive that has waited longest gets it, or
-//! else the next one.
+//! ended. If it brings a datagram or an error nevertheless, a waiting receive gets it, or else the next one.
+//!
+//! A socket is in one of two states, in which no datagram overtakes another one:
+//! 1. The [receiver](DatagramReceiver) receives ahead, and all receives take datagrams from it.
+//! 2. Receives and peeks have operations of their own. They take what was kept first.
+//!
+//! A plain call receives in neither of them: see `Datagrams::may_receive_now`.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -15,18 +20,18 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 use sakia_driver::{
-    self as driver, BufResult, ControlMessages, DatagramOptions, DatagramReceiver, Fd, Handle,
-    IoBuf, IoBufMut, Op, Operation, PollEvents, ReceivedControl, RecvFrom, ShutdownHow,
-    SocketAddress,
+    self as driver, BufResult, DatagramOptions, DatagramReceiver, Fd, Handle, IoBufMut, Op,
+    Operation, PollEvents, ReceivedControl, RecvFrom, ShutdownHow, SocketAddress,
 };
 
-use super::kept::{Datagram, Gathered, Kept, Receiving, Shape};
+use super::kept::{Datagram, Earlier, Gathered, Kept, Receiving, Shape};
 use super::listener::release;
+use super::sends::Sends;
 use crate::executor::current;
-use crate::io::transfer::{may_retry, retrying, uninterrupted};
+use crate::io::transfer::{may_retry, uninterrupted};
 
 /// The most datagrams that one call moves.
-const BATCH_MAX: usize = 64;
+pub(super) const BATCH_MAX: usize = 64;
 /// The most bytes of a datagram that is received into memory of the runtime.
 const DATAGRAM_BYTES_MAX: usize = 1 << 20;
 const DONT_WAIT: u32 = RecvFlags::DONTWAIT.bits();
@@ -82,8 +87,8 @@ macro_rules! receivers {
         /// From the first call on the kernel receives ahead: 256 KiB or 32 datagrams for a socket. Further
         /// ones stay in the socket's queue. The other receiving methods return datagrams received ahead
         /// first, in order, and end receiving ahead until the next call of this one; while a task waits here,
-        /// they wait for it. While a task waits in one of them, nothing is received ahead. Datagrams received
-        /// ahead and never taken are lost with the socket.
+        /// they wait for those received ahead, too. While a task waits in one of them, nothing is received
+        /// ahead. Datagrams received ahead and never taken are lost with the socket.
         ///
         /// [`set_datagram_room`](Self::set_datagram_room) sets the longest datagram, and whether control
         /// messages come with it.
@@ -154,6 +159,9 @@ pub(super) struct Datagrams {
     control_bytes: Cell<usize>,
     /// Set when its receives were shut down.
     receives_ended: Cell<bool>,
+    pub(super) sends: Sends,
+    /// The number of peeks that have operations of their own.
+    peeks: Cell<usize>,
 }
 
 impl fmt::Debug for Datagrams {
@@ -174,6 +182,8 @@ impl Datagrams {
             options: Cell::default(),
             control_bytes: Cell::default(),
             receives_ended: Cell::default(),
+            sends: Sends::default(),
+            peeks: Cell::default(),
         }
     }
 
@@ -219,6 +229,11 @@ impl Datagrams {
         self.tells_errors.set(true);
     }
 
+    /// Returns whether errors may come up between two datagrams of a batch.
+    pub(super) fn tells_errors(&self) -> bool {
+        self.tells_errors.get()
+    }
+
     pub(super) fn driver(&self) -> &Handle {
         &self.driver
     }
@@ -247,86 +262,19 @@ impl Datagrams {
     }
 }
 
-/// Sending.
+/// Receiving.
 impl Datagrams {
-    pub(super) async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        let Self { driver, fd, .. } = self;
-        if let Some(result) = driver.send_datagram_now(fd, &buf, &SocketAddress::UNNAMED) {
-            return (result, buf);
-        }
-        retrying(driver, fd, PollEvents::WRITABLE, buf, |buf| driver.send(fd, buf, 0)).await
-    }
-
-    pub(super) async fn send_to<T: IoBuf>(
-        &self,
-        buf: T,
-        to: &SocketAddress,
-    ) -> BufResult<usize, T> {
-        let Self { driver, fd, .. } = self;
-        if let Some(result) = driver.send_datagram_now(fd, &buf, to) {
-            return (result, buf);
-        }
-        retrying(driver, fd, PollEvents::WRITABLE, buf, |buf| driver.send_to(fd, buf, to, 0)).await
-    }
-
-    /// Sends to the peer if `to` is unnamed.
-    pub(super) async fn send_message<T: IoBuf>(
-        &self,
-        buf: T,
-        to: &SocketAddress,
-        control: ControlMessages,
-    ) -> BufResult<usize, T> {
-        let Self { driver, fd, .. } = self;
-        let send = |buf| driver.send_message(fd, buf, to, control.clone(), 0);
-        retrying(driver, fd, PollEvents::WRITABLE, buf, send).await
-    }
-
-    /// Sends all messages at once. Each has a result of its own.
-    pub(super) async fn send_batch<T: IoBuf>(
-        &self,
-        mut messages: Vec<(T, SocketAddress)>,
-    ) -> Vec<BufResult<usize, T>> {
-        let mut results = Vec::with_capacity(messages.len());
-        while !messages.is_empty() && !self.tells_errors.get() {
-            self.wait_for_budget().await;
-            let Some(sent) = self.driver.send_batch_now(&self.fd, &messages) else { break };
-            let is_stuck = sent < messages.len().min(BATCH_MAX);
-            results.extend(messages.drain(..sent).map(|(buf, _)| (Ok(buf.bytes_len()), buf)));
-            if is_stuck {
-                // It waits, or returns its error. The others follow it.
-                let (buf, to) = messages.remove(0);
-                results.push(self.send_to(buf, &to).await);
-            }
-        }
-        let start = |(buf, to)| (self.driver.send_to(&self.fd, buf, &to, 0), to);
-        // All of them are started before the first is awaited.
-        let started: Vec<_> = messages.into_iter().map(start).collect();
-        for (sending, to) in started {
-            let (result, buf) = sending.await;
-            results.push(match result {
-                Err(error) if self.may_retry(&error, PollEvents::WRITABLE).await => {
-                    self.send_to(buf, &to).await
-                }
-                result => (result, buf),
-            });
-        }
-        results
-    }
-
     /// Waits until this turn may make plain calls.
-    async fn wait_for_budget(&self) {
+    pub(super) async fn wait_for_budget(&self) {
         if !self.driver.has_inline_budget() {
             let _ = self.driver.next_turn().await; // there are no turns at the end of the runtime
         }
     }
 
-    async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
+    pub(super) async fn may_retry(&self, error: &io::Error, events: PollEvents) -> bool {
         may_retry(&self.driver, &self.fd, error, events).await
     }
-}
 
-/// Receiving.
-impl Datagrams {
     pub(super) async fn recv_from<T: IoBufMut>(&self, buf: T) -> BufResult<driver::Received, T> {
         let control_bytes = self.control_bytes.get();
         if control_bytes == 0 {
@@ -368,7 +316,7 @@ impl Datagrams {
         let mut received = Vec::new();
         if self.ahead.is_any() {
             self.wait_for_budget().await;
-            if self.kept.is_empty() && self.is_ahead_empty() {
+            if self.may_receive_now() {
                 match self.recv_now(&mut bufs, &mut received) {
                     Ok(Some(1..)) => return (Ok(received), bufs),
                     Ok(None | Some(0)) => {}
@@ -386,13 +334,41 @@ impl Datagrams {
             Err(error) => return (Err(error), bufs),
         }
         let count = self.ahead.next();
-        if count > 0
-            && let Ok(None) = self.recv_now(&mut bufs[1..], &mut received)
-        {
+        if count == 0 {
+            return (Ok(received), bufs);
+        }
+        if !self.may_receive_now() {
+            self.take_earlier_now(&mut bufs[1..], &mut received);
+            return (Ok(received), bufs);
+        }
+        if let Ok(None) = self.recv_now(&mut bufs[1..], &mut received) {
             let first = (received.remove(0), bufs.remove(0));
             return self.recv_by_operations(first, count, bufs).await;
         }
         (Ok(received), bufs)
+    }
+
+    /// Returns whether a plain call overtakes nothing: no datagram came for an earlier receive, and no
+    /// receive waits.
+    fn may_receive_now(&self) -> bool {
+        self.kept.is_empty() && !self.kept.is_awaited() && self.is_ahead_empty()
+    }
+
+    /// Takes datagrams that have come for earlier receives, without waiting, up to an error.
+    #[cold]
+    fn take_earlier_now<T: IoBufMut>(&self, bufs: &mut [T], received: &mut Vec<driver::Received>) {
+        for buf in bufs {
+            let datagram = match self.kept.take_ready() {
+                Some(Earlier { result: Ok(datagram), .. }) => datagram,
+                Some(error) => return self.kept.put_back(error),
+                None if !self.kept.is_empty() => return,
+                None => match self.receiver.get().and_then(DatagramReceiver::try_take_ahead) {
+                    Some(datagram) => Datagram::of(datagram),
+                    None => return,
+                },
+            };
+            received.push(datagram.put(buf));
+        }
     }
 
     /// Receives datagrams that have arrived, by plain calls, behind those that were received before. Returns
@@ -435,7 +411,7 @@ impl Datagrams {
         rest: Vec<T>,
     ) -> BufResult<Vec<driver::Received>, Vec<T>> {
         let mut rest = rest.into_iter();
-        let mut gathered = Gathered { kept: &self.kept, done: vec![first] };
+        let mut gathered = Gathered::new(&self.kept, first);
         let mut unused = Vec::new();
         while count > 0 && unused.is_empty() && rest.len() > 0 {
             let start = |buf| self.driver.recv_from(&self.fd, buf, DONT_WAIT);
@@ -474,22 +450,22 @@ impl Datagrams {
 
     /// Receives one datagram into memory of the runtime.
     pub(super) async fn recv_datagram(&self) -> io::Result<driver::Datagram> {
-        if !self.kept.is_empty()
-            && let Some(kept) = self.kept.take().await
-        {
-            return kept.map(Datagram::into_driver);
-        }
-        if self.kept.is_awaited() {
-            return Box::pin(self.recv_alone()).await;
-        }
-        let receiver = self.receiver.get_or_init(|| {
-            let receiver = self.driver.datagrams(self.fd.clone(), self.options.get());
-            if self.receives_ended.get() {
-                receiver.receive_singly();
-            }
-            receiver
-        });
         loop {
+            if !self.kept.is_empty()
+                && let Some(kept) = self.kept.take().await
+            {
+                return kept.result.map(Datagram::into_driver);
+            }
+            if self.kept.is_awaited() || self.peeks.get() > 0 {
+                return Box::pin(self.recv_alone()).await;
+            }
+            let receiver = self.receiver.get_or_init(|| {
+                let receiver = self.driver.datagrams(self.fd.clone(), self.options.get());
+                if self.receives_ended.get() {
+                    receiver.receive_singly();
+                }
+                receiver
+            });
             match receiver.recv().await {
                 Err(error) if self.may_retry(&error, PollEvents::READABLE).await => {}
                 result => return result,
@@ -514,12 +490,30 @@ impl Datagrams {
         self.receiver.get().is_none_or(DatagramReceiver::is_idle)
     }
 
-    /// Takes the oldest datagram or error that came for an earlier receive.
-    async fn take_earlier(&self) -> Option<io::Result<Datagram>> {
+    /// Puts the oldest datagram that came for an earlier receive into a buffer, or returns the error that
+    /// came for one. `None`: there is none.
+    async fn take_earlier<R: Shape, T: IoBufMut>(
+        &self,
+        buf: &mut T,
+        is_peek: bool,
+    ) -> Option<io::Result<R>> {
         if let Some(kept) = self.kept.take().await {
-            return Some(kept);
+            return Some(match kept {
+                Earlier { result: Ok(ref datagram), .. } if is_peek => {
+                    let shown = datagram.show(buf);
+                    self.kept.put_back(kept);
+                    Ok(shown)
+                }
+                kept => kept.result.map(|datagram| datagram.put(buf)),
+            });
         }
-        Some(self.receiver.get()?.take_ahead().await?.map(Datagram::of))
+        let receiver = self.receiver.get()?;
+        if is_peek {
+            let first = receiver.peek_ahead(Datagram::without_control).await?;
+            return Some(first.map(|datagram| datagram.put(buf)));
+        }
+        let first = receiver.take_ahead().await?;
+        Some(first.map(|datagram| Datagram::of(datagram).put(buf)))
     }
 
     /// Receives by an operation that `start` starts, unless something was kept.
@@ -529,17 +523,13 @@ impl Datagrams {
         is_peek: bool,
         start: impl Fn(T) -> Op<O>,
     ) -> BufResult<R, T> {
-        // Unless this receive only peeks, receives that wait already take kept results first.
-        let is_kept = !self.kept.is_empty() && (is_peek || !self.kept.is_awaited());
-        if (is_kept || !self.is_ahead_empty()) && buf.bytes_room() > 0 {
-            match self.take_earlier().await {
-                Some(Ok(datagram)) => {
-                    return (Ok(datagram.put(&mut buf, &self.kept, is_peek)), buf);
-                }
-                Some(Err(error)) => return (Err(error), buf),
-                None => {}
-            }
+        if (!self.kept.is_empty() || !self.is_ahead_empty())
+            && buf.bytes_room() > 0
+            && let Some(earlier) = self.take_earlier(&mut buf, is_peek).await
+        {
+            return (earlier, buf);
         }
+        let _peek = is_peek.then(|| Peek::count(&self.peeks));
         loop {
             // A peeked datagram is still in the kernel's queue.
             let kept = (!is_peek).then_some(&self.kept);
@@ -549,6 +539,24 @@ impl Datagrams {
                 result => return (result, back),
             }
         }
+    }
+}
+
+/// A peek under way that has an operation of its own.
+struct Peek<'a> {
+    count: &'a Cell<usize>,
+}
+
+impl<'a> Peek<'a> {
+    fn count(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self { count }
+    }
+}
+
+impl Drop for Peek<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - 1);
     }
 }
 

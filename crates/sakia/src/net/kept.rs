@@ -6,7 +6,9 @@ use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::io::Errno;
 use sakia_driver::{self as driver, BufResult, IoBuf, IoBufMut, Op, Operation, ReceivedControl};
@@ -53,16 +55,21 @@ impl Datagram {
 
     /// Converts from a datagram that was received ahead.
     pub(super) fn of(datagram: driver::Datagram) -> Self {
-        let driver::Datagram { bytes, from, is_truncated, control, .. } = datagram;
-        let len = bytes.len();
+        let copy = Self::without_control(&datagram);
+        Self { control: datagram.control, ..copy }
+    }
+
+    /// Copies a datagram that was received ahead, but for its control messages.
+    pub(super) fn without_control(datagram: &driver::Datagram) -> Self {
+        let len = datagram.bytes.len();
         let received = driver::Received {
             len,
-            from,
-            is_truncated,
-            is_control_truncated: control.is_truncated,
+            from: datagram.from,
+            is_truncated: datagram.is_truncated,
+            is_control_truncated: datagram.control.is_truncated,
             datagram_len: len,
         };
-        Self { bytes: bytes.to_vec(), received, control }
+        Self { bytes: datagram.bytes.to_vec(), received, control: ReceivedControl::default() }
     }
 
     /// Converts to a datagram that was received ahead.
@@ -72,44 +79,58 @@ impl Datagram {
         driver::Datagram::new(bytes, received.from, received.is_truncated, control)
     }
 
-    /// Puts it into a buffer. For a peek, also returns it to the kept ones.
-    pub(super) fn put<R: Shape, T: IoBufMut>(
-        mut self,
-        buf: &mut T,
-        kept: &Kept,
-        is_peek: bool,
-    ) -> R {
+    /// Puts it into a buffer.
+    pub(super) fn put<R: Shape, T: IoBufMut>(mut self, buf: &mut T) -> R {
+        let control = mem::take(&mut self.control);
+        R::new(self.copy_to(buf), control)
+    }
+
+    /// Copies it into a buffer, but for its control messages.
+    pub(super) fn show<R: Shape, T: IoBufMut>(&self, buf: &mut T) -> R {
+        R::new(self.copy_to(buf), ReceivedControl::default())
+    }
+
+    fn copy_to<T: IoBufMut>(&self, buf: &mut T) -> driver::Received {
         let len = buf.fill_from(&self.bytes);
         let is_truncated = self.received.is_truncated || len < self.bytes.len();
-        let received = driver::Received { len, is_truncated, ..self.received };
-        if is_peek {
-            kept.put_back(Box::pin(ready(Some(Ok(self)))));
-            kept.tell();
-            return R::new(received, ReceivedControl::default());
-        }
-        R::new(received, mem::take(&mut self.control))
+        driver::Received { len, is_truncated, ..self.received }
     }
+}
+
+/// The place of a receive among all receives of its socket, in the order of their begin.
+type Number = u64;
+
+/// The result of a dropped receive.
+pub(super) struct Earlier {
+    number: Number,
+    pub(super) result: io::Result<Datagram>,
 }
 
 /// A receive that was dropped. Resolves when the kernel is done with it, to its result, if there is one.
 type Dropped = Pin<Box<dyn Future<Output = Option<io::Result<Datagram>>>>>;
 
-/// Dropped receives, in the order of dropping, and the receives that wait for their results.
+/// A dropped receive, or the result of one.
+struct Entry {
+    number: Number,
+    dropped: Dropped,
+}
+
+/// Dropped receives, in the order of their begin, and the receives that wait for their results. A receive
+/// that began first may be dropped last, and its datagram is then probably older than those of the others.
 ///
-/// One of the waiting receives, the *poller*, polls the oldest dropped receive, which wakes it when the
-/// kernel is done:
-/// 1. Each receive that begins to wait polls the dropped one, and is the poller from then on.
-/// 2. When the poller goes away, or another dropped receive is the oldest, the receive that has waited
-///    longest is woken to poll.
+/// The oldest dropped receive wakes all waiting receives when the kernel is done: one that is woken may have
+/// a future that its task does not poll, so its wake must not be the only one.
+/// 1. Each receive that begins to wait polls the dropped one, with the wakers of all that wait.
+/// 2. When another dropped receive is the oldest, all are woken to poll it.
 /// 3. Those that take kept results and have no operation of their own are woken, too, when nothing is left.
-///
-/// So the cost of a receive does not depend on how many others wait.
 #[derive(Default)]
 pub(super) struct Kept {
-    dropped: RefCell<VecDeque<Dropped>>,
+    dropped: RefCell<VecDeque<Entry>>,
     waiting: RefCell<Line>,
-    /// The place of the poller, which the oldest of `dropped` wakes.
-    poller: Cell<Option<Place>>,
+    /// The number of the next receive.
+    next: Cell<Number>,
+    /// Those that the oldest of `dropped` wakes, or that were told to poll it. `None` if they have to be.
+    told: RefCell<Option<Arc<Told>>>,
 }
 
 /// A place in the line of waiting receives.
@@ -131,23 +152,25 @@ struct Waiter {
     waker: Option<Waker>,
     /// Set if it waits until nothing is kept, and has no operation of its own.
     is_taker: bool,
+    /// Set if `Kept::told` has its waker.
+    is_told: bool,
 }
 
 impl Line {
     fn join(&mut self, is_taker: bool) -> Place {
         self.takers += usize::from(is_taker);
-        self.waiters.push_back(Some(Waiter { waker: None, is_taker }));
+        self.waiters.push_back(Some(Waiter { waker: None, is_taker, is_told: false }));
         self.first + self.waiters.len() - 1
     }
 
-    fn waker_at(&mut self, place: Place) -> &mut Option<Waker> {
+    fn at(&mut self, place: Place) -> &mut Waiter {
         let waiter = self.waiters[place - self.first].as_mut();
-        &mut waiter.expect("a place is there until its receive leaves").waker
+        waiter.expect("a place is there until its receive leaves")
     }
 
     fn leave(&mut self, place: Place) -> Option<Waker> {
         let waiter = self.waiters[place - self.first].take();
-        let Waiter { waker, is_taker } = waiter.expect("a receive leaves once");
+        let Waiter { waker, is_taker, .. } = waiter.expect("a receive leaves once");
         self.takers -= usize::from(is_taker);
         while let Some(None) = self.waiters.back() {
             self.waiters.pop_back();
@@ -159,9 +182,11 @@ impl Line {
         waker
     }
 
-    fn wakers(&self) -> impl Iterator<Item = (&Waker, bool)> {
+    /// Returns the wakers of all that wait, or of those without an operation of their own.
+    fn wakers(&self, only_takers: bool) -> Vec<Waker> {
         let waiters = self.waiters.iter().flatten();
-        waiters.filter_map(|waiter| Some((waiter.waker.as_ref()?, waiter.is_taker)))
+        let chosen = waiters.filter(|waiter| waiter.is_taker || !only_takers);
+        chosen.filter_map(|waiter| waiter.waker.clone()).collect()
     }
 }
 
@@ -175,113 +200,173 @@ impl Kept {
         !self.waiting.borrow().waiters.is_empty()
     }
 
-    fn add(&self, dropped: Dropped) {
-        if self.is_empty() {
-            self.poller.set(None);
-        }
-        self.dropped.borrow_mut().push_back(dropped);
+    /// Returns the number of a receive that begins.
+    pub(super) fn number(&self) -> Number {
+        self.next.replace(self.next.get() + 1)
     }
 
-    /// Makes a result the oldest. To be followed by [`tell`](Kept::tell) or [`leave`](Kept::leave).
-    fn put_back(&self, dropped: Dropped) {
-        self.poller.set(None);
-        self.dropped.borrow_mut().push_front(dropped);
+    /// Adds a dropped receive, or a result before others with its number. To be followed by
+    /// [`tell`](Kept::tell) or [`leave`](Kept::leave).
+    fn add(&self, number: Number, dropped: Dropped) {
+        let mut entries = self.dropped.borrow_mut();
+        let at = entries.partition_point(|other| other.number < number);
+        if at == 0 {
+            drop(self.told.take());
+        }
+        entries.insert(at, Entry { number, dropped });
+    }
+
+    /// Adds a result that a receive took, at the place that it had.
+    pub(super) fn put_back(&self, earlier: Earlier) {
+        let Earlier { number, result } = earlier;
+        self.add(number, Box::pin(ready(Some(result))));
+        self.tell();
     }
 
     /// Adds an error, unless it only says that there was no datagram.
     pub(super) fn add_error(&self, error: io::Error) {
         if let Some(error) = of_the_socket(error) {
-            self.add(Box::pin(ready(Some(Err(error)))));
-            self.tell();
+            self.put_back(Earlier { number: self.number(), result: Err(error) });
         }
     }
 
-    /// Notes that a receive waits, at its place if it has one, and has polled the oldest dropped one.
+    /// Notes that a receive waits, at its place if it has one.
     fn wait(&self, place: &mut Option<Place>, is_taker: bool, cx: &Context<'_>) {
         let at = *place.get_or_insert_with(|| self.waiting.borrow_mut().join(is_taker));
-        self.poller.set(Some(at));
         // Wakers are users' code, so nothing is borrowed meanwhile.
-        let old = self.waiting.borrow_mut().waker_at(at).take();
+        let old = self.waiting.borrow_mut().at(at).waker.take();
         let waker = match old {
             Some(waker) if waker.will_wake(cx.waker()) => waker,
+            None => cx.waker().clone(),
             old => {
                 drop(old);
+                self.waiting.borrow_mut().at(at).is_told = false;
                 cx.waker().clone()
             }
         };
-        *self.waiting.borrow_mut().waker_at(at) = Some(waker);
+        self.waiting.borrow_mut().at(at).waker = Some(waker);
     }
 
     /// Notes that a receive no longer waits.
     fn leave(&self, place: &mut Option<Place>) {
         if let Some(at) = place.take() {
-            if self.poller.get() == Some(at) {
-                self.poller.set(None);
-            }
             let waker = self.waiting.borrow_mut().leave(at);
             drop(waker);
         }
         self.tell();
     }
 
-    /// Wakes the receives that have to poll: one if nothing else wakes any of them, or, when nothing is left,
-    /// those that have nothing else to wait for.
+    /// Wakes the receives that have to poll: all if nothing else wakes them, or, when nothing is left, those
+    /// that have nothing else to wait for.
     fn tell(&self) {
-        if self.is_empty() {
-            if self.waiting.borrow().takers > 0 {
-                let takers: Vec<Waker> = {
-                    let waiting = self.waiting.borrow();
-                    let takers = waiting.wakers().filter(|(_, is_taker)| *is_taker);
-                    takers.map(|(waker, _)| waker.clone()).collect()
-                };
-                takers.into_iter().for_each(Waker::wake);
+        let is_empty = self.is_empty();
+        let is_due = match is_empty {
+            true => self.waiting.borrow().takers > 0,
+            false => self.told.borrow().is_none(),
+        };
+        if is_due {
+            let wakers = self.waiting.borrow().wakers(is_empty);
+            if !is_empty {
+                *self.told.borrow_mut() = Some(Arc::new(Told::woken()));
             }
-        } else if self.poller.get().is_none() {
-            let first = self.waiting.borrow().wakers().next().map(|(waker, _)| waker.clone());
-            if let Some(waker) = first {
-                waker.wake();
-            }
+            wakers.into_iter().for_each(Waker::wake);
         }
     }
 
-    /// Polls the oldest of the dropped receives, up to the first that brought a result.
-    fn poll_first(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
+    /// Returns whether the oldest of the dropped receives wakes this receive when it has ended, which it has
+    /// not.
+    fn is_told(&self, place: Option<Place>) -> bool {
+        let is_asleep = || self.told.borrow().as_ref().is_some_and(|told| !told.is_woken());
+        place.is_some_and(|place| self.waiting.borrow_mut().at(place).is_told) && is_asleep()
+    }
+
+    /// Polls the oldest of the dropped receives, up to the first that brought a result. The first that has
+    /// not ended wakes all that wait.
+    fn poll_first(&self, place: Option<Place>) -> Poll<Earlier> {
+        if self.is_empty() || self.is_told(place) {
+            return Poll::Pending;
+        }
+        let told = Arc::new(Told::new(self.waiting.borrow().wakers(false)));
+        let waker = Waker::from(Arc::clone(&told));
+        let cx = &mut Context::from_waker(&waker);
         let mut is_changed = false;
         loop {
-            let Some(mut dropped) = self.dropped.borrow_mut().pop_front() else {
+            let Some(mut entry) = self.dropped.borrow_mut().pop_front() else {
                 if is_changed {
                     self.tell();
                 }
                 return Poll::Pending;
             };
-            match dropped.as_mut().poll(cx) {
+            match entry.dropped.as_mut().poll(cx) {
                 Poll::Ready(result) => {
-                    self.poller.set(None);
+                    drop(self.told.take());
                     if let Some(result) = result {
-                        return Poll::Ready(result);
+                        return Poll::Ready(Earlier { number: entry.number, result });
                     }
                     is_changed = true;
                 }
                 Poll::Pending => {
-                    self.dropped.borrow_mut().push_front(dropped);
+                    self.dropped.borrow_mut().push_front(entry);
+                    let old = self.told.replace(Some(told));
+                    let waiters = &mut self.waiting.borrow_mut().waiters;
+                    waiters.iter_mut().flatten().for_each(|waiter| waiter.is_told = true);
+                    drop(old);
                     return Poll::Pending;
                 }
             }
         }
     }
 
+    /// Takes the oldest result, if the receive has ended by now.
+    pub(super) fn take_ready(&self) -> Option<Earlier> {
+        match self.poll_first(None) {
+            Poll::Ready(earlier) => Some(earlier),
+            Poll::Pending => None,
+        }
+    }
+
     /// Waits until the dropped receives have ended, up to the first that brought a result.
-    pub(super) async fn take(&self) -> Option<io::Result<Datagram>> {
+    pub(super) async fn take(&self) -> Option<Earlier> {
         let mut waiting = Waiting { kept: self, place: None };
-        poll_fn(|cx| match self.poll_first(cx) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if self.is_empty() => Poll::Ready(None),
-            Poll::Pending => {
+        poll_fn(|cx| {
+            if !self.is_empty() {
                 self.wait(&mut waiting.place, true, cx);
-                Poll::Pending
+            }
+            match self.poll_first(waiting.place) {
+                Poll::Ready(earlier) => Poll::Ready(Some(earlier)),
+                Poll::Pending if self.is_empty() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
             }
         })
         .await
+    }
+}
+
+/// Receives that are woken together.
+struct Told {
+    wakers: Vec<Waker>,
+    is_woken: AtomicBool,
+}
+
+impl Told {
+    fn new(wakers: Vec<Waker>) -> Self {
+        Self { wakers, is_woken: AtomicBool::new(false) }
+    }
+
+    /// Returns receives that were woken.
+    fn woken() -> Self {
+        Self { wakers: Vec::new(), is_woken: AtomicBool::new(true) }
+    }
+
+    fn is_woken(&self) -> bool {
+        self.is_woken.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(Waker::wake_by_ref);
     }
 }
 
@@ -312,14 +397,16 @@ fn says_nothing(error: &io::Error) -> bool {
 pub(super) struct Receiving<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> {
     op: Option<Op<O>>,
     kept: Option<&'a Kept>,
+    number: Number,
     place: Option<Place>,
     /// The result that it took, until its operation has ended.
-    taken: Option<io::Result<Datagram>>,
+    taken: Option<Earlier>,
 }
 
 impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receiving<'a, O, R, T> {
     pub(super) fn new(op: Op<O>, kept: Option<&'a Kept>) -> Self {
-        Self { op: Some(op), kept, place: None, taken: None }
+        let number = kept.map_or(0, Kept::number);
+        Self { op: Some(op), kept, number, place: None, taken: None }
     }
 
     /// Returns the result of the receive, given that of the operation.
@@ -328,11 +415,18 @@ impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receivin
         let output = match (self.taken.take(), output) {
             (None, output) => output,
             (Some(taken), (Err(error), mut buf)) if says_nothing(&error) => {
-                (taken.map(|datagram| datagram.put(&mut buf, kept, false)), buf)
+                (taken.result.map(|datagram| datagram.put(&mut buf)), buf)
             }
-            // Both have brought a result.
+            // Both have brought a result. The one that was taken came first.
+            (Some(Earlier { result: Ok(taken), .. }), (Ok(shape), mut buf))
+                if taken.bytes.len() <= buf.bytes_room() =>
+            {
+                let own = Ok(Datagram::new(shape, &buf));
+                kept.put_back(Earlier { number: self.number, result: own });
+                (Ok(taken.put(&mut buf)), buf)
+            }
             (Some(taken), output) => {
-                kept.put_back(Box::pin(ready(Some(taken))));
+                kept.put_back(taken);
                 output
             }
         };
@@ -355,14 +449,14 @@ impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Future
                 return Poll::Ready(this.finish(output));
             }
             let Some(kept) = this.kept else { return Poll::Pending };
+            kept.wait(&mut this.place, false, cx);
             if this.taken.is_none()
-                && let Poll::Ready(taken) = kept.poll_first(cx)
+                && let Poll::Ready(taken) = kept.poll_first(this.place)
             {
                 this.taken = Some(taken);
                 op.cancel();
                 continue;
             }
-            kept.wait(&mut this.place, false, cx);
             return Poll::Pending;
         }
     }
@@ -374,31 +468,40 @@ impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Drop
     fn drop(&mut self) {
         let (Some(mut op), Some(kept)) = (self.op.take(), self.kept) else { return };
         if let Some(taken) = self.taken.take() {
-            kept.put_back(Box::pin(ready(Some(taken))));
+            kept.put_back(taken);
         }
         op.cancel();
-        kept.add(Box::pin(async {
+        let dropped = Box::pin(async {
             let (result, buf) = op.await;
             match result {
                 Ok(shape) => Some(Ok(Datagram::new(shape, &buf))),
                 Err(error) => of_the_socket(error).map(Err),
             }
-        }));
+        });
+        kept.add(self.number, dropped);
         kept.leave(&mut self.place);
     }
 }
 
 /// Datagrams of a batch under way. If it is dropped, they are kept.
 pub(super) struct Gathered<'a, T: IoBuf> {
-    pub(super) kept: &'a Kept,
+    kept: &'a Kept,
+    number: Number,
     pub(super) done: Vec<(driver::Received, T)>,
+}
+
+impl<'a, T: IoBuf> Gathered<'a, T> {
+    /// Begins with the first one. The receives of the others begin later.
+    pub(super) fn new(kept: &'a Kept, first: (driver::Received, T)) -> Self {
+        Self { kept, number: kept.number(), done: vec![first] }
+    }
 }
 
 impl<T: IoBuf> Drop for Gathered<'_, T> {
     fn drop(&mut self) {
         for (received, buf) in self.done.drain(..).rev() {
-            self.kept.put_back(Box::pin(ready(Some(Ok(Datagram::new(received, &buf))))));
+            let result = Ok(Datagram::new(received, &buf));
+            self.kept.put_back(Earlier { number: self.number, result });
         }
-        self.kept.tell();
     }
 }

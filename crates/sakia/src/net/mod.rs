@@ -36,6 +36,7 @@ mod lookup;
 mod options;
 mod received;
 mod send_file;
+mod sends;
 mod serve;
 mod socket;
 mod sockopt;

@@ -16,8 +16,9 @@ use super::{Result, UdpOptions};
 
 /// A UDP socket. Dropping it closes it.
 ///
-/// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others. Several tasks
-/// may send and receive at the same time.
+/// A datagram arrives as it was sent, or not at all; it may arrive twice, and overtake others on the network.
+/// Those that have arrived are received in order. Several tasks may send and receive at the same time; of
+/// receives that wait at the same time, any may get the first datagram.
 ///
 /// Dropping a receive loses no datagram: a waiting receive gets it, or else the next one. Dropping a send
 /// leaves unknown whether the datagram was sent.
@@ -272,7 +273,8 @@ impl UdpSocket {
     /// system calls on a ring.
     ///
     /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this
-    /// order. Dropping the future loses nothing.
+    /// order. Datagrams that came for earlier receives are not mixed with those that arrive now: then there
+    /// may be fewer. Dropping the future loses nothing.
     ///
     /// # Errors
     /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error after

@@ -23,7 +23,8 @@ use crate::executor::current;
 /// A Unix datagram socket. Dropping it closes it; the file at its path stays, as with `std`.
 ///
 /// Datagrams arrive once and in order. If the receiver has no room a send waits, and another waiting send may
-/// then overtake it. Several tasks may send and receive at the same time.
+/// then overtake it. Several tasks may send and receive at the same time; of receives that wait at the same
+/// time, any may get the first datagram.
 ///
 /// Dropping a receive loses no datagram: a waiting receive gets it, or else the next one; its descriptors go
 /// to a [`recv_message`](UnixDatagram::recv_message). Dropping a send leaves unknown whether the datagram was

@@ -12,6 +12,8 @@ use crate::support::{bytes, on_each_backend, poll_once, rejecting};
 on_each_backend! {
     whole_with_sender_and_control_messages
     other_receives_go_on_in_order
+    a_batch_follows_what_was_received_ahead
+    a_batch_follows_what_came_for_dropped_receives
     dropped_receives_ahead_lose_nothing
     an_error_is_told_once_and_receives_go_on
     sockets_that_do_not_wait
@@ -103,6 +105,51 @@ async fn other_receives_go_on_in_order() {
     }
     // No datagram is left.
     assert!(poll_once(&mut Box::pin(far.recv(vec![0; 9]))).await.is_pending());
+}
+
+/// Receives batches until this number of datagrams has come, which must be in order.
+async fn batches(socket: &UdpSocket, numbers: std::ops::Range<u8>) {
+    let mut left = numbers;
+    while !left.is_empty() {
+        let (received, bufs) = socket.recv_batch(vec![vec![0; 9]; 8]).await;
+        for buf in &bufs[..received.unwrap().len()] {
+            assert_eq!(Some(buf[0]), left.next());
+        }
+    }
+}
+
+async fn a_batch_follows_what_was_received_ahead() {
+    let (one, other) = (udp().await, udp().await);
+    let to = other.local_addr().unwrap();
+    for number in 0..4_u8 {
+        one.send_to(vec![number], to).await.0.unwrap();
+    }
+    assert_eq!(*other.recv_datagram().await.unwrap().bytes, [0]);
+    turns().await;
+    for number in 4..6_u8 {
+        one.send_to(vec![number], to).await.0.unwrap();
+    }
+    batches(&other, 1..6).await;
+}
+
+async fn a_batch_follows_what_came_for_dropped_receives() {
+    let (one, other) = (udp().await, udp().await);
+    let to = other.local_addr().unwrap();
+    for round in 0..4_u8 {
+        let first = 4 * round;
+        let mut waiting = Box::pin(other.recv(vec![0; 9]));
+        assert!(poll_once(&mut waiting).await.is_pending());
+        turns().await;
+        one.send_to(vec![first], to).await.0.unwrap();
+        if round % 2 == 0 {
+            turns().await;
+        }
+        drop(waiting);
+        for number in first + 1..first + 4 {
+            one.send_to(vec![number], to).await.0.unwrap();
+        }
+        batches(&other, first..first + 4).await;
+    }
 }
 
 async fn dropped_receives_ahead_lose_nothing() {

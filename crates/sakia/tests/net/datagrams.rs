@@ -40,6 +40,7 @@ on_each_backend! {
     pairs_pass_descriptors_and_credentials
     descriptors_without_a_taker_are_closed
     a_receiver_without_room_is_waited_for
+    a_plain_send_follows_those_that_are_queued
     wrong_addresses
 }
 
@@ -841,4 +842,15 @@ async fn blocks_of_a_registered_pool_are_received_into() {
         one.send("last").await.0.unwrap();
         assert_eq!(got(other.recv(vec![0; 9]).await), b"last");
     }
+}
+
+/// A send with control messages is an operation, which the kernel gets with the next turn.
+async fn a_plain_send_follows_those_that_are_queued() {
+    let (near, far) = UnixDatagram::pair().unwrap();
+    let mut first = Box::pin(near.send_message("first", None, ControlMessages::new()));
+    assert!(poll_once(&mut first).await.is_pending());
+    near.send("second").await.0.unwrap();
+    first.await.0.unwrap();
+    assert_eq!(got(far.recv(vec![0; 9]).await), b"first");
+    assert_eq!(got(far.recv(vec![0; 9]).await), b"second");
 }

@@ -1,8 +1,8 @@
 //! Tests of `sakia::net`: each on the ring and on epoll, and on the simulated kernel as far as that
 //! supports it.
 //!
-//! `bad_peers` has one test for each way in which a peer can fail; `scenes` has tests that would disturb
-//! other tests of their process.
+//! `arrivals` mixes all methods of an object at random. `bad_peers` has one test for each way in which a peer
+//! can fail; `scenes` has tests that would disturb other tests of their process.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +10,7 @@
 )]
 
 mod ahead;
+mod arrivals;
 mod bad_peers;
 mod datagram_errors;
 mod datagrams;
