@@ -160,8 +160,8 @@ fn notes() -> Vec<String> {
          thread, while another one writes the file. nop-64-recorded has four events and more per operation. \
          event-off: the test whether a recording is on."
             .into(),
-        "reads-16-wait, reads-16-block-on: a read of 4 KiB from the page cache, 16 as one request of an engine \
-         (submit_many), for which the thread waits, or for which block_on makes a runtime."
+        "reads-16-wait, reads-16-block-on: a read of 4 KiB from the page cache, 16 as one request of an \
+         engine (submit_many), for which the thread waits, or for which block_on makes a runtime."
             .into(),
     ]
 }

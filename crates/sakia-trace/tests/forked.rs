@@ -1,7 +1,5 @@
 //! A forked child has no part in its parent's recording, and may have its own.
 
-#![expect(clippy::unwrap_used, reason = "the failure of a test is its report")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sakia_testkit::forked;

@@ -16,8 +16,8 @@ use super::notes::{BASELINE_NOTES, COSTS_NOTES, bench_json_help};
 /// wakes a task of another thread of a runtime; in yield it lets another one of its thread run. nop-1, nop-8
 /// and nop-64 are no-ops through a driver on the ring, 1, 8 or 64 at a time. nop-64-recorded is the same
 /// while a recording is on, nop-64-measured while latencies are measured. event is an event of the program's
-/// own in a recording, event-off the same without a recording. reads-16-wait is a cached read of an engine, 16
-/// as one request, for which the thread waits; reads-16-block-on makes a runtime for each request.
+/// own in a recording, event-off the same without a recording. reads-16-wait is a cached read of an engine,
+/// 16 as one request, for which the thread waits; reads-16-block-on makes a runtime for each request.
 ///
 /// The figures show where an operation's time goes on this machine, and which way of waiting pays: an
 /// operation that takes less than a switch is best done in place.
