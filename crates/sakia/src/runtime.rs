@@ -756,12 +756,26 @@ impl Runtime {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn choice(&self) -> &Choice {
-        let result = self.local.driver.set_up();
-        match (self.choice.get(), result) {
-            (Some(choice), _) => choice,
-            (None, Err(error)) => self.no_choice.get_or_init(|| Choice::none(error)),
-            (None, Ok(())) => unreachable!("what is set up was chosen"),
-        }
+        self.set_up().unwrap_or_else(|error| self.no_choice.get_or_init(|| Choice::none(error)))
+    }
+
+    /// Sets the backend of this thread up now, in place of the first operation that needs it, and returns the
+    /// choice: for a program that would rather fail before it begins.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM` and others: there is no ring, and no epoll set either; the next call
+    /// tries again. See [`Auto::new`].
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sakia::Runtime::new()?;
+    /// let name = runtime.set_up()?.name();
+    /// assert!(["uring", "poll"].contains(&name));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn set_up(&self) -> io::Result<&Choice> {
+        self.local.driver.set_up()?;
+        Ok(self.choice.get().expect("a backend that is set up was chosen"))
     }
 
     /// Returns the counters of the driver's work so far.

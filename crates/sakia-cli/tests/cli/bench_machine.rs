@@ -32,6 +32,8 @@ fn every_part_has_its_cost() {
         "nop-64-measured",
         "event",
         "event-off",
+        "reads-16-wait",
+        "reads-16-block-on",
     ];
     assert_eq!(variants, expected);
     assert!(of(&lines, "run").iter().all(|run| run["sum"] == 640), "{ended:?}");
