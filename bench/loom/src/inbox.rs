@@ -14,18 +14,6 @@ mod job {
     pub(super) struct Outcome(#[expect(dead_code, reason = "it is counted")] pub(super) Arc<()>);
 }
 
-/// The process identity, as a stub: the process never forks.
-mod process {
-    #[derive(Debug)]
-    pub(super) struct Process;
-
-    impl Process {
-        pub(super) fn is_intact(&self) -> bool {
-            true
-        }
-    }
-}
-
 /// The eventfd in an epoll set: an edge is kept until it ends a sleep.
 mod event {
     use loom::sync::Notify;
@@ -55,16 +43,17 @@ macro_rules! checked {
                 include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
             }
 
-            use loom::thread;
             use std::sync::Arc;
+
+            use loom::thread;
+            use sakia_ring::Process;
 
             use self::inbox::Inbox;
             use self::job::Outcome;
-            use self::process::Process;
-            use super::{event, job, model, process};
+            use super::{event, job, model};
 
             fn new() -> Arc<Inbox> {
-                Arc::new(Inbox::new(Process).expect("there is always an eventfd"))
+                Arc::new(Inbox::new(Process::current()).expect("there is always an eventfd"))
             }
 
             /// Sleeps until it has received `count` results, and a wake if one is wanted.

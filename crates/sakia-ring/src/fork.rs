@@ -18,6 +18,7 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Pid;
 
@@ -115,6 +116,9 @@ fn page() -> io::Result<NonNull<AtomicU64>> {
     let page = PAGE.load(Ordering::Acquire);
     if page != none {
         return Ok(NonNull::new(page).expect("the address of a static or of a map"));
+    }
+    if cfg!(miri) {
+        return Err(Errno::NOSYS.into()); // it has no `madvise`, and forks nothing
     }
     let len = crate::sys::PAGE_BYTES_MAX;
     // SAFETY: a new anonymous map at an address the kernel chooses.
