@@ -82,7 +82,7 @@ unsafe impl Operation for SendFile {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        match self.file.route(Direction::Read, rules.of(Self::KIND), self.len as u32) {
+        match self.file.route_file(rules.of(Self::KIND), Direction::Read, self.len as u32) {
             Route::Now(_) => Route::Now(CallMode::NonBlocking),
             route => route,
         }
