@@ -195,6 +195,7 @@ fn run(policy: Policy, bypass: Bypass) {
             return eprintln!("SKIP: {error}");
         }
     };
+    let bypasses = bypass != Bypass::Never;
     let driver = Driver::new(backend);
     driver.set_bypass(bypass);
     let arena = driver.register_arena(8, 4096).unwrap();
@@ -235,7 +236,9 @@ fn run(policy: Policy, bypass: Bypass) {
     assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
     assert!(kinds >= KINDS_MIN, "only {kinds} kinds");
     for (count, it) in wanted.into_iter().zip(WANTED) {
-        assert_eq!(count > 0, it.is_on(policy), "{}: {count} cells", it.reason);
+        assert!(count == 0 || it.is_on(policy), "{}: {count} cells", it.reason);
+        // With plain calls the ring may not be asked.
+        assert!(count > 0 || bypasses || !it.is_on(policy), "{}: no cell", it.reason);
     }
 }
 
