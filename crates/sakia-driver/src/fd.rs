@@ -14,7 +14,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
-use crate::operation::Completion;
+use crate::operation::{Class, Completion};
 use crate::policy::{
     Attempt, CacheHint, CallMode, Lane, Mount, Refusal, Retry, Route, Rule, Support, local_route,
 };
@@ -411,6 +411,18 @@ impl Fd {
         flags
     }
 
+    /// Returns the class of transfers.
+    #[inline(always)]
+    pub(crate) fn class(&self) -> Class {
+        if self.may_refuse() { self.class_of_refusable() } else { Class::Bounded }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn class_of_refusable(&self) -> Class {
+        self.kind().into()
+    }
+
     /// Returns whether the file may refuse a transfer; see [`route_refusable`](Fd::route_refusable).
     #[inline(always)]
     pub(crate) fn may_refuse(&self) -> bool {
@@ -423,7 +435,8 @@ impl Fd {
         if !rule.tries_now {
             return Route::Queue;
         }
-        let Some(mount) = self.mount() else { return Route::Queue };
+        // Known by now: the file's kind was asked for.
+        let Some(mount) = self.inner.mount.get() else { return Route::Queue };
         if mount.is_remote {
             return Route::Lane(Lane::Elastic);
         }

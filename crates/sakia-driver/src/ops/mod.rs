@@ -138,7 +138,7 @@ macro_rules! of_descriptor {
     ($($field:tt).+) => {
         #[inline(always)]
         fn class(&self) -> crate::operation::Class {
-            self.$($field).+.kind().into()
+            self.$($field).+.class()
         }
 
         fn descriptor(&self) -> Option<&crate::fd::Fd> {

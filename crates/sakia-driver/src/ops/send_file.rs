@@ -82,6 +82,7 @@ unsafe impl Operation for SendFile {
     }
 
     fn route(&self, rules: &Rules) -> Route {
+        self.file.kind(); // learns the mount
         match self.file.route_file(rules.of(Self::KIND), Direction::Read, self.len as u32) {
             Route::Now(_) => Route::Now(CallMode::NonBlocking),
             route => route,
