@@ -15,16 +15,16 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::ReadWriteFlags;
 
 pub(crate) use self::mode::SendMode;
 use self::mode::SocketMode;
 pub(crate) use self::table::Table;
 use crate::backend::{Descriptors, FileFacts, FileKind};
 use crate::key::Key;
-use crate::operation::Completion;
+use crate::operation::{Class, Completion};
 use crate::policy::{
-    Attempt, CacheHint, CallMode, Lane, Mount, Retry, Route, Rule, Support, local_route,
+    Attempt, CacheHint, CallMode, Lane, Mount, Refusal, Retry, Route, Rule, Support, local_route,
 };
 use crate::refusal::Refusals;
 use crate::stat::StatxResult;
@@ -113,6 +113,18 @@ struct Inner {
     driver: *const (),
     /// Keeps a lent descriptor open in place of this value; the lender's other users may use it too.
     lender: Option<Lender>,
+}
+
+/// A transfer, as far as it decides its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transferred {
+    pub(crate) direction: Direction,
+    /// The offset in the file; `u64::MAX` is its own position.
+    pub(crate) offset: u64,
+    /// `RWF_*`.
+    pub(crate) flags: u32,
+    /// The requested length.
+    pub(crate) bytes: u32,
 }
 
 /// A value of any type that keeps a lent descriptor open.
@@ -313,26 +325,6 @@ impl Fd {
         }
     }
 
-    /// Returns the errno with which the file refuses every transfer in this direction at this offset.
-    #[inline(always)]
-    pub(crate) fn refusal(&self, direction: Direction, offset: u64) -> Option<Errno> {
-        if self.inner.refusals.are_possible() { self.find_refusal(direction, offset) } else { None }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn find_refusal(&self, direction: Direction, offset: u64) -> Option<Errno> {
-        let inner = &*self.inner;
-        inner.kind(); // perhaps none is possible
-        if !inner.refusals.are_possible() {
-            return None;
-        }
-        inner.refusals.find(direction, offset, |is_at_offset| {
-            // SAFETY: a clone keeps the descriptor open: `self`.
-            unsafe { inner.owner.descriptors().refusal(inner.raw, direction, is_at_offset) }
-        })
-    }
-
     /// Returns whether transfers end only when the device has done its part: past the page cache, or to the
     /// device.
     #[inline(always)]
@@ -356,13 +348,32 @@ impl Fd {
         flags
     }
 
-    /// Returns the way of a transfer of so many bytes.
+    /// Returns the class of transfers.
     #[inline(always)]
-    pub(crate) fn route(&self, direction: Direction, rule: Rule, bytes: u32) -> Route {
+    pub(crate) fn class(&self) -> Class {
+        if self.may_refuse() { self.class_of_refusable() } else { Class::Bounded }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn class_of_refusable(&self) -> Class {
+        self.kind().into()
+    }
+
+    /// Returns whether the file may refuse a transfer; see [`route_refusable`](Fd::route_refusable).
+    #[inline(always)]
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.inner.refusals.are_possible()
+    }
+
+    /// Returns the way of a transfer of so many bytes, of a file that takes it.
+    #[inline(always)]
+    pub(crate) fn route_file(&self, rule: Rule, direction: Direction, bytes: u32) -> Route {
         if !rule.tries_now {
-            return self.route_queued(direction, bytes);
+            return Route::Queue;
         }
-        let Some(mount) = self.mount() else { return self.route_queued(direction, bytes) };
+        // Known by now: the file's kind was asked for.
+        let Some(mount) = self.inner.mount.get() else { return Route::Queue };
         if mount.is_remote {
             return Route::Lane(Lane::Elastic);
         }
@@ -376,38 +387,44 @@ impl Fd {
         if self.inner.cache_hint.is_worth_a_try() { usual } else { Route::Queue }
     }
 
-    /// Returns the way of a transfer that no plain call is tried for.
+    /// As [`route_file`](Fd::route_file), of a write with these `RWF_*` flags. One that is to be durable
+    /// waits for the device.
     #[inline(always)]
-    fn route_queued(&self, direction: Direction, bytes: u32) -> Route {
-        self.share_mode(); // transfers that are no socket's own go by it
-        // An eventfd refuses all other lengths at once; a ring waits for room first.
-        let is_odd = direction == Direction::Write && bytes != 8 && self.inner.is_anonymous.get();
-        if is_odd { Route::Readiness } else { Route::Queue }
+    pub(crate) fn route_write(&self, rule: Rule, bytes: u32, flags: u32) -> Route {
+        const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
+        match self.route_file(rule, Direction::Write, bytes) {
+            Route::Now(_) if flags & DURABLE != 0 => Route::Queue,
+            route => route,
+        }
     }
 
-    /// Returns the way of a transfer with `RWF_*` flags, or of nothing. A ring ignores the flags where a
-    /// plain call refuses them, and waits for readiness where a plain call need not.
+    /// Returns the way of a transfer of a file that may refuse it. A ring ignores flags where a plain call
+    /// refuses them, and waits for readiness where a plain call need not.
     #[cold]
     #[inline(never)]
-    pub(crate) fn route_odd(
-        &self,
-        direction: Direction,
-        rule: Rule,
-        bytes: u32,
-        flags: u32,
-    ) -> Route {
-        const DURABLE: u32 = ReadWriteFlags::DSYNC.bits() | ReadWriteFlags::SYNC.bits();
-        if self.kind() == FileKind::Waiting {
-            self.share_mode();
-            return Route::Readiness;
-        }
-        let route = self.route(direction, rule, bytes);
-        let may_ignore = flags != 0 && self.inner.refusals.are_possible();
-        match route {
-            Route::Now(_) | Route::Queue if may_ignore => Route::Lane(Lane::Bounded),
-            // It waits for the device.
-            Route::Now(_) if direction == Direction::Write && flags & DURABLE != 0 => Route::Queue,
-            route => route,
+    pub(crate) fn route_refusable(&self, rule: Rule, transfer: Transferred) -> Route {
+        /// An eventfd refuses all other lengths.
+        const EVENTFD_BYTES: u32 = 8;
+        let inner = &*self.inner;
+        let Transferred { direction, offset, flags, bytes } = transfer;
+        self.share_mode(); // transfers that are no socket's own go by it
+        let refusal = inner.refusals.find(direction, offset, |is_at_offset| {
+            // SAFETY: a clone keeps the descriptor open: `self`.
+            unsafe { inner.owner.descriptors().refusal(inner.raw, direction, is_at_offset) }
+        });
+        let writes = direction == Direction::Write;
+        match self.kind() {
+            _ if let Some(errno) = refusal => Route::Refused(Refusal::of(errno)),
+            FileKind::Waiting if flags != 0 || writes && bytes == 0 => Route::Readiness,
+            FileKind::Waiting if writes && bytes != EVENTFD_BYTES && self.is_anonymous() => {
+                Route::Readiness
+            }
+            FileKind::Waiting => Route::Queue,
+            FileKind::Bounded if flags != 0 => {
+                let is_remote = self.mount().is_some_and(|mount| mount.is_remote);
+                Route::Lane(if is_remote { Lane::Elastic } else { Lane::Bounded })
+            }
+            FileKind::Bounded => self.route_file(rule, direction, bytes),
         }
     }
 
@@ -692,7 +709,8 @@ impl Inner {
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             let mount = self.owner.mount(&facts);
-            if mount.has_positions {
+            // Directories take no flags.
+            if mount.has_positions && facts.size.is_some() {
                 self.refusals.note_positions();
             }
             let _ = self.mount.set(mount);

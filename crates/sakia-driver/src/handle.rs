@@ -101,9 +101,6 @@ impl Handle {
         if !operation.has_room() {
             return self.refuse(operation, Errno::INVAL);
         }
-        if let Some(errno) = operation.refusal() {
-            return self.refuse(operation, errno);
-        }
         let rules = if self.queues_all { Some(&Rules::NONE) } else { None };
         // Not dropped by a panic: that would take a second copy of it.
         let operation = ManuallyDrop::new(operation);

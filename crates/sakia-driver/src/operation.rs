@@ -164,14 +164,6 @@ pub unsafe trait Operation: 'static {
         true
     }
 
-    /// Returns the errno with which the file refuses the operation, whatever else it asks for. Such an
-    /// operation never reaches the kernel. Called once, when it is started.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn refusal(&self) -> Option<rustix::io::Errno> {
-        None
-    }
-
     /// Initializes all memory that the kernel is to fill, since a backend may report bytes that it has not
     /// filled; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once,
     /// before [`entry`](Operation::entry) and [`call`](Operation::call).

@@ -238,7 +238,7 @@ impl Core {
     #[inline(never)]
     fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
         let request = self.request(slot);
-        let is_bound = request.call.is_at_position() && self.ways.are_files_for_lanes(class);
+        let is_bound = request.call.is_at_position() && self.ways.is_position_for_lanes(class);
         if is_bound || self.ways.takes == Takes::Entries {
             self.push_lane(slot, Lane::Bounded);
             return true;

@@ -18,7 +18,6 @@ use crate::policy::{
     Attempt, CallMode, Crowd, CrowdFigures, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing,
 };
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
-use crate::sys::abi::RWF_NOWAIT;
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
@@ -148,19 +147,17 @@ impl Ways {
     #[inline(always)]
     pub(super) fn is_for_lanes(&self, class: Class, kind: OpKind, sqe: &Sqe) -> bool {
         if matches!(kind, OpKind::Read | OpKind::Write) {
-            let is_for_lanes = sqe.off == CURRENT_POSITION || sqe.op_flags & RWF_NOWAIT != 0;
-            return is_for_lanes && self.are_files_for_lanes(class);
+            return sqe.off == CURRENT_POSITION && self.is_position_for_lanes(class);
         }
         let index = usize::from(sqe.opcode.0);
         self.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
-    /// Returns whether a lane performs transfers of files at their own position, or with `RWF_NOWAIT`. For
-    /// the first a ring would not take the kernel's lock (`f_pos_lock`), and does not update the position if
-    /// the transfer completes later than its submission, such as with direct I/O. To the second it replies
-    /// `EAGAIN` where the file system does not support the flag.
+    /// Returns whether a lane performs transfers at a file's own position. A ring would not take the kernel's
+    /// lock on that (`f_pos_lock`), and does not update the position if the transfer completes later than its
+    /// submission, such as with direct I/O.
     #[cold]
-    pub(super) fn are_files_for_lanes(&self, class: Class) -> bool {
+    pub(super) fn is_position_for_lanes(&self, class: Class) -> bool {
         class == Class::Bounded && !self.lacks_lanes
     }
 }
@@ -363,13 +360,17 @@ impl Core {
         }
     }
 
-    /// Puts an operation into the backlog, or gives it to a thread or to the epoll set.
+    /// Puts an operation into the backlog, gives it to a thread or to the epoll set, or ends it.
     #[cold]
     #[inline(never)]
     pub(super) fn push_elsewhere(&mut self, slot: SlotRef, route: Route) {
         match route {
             Route::Lane(lane) => self.push_lane(slot, lane),
             Route::Readiness => self.push_readiness(slot),
+            Route::Refused(refusal) => {
+                self.keep();
+                self.finish(slot, Completion::error(refusal.errno()));
+            }
             Route::Queue | Route::Now(_) => self.list(slot),
         }
     }

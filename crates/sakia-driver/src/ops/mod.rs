@@ -138,7 +138,7 @@ macro_rules! of_descriptor {
     ($($field:tt).+) => {
         #[inline(always)]
         fn class(&self) -> crate::operation::Class {
-            self.$($field).+.kind().into()
+            self.$($field).+.class()
         }
 
         fn descriptor(&self) -> Option<&crate::fd::Fd> {
@@ -180,7 +180,6 @@ use std::io;
 use std::rc::Rc;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_ring::CURRENT_POSITION;
 
 use crate::buf::{BufResult, IoBufMut};
 use crate::fd::Owner;
@@ -229,27 +228,6 @@ const RWF_KNOWN: u32 = ReadWriteFlags::DSYNC.bits()
     | ReadWriteFlags::SYNC.bits()
     | ReadWriteFlags::NOWAIT.bits()
     | ReadWriteFlags::APPEND.bits();
-
-/// Returns the completion of a transfer with the errno that a plain call reports first.
-#[inline(always)]
-pub(crate) fn as_plain(completion: Completion, offset: u64, flags: u32) -> Completion {
-    if completion.res < 0 { with_plain_errno(completion, offset, flags) } else { completion }
-}
-
-#[cold]
-fn with_plain_errno(completion: Completion, offset: u64, flags: u32) -> Completion {
-    const NOT_OPEN_FOR_IT: i32 = -Errno::BADF.raw_os_error();
-    const DIRECTORY: i32 = -Errno::ISDIR.raw_os_error();
-    match completion.res {
-        // The offset is checked before the file.
-        NOT_OPEN_FOR_IT if offset != CURRENT_POSITION && i64::try_from(offset).is_err() => {
-            Completion::error(Errno::INVAL)
-        }
-        // A file with the oldest form of reads takes no flags.
-        DIRECTORY if flags != 0 => Completion::error(Errno::OPNOTSUPP),
-        _ => completion,
-    }
-}
 
 /// Returns the result of a read into the front of `buf`, of up to `len` bytes of its room, and records the
 /// bytes filled.

@@ -7,10 +7,10 @@ use crate::arena::{FixedBuf, RegisteredBuf};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
-use crate::fd::Fd;
+use crate::fd::{Fd, Transferred};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::{as_plain, filled, transfer_len};
+use crate::ops::{filled, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
@@ -48,6 +48,26 @@ impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
     fn new(fd: Fd, buf: T, offset: u64, flags: u32) -> Self {
         let len = transfer_len(buf.bytes_room());
         Self { fd, buf, offset, flags, len }
+    }
+}
+
+impl<T: IoBufMut, const FIXED: bool> Read<T, FIXED> {
+    #[cold]
+    #[inline(never)]
+    fn route_refusable(&self, rules: &Rules) -> Route {
+        let &Self { offset, flags, len: bytes, .. } = self;
+        let transfer = Transferred { direction: Direction::Read, offset, flags, bytes };
+        self.fd.route_refusable(rules.of(OpKind::Read), transfer)
+    }
+}
+
+impl<T: IoBuf, const FIXED: bool> Write<T, FIXED> {
+    #[cold]
+    #[inline(never)]
+    fn route_refusable(&self, rules: &Rules) -> Route {
+        let (&Self { offset, flags, .. }, bytes) = (self, transfer_len(self.buf.bytes_len()));
+        let transfer = Transferred { direction: Direction::Write, offset, flags, bytes };
+        self.fd.route_refusable(rules.of(OpKind::Write), transfer)
     }
 }
 
@@ -109,8 +129,9 @@ impl Handle {
     ///
     /// # Errors
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
-    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support. Otherwise as
-    ///   [`read`](Handle::read).
+    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support. If that does
+    ///   not support `RWF_NOWAIT` for such reads, a ring may return `EAGAIN` instead, every time. Otherwise
+    ///   as [`read`](Handle::read).
     ///
     /// # Kernel
     /// 5.6. Source: `io_uring_prep_read(3)`, `preadv2(2)`.
@@ -195,8 +216,9 @@ impl Handle {
     /// # Errors
     /// - `EIO`: with `RWF_DSYNC`, also if the bytes could not be made durable.
     /// - `EAGAIN`: with `RWF_NOWAIT` it would have blocked.
-    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support, such as
-    ///   `RWF_NOWAIT` for writes to the page cache of ext4. Otherwise as [`write`](Handle::write).
+    /// - `EOPNOTSUPP`: another flag, or one that the file or its file system does not support. If that does
+    ///   not support `RWF_NOWAIT` for such writes (ext4: those to the page cache), a ring may return `EAGAIN`
+    ///   instead, every time: repeat the write without the flag. Otherwise as [`write`](Handle::write).
     ///
     /// # Examples
     /// With `run` of [`Driver`](crate::Driver#examples):
@@ -284,21 +306,15 @@ unsafe impl<T: IoBufMut, const FIXED: bool> Operation for Read<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        filled(as_plain(completion, self.offset, self.flags), self.buf, self.len)
+        filled(completion, self.buf, self.len)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        let (rule, len) = (rules.of(OpKind::Read), self.len);
-        if self.flags != 0 {
-            return self.fd.route_odd(Direction::Read, rule, len, self.flags);
+        if self.fd.may_refuse() {
+            return self.route_refusable(rules);
         }
-        self.fd.route(Direction::Read, rule, len)
-    }
-
-    #[inline(always)]
-    fn refusal(&self) -> Option<Errno> {
-        self.fd.refusal(Direction::Read, self.offset)
+        self.fd.route_file(rules.of(OpKind::Read), Direction::Read, self.len)
     }
 
     #[inline(always)]
@@ -334,22 +350,16 @@ unsafe impl<T: IoBuf, const FIXED: bool> Operation for Write<T, FIXED> {
 
     #[inline(always)]
     fn complete(self, completion: Completion) -> Self::Output {
-        let completion = as_plain(completion, self.offset, self.flags);
         (completion.count(self.buf.bytes_len()), self.buf)
     }
 
     #[inline(always)]
     fn route(&self, rules: &Rules) -> Route {
-        let (rule, bytes) = (rules.of(OpKind::Write), transfer_len(self.buf.bytes_len()));
-        if self.flags != 0 || bytes == 0 {
-            return self.fd.route_odd(Direction::Write, rule, bytes, self.flags);
+        if self.fd.may_refuse() {
+            return self.route_refusable(rules);
         }
-        self.fd.route(Direction::Write, rule, bytes)
-    }
-
-    #[inline(always)]
-    fn refusal(&self) -> Option<Errno> {
-        self.fd.refusal(Direction::Write, self.offset)
+        let bytes = transfer_len(self.buf.bytes_len());
+        self.fd.route_write(rules.of(OpKind::Write), bytes, self.flags)
     }
 
     #[inline(always)]

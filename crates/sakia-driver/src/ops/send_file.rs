@@ -82,7 +82,8 @@ unsafe impl Operation for SendFile {
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        match self.file.route(Direction::Read, rules.of(Self::KIND), self.len as u32) {
+        self.file.kind(); // learns the mount
+        match self.file.route_file(rules.of(Self::KIND), Direction::Read, self.len as u32) {
             Route::Now(_) => Route::Now(CallMode::NonBlocking),
             route => route,
         }

@@ -1,15 +1,14 @@
 //! Reading into and writing from several buffers at once.
 
-use rustix::io::Errno;
 use sakia_ring::{IoVec, Sqe};
 
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
-use crate::fd::Fd;
+use crate::fd::{Fd, Transferred};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::{as_plain, note_all_filled, room_of_all, transfer_len};
+use crate::ops::{note_all_filled, room_of_all, transfer_len};
 use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
@@ -254,21 +253,16 @@ unsafe impl<T: IoBufMut> Operation for ReadVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let Vectored { parts, offset, flags, bytes, .. } = self.0;
-        parts.filled(as_plain(completion, offset, flags), bytes)
+        self.0.parts.filled(completion, self.0.bytes)
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let Vectored { fd, flags, bytes, .. } = &self.0;
-        let rule = rules.of(OpKind::Read);
-        if *flags != 0 {
-            return fd.route_odd(Direction::Read, rule, *bytes, *flags);
+        let &Vectored { ref fd, offset, flags, bytes, .. } = &self.0;
+        let request = Transferred { direction: Direction::Read, offset, flags, bytes };
+        if fd.may_refuse() {
+            return fd.route_refusable(rules.of(OpKind::Read), request);
         }
-        fd.route(Direction::Read, rule, *bytes)
-    }
-
-    fn refusal(&self) -> Option<Errno> {
-        self.0.fd.refusal(Direction::Read, self.0.offset)
+        fd.route_file(rules.of(OpKind::Read), Direction::Read, bytes)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
@@ -296,22 +290,18 @@ unsafe impl<T: IoBuf> Operation for WriteVectored<T> {
     }
 
     fn complete(self, completion: Completion) -> Self::Output {
-        let Vectored { parts, offset, flags, bytes, .. } = self.0;
-        (as_plain(completion, offset, flags).count(bytes as usize), parts.into_inner())
+        (completion.count(self.0.bytes as usize), self.0.parts.into_inner())
     }
 
     fn route(&self, rules: &Rules) -> Route {
-        let Vectored { fd, flags, bytes, .. } = &self.0;
-        let rule = rules.of(OpKind::Write);
+        let &Vectored { ref fd, offset, flags, bytes, .. } = &self.0;
         // Of several parts, an eventfd looks at the first alone.
-        if *flags != 0 || *bytes == 0 || fd.is_anonymous() {
-            return fd.route_odd(Direction::Write, rule, *bytes, *flags);
+        let bytes = if fd.is_anonymous() { u32::MAX } else { bytes };
+        let request = Transferred { direction: Direction::Write, offset, flags, bytes };
+        if fd.may_refuse() {
+            return fd.route_refusable(rules.of(OpKind::Write), request);
         }
-        fd.route(Direction::Write, rule, *bytes)
-    }
-
-    fn refusal(&self) -> Option<Errno> {
-        self.0.fd.refusal(Direction::Write, self.0.offset)
+        fd.route_write(rules.of(OpKind::Write), bytes, flags)
     }
 
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {

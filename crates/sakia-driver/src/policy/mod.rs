@@ -27,6 +27,8 @@ mod streams;
 
 use std::fmt;
 
+use rustix::io::Errno;
+
 pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
 pub use self::crowd::CrowdFigures;
@@ -208,6 +210,40 @@ pub enum Route {
     Lane(Lane),
     /// To the backend's epoll set, which reports when plain calls will not block.
     Readiness,
+    /// Nowhere: the file refuses it, whatever its memory.
+    #[doc(hidden)]
+    Refused(Refusal),
+}
+
+/// The errno with which a file refuses a transfer.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `ESPIPE`: it has no positions.
+    Offset,
+    /// `EBADF`: it was not opened for it.
+    Access,
+    /// `EINVAL`: it has no such transfers, or no file has such an offset.
+    Kind,
+}
+
+impl Refusal {
+    /// Returns the refusal with this errno, which is one of the three.
+    pub(crate) fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::SPIPE => Self::Offset,
+            Errno::BADF => Self::Access,
+            _ => Self::Kind,
+        }
+    }
+
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Self::Offset => Errno::SPIPE,
+            Self::Access => Errno::BADF,
+            Self::Kind => Errno::INVAL,
+        }
+    }
 }
 
 /// A queue of work with its own threads.
