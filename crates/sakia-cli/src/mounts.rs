@@ -109,7 +109,8 @@ impl Way {
         match route {
             Route::Now(CallMode::NonBlocking) => Self::Nowait,
             Route::Now(CallMode::Blocking) => Self::Timed,
-            Route::Queue | Route::Readiness => queue,
+            // The route is that of a mount's files, which refuse no transfer.
+            Route::Queue | Route::Readiness | Route::Refused(_) => queue,
             Route::Lane(_) => Self::Thread,
         }
     }
