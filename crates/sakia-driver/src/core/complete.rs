@@ -64,7 +64,7 @@ impl Core {
     pub(super) fn reap(&mut self) -> u32 {
         let mut total = 0;
         let mut batch = mem::take(&mut self.memory.batch);
-        while !batch.is_empty() {
+        loop {
             let count = self.backend.reap(&mut batch);
             let completions = batch[..count].iter();
             let mut undispatched = Undispatched { core: self, completions };
