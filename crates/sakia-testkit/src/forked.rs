@@ -11,7 +11,7 @@ use crate::settings::patience;
 const PANICKED: i32 = 101;
 
 /// Forks, and returns when the child has run `child` and ended. The child is killed if it does not end within
-/// the [patience](patience) of the tests, and with this thread.
+/// the [patience] of the tests, and with this thread.
 ///
 /// Only the calling thread exists in the child. `child` may allocate, for which the C library provides, and
 /// must not wait for locks that other threads may have held; a message of a panic waits for that of standard
