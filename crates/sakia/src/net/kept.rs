@@ -16,12 +16,18 @@ use sakia_driver::{self as driver, BufResult, IoBuf, IoBufMut, Op, Operation, Re
 /// The facts that a receive returns besides the bytes. Some types include control messages.
 pub(super) trait Shape: Sized + 'static {
     fn new(received: driver::Received, control: ReceivedControl) -> Self;
+    /// Returns the number of bytes in the buffer.
+    fn len(&self) -> usize;
     fn into_parts(self) -> (driver::Received, ReceivedControl);
 }
 
 impl Shape for driver::Received {
     fn new(received: driver::Received, _: ReceivedControl) -> Self {
         received
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 
     fn into_parts(self) -> (driver::Received, ReceivedControl) {
@@ -33,6 +39,10 @@ impl Shape for (driver::Received, ReceivedControl) {
     fn new(received: driver::Received, mut control: ReceivedControl) -> Self {
         control.is_truncated |= received.is_control_truncated;
         (received, control)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len
     }
 
     fn into_parts(self) -> (driver::Received, ReceivedControl) {
@@ -77,6 +87,14 @@ impl Datagram {
         let Self { bytes, received, mut control } = self;
         control.is_truncated |= received.is_control_truncated;
         driver::Datagram::new(bytes, received.from, received.is_truncated, control)
+    }
+
+    /// Returns whether it may take the place of a datagram of `len` bytes that a receive has put into this
+    /// buffer. A buffer that has just that length now may be one that was filled up to its capacity, and would
+    /// keep the length.
+    fn may_replace<T: IoBufMut>(&self, len: usize, buf: &T) -> bool {
+        let room = buf.as_bytes().len();
+        self.bytes.len() == room || self.bytes.len() < room && len < room
     }
 
     /// Puts it into a buffer.
@@ -419,7 +437,7 @@ impl<'a, O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Receivin
             }
             // Both have brought a result. The one that was taken came first.
             (Some(Earlier { result: Ok(taken), .. }), (Ok(shape), mut buf))
-                if taken.bytes.len() <= buf.bytes_room() =>
+                if taken.may_replace(shape.len(), &buf) =>
             {
                 let own = Ok(Datagram::new(shape, &buf));
                 kept.put_back(Earlier { number: self.number, result: own });
@@ -502,6 +520,37 @@ impl<T: IoBuf> Drop for Gathered<'_, T> {
         for (received, buf) in self.done.drain(..).rev() {
             let result = Ok(Datagram::new(received, &buf));
             self.kept.put_back(Earlier { number: self.number, result });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sakia_driver::SocketAddress;
+
+    use super::*;
+
+    fn datagram(len: usize) -> Datagram {
+        let bytes = vec![7; len];
+        let datagram =
+            driver::Datagram::new(bytes, SocketAddress::UNNAMED, false, ReceivedControl::default());
+        Datagram::of(datagram)
+    }
+
+    /// A receive puts as many bytes as come into an empty vector, whose length then says so, and into a full
+    /// one without a change of its length.
+    #[test]
+    fn a_datagram_replaces_another_one_if_the_length_of_the_buffer_is_right_then() {
+        for (room, own, taken, may) in [
+            (5, 5, 5, true),
+            (5, 5, 3, false), // perhaps filled up to its capacity
+            (5, 5, 6, false),
+            (9, 5, 3, true),
+            (9, 5, 9, true),
+            (9, 5, 10, false),
+        ] {
+            let is_allowed = datagram(taken).may_replace(own, &vec![0; room]);
+            assert_eq!(is_allowed, may, "{taken} in place of {own} in {room}");
         }
     }
 }
