@@ -90,8 +90,8 @@ impl Datagram {
     }
 
     /// Returns whether it may take the place of a datagram of `len` bytes that a receive has put into this
-    /// buffer. A buffer that has just that length now may be one that was filled up to its capacity, and would
-    /// keep the length.
+    /// buffer. A buffer that has just that length now may be one that was filled up to its capacity, and
+    /// would keep the length.
     fn may_replace<T: IoBufMut>(&self, len: usize, buf: &T) -> bool {
         let room = buf.as_bytes().len();
         self.bytes.len() == room || self.bytes.len() < room && len < room
