@@ -303,6 +303,24 @@ impl Handle {
         self.shared.core.borrow().has_deferred()
     }
 
+    /// Returns whether the driver has ended: operations end with `ECANCELED`, and those that it gave up with
+    /// their memory never end.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Driver};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// let handle = driver.handle().clone();
+    /// assert!(!handle.has_ended());
+    /// drop(driver);
+    /// assert!(handle.has_ended());
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn has_ended(&self) -> bool {
+        self.shared.core.borrow().phase == Phase::Stopped
+    }
+
     /// Returns whether the driver is one of this process, and not of one that it was forked from. True after
     /// the driver's end.
     ///

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use sakia_driver::{
-    Attached, BufResult, ControlMessages, IoBuf, Op, Operation, PollEvents, SocketAddress,
+    Attached, BufResult, ControlMessages, Handle, IoBuf, Op, Operation, PollEvents, SocketAddress,
 };
 
 use super::datagram::{BATCH_MAX, Datagrams};
@@ -118,18 +118,18 @@ impl Sends {
         self.line.get().is_some_and(is_any)
     }
 
-    /// Waits until dropped sends have ended.
-    async fn settled(&self) {
+    /// Waits until dropped sends have ended, or the driver: it may have given up one of them, with its memory.
+    async fn settled(&self, driver: &Handle) {
         if self.are_under_way() {
-            Box::pin(self.dropped_ended()).await;
+            Box::pin(self.dropped_ended(driver)).await;
         }
     }
 
     #[cold]
-    async fn dropped_ended(&self) {
+    async fn dropped_ended(&self, driver: &Handle) {
         let line = self.line();
         poll_fn(|cx| {
-            if !line.has_dropped() {
+            if !line.has_dropped() || driver.has_ended() {
                 return Poll::Ready(());
             }
             let fresh = cx.waker().clone();
@@ -142,7 +142,7 @@ impl Sends {
 
 impl Datagrams {
     pub(super) async fn send<T: IoBuf>(&self, buf: T) -> BufResult<usize, T> {
-        self.sends.settled().await;
+        self.sends.settled(self.driver()).await;
         if !self.sends.are_under_way()
             && let Some(result) =
                 self.driver().send_datagram_now(self.fd(), &buf, &SocketAddress::UNNAMED)
@@ -157,7 +157,7 @@ impl Datagrams {
         buf: T,
         to: &SocketAddress,
     ) -> BufResult<usize, T> {
-        self.sends.settled().await;
+        self.sends.settled(self.driver()).await;
         if !self.sends.are_under_way()
             && let Some(result) = self.driver().send_datagram_now(self.fd(), &buf, to)
         {
@@ -174,7 +174,7 @@ impl Datagrams {
         to: &SocketAddress,
         control: ControlMessages,
     ) -> BufResult<usize, T> {
-        self.sends.settled().await;
+        self.sends.settled(self.driver()).await;
         let send = |buf| self.driver().send_message(self.fd(), buf, to, control.clone(), 0);
         self.send_by_operation(buf, send).await
     }
@@ -202,7 +202,7 @@ impl Datagrams {
         while !messages.is_empty() && !self.tells_errors() {
             self.wait_for_budget().await;
             if self.sends.are_under_way() {
-                self.sends.settled().await;
+                self.sends.settled(self.driver()).await;
                 if self.sends.are_under_way() {
                     break;
                 }
@@ -219,7 +219,7 @@ impl Datagrams {
         if messages.is_empty() {
             return results;
         }
-        self.sends.settled().await;
+        self.sends.settled(self.driver()).await;
         let line = self.sends.line();
         let _future = Counted::new(&line.futures);
         let start = |(buf, to)| {
