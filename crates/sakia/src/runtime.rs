@@ -926,7 +926,7 @@ impl Runtime {
     /// A synchronous interface, which tasks call too:
     /// ```
     /// fn comm() -> std::io::Result<String> {
-    ///     sakia::block_on_nested(sakia::fs::read_to_string("/proc/self/comm"))
+    ///     Ok(sakia::block_on_nested(sakia::fs::read_to_string("/proc/self/comm"))?)
     /// }
     ///
     /// assert!(comm()?.ends_with('\n'));

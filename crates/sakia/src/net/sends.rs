@@ -118,7 +118,7 @@ impl Sends {
         self.line.get().is_some_and(is_any)
     }
 
-    /// Waits until dropped sends have ended, or the driver: it may have given up one of them, with its memory.
+    /// Waits until dropped sends have ended, or the driver, which may have given up one of them.
     async fn settled(&self, driver: &Handle) {
         if self.are_under_way() {
             Box::pin(self.dropped_ended(driver)).await;
