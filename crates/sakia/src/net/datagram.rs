@@ -26,7 +26,7 @@ use sakia_driver::{
 
 use super::kept::{Datagram, Earlier, Gathered, Kept, Receiving, Shape};
 use super::listener::release;
-use super::sends::Sends;
+use super::sends::{Counted, Sends};
 use crate::executor::current;
 use crate::io::transfer::{may_retry, uninterrupted};
 
@@ -529,7 +529,7 @@ impl Datagrams {
         {
             return (earlier, buf);
         }
-        let _peek = is_peek.then(|| Peek::count(&self.peeks));
+        let _peek = is_peek.then(|| Counted::new(&self.peeks));
         loop {
             // A peeked datagram is still in the kernel's queue.
             let kept = (!is_peek).then_some(&self.kept);
@@ -539,24 +539,6 @@ impl Datagrams {
                 result => return (result, back),
             }
         }
-    }
-}
-
-/// A peek under way that has an operation of its own.
-struct Peek<'a> {
-    count: &'a Cell<usize>,
-}
-
-impl<'a> Peek<'a> {
-    fn count(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self { count }
-    }
-}
-
-impl Drop for Peek<'_> {
-    fn drop(&mut self) {
-        self.count.set(self.count.get() - 1);
     }
 }
 

@@ -53,12 +53,12 @@ impl Drop for Token {
 }
 
 /// A count that is one higher until the value is dropped.
-struct Counted<'a> {
+pub(super) struct Counted<'a> {
     count: &'a Cell<usize>,
 }
 
 impl<'a> Counted<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
+    pub(super) fn new(count: &'a Cell<usize>) -> Self {
         count.set(count.get() + 1);
         Self { count }
     }
