@@ -134,7 +134,8 @@ impl<F: AsyncReadAt> Reader<Positional<F>> {
     /// of its own, and [`fill`](Reader::fill) returns all of them. Blocks are delivered in order. A file that
     /// shrinks meanwhile ends early.
     ///
-    /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment.
+    /// For a file opened with `O_DIRECT`, `block_bytes` is rounded up to a multiple of its alignment. A file
+    /// without offsets, such as a FIFO, is read in order, with a depth of 1.
     ///
     /// # Examples
     /// ```

@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use sakia_driver::{AlignedBuf, BufResult, Fd, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+use sakia_driver::{AlignedBuf, BufResult, Fd, FileKind, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
 
 use super::blocks::{self, Blocks, Held};
 use super::file_range::FileRange;
@@ -566,7 +566,9 @@ struct Ahead<F: AsyncReadAt> {
 
 impl<F: AsyncReadAt> Positional<F> {
     pub(crate) fn new(file: F, block_bytes: usize, depth: usize) -> Self {
-        let depth = depth.max(1);
+        // Without offsets, what a short read leaves comes to the next read, which must not be under way yet.
+        let has_offsets = file.descriptor().is_none_or(|fd| fd.kind() == FileKind::Bounded);
+        let depth = if has_offsets { depth.max(1) } else { 1 };
         let alignment = file.read_alignment().max(1);
         // No read brings more. Rounding up does not overflow.
         let block_bytes = block_bytes.clamp(1, MAX_RW_BYTES).next_multiple_of(alignment);

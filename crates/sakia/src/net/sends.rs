@@ -240,3 +240,29 @@ impl Datagrams {
         results
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::forget;
+    use std::task::Context;
+
+    use super::*;
+    use crate::Runtime;
+    use crate::net::UdpSocket;
+
+    #[test]
+    fn a_send_does_not_wait_for_one_that_an_ended_driver_gave_up() {
+        let runtime = Runtime::new().unwrap();
+        let socket = runtime.block_on(UdpSocket::bind("127.0.0.1:0")).unwrap();
+        let to = socket.local_addr().unwrap();
+        let line = socket.inner.sends.line();
+        line.operations.set(1);
+        forget(Token { line: Rc::clone(line) }); // with its operation
+        let mut send = Box::pin(socket.send_to("a datagram", to));
+        let mut poll = || send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        drop(runtime);
+        let Poll::Ready((result, _)) = poll() else { panic!("it waits for ever") };
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    }
+}

@@ -6,7 +6,6 @@ use std::io;
 use std::rc::Rc;
 
 use sakia_driver::{BufResult, IoBuf, IoBufMut, RecvBuf, ShutdownHow};
-use sakia_ring::may_be_forked;
 
 use super::socket::{Socket, Stream};
 use super::{TcpStream, addresses, async_read, async_writes, readers, writers};
@@ -178,12 +177,9 @@ impl<S: Stream> Drop for OwnedWriteHalf<S> {
         if !self.is_open || is_last {
             return;
         }
-        // A forked child shares the connection, whose sends are its parent's to end.
-        if may_be_forked() && !self.stream.socket().connection().driver().is_intact() {
-            return;
-        }
         let Some(local) = try_current() else { return };
-        // A task, since a send of a dropped future may have to end first.
+        // A task, since a send of a dropped future may have to end first. In a forked child the driver refuses:
+        // the sends are its parent's to end.
         let stream = Rc::clone(&self.stream);
         let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
         local.spawn(ending).detach();

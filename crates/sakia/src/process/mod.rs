@@ -509,6 +509,14 @@ mod tests {
     }
 
     #[test]
+    fn without_a_pidfd_a_process_that_is_no_child_gets_no_signal() {
+        // This process: it is not its own child, and ignores the signal.
+        let other = Identity::Number(rustix::process::getpid());
+        let error = other.signal(Signal::WINCH).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
     fn a_status_is_that_of_wait() {
         use std::os::unix::process::ExitStatusExt;
 

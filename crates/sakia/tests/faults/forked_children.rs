@@ -211,6 +211,7 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     let runtime = Runtime::builder().backend(policy).threads(2).build().unwrap();
     let engine = Runtime::builder().backend(policy).build_engine().unwrap();
     let pool = Pool::builder().threads(1).queue(1).build();
+    let idle = Pool::builder().build(); // its queue has room
     let (open, gate) = channel::<()>();
     let (done, was_done, running, waiting) = runtime.block_on(async {
         let done = pool.spawn(|| 1);
@@ -259,10 +260,12 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
             for handle in running {
                 names_fork(at_once("blocking code", handle).await.unwrap_err().to_string());
             }
-            let late = pool.spawn(|| 3);
-            names_fork(at_once("late blocking code", late).await.unwrap_err().to_string());
-            assert!(pool.try_spawn(|| 3).is_err());
-            assert_eq!(pool.statistics().threads, 0);
+            for pool in [&pool, &idle] {
+                let late = pool.spawn(|| 3);
+                names_fork(at_once("late blocking code", late).await.unwrap_err().to_string());
+                assert!(pool.try_spawn(|| 3).is_err());
+                assert_eq!(pool.statistics().threads, 0);
+            }
             names_fork(at_once("a task", never).await.unwrap_err().to_string());
             names_fork(at_once("a far task", elsewhere).await.unwrap_err().to_string());
             names_fork(at_once("a request", &mut request).await.unwrap_err().to_string());
@@ -275,7 +278,7 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
             names_fork(at_once("a reader", reader.fill()).await.unwrap_err().to_string());
         });
         engine.stop_and_wait();
-        drop((runtime.spawn(async {}), pool));
+        drop((runtime.spawn(async {}), pool, idle));
     };
     assert_eq!(forked::run(child), Ok(()));
     drop(open);
@@ -334,6 +337,13 @@ pub fn scene_signals_of_a_child(policy: Policy) -> Result<(), String> {
         let waited = timeout(Duration::from_millis(5), signals.recv()).await;
         assert!(waited.is_err(), "a signal of the child came to the parent: {waited:?}");
         raise(SignalKind::USER_1);
+        // It is the parent's, which has not taken it yet.
+        let takes = || {
+            let own = Runtime::builder().backend(policy).build().unwrap();
+            let error = own.block_on(at_once("a signal", signals.recv())).unwrap_err();
+            assert!(error.to_string().contains("fork"), "{error}");
+        };
+        assert_eq!(forked::run(takes), Ok(()));
         within("a signal", signals.recv()).await.unwrap();
     });
     Ok(())

@@ -1,15 +1,17 @@
 //! Readers compared with a model: the bytes, and the number of consumed ones.
 
 use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use sakia::fs::File;
 use sakia::io::{PipeReader, Reader, Source, pipe};
 use sakia::{Runtime, block_on, spawn};
 
-use super::mocks::{EIO, Mock, Turn, at_most, run, turns};
+use super::mocks::{EIO, Mock, Turn, at_most, pause, run, turns};
 
 /// One call of a reader.
 #[derive(Clone, Debug)]
@@ -304,6 +306,32 @@ proptest! {
         run(async {
             let reader = Reader::offload_with(file, offset as u64, block_bytes, blocks).unwrap();
             check(reader, bytes, &steps).await;
+        });
+    }
+
+    #[test]
+    fn of_a_file_without_offsets(
+        bytes in prop::collection::vec(letters(), 0..2000),
+        pieces in prop::collection::vec((1usize..100, 0usize..4), 1..10),
+        steps in steps(),
+        block_bytes in 1usize..70,
+        depth in 1usize..6,
+    ) {
+        let (source, mut sink) = std::io::pipe().unwrap();
+        let source = std::fs::File::from(OwnedFd::from(source));
+        run(async {
+            let file = File::from_std(source).unwrap();
+            let sent = bytes.clone();
+            let writing = spawn(async move {
+                let (mut sent, mut pieces) = (&sent[..], pieces.iter().cycle());
+                while let Some((piece, polls)) = pieces.next().filter(|_| !sent.is_empty()) {
+                    let now = sent.split_off(..(*piece).min(sent.len())).unwrap();
+                    sink.write_all(now).unwrap(); // far fewer bytes than a pipe holds
+                    pause(*polls).await;
+                }
+            });
+            check(Reader::with_depth(file, block_bytes, depth), &bytes, &steps).await;
+            writing.await.unwrap();
         });
     }
 }
