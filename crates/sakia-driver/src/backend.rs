@@ -401,7 +401,7 @@ pub struct FileFacts {
     pub kind: FileKind,
     /// The device of its file system, as `st_dev`.
     pub device: Option<u64>,
-    /// Its mount, as in `/proc/self/mountinfo`, if the kernel reports it (5.8).
+    /// Its mount, by the number that no other mount ever gets, if the kernel reports it (6.8).
     pub mount_id: Option<u64>,
     /// The size in bytes of a regular file.
     pub size: Option<u64>,
@@ -511,8 +511,12 @@ pub trait Descriptors {
         None
     }
 
-    /// Returns the type of the file system with these facts; empty if it is unknown.
-    fn file_system(&self, facts: &FileFacts) -> String {
+    /// Returns the type of the file system of a file with these facts; empty if it is unknown.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
         String::new()
     }
 

@@ -19,6 +19,10 @@ use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
 use crate::sys::{self, Direction, OpenHow, abi, open};
 
+/// Asks for the number of a mount that no other mount ever gets, instead of that in the table of mounts. Kernels
+/// before 6.8 ignore it.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(abi::STATX_MNT_ID_UNIQUE);
+
 /// The descriptors of this process.
 pub(crate) struct KernelDescriptors;
 
@@ -42,8 +46,8 @@ impl Descriptors for KernelDescriptors {
         // `raw` is the caller's, or a descriptor that this call has opened.
         let is_known = |raw| {
             // SAFETY: both stay open during the call.
-            let facts = unsafe { self.facts(raw) };
-            let entry = facts.mount_id.and_then(|id| table.find_by_id(id));
+            let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+            let entry = mount_number(fd).and_then(|id| table.find_by_id(id));
             entry.is_some_and(|entry| mounts::is_local(&entry.file_system))
         };
         if path.to_bytes().first() != Some(&b'/') && !is_known(raw) {
@@ -63,18 +67,18 @@ impl Descriptors for KernelDescriptors {
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         // Attributes that need a request to a file server are omitted: the server may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MNT_ID;
+        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | MNT_ID_UNIQUE;
         let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
             return facts_by_fstat(fd);
         };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
+        let mount = (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id);
         facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
     }
 
     unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
         let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
-        let wanted = StatxResult::BASIC | abi::STATX_MNT_ID;
+        let wanted = StatxResult::BASIC | MNT_ID_UNIQUE.bits();
         let mut stat = StatxResult::default();
         let (path, result) =
             (c"".as_ptr().expose_provenance(), (&raw mut stat).expose_provenance());
@@ -84,7 +88,7 @@ impl Descriptors for KernelDescriptors {
             return (unsafe { self.facts(raw) }, StatxResult::default());
         }
         let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
-        let mount = (stat.mask & abi::STATX_MNT_ID != 0).then_some(stat.mount_id);
+        let mount = (stat.mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.mount_id);
         (facts_of(stat.mode.into(), Some(stat.size), device, mount), stat)
     }
 
@@ -105,8 +109,11 @@ impl Descriptors for KernelDescriptors {
         unsafe { sys::refusal(direction, raw, is_at_offset) }
     }
 
-    fn file_system(&self, facts: &FileFacts) -> String {
-        find_type(&MountTable::read().unwrap_or_default(), facts)
+    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        let table = MountTable::read().unwrap_or_default();
+        find_type(&table, mount_number(fd), facts.device)
     }
 
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
@@ -243,9 +250,18 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
     FileFacts { kind, device: Some(device), mount_id, size, is_anonymous }
 }
 
-/// Returns the type of the file system that a file is on; empty if the table does not have it.
-fn find_type(table: &MountTable, facts: &FileFacts) -> String {
-    let entry = match (facts.mount_id, facts.device) {
+/// Returns the number of a file's mount in the table of mounts, if the kernel reports it (5.8). Later mounts
+/// may have the same.
+#[cold]
+fn mount_number(fd: BorrowedFd<'_>) -> Option<u64> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(fd, c"", at, StatxFlags::MNT_ID).ok()?;
+    (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
+}
+
+/// Returns the type of the file system with this mount and this device; empty if the table does not have it.
+fn find_type(table: &MountTable, mount: Option<u64>, device: Option<u64>) -> String {
+    let entry = match (mount, device) {
         (Some(id), _) => table.find_by_id(id),
         (None, Some(device)) => table.find_by_device(device),
         (None, None) => None,
@@ -263,16 +279,15 @@ mod tests {
 
     #[test]
     fn the_type_is_found_by_mount_and_else_by_device() {
-        let facts = |mount_id, device| FileFacts { device, mount_id, ..FileFacts::UNKNOWN };
         let root = Some(rustix::fs::makedev(254, 0));
-        let find = |facts| find_type(&MountTable::parse(TABLE), &facts);
-        assert_eq!(find(facts(Some(31), root)), "fuse.sshfs");
-        assert_eq!(find(facts(Some(28), root)), "ext4");
-        assert_eq!(find(facts(None, root)), "ext4");
-        assert_eq!(find(facts(Some(99), root)), "");
-        assert_eq!(find(facts(None, None)), "");
+        let find = |mount, device| find_type(&MountTable::parse(TABLE), mount, device);
+        assert_eq!(find(Some(31), root), "fuse.sshfs");
+        assert_eq!(find(Some(28), root), "ext4");
+        assert_eq!(find(None, root), "ext4");
+        assert_eq!(find(Some(99), root), "");
+        assert_eq!(find(None, None), "");
         let garbage = MountTable::parse(b"garbage\n\n - \n");
-        assert_eq!(find_type(&garbage, &facts(Some(1), None)), "");
+        assert_eq!(find_type(&garbage, Some(1), None), "");
     }
 
     #[test]
@@ -299,7 +314,8 @@ mod tests {
         // SAFETY: the file is open.
         let facts = unsafe { KernelDescriptors.facts(file.as_raw_fd()) };
         assert_eq!(facts.kind, FileKind::Bounded);
-        assert_eq!(KernelDescriptors.file_system(&facts), "proc");
+        // SAFETY: it still is.
+        assert_eq!(unsafe { KernelDescriptors.file_system(file.as_raw_fd(), &facts) }, "proc");
     }
 
     #[test]

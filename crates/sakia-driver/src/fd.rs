@@ -170,7 +170,11 @@ pub(crate) trait Owner {
     /// - As [`facts`](Owner::facts).
     unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult);
     /// The mounted file system of a file with these facts.
-    fn mount(&self, facts: &FileFacts) -> Rc<Mount>;
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Owner::facts).
+    unsafe fn mount(&self, raw: i32, facts: &FileFacts) -> Rc<Mount>;
     /// Returns whether looking this path up, or opening the file there, may wait for a server.
     fn may_wait(&self, path: &[u8]) -> bool;
     /// Returns whether it is worth a try to make a name as on a file system in memory.
@@ -708,7 +712,8 @@ impl Inner {
         self.is_anonymous.set(facts.is_anonymous);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
-            let mount = self.owner.mount(&facts);
+            // SAFETY: a clone, or the last one's destructor, keeps the descriptor open.
+            let mount = unsafe { self.owner.mount(self.raw, &facts) };
             // Directories take no flags.
             if mount.has_positions && facts.size.is_some() {
                 self.refusals.note_positions();

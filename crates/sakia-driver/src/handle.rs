@@ -814,8 +814,9 @@ impl Owner for Shared {
         unsafe { self.descriptors.facts_and_stat(raw) }
     }
 
-    fn mount(&self, facts: &FileFacts) -> Rc<Mount> {
-        self.mounts.get(facts.device.unwrap_or(0), || self.descriptors.file_system(facts))
+    unsafe fn mount(&self, raw: i32, facts: &FileFacts) -> Rc<Mount> {
+        // SAFETY: the caller's promise.
+        self.mounts.get(facts, || unsafe { self.descriptors.file_system(raw, facts) })
     }
 
     fn may_wait(&self, path: &[u8]) -> bool {

@@ -130,7 +130,9 @@ impl Handle {
     unsafe fn mount_and_size(&self, raw: i32) -> Option<(Rc<Mount>, Option<u64>)> {
         // SAFETY: the caller's duty is the same.
         let facts = unsafe { self.shared.facts(raw) };
-        (facts.kind == FileKind::Bounded).then(|| (self.shared.mount(&facts), facts.size))
+        // SAFETY: likewise.
+        let mount = || unsafe { self.shared.mount(raw, &facts) };
+        (facts.kind == FileKind::Bounded).then(|| (mount(), facts.size))
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Breaker, CallMode, Lane, Route};
+use crate::backend::FileFacts;
 use crate::mounts::{
     RemoteMounts, closes_at_once, has_positions, is_in_memory, is_local, is_remote,
 };
@@ -144,9 +145,15 @@ impl Mount {
     }
 }
 
-/// The mounts that a driver has met, by device, and the paths whose open may wait for a server.
+/// The file systems that a driver has met, and the paths whose open may wait for a server.
+///
+/// The number of a device is that of another file system after an unmount. So a file system is found by the
+/// mount that a file is on, whose number no other ever gets; each mount that is new is asked for its type.
+/// Where the kernel has no such numbers (before 6.8) the first type that was met with a device stays.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
+    by_mount: RefCell<HashMap<u64, Rc<Mount>>>,
+    /// The last one with each device.
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
     remote: RefCell<RemotePaths>,
     /// The last small file read as a whole was on a mount without `RWF_NOWAIT`, so the next one's mount is
@@ -178,6 +185,8 @@ struct RemotePaths {
 impl Mounts {
     /// Opens between two readings of the table of mounts.
     const OPENINGS: u32 = 4096;
+    /// The most mounts that are known at a time: a machine may mount and unmount for ever.
+    const MOUNTS_MAX: usize = 4096;
 
     /// Returns whether opening this path may wait for a server. `look` reads the table of mounts: at first,
     /// and again after many opens, or after meeting a new mount.
@@ -215,15 +224,33 @@ impl Mounts {
         skipped.set(next);
     }
 
-    /// Returns the mount with this device. If it is new, `file_system` returns its type.
-    pub(crate) fn get(&self, device: u64, file_system: impl FnOnce() -> String) -> Rc<Mount> {
-        let mut by_device = self.by_device.borrow_mut();
-        let make = || {
-            // Other mounts may be new, too.
-            self.remote.borrow_mut().openings_left = 0;
-            Rc::new(Mount::new(device, &file_system()))
+    /// Returns the file system of a file with these facts. If the mount is new, `file_system` returns the type.
+    pub(crate) fn get(&self, facts: &FileFacts, file_system: impl FnOnce() -> String) -> Rc<Mount> {
+        let device = facts.device.unwrap_or(0);
+        let known = match facts.mount_id {
+            Some(id) => self.by_mount.borrow().get(&id).map(Rc::clone),
+            None => self.by_device.borrow().get(&device).map(Rc::clone),
         };
-        Rc::clone(by_device.entry(device).or_insert_with(make))
+        known.unwrap_or_else(|| self.add(device, facts.mount_id, &file_system()))
+    }
+
+    /// Adds a mount of a file system of this type.
+    #[cold]
+    fn add(&self, device: u64, mount_id: Option<u64>, file_system: &str) -> Rc<Mount> {
+        // Other mounts may be new, too.
+        self.remote.borrow_mut().openings_left = 0;
+        let (mut by_device, mut by_mount) =
+            (self.by_device.borrow_mut(), self.by_mount.borrow_mut());
+        let same = by_device.get(&device).filter(|mount| mount.file_system() == file_system);
+        let mount = same.map_or_else(|| Rc::new(Mount::new(device, file_system)), Rc::clone);
+        by_device.insert(device, Rc::clone(&mount));
+        if let Some(id) = mount_id {
+            if by_mount.len() >= Self::MOUNTS_MAX {
+                by_mount.clear(); // most of them are gone; the others are asked once more
+            }
+            by_mount.insert(id, Rc::clone(&mount));
+        }
+        mount
     }
 
     pub(crate) fn facts(&self) -> Vec<MountFacts> {
@@ -305,7 +332,30 @@ mod tests {
         let mounts = Mounts::default();
         assert!(!mounts.may_wait(b"/net/host/a", <_>::default));
         assert!(!mounts.may_wait(b"/net/host/a", look));
-        mounts.get(7, || "ext4".into());
+        mounts.get(&FileFacts::UNKNOWN, || "ext4".into());
         assert!(mounts.may_wait(b"/net/host/a", look));
+    }
+
+    #[test]
+    fn the_device_of_an_unmounted_file_system_may_be_that_of_another() {
+        let mounts = Mounts::default();
+        let facts = |mount_id| FileFacts { device: Some(50), mount_id, ..FileFacts::UNKNOWN };
+        let first = mounts.get(&facts(Some(1)), || "tmpfs".into());
+        // Mounted at another place, too.
+        let again = mounts.get(&facts(Some(2)), || "tmpfs".into());
+        assert!(Rc::ptr_eq(&first, &again));
+        let other = mounts.get(&facts(Some(3)), || "fuse".into());
+        assert!(first.is_local && !other.is_local && other.is_remote);
+        assert_eq!(mounts.facts().len(), 1);
+        for _ in 0..2 {
+            let known = mounts.get(&facts(Some(3)), || panic!("it is known"));
+            assert!(Rc::ptr_eq(&known, &other));
+        }
+        // Without numbers of mounts the device decides.
+        assert!(Rc::ptr_eq(&mounts.get(&facts(None), || panic!("it is known")), &other));
+        for id in 4..100_000 {
+            mounts.get(&facts(Some(id)), || "fuse".into());
+        }
+        assert!(mounts.by_mount.borrow().len() <= Mounts::MOUNTS_MAX);
     }
 }

@@ -460,7 +460,7 @@ impl Descriptors for SimHandle {
         Ok(count)
     }
 
-    fn file_system(&self, _: &FileFacts) -> String {
+    unsafe fn file_system(&self, _: i32, _: &FileFacts) -> String {
         self.machine().config.file_system.into()
     }
 

@@ -3,8 +3,10 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -12,8 +14,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sakia_driver::{
-    Auto, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, Op, OpKind,
-    Open, Policy, Wait, WholeFile,
+    Auto, CURRENT_POSITION, Driver, Fd, FileKind, KindCounters, Lane, LaneStatistics, MountFacts,
+    Op, OpKind, Open, Policy, Wait, WholeFile,
 };
 use sakia_ring::{Host, Kernel};
 use sakia_testkit::available;
@@ -24,7 +26,7 @@ use sakia_testkit::throttled::ThrottledDisk;
 use crate::arena::arena;
 use crate::bypass::{c, each, fifo, is_nonblocking, ruled};
 use crate::children;
-use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, turn_until};
+use crate::support::{Buf, DropCounter, TempDir, Watch, errno, finish, skip, turn_until};
 
 const RDONLY: u32 = OFlags::RDONLY.bits();
 /// The number of threads in the elastic lane.
@@ -393,6 +395,57 @@ fn reads_and_writes_of_a_remote_file_are_for_a_lane() {
         fuse.release();
     });
     counter.assert_each_dropped_once();
+}
+
+/// A file system in memory, mounted until the drop.
+struct InMemory(TempDir);
+
+impl InMemory {
+    fn mount() -> Option<Self> {
+        let folder = TempDir::new();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "ramfs", "sakia-test"]).arg(folder.path()).stderr(Stdio::null());
+        mount.status().unwrap().success().then_some(Self(folder))
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
+    }
+}
+
+#[test]
+fn a_file_system_with_the_device_of_an_earlier_one_is_another() {
+    const TRIES: u32 = 100;
+    let fuse = || Fuse::builder().file("a", pattern(4)).mount();
+    drop(available!(fuse()));
+    if InMemory::mount().is_none() {
+        skip!("no privilege to mount a file system");
+    }
+    each(|driver| {
+        let read = |path: &Path| {
+            let fd = finish(&driver, &mut driver.open(None, c(path), RDONLY, 0)).unwrap();
+            let (count, bytes) = finish(&driver, &mut driver.read(&fd, vec![0; 4], 0));
+            assert_eq!((count.unwrap(), bytes), (4, pattern(4)));
+            let device = fs::metadata(path).unwrap().dev();
+            let of_device = |facts: &MountFacts| facts.device == device;
+            driver.mounts().into_iter().find(of_device).expect("it was met")
+        };
+        let meets_both = || {
+            let first = InMemory::mount().unwrap();
+            let path = first.0.path().join("a");
+            fs::write(&path, pattern(4)).unwrap();
+            let before = read(&path);
+            assert!(!before.is_remote);
+            drop(first);
+            let after = read(&fuse().unwrap().join("a"));
+            assert!(after.is_remote && after.file_system == "fuse", "{after:?}");
+            before.device == after.device
+        };
+        let is_reused = (0..TRIES).any(|_| meets_both());
+        assert!(is_reused, "the kernel gives no device number again");
+    });
 }
 
 #[test]

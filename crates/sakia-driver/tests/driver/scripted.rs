@@ -432,7 +432,7 @@ impl Descriptors for Numbers {
         FileFacts { kind, ..FileFacts::UNKNOWN }
     }
 
-    fn file_system(&self, _: &FileFacts) -> String {
+    unsafe fn file_system(&self, _: i32, _: &FileFacts) -> String {
         self.0.state().file_system.into()
     }
 
