@@ -530,16 +530,28 @@ impl<O: Operation> Op<O> {
         let (shared, slot) = self.parts()?;
         let mut core = shared.core.borrow_mut();
         let completion = core.result(slot)?;
-        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is of this
-        // type, and no other code has access. `release` marks the cell as empty, and `self.slot` the
-        // operation as taken.
-        let operation = unsafe { Erased::<O>::take(slot.cell()) };
-        core.release(slot, Erased::<O>::STORAGE);
+        // SAFETY: the operation is done; it is marked as taken here.
+        let operation = unsafe { Self::take(&mut core, slot) };
         let kept = core.last_kept();
         drop(core);
         self.slot = None;
         drop(kept); // the last reference to `shared`, perhaps
         Some(operation.complete(completion))
+    }
+
+    /// Takes an operation that is done out of its slot, which is freed.
+    ///
+    /// # Safety
+    ///
+    /// - The slot is that of a handle of this type, and in the state `Done`.
+    /// - The handle's `slot` becomes `None`.
+    #[inline(always)]
+    unsafe fn take(core: &mut Core, slot: SlotRef) -> O {
+        // SAFETY: in the state `Done` the cell holds the operation that was started there, which is of this
+        // type, and no other code has access. `release` marks the cell as empty.
+        let operation = unsafe { Erased::<O>::take(slot.cell()) };
+        core.release(slot, Erased::<O>::STORAGE);
+        operation
     }
 
     /// Makes the driver report `token` from `Driver::next_done` when the operation is done, for
@@ -575,20 +587,29 @@ impl<O: Operation> Future for Op<O> {
     /// operation's memory back from the kernel. In a forked child, unless it had ended before the fork: the
     /// operation is the parent's, and so is its memory.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
-        // Most operations are done when they are polled: as a plain call, or because their completion woke
-        // the task.
-        if let Some(output) = self.try_take() {
-            return Poll::Ready(output);
-        }
         let (shared, slot) =
             self.parts().expect("an operation is not polled again after it was ready");
-        if !shared.register(slot, cx.waker()) {
-            if may_be_forked() {
-                shared.check_process();
-            }
-            return Poll::Pending;
+        let mut core = shared.core.borrow_mut();
+        // Most operations are done when they are polled: as a plain call, or because their completion woke
+        // the task.
+        if let Some(completion) = core.result(slot) {
+            // SAFETY: the operation is done; it is marked as taken here.
+            let operation = unsafe { Self::take(&mut core, slot) };
+            let kept = core.last_kept();
+            drop(core);
+            self.slot = None;
+            drop(kept); // the last reference to `shared`, perhaps
+            return Poll::Ready(operation.complete(completion));
         }
-        Poll::Ready(self.try_take().expect("the operation is done"))
+        let is_registered = core.is_registered(slot, cx.waker());
+        drop(core);
+        if !is_registered && !shared.register(slot, cx.waker()) {
+            return Poll::Ready(self.try_take().expect("the operation is done"));
+        }
+        if may_be_forked() {
+            shared.check_process();
+        }
+        Poll::Pending
     }
 }
 
@@ -626,31 +647,21 @@ impl Shared {
         drop(previous); // a waker: users' code
     }
 
-    /// Returns true if the operation is done; otherwise wakes `waker` when it is.
-    pub(crate) fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
-        let mut fresh = None;
-        loop {
-            let mut core = self.core.borrow_mut();
-            let header = core.slab.header(slot);
-            match (header.state, &header.notify) {
-                (SlotState::Done, _) => return true,
-                (SlotState::Lost, _) => panic!(
-                    "the driver was dropped while the kernel held this operation's memory, and \
-                     could not get it back"
-                ),
-                (_, Notify::Wake(old)) if old.will_wake(waker) => return false,
-                _ => {}
-            }
-            if let Some(fresh) = fresh.take() {
-                let previous = std::mem::replace(&mut header.notify, Notify::Wake(fresh));
-                drop(core);
-                drop(previous); // a waker: users' code
-                return false;
-            }
-            // Cloning a waker runs users' code, which may complete the operation.
+    /// Wakes `waker` when the operation is done. Returns false if it is.
+    fn register(&self, slot: SlotRef, waker: &Waker) -> bool {
+        // Cloning a waker runs users' code, which may complete the operation.
+        let fresh = waker.clone();
+        let mut core = self.core.borrow_mut();
+        let header = core.slab.header(slot);
+        header.assert_not_lost();
+        if header.state == SlotState::Done {
             drop(core);
-            fresh = Some(waker.clone());
+            return false;
         }
+        let previous = std::mem::replace(&mut header.notify, Notify::Wake(fresh));
+        drop(core);
+        drop(previous); // a waker: users' code
+        true
     }
 
     /// Panics if the driver is a parent's.

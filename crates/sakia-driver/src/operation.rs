@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::Waker;
 
-use sakia_ring::{Cqe, CqeFlags, Sqe};
+use sakia_ring::{Cqe, CqeFlags, Sqe, may_be_forked};
 
 use crate::backend::{Descriptors, FileKind};
 use crate::call::Call;
@@ -104,7 +104,7 @@ impl Completion {
     /// The operation's errno.
     #[inline(always)]
     pub fn result(self) -> io::Result<u32> {
-        if self.res >= 0 { Ok(self.res as u32) } else { Err(self.failure()) }
+        if self.res >= 0 { Ok(self.res as u32) } else { Err(Self::failure(self.res)) }
     }
 
     /// Returns the result as a count of bytes, at most `at_most`: no host is trusted to count.
@@ -114,10 +114,11 @@ impl Completion {
     }
 
     #[cold]
-    fn failure(self) -> io::Error {
-        match self.is_unstarted && self.res == Self::FORKED.res {
+    fn failure(res: i32) -> io::Error {
+        // A host may return any number, but hardly in a forked child.
+        match res == Self::FORKED.res && may_be_forked() {
             true => io::Error::other(FORKED),
-            false => Cqe::error_of(self.res),
+            false => Cqe::error_of(res),
         }
     }
 }

@@ -129,6 +129,17 @@ impl Header {
         self.flags & flag != 0
     }
 
+    /// Panics if the operation was given up, and so never ends.
+    #[inline(always)]
+    pub(crate) fn assert_not_lost(&self) {
+        if self.state == SlotState::Lost {
+            panic!(
+                "the driver was dropped while the kernel held this operation's memory, and could not get it \
+                 back"
+            );
+        }
+    }
+
     /// Returns the result, once the state is `Done` or `Disposing`.
     #[inline(always)]
     pub(crate) fn completion(&self) -> Completion {

@@ -171,11 +171,18 @@ impl Local {
         let (looked, polls) = progress.looked;
         progress.looked = (now, progress.polls);
         let taken = now.saturating_sub(looked);
-        let is_long = taken >= LONG_POLL * (progress.polls - polls);
-        let longer = (self.round.stride.get() * 2).clamp(1, STRIDE_MAX);
-        self.round.stride.set(if is_long { 1 } else { longer });
+        let stride = next_stride(self.round.stride.get(), taken, progress.polls - polls);
+        self.round.stride.set(stride);
         progress.next_look = ROUND_MAX.min(progress.polls + self.round.stride.get());
     }
+}
+
+/// Returns after how many polls the clock is read next: rarely as long as polls are short. `polls` of them have
+/// taken this long since the last look, `stride` polls before.
+fn next_stride(stride: u32, taken: Duration, polls: u32) -> u32 {
+    let is_long = taken >= LONG_POLL * polls;
+    let longer = (stride * 2).clamp(1, STRIDE_MAX);
+    if is_long { 1 } else { longer }
 }
 
 /// Returns whether the round of the calling thread's runtime has taken long enough, and has a reason to end:
@@ -261,5 +268,20 @@ impl<F: Future> Future for Child<F> {
             return Poll::Pending;
         }
         this.future.poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_read_rarely_only_while_polls_are_short() {
+        let mut stride = 1;
+        for expected in [2, 4, 8, 16, STRIDE_MAX, STRIDE_MAX] {
+            stride = next_stride(stride, LONG_POLL * stride - Duration::from_nanos(1), stride);
+            assert_eq!(stride, expected);
+        }
+        assert_eq!(next_stride(stride, LONG_POLL * stride, stride), 1);
     }
 }

@@ -245,6 +245,17 @@ impl Core {
         completion
     }
 
+    /// Returns whether `waker` is woken when the operation in a slot is done, which it is not.
+    ///
+    /// # Panics
+    /// If it will never be.
+    #[inline(always)]
+    pub(crate) fn is_registered(&mut self, slot: SlotRef, waker: &Waker) -> bool {
+        let header = self.slab.header(slot);
+        header.assert_not_lost();
+        matches!(&header.notify, Notify::Wake(old) if old.will_wake(waker))
+    }
+
     /// Frees a slot whose cell no longer holds an operation.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: SlotRef, storage: Storage) {

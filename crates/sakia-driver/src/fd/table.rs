@@ -5,8 +5,7 @@
 //! (registered files, watches) is forgotten only at the end of the last user.
 //!
 //! A place finds a number's `Fd` as long as there are clones of it, and no longer: the last one is gone
-//! before the number is closed, given away, or its lender's alone. So a number that is reused has none. The
-//! memory of the last `Fd` stays until the number has the next.
+//! before the number is closed, given away, or its lender's alone. So a number that is reused has none.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,6 +41,16 @@ impl Table {
         match places.by_number.get_mut(inner.raw as usize) {
             Some(place) => *place = Some(fresh),
             None => places.insert_far(inner.raw, fresh),
+        }
+    }
+
+    /// Forgets the descriptor with this number, whose last clone is gone: its memory is freed.
+    #[inline(always)]
+    pub(super) fn remove(&self, raw: i32) {
+        let mut places = self.places.borrow_mut();
+        match places.by_number.get_mut(raw as usize) {
+            Some(place) => *place = None,
+            None => drop(places.far.remove(&raw)),
         }
     }
 

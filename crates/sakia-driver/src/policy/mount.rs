@@ -152,6 +152,8 @@ impl Mount {
 /// Where the kernel has no such numbers (before 6.8) the first type that was met with a device stays.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
+    /// The one that was found last: most files of a program are on one mount.
+    last: RefCell<Option<(Place, Rc<Mount>)>>,
     by_mount: RefCell<HashMap<u64, Rc<Mount>>>,
     /// The last one with each device.
     by_device: RefCell<HashMap<u64, Rc<Mount>>>,
@@ -161,6 +163,9 @@ pub(crate) struct Mounts {
     pub(crate) asks_first: Cell<bool>,
     names_in_memory: NamesInMemory,
 }
+
+/// Where a file is: its device, and the number of its mount.
+type Place = (u64, Option<u64>);
 
 /// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
@@ -226,17 +231,28 @@ impl Mounts {
 
     /// Returns the file system of a file with these facts. If the mount is new, `file_system` returns the type.
     pub(crate) fn get(&self, facts: &FileFacts, file_system: impl FnOnce() -> String) -> Rc<Mount> {
-        let device = facts.device.unwrap_or(0);
-        let known = match facts.mount_id {
+        let place = (facts.device.unwrap_or(0), facts.mount_id);
+        if let Some((last, mount)) = &*self.last.borrow()
+            && *last == place
+        {
+            return Rc::clone(mount);
+        }
+        let mount = self.find(place).unwrap_or_else(|| self.add(place, &file_system()));
+        *self.last.borrow_mut() = Some((place, Rc::clone(&mount)));
+        mount
+    }
+
+    #[inline(never)]
+    fn find(&self, (device, mount_id): Place) -> Option<Rc<Mount>> {
+        match mount_id {
             Some(id) => self.by_mount.borrow().get(&id).map(Rc::clone),
             None => self.by_device.borrow().get(&device).map(Rc::clone),
-        };
-        known.unwrap_or_else(|| self.add(device, facts.mount_id, &file_system()))
+        }
     }
 
     /// Adds a mount of a file system of this type.
     #[cold]
-    fn add(&self, device: u64, mount_id: Option<u64>, file_system: &str) -> Rc<Mount> {
+    fn add(&self, (device, mount_id): Place, file_system: &str) -> Rc<Mount> {
         // Other mounts may be new, too.
         self.remote.borrow_mut().openings_left = 0;
         let (mut by_device, mut by_mount) =

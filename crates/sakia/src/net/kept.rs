@@ -140,7 +140,9 @@ struct Entry {
 /// a future that its task does not poll, so its wake must not be the only one.
 /// 1. Each receive that begins to wait polls the dropped one, with the wakers of all that wait.
 /// 2. When another dropped receive is the oldest, all are woken to poll it.
-/// 3. Those that take kept results and have no operation of their own are woken, too, when nothing is left.
+///
+/// So all that wait were woken when the last dropped receive has ended, also those without an operation of
+/// their own.
 #[derive(Default)]
 pub(super) struct Kept {
     dropped: RefCell<VecDeque<Entry>>,
@@ -161,23 +163,18 @@ struct Line {
     waiters: VecDeque<Option<Waiter>>,
     /// The place of the first entry.
     first: Place,
-    /// The number of waiting receives without an operation of their own.
-    takers: usize,
 }
 
 struct Waiter {
     /// `None` while it is being replaced.
     waker: Option<Waker>,
-    /// Set if it waits until nothing is kept, and has no operation of its own.
-    is_taker: bool,
     /// Set if `Kept::told` has its waker.
     is_told: bool,
 }
 
 impl Line {
-    fn join(&mut self, is_taker: bool) -> Place {
-        self.takers += usize::from(is_taker);
-        self.waiters.push_back(Some(Waiter { waker: None, is_taker, is_told: false }));
+    fn join(&mut self) -> Place {
+        self.waiters.push_back(Some(Waiter { waker: None, is_told: false }));
         self.first + self.waiters.len() - 1
     }
 
@@ -188,8 +185,7 @@ impl Line {
 
     fn leave(&mut self, place: Place) -> Option<Waker> {
         let waiter = self.waiters[place - self.first].take();
-        let Waiter { waker, is_taker, .. } = waiter.expect("a receive leaves once");
-        self.takers -= usize::from(is_taker);
+        let Waiter { waker, .. } = waiter.expect("a receive leaves once");
         while let Some(None) = self.waiters.back() {
             self.waiters.pop_back();
         }
@@ -200,11 +196,9 @@ impl Line {
         waker
     }
 
-    /// Returns the wakers of all that wait, or of those without an operation of their own.
-    fn wakers(&self, only_takers: bool) -> Vec<Waker> {
-        let waiters = self.waiters.iter().flatten();
-        let chosen = waiters.filter(|waiter| waiter.is_taker || !only_takers);
-        chosen.filter_map(|waiter| waiter.waker.clone()).collect()
+    /// Returns the wakers of all that wait.
+    fn wakers(&self) -> Vec<Waker> {
+        self.waiters.iter().flatten().filter_map(|waiter| waiter.waker.clone()).collect()
     }
 }
 
@@ -249,8 +243,8 @@ impl Kept {
     }
 
     /// Notes that a receive waits, at its place if it has one.
-    fn wait(&self, place: &mut Option<Place>, is_taker: bool, cx: &Context<'_>) {
-        let at = *place.get_or_insert_with(|| self.waiting.borrow_mut().join(is_taker));
+    fn wait(&self, place: &mut Option<Place>, cx: &Context<'_>) {
+        let at = *place.get_or_insert_with(|| self.waiting.borrow_mut().join());
         // Wakers are users' code, so nothing is borrowed meanwhile.
         let old = self.waiting.borrow_mut().at(at).waker.take();
         let waker = match old {
@@ -274,19 +268,11 @@ impl Kept {
         self.tell();
     }
 
-    /// Wakes the receives that have to poll: all if nothing else wakes them, or, when nothing is left, those
-    /// that have nothing else to wait for.
+    /// Wakes all receives that wait if nothing else wakes them to poll the oldest dropped one.
     fn tell(&self) {
-        let is_empty = self.is_empty();
-        let is_due = match is_empty {
-            true => self.waiting.borrow().takers > 0,
-            false => self.told.borrow().is_none(),
-        };
-        if is_due {
-            let wakers = self.waiting.borrow().wakers(is_empty);
-            if !is_empty {
-                *self.told.borrow_mut() = Some(Arc::new(Told::woken()));
-            }
+        if !self.is_empty() && self.told.borrow().is_none() {
+            let wakers = self.waiting.borrow().wakers();
+            *self.told.borrow_mut() = Some(Arc::new(Told::woken()));
             wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -304,15 +290,11 @@ impl Kept {
         if self.is_empty() || self.is_told(place) {
             return Poll::Pending;
         }
-        let told = Arc::new(Told::new(self.waiting.borrow().wakers(false)));
+        let told = Arc::new(Told::new(self.waiting.borrow().wakers()));
         let waker = Waker::from(Arc::clone(&told));
         let cx = &mut Context::from_waker(&waker);
-        let mut is_changed = false;
         loop {
             let Some(mut entry) = self.dropped.borrow_mut().pop_front() else {
-                if is_changed {
-                    self.tell();
-                }
                 return Poll::Pending;
             };
             match entry.dropped.as_mut().poll(cx) {
@@ -321,7 +303,6 @@ impl Kept {
                     if let Some(result) = result {
                         return Poll::Ready(Earlier { number: entry.number, result });
                     }
-                    is_changed = true;
                 }
                 Poll::Pending => {
                     self.dropped.borrow_mut().push_front(entry);
@@ -348,7 +329,7 @@ impl Kept {
         let mut waiting = Waiting { kept: self, place: None };
         poll_fn(|cx| {
             if !self.is_empty() {
-                self.wait(&mut waiting.place, true, cx);
+                self.wait(&mut waiting.place, cx);
             }
             match self.poll_first(waiting.place) {
                 Poll::Ready(earlier) => Poll::Ready(Some(earlier)),
@@ -467,7 +448,7 @@ impl<O: Operation<Output = BufResult<R, T>>, R: Shape, T: IoBufMut> Future
                 return Poll::Ready(this.finish(output));
             }
             let Some(kept) = this.kept else { return Poll::Pending };
-            kept.wait(&mut this.place, false, cx);
+            kept.wait(&mut this.place, cx);
             if this.taken.is_none()
                 && let Poll::Ready(taken) = kept.poll_first(this.place)
             {

@@ -261,6 +261,7 @@ mod tests {
         let mut send = Box::pin(socket.send_to("a datagram", to));
         let mut poll = || send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
+        assert_eq!(line.operations.get(), 1, "it waits, and has no operation of its own");
         drop(runtime);
         let Poll::Ready((result, _)) = poll() else { panic!("it waits for ever") };
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));

@@ -14,6 +14,8 @@ on_each_backend! {
     other_receives_go_on_in_order
     a_batch_follows_what_was_received_ahead
     a_batch_follows_what_came_for_dropped_receives
+    a_batch_follows_what_a_dropped_receive_had
+    a_peek_sees_what_comes_for_nobody
     dropped_receives_ahead_lose_nothing
     an_error_is_told_once_and_receives_go_on
     sockets_that_do_not_wait
@@ -150,6 +152,39 @@ async fn a_batch_follows_what_came_for_dropped_receives() {
         }
         batches(&other, first..first + 4).await;
     }
+}
+
+/// A receive has ended when it is dropped, and a batch could be received at once.
+async fn a_batch_follows_what_a_dropped_receive_had() {
+    let (one, other) = (udp().await, udp().await);
+    let to = other.local_addr().unwrap();
+    for number in 0..4 {
+        one.send_to(vec![number], to).await.0.unwrap();
+    }
+    batches(&other, 0..4).await;
+    for number in (4..16).step_by(2) {
+        let mut receive = Box::pin(other.recv_from(vec![0; 9]));
+        assert!(poll_once(&mut receive).await.is_pending());
+        one.send_to(vec![number], to).await.0.unwrap();
+        turns().await;
+        drop(receive);
+        one.send_to(vec![number + 1], to).await.0.unwrap();
+        batches(&other, number..number + 2).await;
+    }
+}
+
+/// A peek and a receive into memory of the runtime wait. When the receive is dropped, the peek goes on.
+async fn a_peek_sees_what_comes_for_nobody() {
+    let (near, far) = UnixDatagram::pair().unwrap();
+    let mut peek = Box::pin(far.peek(vec![0; 9]));
+    assert!(poll_once(&mut peek).await.is_pending());
+    let mut receive = Box::pin(far.recv_datagram());
+    assert!(poll_once(&mut receive).await.is_pending());
+    drop(receive);
+    turns().await;
+    near.send("shown").await.0.unwrap();
+    assert_eq!(peek.await.1[..5], *b"shown");
+    assert_eq!(*far.recv_datagram().await.unwrap().bytes, *b"shown");
 }
 
 async fn dropped_receives_ahead_lose_nothing() {
