@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sakia_driver::Policy;
@@ -25,7 +26,7 @@ use self::notes::{ENVIRONMENT_HELP, JSON_HELP};
 use crate::engine::Shape;
 use crate::exit::Exit;
 use crate::mounts::Place;
-use crate::output::{Format, STDOUT, complain, stdout};
+use crate::output::{Failed, Format, Line, STDOUT, complain, json_line, stdout};
 use crate::{bench, cp, doctor, output, rm, sum};
 
 /// The limit of memory for reads in flight.
@@ -71,6 +72,7 @@ enum Command {
 #[command(after_long_help = format!("{JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 struct SumArgs {
     /// Files to sum; `-`, or none at all, is standard input
+    #[arg(value_parser = path())]
     files: Vec<PathBuf>,
 
     /// Write JSON Lines
@@ -118,6 +120,7 @@ struct SumArgs {
 #[command(after_long_help = ENVIRONMENT_HELP)]
 struct DoctorArgs {
     /// Directories or files whose file systems are examined, too
+    #[arg(value_parser = path())]
     paths: Vec<PathBuf>,
 
     /// Write one JSON object: {"type":"doctor",…}
@@ -156,6 +159,18 @@ pub fn parse() -> Result<Task, clap::Error> {
 pub fn explain(error: &clap::Error) -> Exit {
     if error.use_stderr() {
         error.print().ok();
+        if is_json(env::args_os()) {
+            let text = error.to_string();
+            let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let failed =
+                Failed { path: None, operation: "usage", errno: None, message: message.to_owned() };
+            // The exit status tells of it in any case.
+            if let Ok(line) = json_line(&Line::<()>::Error(failed))
+                && let Ok(mut out) = stdout()
+            {
+                out.write_all(&line).and_then(|()| out.flush()).ok();
+            }
+        }
         return Exit::Usage;
     }
     // It locks standard output itself.
@@ -171,6 +186,23 @@ pub fn explain(error: &clap::Error) -> Exit {
         }
         _ => Exit::Success,
     }
+}
+
+/// Returns whether these arguments, which may be wrong, select JSON: by an option of their command.
+fn is_json(args: impl Iterator<Item = OsString>) -> bool {
+    let mut root = Cli::command();
+    root.build();
+    let mut command = &root;
+    for arg in args.skip(1).take_while(|arg| arg != "--") {
+        let has_json = || command.get_arguments().any(|known| known.get_long() == Some("json"));
+        if arg == "--json" && has_json() {
+            return true;
+        }
+        if let Some(inner) = arg.to_str().and_then(|name| command.find_subcommand(name)) {
+            command = inner;
+        }
+    }
+    false
 }
 
 /// Returns an error in the arguments of the command with this name, whose usage is shown.
@@ -266,6 +298,11 @@ fn places(arguments: Vec<PathBuf>) -> Vec<Place> {
     let usual = usual.into_iter().map(|path| Place { path, is_argument: false });
     let wanted = arguments.into_iter().map(|path| Place { path, is_argument: true });
     usual.chain(wanted).collect()
+}
+
+/// Parses a path. An empty one is no wrong usage: it fails as any other that does not exist.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// Parses a number of bytes from `min` to `max`.

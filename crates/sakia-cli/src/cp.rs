@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::io::Errno;
 use sakia::{CancellationToken, Runtime};
 use sakia_copy::{Copier, Counters, Counts, Existing, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
@@ -164,6 +165,10 @@ fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
         let pair = |source: &PathBuf| (source.clone(), directory.join(last_part(source)));
         options.sources.iter().map(pair).collect()
     };
+    let (To::Directory(to) | To::Exactly(to) | To::Somewhere(to)) = &options.to;
+    if to.as_os_str().is_empty() {
+        return Err(Failure::new("copy to", to.clone(), Errno::NOENT.into()));
+    }
     match &options.to {
         To::Directory(directory) if !directory.is_dir() => {
             Err(refusal("copy to", directory, "there is no such directory"))
@@ -255,7 +260,7 @@ async fn copy_all(
         if token.is_canceled() {
             break;
         }
-        if is_seen(options, &from, &mut seen) {
+        if is_seen(options, &from, &to, &mut seen) {
             let from = Shown(from.as_os_str());
             complain(format_args!("warning: {from} is named more than once"));
             continue;
@@ -270,16 +275,39 @@ async fn copy_all(
             made.insert(to);
         }
         total.counters.add(&report.counters);
+        if report.is_stopped && !token.is_canceled() {
+            // The failure was reported.
+            complain(format_args!("stopped, since there is no room for more"));
+            break;
+        }
     }
     Ok(total)
 }
 
-/// Returns whether a source was given before, by the same name.
-fn is_seen(options: &Options, from: &Path, seen: &mut HashSet<(PathBuf, u64, u64)>) -> bool {
+/// Device and inode.
+type Id = (u64, u64);
+
+/// Returns whether a source was given before with the same destination: a directory by any path, another entry
+/// by any path to its directory.
+fn is_seen(
+    options: &Options,
+    from: &Path,
+    to: &Path,
+    seen: &mut HashSet<(PathBuf, Id, Option<Id>)>,
+) -> bool {
     if options.sources.len() < 2 {
         return false;
     }
-    stat(options, from).is_ok_and(|stat| !seen.insert((from.to_owned(), stat.dev(), stat.ino())))
+    let id = |stat: Metadata| (stat.dev(), stat.ino());
+    let Ok(stat) = stat(options, from) else { return false };
+    let above = if stat.is_dir() {
+        None
+    } else {
+        let above = from.parent().filter(|above| !above.as_os_str().is_empty());
+        above.unwrap_or(Path::new(".")).metadata().ok().map(id)
+    };
+    // The paths of destinations differ in their last names only.
+    !seen.insert((to.to_owned(), id(stat), above))
 }
 
 /// Checks that a source can be copied at all.
@@ -383,7 +411,7 @@ fn summary(
             "ranges": counters.ranges,
             "ring_reads": counters.ring_reads, "waits": counters.waits,
             "depth_max": counters.depth_max, "laid_off": counters.laid_off,
-            "apart": counters.apart, "creates": counters.creates,
+            "asides": counters.asides, "apart": counters.apart, "creates": counters.creates,
             "create_seconds": create_seconds, "attributes_lost": counters.attributes_lost,
             "enters": runtime.map_or(0, |runtime| runtime.counters().enters),
         },

@@ -12,12 +12,15 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 /// A name that is safe to print on a terminal: control characters, and those that change the text direction,
-/// are shown as `\n`, `\u{202e}` and so on, and bytes that are not UTF-8 as `\xff`.
+/// are shown as `\n`, `\u{202e}` and so on, bytes that are not UTF-8 as `\xff`, and no name as `''`.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a OsStr);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("''");
+        }
         for chunk in self.0.as_bytes().utf8_chunks() {
             for char in chunk.valid().chars() {
                 if char.is_control() || is_directional(char) {
@@ -81,6 +84,7 @@ mod tests {
     fn nothing_reaches_the_terminal_but_text() {
         let shown = |bytes: &[u8]| Shown(OsStr::from_bytes(bytes)).to_string();
         assert_eq!(shown("plain ü \\ name".as_bytes()), "plain ü \\ name");
+        assert_eq!(shown(b""), "''");
         assert_eq!(shown(b"a\nb\x1b[31mc\x7f"), "a\\nb\\u{1b}[31mc\\u{7f}");
         assert_eq!(shown("exe.\u{202e}txt".as_bytes()), "exe.\\u{202e}txt");
         assert_eq!(shown(b"\xff\xfeq\xc3"), "\\xff\\xfeq\\xc3");

@@ -41,8 +41,9 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
     let stop = token.clone();
     signals.on_first(move || stop.cancel());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = Runtime::builder().threads(threads).backend(options.policy).build();
-    let runtime = runtime.context("the runtime")?;
+    let build = |threads| Runtime::builder().threads(threads).backend(options.policy).build();
+    // If several threads cannot be started, one does it all.
+    let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
     let progress = Arc::new(Progress::new().on_failure(|failure| {
         report(failure);
     }));
@@ -90,7 +91,7 @@ fn check(options: &Options, path: &Path) -> Result<(), String> {
     let text = without_slashes(path);
     let is_dots =
         [&b"."[..], b".."].contains(&text) || text.ends_with(b"/.") || text.ends_with(b"/..");
-    if is_dots || text.is_empty() {
+    if is_dots || text.is_empty() && !path.as_os_str().is_empty() {
         return Err(format!(
             "{shown} is not removed: it is where one is, above that, or everything"
         ));

@@ -133,27 +133,35 @@ impl fmt::Debug for Signals {
 }
 
 /// Does `work` on a new thread, and waits for signals on this one, which has to be the main thread. Signals
-/// ignored at the start (`nohup`, a shell's `&`) stay ignored.
+/// ignored at the start (`nohup`, a shell's `&`) stay ignored. If there is no thread (`RLIMIT_NPROC`), this one
+/// does the work, and a signal ends the program at once.
 ///
 /// # Errors
-/// Those of `work`; there are no descriptors or threads.
+/// Those of `work`; there are no descriptors.
 pub fn hear(
     work: impl FnOnce(&Signals) -> anyhow::Result<Exit> + Send + 'static,
 ) -> anyhow::Result<Exit> {
     let (reader, writer) = UnixStream::pair().context("signals")?;
-    let signals = watch(&writer).context("signals")?;
     let (sender, result) = mpsc::channel();
+    let (start, started) = mpsc::channel::<Box<dyn FnOnce() -> anyhow::Result<Exit> + Send>>();
+    let waking = writer.try_clone().context("signals")?;
     let worker = thread::Builder::new().name("work".into()).stack_size(STACK_BYTES).spawn({
-        let signals = signals.clone();
         move || {
             // Dropped in this order, even after a panic: the result is there when this wakes the other
             // thread.
-            let _wake = Wake(writer);
+            let _wake = Wake(waking);
             let sender = sender;
-            sender.send(work(&signals)).ok();
+            if let Ok(work) = started.recv() {
+                sender.send(work()).ok();
+            }
         }
     });
-    let worker = worker.context("a thread")?;
+    let Ok(worker) = worker else {
+        return work(&Signals { shared: Arc::default() });
+    };
+    let signals = watch(&writer).context("signals")?;
+    let told = signals.clone();
+    start.send(Box::new(move || work(&told))).ok();
     let mut deadline = None;
     loop {
         match result.try_recv() {

@@ -25,6 +25,10 @@ impl Id {
     pub(crate) fn of(stat: &Stat) -> Self {
         Self(stat.st_dev, stat.st_ino)
     }
+
+    pub(crate) fn inode(self) -> u64 {
+        self.1
+    }
 }
 
 /// An open directory, or the current one.

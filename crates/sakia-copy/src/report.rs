@@ -90,6 +90,8 @@ pub struct Counters {
     pub depth_max: u64,
     /// Times that a worker was laid off, since several create files more slowly.
     pub laid_off: u64,
+    /// Entries put aside until all others were done, since another one used the same file.
+    pub asides: u64,
     /// Directories placed in another part of the disk, since creating files was slow in the usual one.
     pub apart: u64,
     /// Files created.
@@ -117,6 +119,7 @@ impl Counters {
         self.waits += other.waits;
         self.depth_max = self.depth_max.max(other.depth_max);
         self.laid_off += other.laid_off;
+        self.asides += other.asides;
         self.apart += other.apart;
         self.creates += other.creates;
         self.attributes_lost += other.attributes_lost;

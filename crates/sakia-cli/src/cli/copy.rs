@@ -9,7 +9,7 @@ use sakia_copy::{Existing, Follow, Options, Preserve, Reflink, Sparse};
 use sakia_driver::Policy;
 
 use super::notes::ENVIRONMENT_HELP;
-use super::{MEMORY_MAX, Surroundings, bytes, wrong};
+use super::{MEMORY_MAX, Surroundings, bytes, path, wrong};
 use crate::output::Format;
 use crate::{cp, rm};
 
@@ -39,7 +39,7 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 #[command(after_long_help = format!("{NOT_SUPPORTED}\n\n{CP_JSON_HELP}\n\n{ENVIRONMENT_HELP}"))]
 pub(super) struct CpArgs {
     /// Sources; without -t, the last path is the destination
-    #[arg(required = true, value_name = "SRC… DST")]
+    #[arg(required = true, value_name = "SRC… DST", value_parser = path())]
     paths: Vec<PathBuf>,
 
     /// Copy directories with their contents
@@ -87,7 +87,7 @@ pub(super) struct CpArgs {
     no_target_directory: bool,
 
     /// Copy all of SRC into this directory
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = path())]
     target_directory: Option<PathBuf>,
 
     /// Holes of copies: as in the source (auto), for all zeros, or none
@@ -161,7 +161,7 @@ from every eighth file; enters are those of the program's first thread.";
 #[command(after_long_help = ENVIRONMENT_HELP)]
 pub(super) struct RmArgs {
     /// Entries to remove
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = path())]
     paths: Vec<PathBuf>,
 
     /// Remove directories with their contents

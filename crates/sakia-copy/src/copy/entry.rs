@@ -5,10 +5,12 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::links::Waiting;
 use super::{At, Copy, EntryError, Result, Spot, attributes};
 use crate::crew::Next;
 use crate::options::{Existing, Follow};
 use crate::source::Source;
+use crate::sys::lock;
 use crate::{kernel, sys};
 
 /// The outcome of an entry.
@@ -18,6 +20,8 @@ pub(super) enum Outcome {
     Skipped,
     Enter,
     Later,
+    /// A file of it is in use: it is to be done when nothing else is left.
+    Aside,
 }
 
 impl Copy {
@@ -34,12 +38,16 @@ impl Copy {
             Ok(Outcome::Skipped) => spot.fiber.tally.counts.skipped += 1,
             Ok(Outcome::Enter) => return Next::Enter,
             Ok(Outcome::Later) => return Next::Later,
+            Ok(Outcome::Aside) => {
+                lock(&self.asides).push(Waiting::of(spot));
+                return Next::Aside;
+            }
             Err(wrong) => self.fail(spot, wrong),
         }
         Next::Done
     }
 
-    async fn try_entry(&self, spot: &mut Spot<'_>, kind: FileType) -> Result<Outcome> {
+    pub(super) async fn try_entry(&self, spot: &mut Spot<'_>, kind: FileType) -> Result<Outcome> {
         let is_known = match kind {
             FileType::RegularFile => true,
             FileType::Unknown | FileType::Symlink => false,
@@ -106,15 +114,22 @@ impl Copy {
             kind if self.is_read(kind) => return self.copy_stream(spot).await,
             _ => return self.copy_special(spot, &stat).await,
         }
+        let Ok(hold) = self.hold_source(spot, &stat) else { return Ok(Outcome::Aside) };
         if !self.is_claimed(&stat) {
             return self.fill_new(spot, &mut source, &stat).await;
         }
-        let mut opened = Some((source, stat));
+        let mut opened = Some((source, stat, hold));
         let copy = async |spot: &mut Spot<'_>| {
-            let (mut source, stat) = match opened.take() {
+            let (mut source, stat, _hold) = match opened.take() {
                 Some(opened) => opened,
                 // Through a name that waited for another one.
-                None => open_again(spot)?,
+                None => {
+                    let (source, stat) = open_again(spot)?;
+                    let Ok(hold) = self.hold_source(spot, &stat) else {
+                        return Ok(Outcome::Aside);
+                    };
+                    (source, stat, hold)
+                }
             };
             self.fill_new(spot, &mut source, &stat).await
         };

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::file::Made;
+use super::file::{Made, Opened};
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
 use crate::kernel::OwnedFd;
-use crate::options::{Existing, Follow};
+use crate::options::{Existing, Follow, Reflink};
 use crate::place::{Id, OpenDir};
 use crate::{kernel, sys};
 
@@ -131,20 +131,28 @@ impl Copy {
         }
     }
 
-    /// Opens and truncates the existing file, or creates another one in its place. `None`: the caller has
-    /// named a device or a FIFO, to be written to.
+    /// Opens and truncates the existing file, or creates another one in its place. If blocks must be shared,
+    /// a file is truncated later, since that may be refused.
     pub(super) fn overwrite(
         &self,
         spot: &Spot<'_>,
+        source: BorrowedFd<'_>,
         stat: &Stat,
         last: Option<u32>,
         create: impl Fn() -> sys::Result<OwnedFd>,
-    ) -> Result<Option<Made>> {
+    ) -> Result<Opened<'_>> {
         let target = spot.target_dir()?;
+        let must_share = self.options.reflink == Reflink::Always;
         let replace = |there: Option<&Stat>| {
+            if must_share {
+                try_to_share(target, source)?;
+            }
             remove_existing(target, spot.to, there)?;
-            let fd = create().at_target("create")?;
-            Ok(Some(Made::new(fd, last)))
+            match create() {
+                // Another entry of the same name, in a directory that is mounted twice or ignores case.
+                Err(Errno::EXIST) if !self.is_alone(spot) => Ok(Opened::InUse),
+                created => Ok(Opened::File(Made::new(created.at_target("create")?, last))),
+            }
         };
         let Some(name) = self.stat_target(spot)? else { return replace(None) };
         let is_link = is_named_link(spot, &name);
@@ -171,6 +179,9 @@ impl Copy {
             return Err(directory());
         }
         let is_file = kind == FileType::RegularFile;
+        if is_file && self.is_fresh(spot, &there) {
+            return Ok(Opened::InUse);
+        }
         let has_names = there.st_nlink > 1;
         // As with `cp`: without following links, the contents of a device are not written to an existing
         // file.
@@ -186,9 +197,9 @@ impl Copy {
         if !is_file && spot.folder.is_none() && (is_link || is_device) {
             return match sys::open(target.as_fd(), spot.to, WRITE) {
                 // For a FIFO this error means that it has no reader yet.
-                Ok(_) | Err(Errno::NXIO) => Ok(None),
+                Ok(_) | Err(Errno::NXIO) => Ok(Opened::Named),
                 Err(_) if self.options.force => replace(Some(&name)),
-                Err(_) => Ok(None),
+                Err(_) => Ok(Opened::Named),
             };
         }
         if !is_file && kind != FileType::Symlink && !self.options.force {
@@ -205,11 +216,26 @@ impl Copy {
             Err(_) if self.options.force => return replace(Some(&name)),
             Err(error) => return Err(EntryError::target("open", error)),
         };
+        let opened = sys::stat(&fd).at_target("stat")?;
+        let is_other = Id::of(&opened) != Id::of(&there) && !self.is_alone(spot);
+        let hold = match self.hold_target(spot, &opened) {
+            Ok(hold) if !is_other => hold,
+            _ => return Ok(Opened::InUse),
+        };
+        let made = |fd, mode| {
+            let (is_new, is_untouched, _hold) = (false, must_share, hold);
+            Ok(Opened::File(Made { fd, mode, is_new, has_names, is_untouched, _hold }))
+        };
         let truncate = || sys::retry(|| kernel::ftruncate(&fd, 0)).at_target("truncate");
         let mut mode = there.st_mode & sys::PERMISSIONS;
         if is_unfinished {
-            truncate()?;
-            return Ok(Some(Made { fd, mode: last.or(Some(mode)), is_new: false, has_names }));
+            if !must_share {
+                truncate()?;
+            }
+            return made(fd, last.or(Some(mode)));
+        }
+        if must_share {
+            return made(fd, None);
         }
         if mode & attributes::SET_ID != 0 {
             // Only the kernel knows whether this process may keep the bits.
@@ -223,7 +249,7 @@ impl Copy {
         // A user who is not the owner can write to it but not mark it.
         let marked = sys::set_mode(&fd, mark::FILE).is_ok();
         truncate()?;
-        Ok(Some(Made { fd, mode: marked.then_some(mode), is_new: false, has_names }))
+        made(fd, marked.then_some(mode))
     }
 
     /// Resolves a link that the caller has named: it may lead to a directory that its own name goes through
@@ -328,6 +354,17 @@ pub(super) fn remove_existing(dir: &OpenDir, name: &CStr, there: Option<&Stat>) 
     match sys::unlink(dir, name) {
         Err(Errno::NOENT) => Ok(()),
         result => result.at_target("remove"),
+    }
+}
+
+/// Returns an error if a file in that directory cannot share blocks with the source, as far as a file without
+/// a name shows it.
+fn try_to_share(dir: &OpenDir, source: BorrowedFd<'_>) -> Result<()> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(mark::FILE);
+    match sys::retry(|| kernel::openat(dir, c".", flags, mode)) {
+        Ok(file) => kernel::ioctl_ficlone(file, source).at_target("share blocks with"),
+        Err(_) => Ok(()),
     }
 }
 

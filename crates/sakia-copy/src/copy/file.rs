@@ -8,10 +8,12 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
+use super::content::truncate;
 use super::entry::Outcome;
+use super::in_use::Hold;
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
 use crate::kernel::OwnedFd;
-use crate::options::Reflink;
+use crate::options::{Existing, Reflink};
 use crate::source::Source;
 use crate::{kernel, sys};
 
@@ -21,19 +23,33 @@ pub(super) const SMALL: u64 = 128 << 10;
 /// One in this many creations is timed.
 const TIMED: u64 = 8;
 
+/// The place of contents.
+pub(super) enum Opened<'a> {
+    File(Made<'a>),
+    /// The caller has named a device or a FIFO, to be written to.
+    Named,
+    /// The file is in use, and the entry is to be put aside.
+    InUse,
+}
+
 /// A file of the copy, to be filled.
-pub(super) struct Made {
+pub(super) struct Made<'a> {
     pub(super) fd: OwnedFd,
     /// The mode to set at the end, if it has another one until then.
     pub(super) mode: Option<u32>,
     pub(super) is_new: bool,
     /// It existed before and has other names, so removing this one would not remove it.
     pub(super) has_names: bool,
+    /// It existed before, and is as it was.
+    pub(super) is_untouched: bool,
+    /// It is an existing file, which no other entry may use meanwhile.
+    pub(super) _hold: Option<Hold<'a>>,
 }
 
-impl Made {
+impl Made<'_> {
     pub(super) fn new(fd: OwnedFd, mode: Option<u32>) -> Self {
-        Self { fd, mode, is_new: true, has_names: false }
+        let (is_new, has_names, is_untouched) = (true, false, false);
+        Self { fd, mode, is_new, has_names, is_untouched, _hold: None }
     }
 }
 
@@ -45,6 +61,14 @@ impl Copy {
         source: &mut Source,
         stat: &Stat,
     ) -> Result<Outcome> {
+        // A file that is being changed has no final time yet.
+        if self.options.existing == Existing::Update
+            && spot.target.is_some()
+            && !self.is_alone(spot)
+            && self.stat_target(spot)?.is_some_and(|there| self.is_changing(spot, &there))
+        {
+            return Ok(Outcome::Aside);
+        }
         if self.is_up_to_date(spot, stat)? {
             return Ok(Outcome::Skipped);
         }
@@ -54,19 +78,22 @@ impl Copy {
             let mut buf = std::mem::take(&mut spot.fiber.kit.buf);
             let filled = self.fill_with(spot, source, stat, &mut buf).await;
             spot.fiber.kit.buf = buf;
-            filled?;
+            if !filled? {
+                return Ok(Outcome::Aside);
+            }
         }
         spot.fiber.tally.counts.files += 1;
         Ok(Outcome::Copied)
     }
 
+    /// Returns false if the entry is to be put aside.
     async fn fill_with(
         &self,
         spot: &mut Spot<'_>,
         source: &mut Source,
         stat: &Stat,
         buf: &mut AlignedBuf,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let size = sys::size(stat);
         let mut whole = None;
         if size < SMALL.min(buf.len() as u64) && !self.has_holes(stat) && !self.may_share(spot) {
@@ -75,10 +102,15 @@ impl Copy {
                 spot.fiber.read_range(source, buf, range, 0, size, &spot.learned.reads).await;
             whole = Some(read.at_source("read")?).filter(|&count| count < buf.len());
         }
-        let Some(made) = self.make(spot, stat, whole.is_some())? else {
-            return self.write_to_named(spot, source.as_fd()).await;
+        let mut made = match self.make(spot, source.as_fd(), stat, whole.is_some())? {
+            Opened::File(made) => made,
+            Opened::Named => {
+                self.write_to_named(spot, source.as_fd()).await?;
+                return Ok(true);
+            }
+            Opened::InUse => return Ok(false),
         };
-        let filled = match whole {
+        let mut filled = match whole {
             Some(count) => {
                 spot.fiber.tally.counters.plain_calls += 1;
                 let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
@@ -87,9 +119,14 @@ impl Copy {
             }
             None => self.fill_large(spot, source, &made.fd, stat, buf).await,
         };
+        if made.is_untouched && filled.is_ok() {
+            // Shared blocks leave a longer file its end.
+            made.is_untouched = false;
+            filled = truncate(made.fd.as_fd(), size).and(filled);
+        }
         let count = self.complete(spot, source.as_fd(), stat, &made, filled)?;
         if count == size || size == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let text = format!("it changed while it was copied: {count} bytes instead of {size}");
         Err(EntryError::source("copy", std::io::Error::other(text)))
@@ -108,14 +145,13 @@ impl Copy {
     ///
     /// A file written by one call, in a directory that is marked as not complete, gets its final mode at
     /// once: at worst it is a prefix of its source, which a later copy finds there.
-    ///
-    /// `None`: the caller has named a device or a FIFO, to be written to.
     pub(super) fn make(
         &self,
         spot: &mut Spot<'_>,
+        source: BorrowedFd<'_>,
         stat: &Stat,
         is_whole: bool,
-    ) -> Result<Option<Made>> {
+    ) -> Result<Opened<'_>> {
         let target = spot.target_dir()?;
         let permissions = stat.st_mode & 0o777;
         let (first, last) = if self.inherits(spot) {
@@ -149,8 +185,8 @@ impl Copy {
             counters.create_time += begin.elapsed();
         }
         match created {
-            Err(Errno::EXIST) => self.overwrite(spot, stat, last, create),
-            created => Ok(Some(Made::new(created.at_target("create")?, last))),
+            Err(Errno::EXIST) => self.overwrite(spot, source, stat, last, create),
+            created => Ok(Opened::File(Made::new(created.at_target("create")?, last))),
         }
     }
 
@@ -161,9 +197,12 @@ impl Copy {
         spot: &mut Spot<'_>,
         source: BorrowedFd<'_>,
         stat: &Stat,
-        made: &Made,
+        made: &Made<'_>,
         filled: Result<u64>,
     ) -> Result<u64> {
+        if made.is_untouched && filled.is_err() {
+            return filled;
+        }
         let preserve = self.options.preserve;
         let mut is_whole = false;
         let completed = filled.and_then(|count| {
@@ -200,7 +239,7 @@ impl Copy {
     ///
     /// A file that existed and has other names stays under all of them, marked as not complete: a later copy
     /// fills it again.
-    fn discard(&self, spot: &Spot<'_>, made: &Made) {
+    fn discard(&self, spot: &Spot<'_>, made: &Made<'_>) {
         if let Some(target) = spot.target
             && (made.has_names || sys::unlink(target, spot.to).is_err())
         {

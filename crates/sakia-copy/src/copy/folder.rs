@@ -14,7 +14,7 @@ use super::ranges::Shared;
 use super::{At, Copy, EntryError, Facts, Learned, Result, Spot, Target, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Unit};
 use crate::kernel::{self, OwnedFd};
-use crate::options::Follow;
+use crate::options::{Existing, Follow};
 use crate::place::{Id, OpenDir, Place, flags_of_directory};
 use crate::sys::{self, lock};
 
@@ -53,7 +53,7 @@ impl Job for Copy {
             return None;
         }
         let entered = self.try_enter(&mut spot).await;
-        let folder = entered.map_err(|wrong| self.fail(&mut spot, wrong)).ok()?;
+        let folder = entered.map_err(|wrong| self.fail(&mut spot, wrong)).ok()??;
         spot.fiber.tally.counts.directories += 1;
         // Of an existing directory only the contents are copied.
         if folder.facts.target.is_new || folder.facts.target.place.is_none() {
@@ -64,6 +64,10 @@ impl Job for Copy {
 
     async fn help(&self, fiber: &mut Fiber<Self>, rest: Arc<Shared>) {
         self.help_with(fiber, &rest).await;
+    }
+
+    async fn do_asides(&self, fiber: &mut Fiber<Self>) {
+        self.do_each_aside(fiber).await;
     }
 
     async fn entry(&self, fiber: &mut Fiber<Self>, found: Found<'_, Self>) -> Next {
@@ -133,7 +137,8 @@ impl Copy {
         })
     }
 
-    async fn try_enter(&self, spot: &mut Spot<'_>) -> Result<Arc<Folder<Self>>> {
+    /// Returns `None` if the copy would be the directory itself, and existing entries are kept.
+    async fn try_enter(&self, spot: &mut Spot<'_>) -> Result<Option<Arc<Folder<Self>>>> {
         let follows = self.options.follow == Follow::Always || spot.folder.is_none();
         let flags = flags_of_directory(follows);
         let fd = spot.fiber.open_directory(spot.source, spot.name, flags).await;
@@ -141,8 +146,9 @@ impl Copy {
         let stat = sys::stat(&fd).at_source("stat")?;
         spot.fiber.tally.counters.plain_calls += 1;
         self.refuse_cycles(spot, &stat)?;
-        if spot.folder.is_none() {
-            self.refuse_descent(&stat)?;
+        if spot.folder.is_none() && self.refuse_descent(&stat)? {
+            spot.fiber.tally.counts.skipped += 1;
+            return Ok(None);
         }
         let above = spot.folder.map_or(Place::current(), |folder| &folder.place);
         let place = spot.fiber.crew().places.adopt(above, spot.name, fd, Some(&stat), follows);
@@ -152,14 +158,14 @@ impl Copy {
             Some(dir) => self.make_folder(spot, dir, &stat)?,
             None => Target::default(),
         };
-        Ok(Folder::new(spot.folder, place, Facts { stat, is_empty, target }))
+        Ok(Some(Folder::new(spot.folder, place, Facts { stat, is_empty, target })))
     }
 
     /// Returns an error if a directory contains itself, through followed links.
     fn refuse_cycles(&self, spot: &Spot<'_>, stat: &Stat) -> Result<()> {
         let id = Id::of(stat);
         let wrong = |text| Err(EntryError::source("copy directory", invalid(text)));
-        if self.root.get() == Some(&id) {
+        if self.root.get() == Some(&id) || self.is_made_now(spot, stat) {
             return wrong("it is the copy itself, which was created inside the source");
         }
         if self.options.follow == Follow::Always
@@ -171,22 +177,40 @@ impl Copy {
         Ok(())
     }
 
-    /// Returns an error if the root's copy is the root, or would be created in it.
-    fn refuse_descent(&self, source: &Stat) -> Result<()> {
+    /// Returns whether a directory of the source is one that this copy has created and not completed: it would
+    /// be copied into itself, and its copy again, without end.
+    fn is_made_now(&self, spot: &Spot<'_>, stat: &Stat) -> bool {
+        let is_above = |folder: &Folder<Self>| {
+            let target = &folder.facts.target;
+            let id = target.place.as_ref().and_then(|place| place.id());
+            target.is_new && id == Some(Id::of(stat))
+        };
+        self.may_be_copy()
+            && (mark::is_unfinished(stat, self.user) && self.changed_meanwhile(stat)
+                || spot.folder.is_some_and(|folder| folder.lineage().any(is_above)))
+    }
+
+    /// Returns an error if the root's copy is the root, or would be created in it. Returns true if it is the
+    /// root and is kept.
+    fn refuse_descent(&self, source: &Stat) -> Result<bool> {
         let is_there = sys::open(CWD, &self.to, sys::SEARCHED);
         // If nothing can be opened, nothing can be created either, which has a better message.
         const INSIDE: &str = "it is inside its source";
-        let mut text = if is_there.is_ok() { "it is the source itself" } else { INSIDE };
-        let Ok(mut dir) = is_there.or_else(|_| self.open_parent()) else { return Ok(()) };
+        let mut is_same = is_there.is_ok();
+        let Ok(mut dir) = is_there.or_else(|_| self.open_parent()) else { return Ok(false) };
         loop {
             let id = Id::of(&sys::stat(&dir).at_target("stat")?);
             if id == Id::of(source) {
+                if is_same && self.options.existing == Existing::Keep {
+                    return Ok(true);
+                }
+                let text = if is_same { "it is the source itself" } else { INSIDE };
                 return Err(EntryError::target("copy to", invalid(text)));
             }
-            text = INSIDE;
-            let Ok(above) = sys::open(dir.as_fd(), c"..", sys::SEARCHED) else { return Ok(()) };
+            is_same = false;
+            let Ok(above) = sys::open(dir.as_fd(), c"..", sys::SEARCHED) else { return Ok(false) };
             if Id::of(&sys::stat(&above).at_target("stat")?) == id {
-                return Ok(());
+                return Ok(false);
             }
             dir = above;
         }
@@ -232,6 +256,9 @@ impl Copy {
             }
             self.root.get_or_init(|| Id::of(&stat));
             let is_new = is_made || mark::is_unfinished(&stat, self.user);
+            if above.is_none() && !is_made {
+                self.is_into_existing.store(true, Ordering::Relaxed);
+            }
             // The inherited list may lack rights that the copy itself needs.
             let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
             if !is_usable {

@@ -7,6 +7,7 @@ mod entry;
 mod existing;
 mod file;
 mod folder;
+mod in_use;
 mod links;
 mod mark;
 mod names;
@@ -24,11 +25,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::Stat;
 use rustix::io::Errno;
+use rustix::time::Timespec;
 use sakia::engine::__private::SharedCallSupport;
 use sakia::{Budget, CancellationToken};
 
 use self::apart::Apart;
-use self::links::Links;
+use self::in_use::InUse;
+use self::links::{Links, Waiting};
 use self::verify::Verify;
 use crate::crew::{Crew, Fiber, Folder, Size};
 use crate::options::Options;
@@ -232,6 +235,15 @@ pub(crate) struct Copy {
     learned: Mutex<HashMap<(u64, u64), Arc<Learned>>>,
     /// The file system is full.
     is_full: AtomicBool,
+    /// Files changed before this time were not changed by this copy.
+    begin: Timespec,
+    /// The root's copy existed before.
+    is_into_existing: AtomicBool,
+    in_use: InUse,
+    /// Entries that were put aside.
+    asides: Mutex<Vec<Waiting>>,
+    /// Only those are left, and done one after the other.
+    is_last: AtomicBool,
 }
 
 /// Knowledge about a pair of file systems.
@@ -364,6 +376,11 @@ impl Copy {
             root: OnceLock::new(),
             learned: Mutex::default(),
             is_full: AtomicBool::new(false),
+            begin: in_use::file_time(),
+            is_into_existing: AtomicBool::new(false),
+            in_use: InUse::default(),
+            asides: Mutex::default(),
+            is_last: AtomicBool::new(false),
         }
     }
 

@@ -2,17 +2,19 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
-use rustix::fs::Stat;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::entry::Outcome;
 use super::existing::remove_existing;
 use super::links::{Claim, Waiting};
-use super::{At, Copy, Learned, Result, Spot, attributes, mark};
-use crate::crew::{Crew, Fiber};
+use super::{At, Copy, EntryError, Learned, Result, Spot, attributes, mark};
+use crate::crew::{Crew, End, Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, Name, OpenDir};
+use crate::sys::lock;
 use crate::{kernel, sys};
 
 impl Copy {
@@ -51,7 +53,11 @@ impl Copy {
             Claim::Link(name) => self.link(spot, stat, name),
             Claim::Copy => {
                 let result = copy(spot).await;
-                self.settle_links(spot, stat, &result, copy).await;
+                if let Ok(Outcome::Aside) = result {
+                    self.put_names_aside(spot.fiber, Id::of(stat));
+                } else {
+                    self.settle_links(spot, stat, &result, copy).await;
+                }
                 result
             }
         }
@@ -81,14 +87,16 @@ impl Copy {
                 copied = copied_to(spot, &result);
                 result
             };
-            self.settle(&mut *spot.fiber, &waiting, act).await;
+            if self.settle(&mut *spot.fiber, &waiting, End::Done, act).await == Next::Aside {
+                return self.put_names_aside(spot.fiber, id);
+            }
         }
         let Some((first, may_change)) = copied else { return };
         let name = first.name();
         for waiting in self.links.copied(id, first, may_change) {
             let name = name.clone();
             let link = async |spot: &mut Spot<'_>| self.link(spot, stat, name);
-            self.settle(&mut *spot.fiber, &waiting, link).await;
+            self.settle(&mut *spot.fiber, &waiting, End::Done, link).await;
         }
     }
 
@@ -100,18 +108,48 @@ impl Copy {
                 let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
                 matches!(self.stat_target(spot), Ok(Some(there)) if is_copy(&there))
             }
+            Ok(Outcome::Aside) => false,
             result => result.is_ok(),
         }
     }
 
-    /// Does the postponed work, and marks it as done.
+    /// Puts all names aside that wait for a file.
+    fn put_names_aside(&self, fiber: &mut Fiber<Self>, id: Id) {
+        while let Some(waiting) = self.links.failed(id) {
+            let folder = waiting.folder.clone();
+            lock(&self.asides).push(waiting);
+            fiber.end_part(folder.as_ref(), End::Aside);
+        }
+    }
+
+    /// Does the entries that were put aside, one after the other.
+    pub(super) async fn do_each_aside(&self, fiber: &mut Fiber<Self>) {
+        self.is_last.store(true, Ordering::Relaxed);
+        let asides = std::mem::take(&mut *lock(&self.asides));
+        for waiting in asides {
+            if fiber.go_on().is_err() {
+                return;
+            }
+            fiber.tally.counters.asides += 1;
+            let act =
+                async |spot: &mut Spot<'_>| match self.try_entry(spot, FileType::Unknown).await {
+                    Ok(Outcome::Enter) => Err(EntryError::source("copy", Errno::ISDIR)),
+                    result => result,
+                };
+            self.settle(fiber, &waiting, End::DoneLate, act).await;
+        }
+    }
+
+    /// Does the postponed work, and records its end, unless it was put aside.
     async fn settle(
         &self,
         fiber: &mut Fiber<Self>,
         waiting: &Waiting,
+        mut end: End,
         act: impl AsyncFnOnce(&mut Spot<'_>) -> Result<Outcome>,
-    ) {
+    ) -> Next {
         let folder = waiting.folder.as_ref();
+        let mut next = Next::Done;
         if let Some((source, target)) = self.open_both(fiber, folder, &waiting.name) {
             let nothing = Learned::default();
             let mut spot = Spot {
@@ -124,9 +162,13 @@ impl Copy {
                 learned: folder.map_or(&nothing, |folder| &folder.facts.target.learned),
             };
             let result = act(&mut spot).await;
-            self.conclude(&mut spot, result);
+            next = self.conclude(&mut spot, result);
         }
-        fiber.done(folder);
+        if next == Next::Aside {
+            end = End::Aside;
+        }
+        fiber.end_part(folder, end);
+        next
     }
 
     /// Creates another name of a copied file: `source` is the status of its source.

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 
 use super::entry::Outcome;
 use super::existing::{directory, is_directory};
+use super::file::Opened;
 use super::{At, Copy, EntryError, Result, Spot};
 use crate::crew::Fiber;
 use crate::kernel::OwnedFd;
@@ -36,12 +37,14 @@ impl Copy {
             flags.set(OFlags::NOFOLLOW, self.options.follow == Follow::Never);
             let source = open(spot.fiber, spot.source, spot.name, flags).await.at_source("open")?;
             let (source, stat) = (source.as_fd(), sys::stat(&source).at_source("stat")?);
-            if let Some(made) = self.make(spot, &stat, false)? {
-                let moved = self.move_all(spot.fiber, source, made.fd.as_fd()).await;
-                let count = self.complete(spot, source, &stat, &made, moved)?;
-                spot.fiber.tally.counts.bytes += count;
-            } else {
-                self.write_to_named(spot, source).await?;
+            match self.make(spot, source, &stat, false)? {
+                Opened::File(made) => {
+                    let moved = self.move_all(spot.fiber, source, made.fd.as_fd()).await;
+                    let count = self.complete(spot, source, &stat, &made, moved)?;
+                    spot.fiber.tally.counts.bytes += count;
+                }
+                Opened::Named => self.write_to_named(spot, source).await?,
+                Opened::InUse => return Ok(Outcome::Aside),
             }
         }
         spot.fiber.tally.counts.files += 1;

@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::fs::FileType;
@@ -13,8 +12,9 @@ use sakia::Permit;
 use sakia::fs::AlignedBuf;
 
 use super::frame::{BATCH_BYTES, Frame, List};
+use super::parts::Pending;
 use super::worker::{FileSize, Item, Work, Worker};
-use super::{Crew, Folder, Found, Job, Next, Unit};
+use super::{Crew, End, Folder, Found, Job, Next, Unit};
 use crate::place::{OpenDir, Place};
 use crate::progress::Hold;
 use crate::report::{Counters, Counts, Failure};
@@ -93,6 +93,7 @@ impl<J: Job> Fiber<J> {
                 Work::Item(Item::Frame(frame)) => self.read(frame).await,
                 Work::Item(Item::Unit(unit)) => self.enter(unit).await,
                 Work::Item(Item::Rest(rest)) => self.worker().crew.job.help(self, rest).await,
+                Work::Item(Item::Asides) => self.worker().crew.job.do_asides(self).await,
             }
             self.turn += 1;
             if self.turn >= TURN {
@@ -159,18 +160,27 @@ impl<J: Job> Fiber<J> {
     }
 
     /// Records that one more entry of a directory is done.
-    pub(crate) fn done(&mut self, folder: Option<&Arc<Folder<J>>>) {
+    fn done(&mut self, folder: Option<&Arc<Folder<J>>>) {
+        self.end_part(folder, End::Done);
+    }
+
+    /// Records the end of an entry of a directory.
+    pub(crate) fn end_part(&mut self, folder: Option<&Arc<Folder<J>>>, mut end: End) {
         let worker = self.worker();
         let mut next = folder;
         while let Some(folder) = next {
-            if folder.left.fetch_sub(1, Ordering::AcqRel) != 1 {
-                return;
+            match folder.parts.end(end) {
+                Pending::Some => return,
+                Pending::Aside => end = End::Aside,
+                Pending::None => worker.crew.job.leave(self, folder),
             }
-            worker.crew.job.leave(self, folder);
             next = folder.above.as_ref();
         }
         // That was the root.
-        worker.crew.stop();
+        match end {
+            End::Aside => worker.push_asides(),
+            End::Done | End::DoneLate => worker.crew.stop(),
+        }
     }
 
     /// Adds the counts to the progress, and adjusts the number of workers that create files.
@@ -208,6 +218,7 @@ impl<J: Job> Fiber<J> {
             Next::Done => self.done(Some(&frame.folder)),
             Next::Enter => worker.begin(frame, vec![name.to_owned()]),
             Next::Later => {}
+            Next::Aside => self.end_part(Some(&frame.folder), End::Aside),
         }
     }
 

@@ -6,7 +6,6 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::FileType;
@@ -87,7 +86,7 @@ impl<J: Job> Frame<J> {
     pub(super) fn add(&self, mut list: List) -> Vec<CString> {
         let folders = std::mem::take(&mut list.folders);
         self.listed.set(list.entries.len() + folders.len());
-        self.folder.left.fetch_add(self.listed.get(), Ordering::Relaxed);
+        self.folder.parts.add(self.listed.get());
         self.list.replace(list);
         folders
     }
@@ -111,7 +110,7 @@ impl<J: Job> Frame<J> {
     /// more pending part. `None`: there are none.
     pub(super) fn split(&self) -> Option<Self> {
         let list = self.list.borrow_mut().split()?;
-        self.folder.left.fetch_add(1, Ordering::Relaxed);
+        self.folder.parts.add(1);
         Some(Self::with_list(Arc::clone(&self.folder), Arc::clone(&self.source), list))
     }
 }

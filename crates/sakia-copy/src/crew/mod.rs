@@ -11,10 +11,12 @@
 //! waits, and many when the data is on a disk.
 //!
 //! A directory counts its pending parts: its unfinished entries, and itself while it is being read. The
-//! fiber that finishes the last part leaves the directory, and continues with the parent.
+//! fiber that finishes the last part leaves the directory, and continues with the parent. A part that must not
+//! be done at the same time as another is put aside: see [`parts`].
 
 mod fiber;
 mod frame;
+mod parts;
 mod worker;
 
 use std::ffi::{CStr, CString};
@@ -28,6 +30,8 @@ use sakia::{Budget, CancellationToken};
 
 pub(crate) use self::fiber::{Fiber, Tally};
 pub(crate) use self::frame::Frame;
+pub(crate) use self::parts::End;
+use self::parts::Parts;
 use self::worker::Worker;
 use crate::pace::Pace;
 use crate::place::{Place, Places};
@@ -56,6 +60,9 @@ pub(crate) trait Job: Sized + Send + Sync + 'static {
     /// Does a part of an entry that another fiber handles.
     async fn help(&self, _: &mut Fiber<Self>, _: Self::Rest) {}
 
+    /// Does the entries that were put aside, when nothing else is in progress.
+    async fn do_asides(&self, _: &mut Fiber<Self>) {}
+
     /// Ends a directory whose entries are all done.
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         fiber.crew().places.return_above(&folder.place);
@@ -82,6 +89,8 @@ pub(crate) enum Next {
     Enter,
     /// Another fiber took it over, and will mark it as done.
     Later,
+    /// The job has put it aside.
+    Aside,
 }
 
 /// A directory in progress.
@@ -89,12 +98,17 @@ pub(crate) struct Folder<J: Job> {
     above: Option<Arc<Self>>,
     pub(crate) place: Arc<Place>,
     pub(crate) facts: J::Facts,
-    left: AtomicUsize,
+    parts: Parts,
 }
 
 impl<J: Job> Folder<J> {
     pub(crate) fn new(above: Option<&Arc<Self>>, place: Arc<Place>, facts: J::Facts) -> Arc<Self> {
-        Arc::new(Self { above: above.cloned(), place, facts, left: AtomicUsize::new(1) })
+        Arc::new(Self { above: above.cloned(), place, facts, parts: Parts::new() })
+    }
+
+    /// Returns the directory and its parents up to the root.
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |folder| folder.above.as_deref())
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) enum Item<J: Job> {
     Unit(Unit<J>),
     Frame(Rc<Frame<J>>),
     Rest(J::Rest),
+    /// The entries that were put aside.
+    Asides,
 }
 
 impl<J: Job> Item<J> {
@@ -225,6 +227,11 @@ impl<J: Job> Worker<J> {
     /// Adds a directory with entries to do or to read.
     pub(super) fn push(&self, frame: Rc<Frame<J>>) {
         self.items.borrow_mut().push(Item::Frame(frame));
+    }
+
+    /// Adds the entries that were put aside: nothing else is left.
+    pub(super) fn push_asides(&self) {
+        self.items.borrow_mut().push(Item::Asides);
     }
 
     /// Adds directories that were found. They come after the parent's other entries, unless they are many.

@@ -20,6 +20,7 @@ mod links;
 mod looking_on;
 mod ranges;
 mod removing;
+mod same_file;
 mod sharing;
 mod support;
 mod tree;
