@@ -161,9 +161,11 @@ pub fn explain(error: &clap::Error) -> Exit {
         error.print().ok();
         if is_json(env::args_os()) {
             let text = error.to_string();
-            let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let failed =
-                Failed { path: None, operation: "usage", errno: None, message: message.to_owned() };
+            // Its first paragraph.
+            let lines: Vec<_> =
+                text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            let message = lines.join(" ").trim_start_matches("error: ").to_owned();
+            let failed = Failed { path: None, operation: "usage", errno: None, message };
             // The exit status tells of it in any case.
             if let Ok(line) = json_line(&Line::<()>::Error(failed))
                 && let Ok(mut out) = stdout()

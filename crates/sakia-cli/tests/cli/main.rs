@@ -22,6 +22,7 @@ mod hanging;
 mod interrupted;
 mod json;
 mod mktree;
+mod operands;
 mod refused_ring;
 mod signals;
 mod slow;

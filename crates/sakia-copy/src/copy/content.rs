@@ -388,6 +388,6 @@ fn write_dense(target: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
     sys::write_all_at(target, &bytes[begin..done], offset + begin as u64)
 }
 
-pub(super) fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<()> {
+fn truncate(target: BorrowedFd<'_>, size: u64) -> Result<()> {
     sys::retry(|| kernel::ftruncate(target, size)).at_target("truncate")
 }

@@ -145,7 +145,7 @@ impl Copy {
         let must_share = self.options.reflink == Reflink::Always;
         let replace = |there: Option<&Stat>| {
             if must_share {
-                try_to_share(target, source)?;
+                try_to_share(target, None, source)?;
             }
             remove_existing(target, spot.to, there)?;
             match create() {
@@ -222,19 +222,25 @@ impl Copy {
             Ok(hold) if !is_other => hold,
             _ => return Ok(Opened::InUse),
         };
+        let mut is_untouched = must_share;
+        if must_share && there.st_size > stat.st_size {
+            // Only after the end of a file blocks can be shared that are not full.
+            try_to_share(target, Some(&fd), source)?;
+            is_untouched = false;
+        }
         let made = |fd, mode| {
-            let (is_new, is_untouched, _hold) = (false, must_share, hold);
+            let (is_new, _hold) = (false, hold);
             Ok(Opened::File(Made { fd, mode, is_new, has_names, is_untouched, _hold }))
         };
         let truncate = || sys::retry(|| kernel::ftruncate(&fd, 0)).at_target("truncate");
         let mut mode = there.st_mode & sys::PERMISSIONS;
         if is_unfinished {
-            if !must_share {
+            if !is_untouched {
                 truncate()?;
             }
             return made(fd, last.or(Some(mode)));
         }
-        if must_share {
+        if is_untouched {
             return made(fd, None);
         }
         if mode & attributes::SET_ID != 0 {
@@ -358,14 +364,20 @@ pub(super) fn remove_existing(dir: &OpenDir, name: &CStr, there: Option<&Stat>) 
 }
 
 /// Returns an error if a file in that directory cannot share blocks with the source, as far as a file without
-/// a name shows it.
-fn try_to_share(dir: &OpenDir, source: BorrowedFd<'_>) -> Result<()> {
+/// a name shows it, or the existing one, if it is to be overwritten.
+fn try_to_share(dir: &OpenDir, there: Option<&OwnedFd>, source: BorrowedFd<'_>) -> Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mark::FILE);
-    match sys::retry(|| kernel::openat(dir, c".", flags, mode)) {
-        Ok(file) => kernel::ioctl_ficlone(file, source).at_target("share blocks with"),
-        Err(_) => Ok(()),
-    }
+    let shared = match (sys::retry(|| kernel::openat(dir, c".", flags, mode)), there) {
+        (Ok(file), _) => kernel::ioctl_ficlone(file, source),
+        // The error of a longer one.
+        (Err(_), Some(there)) => match kernel::ioctl_ficlone(there, source) {
+            Err(Errno::INVAL) => Ok(()),
+            shared => shared,
+        },
+        (Err(_), None) => Ok(()),
+    };
+    shared.at_target("share blocks with")
 }
 
 /// Returns the path of an entry's directory.

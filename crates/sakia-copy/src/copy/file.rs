@@ -8,7 +8,6 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use sakia::fs::AlignedBuf;
 
-use super::content::truncate;
 use super::entry::Outcome;
 use super::in_use::Hold;
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
@@ -102,7 +101,7 @@ impl Copy {
                 spot.fiber.read_range(source, buf, range, 0, size, &spot.learned.reads).await;
             whole = Some(read.at_source("read")?).filter(|&count| count < buf.len());
         }
-        let mut made = match self.make(spot, source.as_fd(), stat, whole.is_some())? {
+        let made = match self.make(spot, source.as_fd(), stat, whole.is_some())? {
             Opened::File(made) => made,
             Opened::Named => {
                 self.write_to_named(spot, source.as_fd()).await?;
@@ -110,7 +109,7 @@ impl Copy {
             }
             Opened::InUse => return Ok(false),
         };
-        let mut filled = match whole {
+        let filled = match whole {
             Some(count) => {
                 spot.fiber.tally.counters.plain_calls += 1;
                 let written = sys::write_all_at(made.fd.as_fd(), &buf[..count], 0);
@@ -119,11 +118,6 @@ impl Copy {
             }
             None => self.fill_large(spot, source, &made.fd, stat, buf).await,
         };
-        if made.is_untouched && filled.is_ok() {
-            // Shared blocks leave a longer file its end.
-            made.is_untouched = false;
-            filled = truncate(made.fd.as_fd(), size).and(filled);
-        }
         let count = self.complete(spot, source.as_fd(), stat, &made, filled)?;
         if count == size || size == 0 {
             return Ok(true);

@@ -22,5 +22,6 @@ mod ranges;
 mod removing;
 mod same_file;
 mod sharing;
+mod sharing_blocks;
 mod support;
 mod tree;
