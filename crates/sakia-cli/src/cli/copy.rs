@@ -22,7 +22,9 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 ///
 /// Copies SRC to DST, or into DST if that is a directory. Each processor copies a directory at a time by
 /// plain system calls; uncached data is read through the ring, many files at a time. On a terminal a bar
-/// shows the progress; failures are reported on standard error, and the rest is copied.
+/// shows the progress; failures are reported on standard error, and the rest is copied. Only a lack of room for
+/// more, on the disk or in the user's quota, stops the copy, of all sources: cp goes on, and leaves empty files.
+/// The same command with -u continues.
 ///
 /// A directory has the mode 01700 until all its contents are there, and a file 01200 until it is complete,
 /// unless it is written by one call in such a directory; a file that cannot be completed is removed. So
@@ -31,7 +33,8 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 ///
 /// Unlike cp it does not write through symbolic links within a tree at the destination, which other users
 /// may have put there: it replaces them. Devices, FIFOs and sockets there are replaced with --force only.
-/// The target of DST is written to, even if it is a device.
+/// The target of DST is written to, even if it is a device. Of several files in SRC whose existing copies are
+/// names of one file, one becomes its contents as a whole, but not always the last one.
 ///
 /// The exit status is 0 if everything was copied, 1 if something failed, 2 for wrong usage.
 #[derive(Debug, Args)]
@@ -145,7 +148,8 @@ overwriting; SELinux contexts other than as extended attributes.";
 const CP_JSON_HELP: &str = "\
 JSON Lines, with --json:
   {\"type\":\"error\", \"path\":…, \"operation\":\"open\", \"errno\":13, \"message\":…}
-      What failed. A path that is not UTF-8 is given as \"path_bytes\", in base64.
+      What failed. A path that is not UTF-8 is given as \"path_bytes\", in base64. Without a path, and with \
+the operation \"usage\": the command line is wrong, and no further lines follow.
   {\"type\":\"summary\", \"files\":…, \"directories\":…, \"symlinks\":…, \"hard_links\":…, \"others\":…, \
 \"skipped\":…, \"bytes\":…, \"failures\":…, \"seconds\":…, \"driver\":\"uring\", \"counters\":{…}}
       The last line. The driver is null if nothing was begun. Of the counters, create_seconds is an estimate \

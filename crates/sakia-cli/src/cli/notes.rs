@@ -7,8 +7,8 @@ JSON Lines, with --json:
   {\"type\":\"file\", \"path\":…, \"bytes\":…, \"sum\":…}
       A file that was summed.
   {\"type\":\"error\", \"path\":…, \"operation\":\"open\", \"errno\":2, \"message\":…}
-      A file that failed, with the operation. Without a path: the requested backend is unavailable, and \
-no further lines follow.
+      A file that failed, with the operation. Without a path: the requested backend is unavailable, or, \
+with the operation \"usage\", the command line is wrong, and no further lines follow.
   {\"type\":\"summary\", \"files\":…, \"errors\":…, \"bytes\":…, \"sum\":…, \"elapsed_ns\":…, \
 \"bytes_per_s\":…, \"reads\":…, \"plain_reads\":…, \"block_bytes\":…, \"depth\":…, \
 \"driver\":\"uring\", \"refusal\":…, \"counters\":{…}}

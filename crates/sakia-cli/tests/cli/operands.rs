@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
+use sakia_testkit::available;
+use sakia_testkit::small_fs::SmallFs;
 
 use crate::support::{Ended, TempDir, program_for_all, run, sakia};
 
@@ -163,4 +165,32 @@ fn one_thread_does_it_all() {
         let ended = with(&["sum", "--quiet", "u"]);
         assert_eq!((ended.code, ended.rows()[0].0), (Some(0), 400_000), "{ended:?}");
     }
+}
+
+/// What follows would fail as well, or leave small files alone.
+#[test]
+fn a_full_file_system_ends_the_copy_of_all_sources() {
+    let small = available!(SmallFs::tmpfs(1 << 20));
+    let directory = TempDir::new();
+    for (name, size) in [("large", 3 << 20), ("small", 10)] {
+        fs::create_dir(directory.path().join(name)).unwrap();
+        fs::write(directory.path().join(name).join("file"), vec![1; size]).unwrap();
+    }
+    let copy = |options: &[&str]| {
+        let mut command = sakia(["cp", "-r"]);
+        command.args(options).args(["large", "small"]).arg(small.path());
+        run(command.current_dir(directory.path()))
+    };
+    let ended = copy(&[]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let [failed, stopped] = &ended.stderr.lines().collect::<Vec<_>>()[..] else {
+        panic!("{ended:?}")
+    };
+    assert!(failed.ends_with("large/file: No space left on device"), "{ended:?}");
+    assert_eq!(*stopped, "sakia: stopped, since there is no room for more");
+    assert!(!small.path().join("large/file").exists() && !small.path().join("small").exists());
+    // Everything else is copied with more room.
+    fs::write(directory.path().join("large/file"), vec![1; 1000]).unwrap();
+    copy(&["-u"]).assert_quiet_success();
+    assert!(small.path().join("large/file").exists() && small.path().join("small/file").exists());
 }

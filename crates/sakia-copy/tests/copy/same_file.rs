@@ -9,8 +9,12 @@ use std::sync::Arc;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use sakia_copy::{Existing, Follow, Options, Preserve, Progress, Report, Sparse, copy_tree};
+use sakia_testkit::available;
+use sakia_testkit::small_fs::SmallFs;
 
-use crate::support::{Folder, Random, copy, copy_all, needs_root};
+use crate::support::{
+    Folder, Random, copy, copy_all, failure, needs_root, set_attribute, some_acl, tree,
+};
 
 /// The number of random trees.
 const CASES: u64 = 20;
@@ -331,5 +335,31 @@ fn new_copies_put_nothing_aside() {
         let trees = Trees::new(seed);
         let report = copy_all(trees.folder.path("from"), trees.folder.path("to"), &Options::new());
         assert_eq!(report.counters.asides, 0);
+    }
+}
+
+/// Otherwise a directory that the copy makes would be copied into itself, again and again.
+#[test]
+fn a_copy_is_not_copied_into_itself_through_a_link() {
+    // A small file system: it must end in any case.
+    let small = available!(SmallFs::tmpfs(2 << 20));
+    for (place, has_acl) in [("to", false), ("to/inner", false), ("to", true)] {
+        let folder = Folder::below(small.path());
+        folder.dir("from/inner");
+        folder.file("from/inner/file", "contents");
+        let to = folder.dir("to");
+        if has_acl {
+            set_attribute(&to, "system.posix_acl_default", &some_acl());
+        }
+        folder.dir("to/inner");
+        folder.file("to/inner/old", "old");
+        symlink(folder.path(place), folder.path("from/inner/link")).unwrap();
+        let mut options = Options::new();
+        options.follow = Follow::Always;
+        let report = copy(folder.path("from"), &to, &options);
+        assert_eq!(fs::read_to_string(to.join("inner/file")).unwrap(), "contents");
+        assert!(failure(&report).contains("created inside the source"), "{report:#?}");
+        let found = tree(&to);
+        assert!(!found.keys().any(|path| path.ends_with("link/link")), "{:?}", found.keys());
     }
 }

@@ -158,7 +158,7 @@ impl Grown {
                 continue;
             }
             let byte = b'e' + random.below(3) as u8;
-            match random.below(12) {
+            match random.below(15) {
                 0..=2 if kind == 'd' => self.add(Step::Directory(there), 'd'),
                 0..=2 => self.add(Step::File(there, random.one_of(&SIZES), byte), 'f'),
                 3 if kind == 'd' => self.add(Step::Directory(there), 'd'),
@@ -176,8 +176,37 @@ impl Grown {
                     let target = self.target(random, &there);
                     self.add(Step::Link(there, target), 'l');
                 }
+                8..=10 => {
+                    // Another name of a file that is in the way, too.
+                    let is_there = |path: &str| path.starts_with(&format!("{to}/"));
+                    let files = self.entries.iter().filter(|(_, kind)| *kind == 'f');
+                    let files: Vec<_> = files.filter(|(path, _)| is_there(path)).collect();
+                    if files.is_empty() {
+                        self.add(Step::File(there, random.one_of(&SIZES), byte), 'f');
+                    } else {
+                        let old = random.one_of(&files).0.clone();
+                        self.add(Step::Name(old, there), 'f');
+                    }
+                }
                 _ => self.make(random, there),
             }
+        }
+    }
+
+    /// Adds links by which the source contains the copy, or itself.
+    fn cycles(&mut self, random: &mut Random, to: &str) {
+        for _ in 0..2 {
+            let is_folder = |path: &str| path == "s0" || path.starts_with("s0/");
+            let folders = self.entries.iter().filter(|(_, kind)| *kind == 'd');
+            let folders: Vec<_> = folders.filter(|(path, _)| is_folder(path)).collect();
+            let path = format!("{}/{}", random.one_of(&folders).0, random.one_of(&NAMES));
+            if self.has(&path) {
+                continue;
+            }
+            let inner = format!("{to}/{}", random.one_of(&["n0", "s0", "s0/n1"]));
+            let target = random.one_of(&["s0", to, to, &inner, "."]).to_owned();
+            let target = format!("@/{}", target.trim_start_matches("O/"));
+            self.add(Step::Link(path, target), 'l');
         }
     }
 
@@ -268,6 +297,9 @@ impl Case {
                 grown.fill(random, to, 2);
             }
         }
+        if random.percent(15) {
+            grown.cycles(random, to);
+        }
         grown.attributes(random);
         let (flags, is_recursive) = flags(random);
         let (operands, more) = operands(random, &grown, to, is_recursive);
@@ -325,6 +357,17 @@ fn flags(random: &mut Random) -> (Vec<&'static str>, bool) {
     (flags, is_recursive)
 }
 
+/// Returns another path of the same entry.
+fn by_another_path(random: &mut Random, path: &str) -> String {
+    match random.below(4) {
+        _ if path.starts_with("O/") => path.to_owned(),
+        0 => format!("./{path}"),
+        1 => format!("s0/../{path}"),
+        2 => path.replacen('/', "/.//", 1),
+        _ => format!("{path}/"),
+    }
+}
+
 /// Adds the operands, and the flags that go with them.
 fn operands(
     random: &mut Random,
@@ -342,7 +385,7 @@ fn operands(
     };
     let last = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let to = to.to_owned();
-    let choice = if is_recursive { random.below(20) } else { 8 + random.below(12) };
+    let choice = if is_recursive { random.below(24) } else { 8 + random.below(15) };
     let operands = match choice {
         0 | 1 => vec!["s0".into(), to],
         2 | 3 => vec!["s0/.".into(), to],
@@ -363,6 +406,19 @@ fn operands(
         16 => vec!["f0".into(), random.one_of(&["f1", "l0", "l1", "m0", "m0/", "d0/m0"]).into()],
         17 => vec!["l0".into(), random.one_of(&["f1", "l0", "l1", "m0", "f0"]).into()],
         18 => vec!["f0".into(), "m0".into(), "l0".into(), to],
+        19 => {
+            let from = inner(random);
+            vec![from.clone(), from, to]
+        }
+        20 => {
+            let from = inner(random);
+            vec![from.clone(), inner(random), by_another_path(random, &from), to]
+        }
+        21 => {
+            let other = grown.some_path(random);
+            vec![grown.some_path(random), by_another_path(random, &other), to]
+        }
+        23 => vec!["s0".into(), by_another_path(random, "s0"), to],
         _ => vec![inner(random), format!("{to}/{}", random.one_of(&NAMES))],
     };
     (operands, Vec::new())

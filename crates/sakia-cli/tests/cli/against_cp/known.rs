@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::tree::{Facts, Tree};
-use super::{Difference, Tried};
+use super::{Difference, Done, Tried};
 
 /// The reason of an intended difference, and its condition.
 pub type Known = (&'static str, fn(&Tried<'_>, &Difference) -> bool);
@@ -168,12 +168,28 @@ pub const KNOWN: &[Known] = &[
             && tried.ours.said.contains("sakia: open ")
     }),
     (
-        "a file that cannot be completed is removed, or marked if it has other names",
+        "of several sources that are written to one file another one is written last",
         |tried, difference| {
-            let ours = tried.ours.tree.get(&difference.path);
+            let to = tried.case.operands.last().map_or("", |to| to.trim_end_matches(['/', '.']));
+            let Some(was) = tried.before.get(&difference.path) else { return false };
+            let names = tried.before.iter().filter(|(_, is)| is.inode == was.inode);
+            let is_written =
+                |path: &str| path.strip_prefix(to).is_some_and(|it| it.starts_with('/'));
+            ["contents", "mode", "owner", "time", "access", "holes", "attributes"]
+                .contains(&difference.of)
+                && was.kind == 'f'
+                && names.filter(|(path, _)| is_written(path)).count() > 1
+        },
+    ),
+    (
+        "if blocks cannot be shared what exists stays as it was, and what is new is removed; cp truncates it",
+        |tried, difference| {
+            let is = |tree: &Tree| {
+                tree.get(&difference.path).map(|is| (is.kind, is.contents.clone(), is.mode))
+            };
             tried.theirs.said.contains("failed to clone")
                 && !tried.ours.succeeded
-                && (difference.of == "time" || ours.is_none_or(|is| is.mode == 0o1200))
+                && (difference.of == "time" || is(&tried.ours.tree) == is(&tried.before))
         },
     ),
     ("nothing is made of a directory that cannot be opened", |tried, difference| {
@@ -241,9 +257,10 @@ pub const KNOWN_RARE: &[Known] = &[
             let has_names = |tree: &Tree| {
                 tree.get(&difference.path).is_some_and(|is| is.kind == 'f' && is.names.1 > 1)
             };
+            let is_refused = |done: &Done| done.said.contains("Permission denied");
             is_preserving(tried, "links")
-                && tried.theirs.succeeded
-                && tried.ours.said.contains("Permission denied")
+                && (tried.theirs.succeeded || is_refused(&tried.theirs))
+                && is_refused(&tried.ours)
                 && match difference.of {
                     "success" | "blame" => true,
                     _ => has_names(&tried.theirs.tree),
@@ -326,6 +343,9 @@ pub const KNOWN_RARE: &[Known] = &[
 
 /// Returns the reason of an intended difference.
 pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str> {
+    if difference.of == super::MIXED {
+        return None;
+    }
     KNOWN
         .iter()
         .chain(KNOWN_RARE)

@@ -6,7 +6,8 @@
 //! complained about. An intended difference is in [`known`], with its reason. The commands of a failing case
 //! are printed, after removing those that it does not need.
 //!
-//! `SAKIA_TEST_CP_CASES` is the number of cases, and `SAKIA_TEST_CP_SEED` the first of them.
+//! `SAKIA_TEST_CP_CASES` is the number of cases, and `SAKIA_TEST_CP_SEED` the first of them. With
+//! `SAKIA_TEST_CP_EXAMPLES` small cases of each intended difference are printed.
 
 mod case;
 mod known;
@@ -33,6 +34,8 @@ const CASES: u64 = 300;
 const CASES_ALL: u64 = 20_000;
 /// Seconds after which a program counts as hanging.
 const PATIENCE: u32 = 20;
+/// The difference of a file that has the contents of no single one. It has no reason.
+const MIXED: &str = "mixed contents";
 /// The number of differences shown per case.
 const SHOWN: usize = 8;
 /// Stack of a thread that runs cases: removing a directory that `cp` has copied into itself takes much of
@@ -158,7 +161,7 @@ fn blamed(said: &str) -> BTreeSet<String> {
 }
 
 /// Returns all differences.
-fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> {
+fn differences(before: &Tree, theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut note = |path: &str, of, theirs: String, ours: String| {
         if theirs != ours {
@@ -199,6 +202,14 @@ fn differences(theirs: &Done, ours: &Done, is_verbose: bool) -> Vec<Difference> 
         );
         note(path, "names", format!("{:?}", is.names), format!("{:?}", other.names));
     }
+    // Whatever the order in which sources were written to the same file.
+    let all = [before, &theirs.tree].into_iter().flat_map(Tree::values);
+    let whole: HashSet<_> = all.map(|is| &is.contents).collect();
+    for (path, is) in ours.tree.iter().filter(|(_, is)| is.kind == 'f') {
+        if !is.contents.is_empty() && !whole.contains(&is.contents) {
+            note(path, MIXED, "contents of one file".to_owned(), shown(&is.contents));
+        }
+    }
     note("", "success", theirs.succeeded.to_string(), ours.succeeded.to_string());
     let blamed = |done: &Done| format!("{:?}", done.blamed);
     if theirs.blamed.is_empty() != ours.blamed.is_empty()
@@ -224,7 +235,7 @@ struct Verdict {
     /// The reason why the case proves nothing.
     skipped: Option<&'static str>,
     /// The reasons of intended differences.
-    reasons: Vec<&'static str>,
+    reasons: BTreeSet<&'static str>,
     /// Differences without a reason.
     unknown: Vec<Difference>,
     said: String,
@@ -288,13 +299,15 @@ impl Trial {
         if is_full(&theirs) || is_full(&ours) {
             return Verdict::skipped("the file system is full");
         }
-        let found = differences(&theirs, &ours, case.has("-v"));
+        let found = differences(&before, &theirs, &ours, case.has("-v"));
         let said = format!("cp says\n{}sakia says\n{}", theirs.said, ours.said);
         let tried = Tried { case, before, theirs, ours };
         let mut verdict = Verdict { said, ..Verdict::default() };
         for difference in found {
             match known::reason(&tried, &difference) {
-                Some(reason) => verdict.reasons.push(reason),
+                Some(reason) => {
+                    verdict.reasons.insert(reason);
+                }
                 None => verdict.unknown.push(difference),
             }
         }
@@ -302,10 +315,15 @@ impl Trial {
     }
 
     /// Removes the irrelevant parts of a case.
-    fn shrink(&self, case: &Case, place: &Place, number: u64, of: &'static str) -> Case {
+    fn shrink(
+        &self,
+        case: &Case,
+        place: &Place,
+        number: u64,
+        is_it: impl Fn(&Verdict) -> bool,
+    ) -> Case {
         let mut case = case.clone();
-        let fails =
-            |case: &Case| self.check(case, place, number).unknown.iter().any(|one| one.of == of);
+        let fails = |case: &Case| is_it(&self.check(case, place, number));
         let mut is_smaller = true;
         while is_smaller {
             is_smaller = false;
@@ -377,6 +395,7 @@ fn copies_are_those_of_cp() {
         places.push(Place { name, here: path.join("here"), other: other.join("other") });
     }
     let trial = Trial { sakia };
+    let wants_examples = std::env::var_os("SAKIA_TEST_CP_EXAMPLES").is_some();
     let (used, skipped) = (Tally::default(), Tally::default());
     let (first, count) = (number("SAKIA_TEST_CP_SEED", 1), number("SAKIA_TEST_CP_CASES", CASES));
     let next = AtomicU64::new(first);
@@ -396,10 +415,25 @@ fn copies_are_those_of_cp() {
                     let place = &places[(seed % places.len() as u64) as usize];
                     let case = Case::new(seed, is_root);
                     let verdict = trial.check(&case, place, thread);
+                    if wants_examples && verdict.unknown.is_empty() {
+                        for reason in &verdict.reasons {
+                            if used.lock().unwrap().get(reason).is_some_and(|count| *count > 2) {
+                                continue;
+                            }
+                            let is_it = |verdict: &Verdict| {
+                                verdict.unknown.is_empty() && verdict.reasons.contains(reason)
+                            };
+                            let smaller = trial.shrink(&case, place, thread, is_it);
+                            println!("EXAMPLE {reason:?} on {}: {smaller:?}", place.name);
+                        }
+                    }
                     add(used, verdict.reasons.iter().copied());
                     add(skipped, verdict.skipped);
                     let Some(difference) = verdict.unknown.first() else { continue };
-                    let smaller = trial.shrink(&case, place, thread, difference.of);
+                    let is_it = |verdict: &Verdict| {
+                        verdict.unknown.iter().any(|one| one.of == difference.of)
+                    };
+                    let smaller = trial.shrink(&case, place, thread, is_it);
                     let again = trial.check(&smaller, place, thread);
                     let (case, how, Verdict { unknown, said, .. }) = match again.unknown.is_empty()
                     {
