@@ -254,16 +254,15 @@ pub const KNOWN_RARE: &[Known] = &[
     (
         "names of the same file are found in another order, and the first one cannot be written to",
         |tried, difference| {
-            let has_names = |tree: &Tree| {
-                tree.get(&difference.path).is_some_and(|is| is.kind == 'f' && is.names.1 > 1)
-            };
+            let trees = [&tried.theirs.tree, &tried.ours.tree];
+            let has_names = |is: &Facts| is.kind == 'f' && is.names.1 > 1;
             let is_refused = |done: &Done| done.said.contains("Permission denied");
             is_preserving(tried, "links")
-                && (tried.theirs.succeeded || is_refused(&tried.theirs))
-                && is_refused(&tried.ours)
+                && (is_refused(&tried.theirs) || is_refused(&tried.ours))
+                && tried.before.values().any(has_names)
                 && match difference.of {
                     "success" | "blame" => true,
-                    _ => has_names(&tried.theirs.tree),
+                    _ => trees.iter().any(|tree| tree.get(&difference.path).is_some_and(has_names)),
                 }
         },
     ),

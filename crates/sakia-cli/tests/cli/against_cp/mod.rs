@@ -10,6 +10,7 @@
 //! `SAKIA_TEST_CP_EXAMPLES` small cases of each intended difference are printed.
 
 mod case;
+mod examples;
 mod known;
 mod tree;
 
@@ -377,13 +378,8 @@ fn file_systems() -> Vec<(&'static str, SmallFs)> {
     found
 }
 
-#[test]
-fn copies_are_those_of_cp() {
-    let is_root = rustix::process::geteuid().is_root();
-    let (_program, sakia) = program_for_all();
-    let mounted = file_systems();
-    let has_all = is_root && mounted.len() == FILE_SYSTEMS;
-    let temporary = [TempDir::for_all(), TempDir::for_all()];
+/// Returns the places of the cases on these file systems, and in these directories for temporary files.
+fn places(mounted: &[(&'static str, SmallFs)], temporary: &[TempDir; 2]) -> Vec<Place> {
     let paths: Vec<_> = mounted.iter().map(|(name, fs)| (*name, fs.path())).collect();
     let mut places: Vec<_> = vec![Place {
         name: "temporary files",
@@ -394,6 +390,53 @@ fn copies_are_those_of_cp() {
         let other = paths[(index + 1) % paths.len()].1;
         places.push(Place { name, here: path.join("here"), other: other.join("other") });
     }
+    places
+}
+
+/// Each intended difference has an example, on at least one of the file systems.
+#[test]
+fn each_intended_difference_has_an_example() {
+    if !rustix::process::geteuid().is_root() {
+        sakia_testkit::skip!("root, to become other users and to make devices");
+    }
+    let (_program, sakia) = program_for_all();
+    let (mounted, temporary) = (file_systems(), [TempDir::for_all(), TempDir::for_all()]);
+    let places = places(&mounted, &temporary);
+    let trial = Trial { sakia };
+    let mut found = BTreeMap::<_, u32>::new();
+    for (begin, case) in examples::examples() {
+        let mut all = known::KNOWN.iter().chain(known::KNOWN_RARE).map(|(reason, _)| *reason);
+        let reason = all.find(|reason| reason.starts_with(begin)).expect("a reason begins so");
+        for place in &places {
+            let verdict = trial.check(&case, place, 0);
+            assert!(verdict.skipped.is_none(), "{case}: {:?}", verdict.skipped);
+            let unknown: Vec<_> = verdict.unknown.iter().map(ToString::to_string).collect();
+            let text = unknown.join("\n");
+            assert!(unknown.is_empty(), "on {}\n{case}\n{}{text}", place.name, verdict.said);
+            *found.entry(reason).or_default() += u32::from(verdict.reasons.contains(reason));
+        }
+    }
+    for (reason, _) in known::KNOWN.iter().chain(known::KNOWN_RARE) {
+        println!("{:6} {reason}", found.get(reason).copied().unwrap_or(0));
+    }
+    let missing: Vec<_> = known::KNOWN
+        .iter()
+        .chain(known::KNOWN_RARE)
+        .map(|(reason, _)| reason)
+        .filter(|reason| found.get(**reason).is_none_or(|count| *count == 0))
+        .collect();
+    // Some need a file system that cannot be mounted here.
+    assert!(missing.is_empty() || mounted.len() < FILE_SYSTEMS, "no example shows {missing:#?}");
+}
+
+#[test]
+fn copies_are_those_of_cp() {
+    let is_root = rustix::process::geteuid().is_root();
+    let (_program, sakia) = program_for_all();
+    let mounted = file_systems();
+    let has_all = is_root && mounted.len() == FILE_SYSTEMS;
+    let temporary = [TempDir::for_all(), TempDir::for_all()];
+    let places = places(&mounted, &temporary);
     let trial = Trial { sakia };
     let wants_examples = std::env::var_os("SAKIA_TEST_CP_EXAMPLES").is_some();
     let (used, skipped) = (Tally::default(), Tally::default());
