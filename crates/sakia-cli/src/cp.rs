@@ -287,8 +287,8 @@ async fn copy_all(
 /// Device and inode.
 type Id = (u64, u64);
 
-/// Returns whether a source was given before with the same destination: a directory by any path, another entry
-/// by any path to its directory.
+/// Returns whether a source was given before with the same destination: a directory by any path, another
+/// entry by any path to its directory.
 fn is_seen(
     options: &Options,
     from: &Path,

@@ -133,8 +133,8 @@ impl fmt::Debug for Signals {
 }
 
 /// Does `work` on a new thread, and waits for signals on this one, which has to be the main thread. Signals
-/// ignored at the start (`nohup`, a shell's `&`) stay ignored. If there is no thread (`RLIMIT_NPROC`), this one
-/// does the work, and a signal ends the program at once.
+/// ignored at the start (`nohup`, a shell's `&`) stay ignored. If there is no thread (`RLIMIT_NPROC`), this
+/// one does the work, and a signal ends the program at once.
 ///
 /// # Errors
 /// Those of `work`; there are no descriptors.

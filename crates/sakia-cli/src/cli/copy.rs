@@ -22,9 +22,9 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 ///
 /// Copies SRC to DST, or into DST if that is a directory. Each processor copies a directory at a time by
 /// plain system calls; uncached data is read through the ring, many files at a time. On a terminal a bar
-/// shows the progress; failures are reported on standard error, and the rest is copied. Only a lack of room for
-/// more, on the disk or in the user's quota, stops the copy, of all sources: cp goes on, and leaves empty files.
-/// The same command with -u continues.
+/// shows the progress; failures are reported on standard error, and the rest is copied. Only a lack of room,
+/// on the disk or in the user's quota, stops the copy of all sources: cp goes on, and leaves empty files. The
+/// same command with -u continues.
 ///
 /// A directory has the mode 01700 until all its contents are there, and a file 01200 until it is complete,
 /// unless it is written by one call in such a directory; a file that cannot be completed is removed. So

@@ -167,7 +167,7 @@ fn one_thread_does_it_all() {
     }
 }
 
-/// What follows would fail as well, or leave small files alone.
+/// Later sources would fail as well, or leave small files alone.
 #[test]
 fn a_full_file_system_ends_the_copy_of_all_sources() {
     let small = available!(SmallFs::tmpfs(1 << 20));

@@ -177,8 +177,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Returns whether a directory of the source is one that this copy has created and not completed: it would
-    /// be copied into itself, and its copy again, without end.
+    /// Returns whether a directory of the source is one that this copy has created and not completed: it
+    /// would be copied into itself, and its copy again, without end.
     fn is_made_now(&self, spot: &Spot<'_>, stat: &Stat) -> bool {
         let is_above = |folder: &Folder<Self>| {
             let target = &folder.facts.target;

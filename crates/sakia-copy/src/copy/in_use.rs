@@ -10,8 +10,8 @@
 //!   files costs no more for it. Its status shows that it changed after the begin of the copy. An entry that
 //!   finds such a file is put aside, too.
 //!
-//! What was put aside is done one after the other, when nothing else is in progress: nothing waits for a
-//! file, so nothing waits in a circle. Of several sources one is then the contents, as a whole, but not
+//! These entries are done one after the other, when nothing else is in progress: nothing waits for a file,
+//! so nothing waits in a circle. Of several sources one is then the contents, as a whole, but not
 //! always the last one, as with `cp`.
 
 use std::collections::HashMap;

@@ -50,6 +50,10 @@ use crate::sys;
 /// themselves as long as the page cache has the data; otherwise they leave the operation to the runtime and
 /// copy other entries meanwhile, so that a disk gets many requests at a time.
 ///
+/// Entries may lead to the same file: existing names of it, links that are followed, directories that are
+/// mounted twice. A file has one writer at a time, and no reader meanwhile: an entry that finds its file in
+/// use is put aside, and copied when all others are done.
+///
 /// A directory has the mode `01700` until all its contents are there, and a file `01200` until it is
 /// complete, unless it is written by one call in such a directory. A file that cannot be completed is
 /// removed. So incomplete entries can be recognized even after the process was killed: a later copy that

@@ -11,8 +11,8 @@
 //! waits, and many when the data is on a disk.
 //!
 //! A directory counts its pending parts: its unfinished entries, and itself while it is being read. The
-//! fiber that finishes the last part leaves the directory, and continues with the parent. A part that must not
-//! be done at the same time as another is put aside: see [`parts`].
+//! fiber that finishes the last part leaves the directory, and continues with the parent. A part that must
+//! not be done at the same time as another is put aside: see [`parts`].
 
 mod fiber;
 mod frame;

@@ -1,5 +1,5 @@
-//! Several entries of a tree that use the same file: by its other names, through links, in directories that are
-//! mounted twice. Each has the contents of one source in the end, as a whole.
+//! Several entries of a tree that use the same file: by its other names, through links, in directories that
+//! are mounted twice. Each has the contents of one source in the end, as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -143,8 +143,8 @@ fn look(root: &Path) -> BTreeMap<PathBuf, (Contents, u64)> {
     found
 }
 
-/// Checks that each file has the contents of one of its sources, or its own ones. A source may itself have been
-/// written to before it was copied.
+/// Checks that each file has the contents of one of its sources, or its own ones. A source may itself have
+/// been written to before it was copied.
 #[track_caller]
 fn check(folder: &Folder, before: &BTreeMap<PathBuf, (Contents, u64)>, report: &Report) {
     let after = look(folder.root());

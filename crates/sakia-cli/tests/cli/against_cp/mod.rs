@@ -203,7 +203,7 @@ fn differences(before: &Tree, theirs: &Done, ours: &Done, is_verbose: bool) -> V
         );
         note(path, "names", format!("{:?}", is.names), format!("{:?}", other.names));
     }
-    // Whatever the order in which sources were written to the same file.
+    // The order in which sources are written to the same file does not matter.
     let all = [before, &theirs.tree].into_iter().flat_map(Tree::values);
     let whole: HashSet<_> = all.map(|is| &is.contents).collect();
     for (path, is) in ours.tree.iter().filter(|(_, is)| is.kind == 'f') {
