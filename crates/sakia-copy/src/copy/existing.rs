@@ -196,8 +196,9 @@ impl Copy {
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         if !is_file && spot.folder.is_none() && (is_link || is_device) {
             return match sys::open(target.as_fd(), spot.to, WRITE) {
-                // For a FIFO this error means that it has no reader yet.
-                Ok(_) | Err(Errno::NXIO) => Ok(Opened::Named),
+                Ok(_) => Ok(Opened::Named),
+                // It has no reader yet.
+                Err(Errno::NXIO) if kind == FileType::Fifo => Ok(Opened::Named),
                 Err(_) if self.options.force => replace(Some(&name)),
                 Err(_) => Ok(Opened::Named),
             };

@@ -262,7 +262,15 @@ pub const KNOWN_RARE: &[Known] = &[
                 && tried.before.values().any(has_names)
                 && match difference.of {
                     "success" | "blame" => true,
-                    _ => trees.iter().any(|tree| tree.get(&difference.path).is_some_and(has_names)),
+                    _ => {
+                        let last = |path: &str| path.rsplit('/').next().map(str::to_owned);
+                        let is_copy = |path: &str| last(path) == last(&difference.path);
+                        let mut sources = tried.before.iter().filter(|(_, is)| has_names(is));
+                        sources.any(|(path, _)| is_copy(path))
+                            || trees
+                                .iter()
+                                .any(|tree| tree.get(&difference.path).is_some_and(has_names))
+                    }
                 }
         },
     ),
