@@ -88,10 +88,10 @@ impl Trees {
 
     /// Adds links from the source to files and directories of the copy.
     fn add_links(&mut self) {
-        for number in 0..4 {
+        for (number, place) in DIRECTORIES.iter().enumerate() {
             let to = match self.random.below(2) {
                 0 => self.some_path("to"),
-                _ => self.folder.path(&format!("to/{}", DIRECTORIES[number])),
+                _ => self.folder.path(&format!("to/{place}")),
             };
             let directory = DIRECTORIES[self.random.below(4) as usize];
             symlink(to, self.folder.path(&format!("from/{directory}/link{number}"))).unwrap();
