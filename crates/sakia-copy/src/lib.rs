@@ -2,8 +2,8 @@
 //!
 //! [`copy_tree`] copies a tree, as `cp -r` or, with [`Options::archive`], as `cp -a` does, on the threads of
 //! the calling [runtime](sakia::Runtime). All calls are relative to open directories, so paths may be longer
-//! than the kernel accepts, and no other user can redirect them with a link. If descriptors run short,
-//! directories are closed and opened again.
+//! than the kernel accepts, and no other user can redirect them with a link, or by exchanging a new entry for
+//! another one. If descriptors run short, directories are closed and opened again.
 //!
 //! # Examples
 //! ```

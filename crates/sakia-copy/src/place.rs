@@ -72,6 +72,8 @@ pub(crate) struct Place {
 pub(crate) struct Name {
     pub(crate) place: Arc<Place>,
     pub(crate) name: CString,
+    /// Its file, if others may exchange that for another one.
+    pub(crate) id: Option<Id>,
 }
 
 impl Name {
@@ -188,7 +190,7 @@ impl Places {
         stat: Option<&Stat>,
         follows: bool,
     ) -> Arc<Place> {
-        let above = Some(Name { place: Arc::clone(above), name: name.to_owned() });
+        let above = Some(Name { place: Arc::clone(above), name: name.to_owned(), id: None });
         let open = Some(Arc::new(self.permitted(fd)));
         let id = stat.map_or_else(OnceLock::new, |stat| Id::of(stat).into());
         let place = Arc::new(Place { above, id, open: Mutex::new(open), follows });
@@ -197,7 +199,7 @@ impl Places {
     }
 
     /// Charges a descriptor to the budget, closing another if necessary.
-    fn permitted(&self, fd: OwnedFd) -> OpenDir {
+    pub(crate) fn permitted(&self, fd: OwnedFd) -> OpenDir {
         let acquire = || self.budget.try_acquire(Resource::Descriptors, 1);
         let permit = acquire().or_else(|| {
             self.close_some();

@@ -131,7 +131,7 @@ impl Job for Remove {
     }
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
-        let Some(Name { place: above, name }) = folder.place.above() else { return };
+        let Some(Name { place: above, name, .. }) = folder.place.above() else { return };
         fiber.crew().places.return_above(&folder.place);
         match self.unlink(fiber, above, name, AtFlags::REMOVEDIR) {
             Ok(()) => fiber.tally.counts.directories += 1,

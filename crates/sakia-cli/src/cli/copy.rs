@@ -29,7 +29,12 @@ const ATTRIBUTES: [&str; 6] = ["mode", "ownership", "timestamps", "links", "xatt
 /// A directory has the mode 01700 until all its contents are there, and a file 01200 until it is complete,
 /// unless it is written by one call in such a directory; a file that cannot be completed is removed. So
 /// after an error, a signal or a crash of the program incomplete entries can be recognized, and the same
-/// command with -u or -n completes the copy.
+/// command with -u or -n completes the copy. A link, FIFO, socket or device with attributes is made in such
+/// a directory, or else in a private one, .sakia-cp, and appears when it is complete.
+///
+/// If other users may write to a directory at the destination, new directories are made in .sakia-cp, too:
+/// no change of mode, owner, times or attributes can meet a file that such a user puts in the place of a new
+/// one.
 ///
 /// Unlike cp it does not write through symbolic links within a tree at the destination, which other users
 /// may have put there: it replaces them. Devices, FIFOs and sockets there are replaced with --force only.

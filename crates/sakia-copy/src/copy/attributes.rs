@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, FileType, Gid, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::{At, Copy, EntryError, Result, Spot};
+use super::{At, Copy, EntryError, Result, Spot, mark};
 use crate::crew::Tally;
 use crate::options::Follow;
 use crate::{kernel, sys};
@@ -23,6 +23,15 @@ pub(super) const OTHERS: u32 = 0o077;
 pub(super) const SET_ID: u32 = 0o6000;
 /// The kernel's size limit of an attribute's value, and of a list of names.
 const ATTRIBUTE_MAX: usize = 64 << 10;
+
+/// An access control list has a version, then entries of a kind, rights and an identity.
+const ACL_VERSION_BYTES: usize = 4;
+const ACL_ENTRY_BYTES: usize = 8;
+/// Kinds of entries.
+const ACL_OWNER: u8 = 0x01;
+const ACL_GROUP: u8 = 0x04;
+const ACL_MASK: u8 = 0x10;
+const ACL_OTHER: u8 = 0x20;
 
 /// Errors of an attribute that may not be set, or that the file system does not support. A file system also
 /// reports a lack of space for a value that is too long for it.
@@ -41,28 +50,41 @@ pub(super) struct Of<'a> {
     pub(super) may_have_owner: bool,
 }
 
-/// Returns whether entries created in a directory inherit an access control list.
-pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
-    // Access control lists are seldom this short.
-    let mut space = [0; 64];
-    let found = match kernel::fgetxattr(dir, DEFAULT_ACL, &mut space[..]) {
+/// Returns the permissions that the access control list withholds which entries created in a directory
+/// inherit. `None`: they inherit none, and the umask holds in its place.
+pub(super) fn default_mask(dir: BorrowedFd<'_>) -> Option<u32> {
+    let found = match grown(|space| kernel::fgetxattr(dir, DEFAULT_ACL, space)) {
         // It could not be opened for reading.
-        Err(Errno::BADF) => kernel::getxattr(magic_path(dir, c""), DEFAULT_ACL, &mut space[..]),
+        Err(Errno::BADF) => {
+            grown(|space| kernel::getxattr(magic_path(dir, c""), DEFAULT_ACL, space))
+        }
         found => found,
     };
-    match found {
-        Ok(len) => len > 0,
-        Err(errno) => errno == Errno::RANGE,
-    }
+    let acl = found.ok().filter(|acl| !acl.is_empty())?;
+    let entries = acl.get(ACL_VERSION_BYTES..).unwrap_or_default().chunks_exact(ACL_ENTRY_BYTES);
+    let rights = |kind| {
+        let mut found = entries.clone().filter(|entry| entry[0] == kind);
+        found.next().map(|entry| u32::from(entry[2] & 7))
+    };
+    // The mask limits all but the owner and others.
+    let group = rights(ACL_MASK).or(rights(ACL_GROUP));
+    let [owner, group, other] =
+        [rights(ACL_OWNER), group, rights(ACL_OTHER)].map(|rights| !rights.unwrap_or_default() & 7);
+    Some(owner << 6 | group << 3 | other)
 }
 
 impl Copy {
     /// Returns whether a new entry inherited an access control list.
     pub(super) fn inherits(&self, spot: &Spot<'_>) -> bool {
+        self.default_mask(spot).is_some()
+    }
+
+    /// Returns the permissions that an inherited access control list withholds from a new entry.
+    pub(super) fn default_mask(&self, spot: &Spot<'_>) -> Option<u32> {
         match (spot.folder, spot.target) {
-            (Some(folder), _) => folder.facts.target.has_default_acl,
-            (None, Some(_)) => self.open_parent().is_ok_and(|dir| has_default_acl(dir.as_fd())),
-            (None, None) => false,
+            (Some(folder), _) => folder.facts.target.default_mask,
+            (None, Some(_)) => default_mask(self.open_parent().ok()?.as_fd()),
+            (None, None) => None,
         }
     }
 
@@ -89,7 +111,7 @@ impl Copy {
             }
         }
         if preserve.mode || preserve.xattrs {
-            self.copy_xattrs(from, to, tally)?;
+            self.copy_xattrs(from, to, of.stat, tally)?;
         }
         if preserve.timestamps {
             tally.counters.plain_calls += 1;
@@ -110,6 +132,7 @@ impl Copy {
         &self,
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
+        stat: &Stat,
         tally: &mut Tally,
     ) -> Result<()> {
         tally.counters.plain_calls += 1;
@@ -125,8 +148,16 @@ impl Copy {
             Err(errno) => return Err(EntryError::target("list attributes of", errno)),
         };
         let read = |name: &CStr, space: &mut [u8]| kernel::fgetxattr(from, name, space);
-        let set =
-            |name: &CStr, value: &[u8]| kernel::fsetxattr(to, name, value, XattrFlags::empty());
+        let set = |name: &CStr, value: &[u8]| {
+            let marked;
+            let value = if name == ACCESS_ACL {
+                marked = with_mark(value, sys::kind(stat));
+                &marked
+            } else {
+                value
+            };
+            kernel::fsetxattr(to, name, value, XattrFlags::empty())
+        };
         self.copy_each(&names, read, set, tally)
     }
 
@@ -185,7 +216,8 @@ impl Copy {
                 exact_mode(stat, has_owner)
             } else {
                 let made = sys::stat_name(dir.as_fd(), name).at_target("stat")?;
-                made.st_mode & sys::PERMISSIONS | stat.st_mode & OTHERS & !self.mask
+                let mask = self.default_mask(spot).unwrap_or(self.mask);
+                made.st_mode & sys::PERMISSIONS | stat.st_mode & OTHERS & !mask
             };
             sys::set_mode_of(dir, name, mode).at_target("set mode of")?;
         }
@@ -228,6 +260,25 @@ impl Copy {
     }
 }
 
+/// Returns an access control list with the rights of a [mark](super::mark), which setting it would change
+/// otherwise: the owner's rights, the mask, and the rights of all others. The mode, which is set afterwards,
+/// gives them their final values.
+fn with_mark(acl: &[u8], kind: FileType) -> Vec<u8> {
+    let mark = if kind == FileType::Directory { mark::DIRECTORY } else { mark::FILE };
+    let mut marked = acl.to_vec();
+    let entries = marked.get_mut(ACL_VERSION_BYTES..).unwrap_or_default();
+    if entries.chunks_exact(ACL_ENTRY_BYTES).any(|entry| entry[0] == ACL_MASK) {
+        for entry in entries.chunks_exact_mut(ACL_ENTRY_BYTES) {
+            match entry[0] {
+                ACL_OWNER => entry[2] = (mark >> 6 & 7) as u8,
+                ACL_MASK | ACL_OTHER => entry[2] = 0,
+                _ => {}
+            }
+        }
+    }
+    marked
+}
+
 /// Returns the times to set, in nanoseconds.
 pub(super) fn times_of(stat: &Stat) -> Timestamps {
     let time =
@@ -247,6 +298,11 @@ pub(super) fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
         return PathBuf::from(name);
     }
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+}
+
+/// Returns a path to an open file of any kind.
+pub(super) fn magic_file(file: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Returns the mode of the source; without set-id bits if the copy has another owner.

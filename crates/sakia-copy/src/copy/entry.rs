@@ -1,14 +1,18 @@
 //! Entries other than directories: their kinds, and the creation of links, FIFOs, sockets and devices.
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::existing::is_directory;
 use super::links::Waiting;
 use super::{At, Copy, EntryError, Result, Spot, attributes};
 use crate::crew::Next;
 use crate::options::{Existing, Follow};
+use crate::place::{Id, OpenDir};
 use crate::source::Source;
 use crate::sys::lock;
 use crate::{kernel, sys};
@@ -67,6 +71,7 @@ impl Copy {
             && self.is_there(spot, kind)?
             && !self.has_links(stat.as_ref())
         {
+            note_special(spot, kind);
             return Ok(Outcome::Skipped);
         }
         match kind {
@@ -143,10 +148,24 @@ impl Copy {
     }
 
     fn make_special(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<Outcome> {
-        let pin = self.pin(spot)?;
+        let mut pin = self.pin(spot)?;
+        if spot.folder.is_none()
+            && spot.target.is_some()
+            && self.is_staged(spot, stat)
+            && let (None, Some(name)) = (&pin, self.name_in_parent(spot))
+            && let Ok(dir) = self.open_parent()
+        {
+            pin = Some((Arc::new(OpenDir::of(dir)), name));
+        }
         let pinned = pin.as_ref().map(|(dir, name)| (Some(dir), &**name));
         let (target, to) = pinned.unwrap_or((spot.target, spot.to));
-        let spot = &mut Spot { target, to, fiber: &mut *spot.fiber, ..*spot };
+        let mut inner = Spot { target, to, fiber: &mut *spot.fiber, ..*spot };
+        let result = self.make_special_at(&mut inner, stat);
+        spot.made = inner.made;
+        result
+    }
+
+    fn make_special_at(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<Outcome> {
         // A target that is the source itself is an error, and not up to date.
         if self.options.existing == Existing::Update
             && let Some(there) = self.stat_target(spot)?
@@ -155,6 +174,7 @@ impl Copy {
             return Ok(Outcome::Skipped);
         }
         if self.is_up_to_date(spot, stat)? {
+            note_special(spot, sys::kind(stat));
             return Ok(Outcome::Skipped);
         }
         let Some(target) = spot.target else {
@@ -162,26 +182,57 @@ impl Copy {
             return Ok(Outcome::Copied);
         };
         spot.fiber.tally.counters.plain_calls += 2;
-        let is_made = if sys::kind(stat) == FileType::Symlink {
-            let content = sys::read_link(spot.source, spot.name).at_source("read link")?;
-            self.make_name(spot, stat, || kernel::symlinkat(&content, target, spot.to))?
-        } else {
-            let mode = Mode::from_raw_mode(stat.st_mode & self.bits_of_nodes());
-            let (kind, device) = (sys::kind(stat), stat.st_rdev);
-            self.make_name(spot, stat, || kernel::mknodat(target, spot.to, kind, mode, device))?
+        let (kind, device) = (sys::kind(stat), stat.st_rdev);
+        let content = match kind {
+            FileType::Symlink => sys::read_link(spot.source, spot.name).at_source("read link")?,
+            _ => CString::default(),
+        };
+        let (to, mode) = (spot.to, Mode::from_raw_mode(stat.st_mode & self.bits_of_nodes()));
+        let create = |dir: &OpenDir| match kind {
+            FileType::Symlink => kernel::symlinkat(&content, dir, to),
+            _ => kernel::mknodat(dir, to, kind, mode, device),
+        };
+        let is_staged = self.is_staged(spot, stat);
+        // Else the attempt to create it fails.
+        let may_be_made = !is_staged
+            || self.stat_target(spot)?.is_none_or(|there| {
+                !is_directory(&there)
+                    && Id::of(&there) != Id::of(stat)
+                    && self.may_replace(spot, stat, &there)
+            });
+        let stage =
+            if is_staged && may_be_made { self.staged(spot, target, to, create) } else { Ok(None) };
+        let is_made = match stage.at_target("create")? {
+            Some(stage) => self.complete_staged(spot, stat, stage, target)?,
+            None => {
+                self.make_name(spot, stat, || create(target))? && {
+                    self.complete_special(spot, stat, is_staged)?;
+                    true
+                }
+            }
         };
         if !is_made {
             return Ok(Outcome::Skipped);
+        }
+        spot.fiber.tally.counts.add_entry(sys::kind(stat));
+        Ok(Outcome::Copied)
+    }
+
+    /// Sets the attributes of a special file that has its name already. If others may have renamed it, it
+    /// keeps those that it has.
+    fn complete_special(&self, spot: &mut Spot<'_>, stat: &Stat, may_rename: bool) -> Result<()> {
+        if may_rename {
+            spot.fiber.tally.counters.attributes_lost += 1;
+            return Ok(());
         }
         if self.options.preserve.has_attributes()
             && let Err(wrong) = self.set_attributes_of_name(spot, stat)
         {
             // A later copy could not detect that it is not complete.
-            sys::unlink(target, spot.to).ok();
+            sys::unlink(spot.target_dir()?, spot.to).ok();
             return Err(wrong);
         }
-        spot.fiber.tally.counts.add_entry(sys::kind(stat));
-        Ok(Outcome::Copied)
+        self.note_name(spot, stat)
     }
 
     /// Returns the mode bits with which a FIFO, a socket or a device is created. If its owner or its exact
@@ -192,6 +243,15 @@ impl Copy {
             (false, true) => sys::PERMISSIONS & !attributes::OTHERS,
             (false, false) => sys::PERMISSIONS,
         }
+    }
+}
+
+/// Notes that an existing special file stays: a killed copy may have left a private directory beside it.
+fn note_special(spot: &Spot<'_>, kind: FileType) {
+    if let Some(folder) = spot.folder
+        && kind != FileType::RegularFile
+    {
+        folder.facts.target.others.note_stage();
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::file::{Made, Opened};
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
+use crate::crew::Folder;
 use crate::kernel::OwnedFd;
 use crate::options::{Existing, Follow, Reflink};
 use crate::place::{Id, OpenDir};
@@ -30,7 +31,12 @@ impl Copy {
     /// Returns whether the existing entry is to be kept from a source of that kind.
     pub(super) fn is_there(&self, spot: &Spot<'_>, kind: FileType) -> Result<bool> {
         let there = self.stat_overwritten(spot, kind)?;
-        Ok(there.is_some_and(|there| !mark::is_unfinished(&there, self.user)))
+        let Some(there) = there else { return Ok(false) };
+        if !mark::has_mark(&there) {
+            return Ok(true);
+        }
+        // The source's owner is known only to it.
+        Ok(!self.is_unfinished(spot, &self.stat_source(spot)?, &there))
     }
 
     /// Returns the status of the file that contents would be written to: at the root, a link's target.
@@ -95,7 +101,7 @@ impl Copy {
             return Ok(false);
         }
         let Some(there) = self.stat_compared(spot, sys::kind(stat))? else { return Ok(false) };
-        if mark::is_unfinished(&there, self.user) || self.is_partial(spot, stat, &there) {
+        if self.is_unfinished(spot, stat, &there) {
             return Ok(false);
         }
         // A target that is the source itself is an error, and not up to date.
@@ -104,6 +110,39 @@ impl Copy {
         }
         let modified = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
         Ok(self.options.existing == Existing::Keep || modified(&there) >= modified(stat))
+    }
+
+    /// Returns whether a killed copy left an entry without its contents or attributes.
+    pub(super) fn is_unfinished(&self, spot: &Spot<'_>, source: &Stat, there: &Stat) -> bool {
+        self.is_marked(source, there)
+            || self.is_partial(spot, source, there)
+            || self.is_bare(spot, source, there)
+    }
+
+    /// Returns whether a killed copy marked an entry as not complete. It may have got the source's owner.
+    pub(super) fn is_marked(&self, source: &Stat, there: &Stat) -> bool {
+        let owner = if self.options.preserve.ownership { source.st_uid } else { self.user };
+        mark::has_mark(there) && [self.user, owner].contains(&there.st_uid)
+    }
+
+    /// Returns whether a killed copy left a special file that may lack attributes. Creating it again loses
+    /// nothing.
+    fn is_bare(&self, spot: &Spot<'_>, source: &Stat, there: &Stat) -> bool {
+        let has_contents = |kind| matches!(kind, FileType::RegularFile | FileType::Directory);
+        if has_contents(sys::kind(source))
+            || sys::kind(there) != sys::kind(source)
+            || !spot.folder.is_some_and(|folder| folder.facts.target.was_unfinished)
+        {
+            return false;
+        }
+        let Some(target) = spot.target else { return false };
+        if !is_link(source) {
+            return there.st_rdev == source.st_rdev;
+        }
+        match (sys::read_link(spot.source, spot.name), sys::read_link(target, spot.to)) {
+            (Ok(source), Ok(there)) => source == there,
+            _ => false,
+        }
     }
 
     /// Returns whether a killed copy left a prefix of the file, or an empty file. Continuing there loses
@@ -207,7 +246,7 @@ impl Copy {
             let text = "a device, FIFO or socket is there, which is replaced by force only";
             return Err(refused(text));
         }
-        let is_unfinished = mark::is_unfinished(&there, self.user);
+        let is_unfinished = self.is_marked(stat, &there);
         if !is_file || (is_unfinished && !has_names && !is_link) {
             return replace(Some(&name));
         }
@@ -218,9 +257,14 @@ impl Copy {
             Err(error) => return Err(EntryError::target("open", error)),
         };
         let opened = sys::stat(&fd).at_target("stat")?;
-        let is_other = Id::of(&opened) != Id::of(&there) && !self.is_alone(spot);
+        let is_other = Id::of(&opened) != Id::of(&there);
+        let may_rename = |folder: &Arc<Folder<Self>>| folder.facts.target.others.may_rename;
+        // Else its mode would become that of the one before.
+        if is_other && spot.folder.is_none_or(may_rename) {
+            return Err(refused("another user has replaced it meanwhile"));
+        }
         let hold = match self.hold_target(spot, &opened) {
-            Ok(hold) if !is_other => hold,
+            Ok(hold) if !is_other || self.is_alone(spot) => hold,
             _ => return Ok(Opened::InUse),
         };
         let mut is_untouched = must_share;
@@ -263,20 +307,25 @@ impl Copy {
     /// (`ln -s . l`, `l/l`). The link is removed, and its replacement created, through its directory and its
     /// name there.
     pub(super) fn pin(&self, spot: &Spot<'_>) -> Result<Option<(Arc<OpenDir>, CString)>> {
-        if spot.folder.is_some() || spot.target.is_none() {
+        if spot.folder.is_some()
+            || spot.target.is_none()
+            || !self.stat_target(spot)?.is_some_and(|there| is_link(&there))
+        {
             return Ok(None);
         }
-        let path = sys::path(spot.to);
-        match path.file_name().map(|name| CString::new(name.as_bytes())) {
-            Some(Ok(name))
-                if spot.to.to_bytes().ends_with(name.as_bytes())
-                    && self.stat_target(spot)?.is_some_and(|there| is_link(&there)) =>
-            {
+        match self.name_in_parent(spot) {
+            Some(name) => {
                 let dir = self.open_parent().at_target("open directory of")?;
                 Ok(Some((Arc::new(OpenDir::of(dir)), name)))
             }
-            _ => Ok(None),
+            None => Ok(None),
         }
+    }
+
+    /// Returns the name of the root's copy in its directory. `None`: it leads to a directory.
+    pub(super) fn name_in_parent(&self, spot: &Spot<'_>) -> Option<CString> {
+        let name = sys::path(spot.to).file_name()?.as_bytes();
+        if spot.to.to_bytes().ends_with(name) { CString::new(name).ok() } else { None }
     }
 
     /// Creates an entry, in place of an existing one. Returns false if it exists already.
@@ -294,16 +343,22 @@ impl Copy {
             {
                 return Ok(false);
             }
-            // When links are followed, `cp` replaces only files whose contents are written.
-            let is_written = |there: &Stat| self.options.preserve.links && there.st_nlink > 1;
-            if self.options.follow == Follow::Never
-                || there.as_ref().is_some_and(|there| is_directory(there) || is_written(there))
-            {
+            if there.as_ref().is_none_or(|there| self.may_replace(spot, source, there)) {
                 remove_existing(spot.target_dir()?, spot.to, there.as_ref())?;
                 made = sys::retry(&make);
             }
         }
         made.map(|()| true).at_target("create")
+    }
+
+    /// Returns whether a new special file takes the place of an existing entry, or fails because that is a
+    /// directory.
+    pub(super) fn may_replace(&self, spot: &Spot<'_>, source: &Stat, there: &Stat) -> bool {
+        // When links are followed, `cp` replaces only files whose contents are written.
+        self.options.follow == Follow::Never
+            || is_directory(there)
+            || self.options.preserve.links && there.st_nlink > 1
+            || self.is_bare(spot, source, there)
     }
 
     /// Returns whether the existing entry is the source under another name, which may stay. It is an error
@@ -415,6 +470,6 @@ pub(super) fn directory() -> EntryError {
     refused("a non-directory cannot replace a directory")
 }
 
-fn refused(text: &str) -> EntryError {
+pub(super) fn refused(text: &str) -> EntryError {
     EntryError::target("copy to", io::Error::new(io::ErrorKind::AlreadyExists, text))
 }

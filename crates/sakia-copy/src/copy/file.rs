@@ -148,40 +148,55 @@ impl Copy {
     ) -> Result<Opened<'_>> {
         let target = spot.target_dir()?;
         let permissions = stat.st_mode & 0o777;
-        let (first, last) = if self.inherits(spot) {
-            // The access control list and the mode are derived from each other: another mode would lose
-            // information.
-            let preserve = self.options.preserve;
-            // Permissions that others get only after the change of owner.
-            let is_withheld = preserve.ownership && !preserve.mode;
-            let withheld = if is_withheld { permissions & attributes::OTHERS } else { 0 };
-            // Attributes can be set only on a file that its owner may write to.
-            let added = if preserve.xattrs { 0o200 & !permissions } else { 0 };
-            let is_other = withheld & !self.mask != 0 || added != 0;
-            let last = is_other.then_some(permissions & !self.mask);
-            (permissions & !withheld | added, last)
-        } else if is_whole
+        // An inherited access control list and the mode are derived from each other: a change of the mode
+        // changes its entries.
+        let inherited = self.default_mask(spot);
+        let mask = inherited.unwrap_or(self.mask);
+        let (first, last) = if is_whole
             && !self.options.preserve.has_attributes()
             && spot.folder.is_some_and(|folder| folder.facts.target.is_marked)
         {
             (permissions, None)
         } else {
-            (mark::FILE, Some(permissions & !self.mask))
+            (mark::FILE, Some(self.last_mode(permissions, inherited)))
         };
         let counters = &mut spot.fiber.tally.counters;
         counters.plain_calls += 1;
         counters.creates += 1;
         let begin = counters.creates.is_multiple_of(TIMED).then(Instant::now);
-        let create = || sys::create(target.as_fd(), spot.to, first);
+        let to = spot.to;
+        let create = || {
+            let fd = sys::create(target.as_fd(), to, first)?;
+            // The mask may make the mark another mode, with which attributes cannot be set.
+            if last.is_some() && mask & first != 0 {
+                sys::set_mode(&fd, first)?;
+            }
+            Ok(fd)
+        };
         let created = create();
         if let Some(begin) = begin {
             counters.creates_timed += 1;
             counters.create_time += begin.elapsed();
         }
-        match created {
-            Err(Errno::EXIST) => self.overwrite(spot, source, stat, last, create),
-            created => Ok(Opened::File(Made::new(created.at_target("create")?, last))),
+        let made = match created {
+            Err(Errno::EXIST) => self.overwrite(spot, source, stat, last, create)?,
+            created => Opened::File(Made::new(created.at_target("create")?, last)),
+        };
+        if let Opened::File(made) = &made {
+            self.note_file(spot, stat, &made.fd)?;
         }
+        Ok(made)
+    }
+
+    /// Returns the mode of a complete file, if the source's is not preserved.
+    fn last_mode(&self, permissions: u32, inherited: Option<u32>) -> u32 {
+        let preserve = self.options.preserve;
+        // As with `cp`, the umask takes the place of an inherited list if the mode is set at the end: because
+        // others get permissions only after the change of owner, or attributes need a writable file.
+        let is_withheld = preserve.ownership && permissions & attributes::OTHERS & !self.mask != 0;
+        let is_added = preserve.xattrs && permissions & 0o200 == 0;
+        let mask = inherited.filter(|_| !is_withheld && !is_added);
+        permissions & !mask.unwrap_or(self.mask)
     }
 
     /// Sets the attributes of a file that has its contents, of this many bytes. A file that cannot be

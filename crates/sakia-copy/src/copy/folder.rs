@@ -10,7 +10,9 @@ use rustix::fs::{CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::apart::Apart;
+use super::existing::refused;
 use super::ranges::Shared;
+use super::stage::{self, Others, Stage};
 use super::{At, Copy, EntryError, Facts, Learned, Result, Spot, Target, attributes, mark};
 use crate::crew::{Crew, Fiber, Folder, Found, Job, Next, Unit};
 use crate::kernel::{self, OwnedFd};
@@ -25,7 +27,7 @@ const OWNER: u32 = 0o700;
 /// The rights of others that are withheld until a new directory is complete.
 const OTHERS_WRITE: u32 = 0o022;
 /// Entries created in a directory with this bit inherit its group, and directories the bit.
-const SET_GROUP: u32 = 0o2000;
+pub(super) const SET_GROUP: u32 = 0o2000;
 
 impl Job for Copy {
     type Facts = Facts;
@@ -43,6 +45,7 @@ impl Job for Copy {
             name,
             to: if above.is_some() { name } else { &self.to },
             learned: above.map_or(&nothing, |folder| &folder.facts.target.learned),
+            made: None,
         };
         let is_directory = |stat: Stat| sys::kind(&stat) == FileType::Directory;
         // It may have become a directory meanwhile.
@@ -88,6 +91,7 @@ impl Job for Copy {
             name,
             to: name,
             learned: &folder.facts.target.learned,
+            made: None,
         };
         self.copy_entry(&mut spot, kind).await
     }
@@ -98,7 +102,7 @@ impl Job for Copy {
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         let Some(place) = &folder.facts.target.place else { return };
-        for step in [Self::end_apart, Self::complete_folder, Self::sync_folder] {
+        for step in [Self::end_apart, Self::end_stage, Self::complete_folder, Self::sync_folder] {
             if let Err(wrong) = step(self, fiber, folder) {
                 fiber.fail(wrong.operation, place.path(), wrong.error);
             }
@@ -186,7 +190,7 @@ impl Copy {
             target.is_new && id == Some(Id::of(stat))
         };
         self.may_be_copy()
-            && (mark::is_unfinished(stat, self.user) && self.changed_meanwhile(stat)
+            && (self.is_marked(stat, stat) && self.changed_meanwhile(stat)
                 || spot.folder.is_some_and(|folder| folder.lineage().any(is_above)))
     }
 
@@ -217,36 +221,37 @@ impl Copy {
     }
 
     /// Creates the directory in `dir`, or uses the existing one. Returns the facts about it.
-    fn make_folder(&self, spot: &mut Spot<'_>, dir: &OpenDir, source: &Stat) -> Result<Target> {
+    fn make_folder(
+        &self,
+        spot: &mut Spot<'_>,
+        dir: &Arc<OpenDir>,
+        source: &Stat,
+    ) -> Result<Target> {
         let permissions = source.st_mode & sys::PERMISSIONS;
-        let inherits = self.inherits(spot);
+        let default_mask = self.default_mask(spot);
+        let mask = default_mask.unwrap_or(self.mask);
+        // As with `cp`, the umask takes the place of an inherited list for permissions that are given last.
         let withheld =
             if self.options.preserve.ownership { attributes::OTHERS } else { OTHERS_WRITE };
-        let (first, last) = if inherits {
-            // The access control list and the mode are derived from each other: another mode would lose
-            // information.
-            (permissions & MKDIR & !withheld | OWNER, None)
-        } else {
-            (mark::DIRECTORY, Some(permissions & MKDIR & !self.mask))
-        };
+        let last = permissions & MKDIR & !(mask & !withheld | self.mask & withheld);
         let above = spot.folder.map(|folder| &folder.facts);
         let is_apart = above.is_some_and(|Facts { target, .. }| {
             let making = spot.fiber.crew().pace.making();
             target.apart.put(dir, target.device, making, spot.learned, &mut spot.fiber.tally)
         });
-        let made = sys::retry(|| kernel::mkdirat(dir, spot.to, Mode::from_raw_mode(first)));
         spot.fiber.tally.counters.plain_calls += 2;
-        let is_made = match made {
-            Err(Errno::EXIST) => false,
-            made => made.map(|()| true).at_target("create directory")?,
+        let created = self.create_folder(spot, dir, mask)?;
+        let is_made = created.is_some();
+        let (mut fd, mut is_unreadable) = match created {
+            Some(created) => created,
+            None => open_target(spot, dir, spot.to, false)?,
         };
-        let (fd, is_unreadable) = open_target(spot, dir, is_made)?;
-        let is_known = is_made && !inherits;
+        let is_known = is_made && default_mask.is_none();
         let known = above
             .map(|above| &above.target)
             .filter(|above| is_known && !above.gives_group && !above.sets_group);
         let (stat, made) = if let Some(above) = known {
-            let (device, mode) = (above.device, last);
+            let (device, mode) = (above.device, Some(last));
             (None, Target { device, is_new: true, is_marked: true, mode, ..Target::default() })
         } else {
             let stat = sys::stat(&fd).at_target("stat")?;
@@ -255,41 +260,34 @@ impl Copy {
                 return Err(EntryError::target("copy to", invalid("it is the source itself")));
             }
             self.root.get_or_init(|| Id::of(&stat));
-            let is_new = is_made || mark::is_unfinished(&stat, self.user);
+            let is_new = is_made || self.is_marked(source, &stat);
             if above.is_none() && !is_made {
                 self.is_into_existing.store(true, Ordering::Relaxed);
             }
-            // The inherited list may lack rights that the copy itself needs.
-            let is_usable = !is_made || stat.st_mode & OWNER == OWNER;
+            // The mask may have taken rights that the copy itself needs.
+            let is_usable = !is_new || stat.st_mode & OWNER == OWNER;
             if !is_usable {
                 let mode = stat.st_mode & sys::PERMISSIONS | OWNER;
-                sys::set_mode_of(dir, spot.to, mode).at_target("set mode of")?;
-            }
-            let mode = match last {
-                _ if !is_new => None,
-                // A directory that was not completed gets the mode it would have got.
-                None if !is_made => Some(permissions & MKDIR & !self.mask),
-                // The group may be inherited, and with it the bit.
-                Some(mode) => Some(mode | stat.st_mode & SET_GROUP),
-                None => {
-                    // Without the rights that only the copy needs, and with those of others only when it is
-                    // complete.
-                    let mode = stat.st_mode & sys::PERMISSIONS;
-                    let exact =
-                        mode & !(OWNER & !permissions) | permissions & withheld & !self.mask;
-                    (exact != mode || !is_usable).then_some(exact)
+                if !is_unreadable {
+                    sys::set_mode(&fd, mode).at_target("set mode of")?;
+                } else {
+                    set_mode_by_path(&fd, mode).at_target("set mode of")?;
+                    fd = sys::open(fd.as_fd(), c".", sys::DIRECTORY).at_target("open directory")?;
+                    is_unreadable = false;
                 }
-            };
+            }
+            // The group may be inherited, and with it the bit.
+            let mode = is_new.then_some(last | stat.st_mode & SET_GROUP);
             let made = Target {
                 device: stat.st_dev,
                 gives_group: stat.st_gid != self.group,
                 sets_group: stat.st_mode & SET_GROUP != 0,
                 is_new,
-                is_marked: if is_made { first == mark::DIRECTORY } else { is_new },
+                is_marked: is_new,
                 mode,
-                has_default_acl: match is_made {
-                    true => inherits,
-                    false => attributes::has_default_acl(fd.as_fd()),
+                default_mask: match is_made {
+                    true => default_mask,
+                    false => attributes::default_mask(fd.as_fd()),
                 },
                 ..Target::default()
             };
@@ -303,12 +301,113 @@ impl Copy {
             }
             _ => Arc::clone(lock(&self.learned).entry((source.st_dev, made.device)).or_default()),
         };
+        let others_above = above.map(|above| &above.target.others);
         let place = above.and_then(|above| above.target.place.as_ref());
         let place = place.unwrap_or(Place::current());
         let (places, is_root) = (&spot.fiber.crew().places, above.is_none());
         let place = Some(places.adopt(place, spot.to, fd, stat.as_ref(), is_root));
         let apart = Apart::new(is_apart, is_made, was_unfinished);
-        Ok(Target { place, was_unfinished, learned, is_mount, is_unreadable, apart, ..made })
+        let others = Others::new(self, others_above, source, stat.as_ref(), &made);
+        Ok(Target {
+            place,
+            was_unfinished,
+            learned,
+            is_mount,
+            is_unreadable,
+            apart,
+            others,
+            ..made
+        })
+    }
+
+    /// Creates a directory in `dir` and opens it; returns also whether it is unreadable. `None`: there is an
+    /// entry of that name.
+    fn create_folder(
+        &self,
+        spot: &Spot<'_>,
+        dir: &Arc<OpenDir>,
+        mask: u32,
+    ) -> Result<Option<(OwnedFd, bool)>> {
+        let parent = match spot.folder {
+            Some(folder) => folder.facts.target.others.may_rename.then(|| Arc::clone(dir)),
+            None => self.open_parent_of_others(),
+        };
+        let name = if spot.folder.is_none() { self.name_in_parent(spot) } else { None };
+        let to = name.as_deref().filter(|_| parent.is_some()).unwrap_or(spot.to);
+        let make = |dir: &OpenDir| {
+            sys::retry(|| kernel::mkdirat(dir, to, Mode::from_raw_mode(mark::DIRECTORY)))
+        };
+        let make_usable = |dir: &OpenDir| {
+            make(dir)?;
+            // Rights that only filling it needs.
+            if mask & OWNER != 0 {
+                sys::set_mode_of(dir, to, mark::DIRECTORY)?;
+            }
+            Ok(())
+        };
+        if let Some(parent) = &parent {
+            if sys::stat_name(parent.as_fd(), to).is_ok() {
+                return Ok(None);
+            }
+            let staged = self.staged(spot, parent, to, make_usable);
+            if let Some(stage) = staged.at_target("create directory")? {
+                return self.open_staged(spot, stage, parent, to);
+            }
+        }
+        let made = match &parent {
+            Some(parent) => make(parent),
+            None => make_usable(dir),
+        };
+        match made {
+            Err(Errno::EXIST) => return Ok(None),
+            made => made.at_target("create directory")?,
+        }
+        let opened = open_target(spot, parent.as_ref().unwrap_or(dir), to, true)?;
+        // On a file system without owners it is not this user's; a directory of this user is another one.
+        if parent.is_some() && sys::stat(&opened.0).at_target("stat")?.st_uid == self.user {
+            return Err(refused("another user has replaced it meanwhile"));
+        }
+        Ok(Some(opened))
+    }
+
+    /// Opens a directory in a private one, and gives it its name in `dir`.
+    fn open_staged(
+        &self,
+        spot: &Spot<'_>,
+        stage: Stage,
+        dir: &OpenDir,
+        to: &CStr,
+    ) -> Result<Option<(OwnedFd, bool)>> {
+        let opened = open_target(spot, &stage.dir, to, true);
+        let named = opened.and_then(|opened| match stage.publish(to, dir, to) {
+            Err(Errno::EXIST) => Ok(None),
+            named => named.map(|()| Some(opened)).at_target("create directory"),
+        });
+        if !matches!(named, Ok(Some(_))) {
+            stage.remove(to);
+        }
+        stage.end(spot, dir);
+        named
+    }
+
+    /// Returns the directory of the root's copy, if others may rename its entries.
+    fn open_parent_of_others(&self) -> Option<Arc<OpenDir>> {
+        // If it cannot be opened, nothing can be created there, which has a better message.
+        let dir = self.open_parent().ok()?;
+        let stat = sys::stat(&dir).ok()?;
+        let may_rename = stage::may_rename(stat.st_uid, stat.st_mode, self.user);
+        may_rename.then(|| Arc::new(OpenDir::of(dir)))
+    }
+
+    /// Removes the private directory for new entries.
+    fn end_stage(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
+        let target = &folder.facts.target;
+        if target.others.has_stage()
+            && let Ok(open) = target.open(&fiber.crew().places)
+        {
+            Others::end(&open);
+        }
+        Ok(())
     }
 
     /// Clears the flag that spreads the directories in it.
@@ -341,7 +440,7 @@ impl Copy {
         let of = attributes::Of {
             stat,
             mode,
-            may_have_acl: preserve.mode && (!target.is_new || target.has_default_acl),
+            may_have_acl: preserve.mode && (!target.is_new || target.default_mask.is_some()),
             may_have_owner: target.is_new && !target.gives_group,
         };
         self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)
@@ -361,10 +460,10 @@ impl Copy {
 
 /// Opens the directory of the copy; returns also whether it is unreadable. A link at its place is followed
 /// only at the root, which the caller has named.
-fn open_target(spot: &Spot<'_>, dir: &OpenDir, is_new: bool) -> Result<(OwnedFd, bool)> {
+fn open_target(spot: &Spot<'_>, dir: &OpenDir, to: &CStr, is_new: bool) -> Result<(OwnedFd, bool)> {
     let flags = flags_of_directory(spot.folder.is_none() && !is_new);
     let places = &spot.fiber.crew().places;
-    let open = |flags| places.with_room(|| sys::open(dir.as_fd(), spot.to, flags));
+    let open = |flags| places.with_room(|| sys::open(dir.as_fd(), to, flags));
     let opened = match open(flags) {
         // Creating entries in it does not need read permission.
         Err(Errno::ACCESS) => {
@@ -389,7 +488,7 @@ fn set_mode(dir: &OpenDir, target: &Target, mode: u32) -> sys::Result<()> {
     if target.is_unreadable { set_mode_by_path(dir, mode) } else { sys::set_mode(dir, mode) }
 }
 
-fn set_mode_by_path(dir: &OpenDir, mode: u32) -> sys::Result<()> {
+pub(super) fn set_mode_by_path(dir: impl AsFd, mode: u32) -> sys::Result<()> {
     sys::set_mode_of(CWD, &*attributes::magic_path(dir.as_fd(), c""), mode)
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::Stat;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::{Copy, Spot, mark};
+use super::{Copy, Spot};
 use crate::options::Follow;
 use crate::place::Id;
 use crate::sys::lock;
@@ -129,7 +129,7 @@ impl Copy {
         }
         if self.may_be_copy()
             && stat.st_nlink == 1
-            && (self.changed_meanwhile(stat) || mark::is_unfinished(stat, self.user))
+            && (self.changed_meanwhile(stat) || self.is_marked(stat, stat))
         {
             return Err(());
         }

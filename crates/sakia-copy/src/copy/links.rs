@@ -45,16 +45,20 @@ pub(super) struct Waiting {
     pub(super) name: CString,
     /// The name of the copy; it differs from `name` at the root only.
     pub(super) to: CString,
+    /// The copy, if it exists and others may rename it.
+    pub(super) id: Option<Id>,
 }
 
 impl Waiting {
     pub(super) fn of(spot: &Spot<'_>) -> Self {
-        Self { folder: spot.folder.cloned(), name: spot.name.to_owned(), to: spot.to.to_owned() }
+        let (name, to) = (spot.name.to_owned(), spot.to.to_owned());
+        Self { folder: spot.folder.cloned(), name, to, id: spot.made }
     }
 
     pub(super) fn name(&self) -> Name {
         let place = self.folder.as_ref().and_then(|folder| folder.facts.target.place.as_ref());
-        Name { place: Arc::clone(place.unwrap_or(Place::current())), name: self.to.clone() }
+        let place = Arc::clone(place.unwrap_or(Place::current()));
+        Name { place, name: self.to.clone(), id: self.id }
     }
 }
 

@@ -12,6 +12,7 @@ mod links;
 mod mark;
 mod names;
 mod ranges;
+mod stage;
 mod stream;
 mod verify;
 
@@ -32,6 +33,7 @@ use sakia::{Budget, CancellationToken};
 use self::apart::Apart;
 use self::in_use::InUse;
 use self::links::{Links, Waiting};
+use self::stage::Others;
 use self::verify::Verify;
 use crate::crew::{Crew, Fiber, Folder, Size};
 use crate::options::Options;
@@ -57,8 +59,13 @@ use crate::sys;
 /// A directory has the mode `01700` until all its contents are there, and a file `01200` until it is
 /// complete, unless it is written by one call in such a directory. A file that cannot be completed is
 /// removed. So incomplete entries can be recognized even after the process was killed: a later copy that
-/// keeps or updates existing entries replaces files with that mode, and completes prefixes of files in
-/// directories with the other.
+/// keeps or updates existing entries replaces files with that mode, and in directories with the other it
+/// completes prefixes of files, and makes links and special files again that are like the source's.
+///
+/// In a directory that existed before, links and special files that get attributes are completed in a private
+/// directory, `.sakia-cp`, which exists meanwhile, and then renamed. If other users may write to the
+/// directory, that holds for new directories too: such a user could exchange a new name for that of another
+/// file, which then would get the mode or the owner.
 ///
 /// # Errors
 /// A path has a zero byte. All other errors are in the report: see [`Report::is_complete`].
@@ -286,8 +293,8 @@ struct Target {
     was_unfinished: bool,
     /// The final mode, if it has another one until then.
     mode: Option<u32>,
-    /// New entries inherit an access control list.
-    has_default_acl: bool,
+    /// New entries inherit an access control list, which withholds these permissions.
+    default_mask: Option<u32>,
     /// Its file system.
     device: u64,
     /// New entries may inherit its group in place of the process's.
@@ -302,6 +309,8 @@ struct Target {
     is_unreadable: bool,
     /// Its placement.
     apart: Apart,
+    /// The rights of other users.
+    others: Others,
 }
 
 impl Target {
@@ -321,6 +330,8 @@ pub(crate) struct Spot<'a> {
     name: &'a CStr,
     to: &'a CStr,
     learned: &'a Learned,
+    /// The copy, if its other names will be links and others may rename this one.
+    made: Option<Id>,
 }
 
 impl<'a> Spot<'a> {

@@ -4,13 +4,13 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::entry::Outcome;
 use super::existing::remove_existing;
 use super::links::{Claim, Waiting};
-use super::{At, Copy, EntryError, Learned, Result, Spot, attributes, mark};
+use super::{At, Copy, EntryError, Learned, Result, Spot, attributes};
 use crate::crew::{Crew, End, Fiber, Next};
 use crate::options::{Existing, Follow};
 use crate::place::{Id, Name, OpenDir};
@@ -73,7 +73,7 @@ impl Copy {
         mut copy: impl AsyncFnMut(&mut Spot<'_>) -> Result<Outcome>,
     ) {
         let (id, keeps) = (Id::of(stat), self.options.existing == Existing::Keep);
-        let copied_to = |spot: &Spot<'_>, result: &Result<Outcome>| {
+        let copied_to = |spot: &mut Spot<'_>, result: &Result<Outcome>| {
             let is_new = matches!(result, Ok(Outcome::Copied));
             self.has_copy(spot, stat, result).then(|| (Waiting::of(spot), keeps && is_new))
         };
@@ -102,11 +102,15 @@ impl Copy {
 
     /// Returns whether a copy exists that other names can link to. A kept file counts only if its time and
     /// size are the source's: then an earlier copy created it. Another name of the source does not count.
-    fn has_copy(&self, spot: &Spot<'_>, stat: &Stat, result: &Result<Outcome>) -> bool {
+    fn has_copy(&self, spot: &mut Spot<'_>, stat: &Stat, result: &Result<Outcome>) -> bool {
         match result {
             Ok(Outcome::Skipped) => {
                 let is_copy = |there: &Stat| is_alike(there, stat) && Id::of(there) != Id::of(stat);
-                matches!(self.stat_target(spot), Ok(Some(there)) if is_copy(&there))
+                let there = self.stat_target(spot).ok().flatten().filter(is_copy);
+                if self.is_identified(spot, stat) {
+                    spot.made = there.as_ref().map(Id::of);
+                }
+                there.is_some()
             }
             Ok(Outcome::Aside) => false,
             result => result.is_ok(),
@@ -160,6 +164,7 @@ impl Copy {
                 name: &waiting.name,
                 to: &waiting.to,
                 learned: folder.map_or(&nothing, |folder| &folder.facts.target.learned),
+                made: None,
             };
             let result = act(&mut spot).await;
             next = self.conclude(&mut spot, result);
@@ -191,7 +196,7 @@ impl Copy {
         }
         if result == Err(Errno::EXIST) {
             let there = self.stat_target(spot)?;
-            let new = Id::of(&stat_name(crew, &first).at_target("link")?);
+            let new = id_of(crew, &first).at_target("link")?;
             if there.is_some_and(|there| Id::of(&there) == new) {
                 return Ok(Outcome::Skipped);
             }
@@ -202,10 +207,11 @@ impl Copy {
             }
             if self.options.existing == Existing::Keep
                 && let Some(there) = there
-                && !mark::is_unfinished(&there, self.user)
+                && !self.is_unfinished(spot, source, &there)
             {
                 if is_alike(&there, source) {
-                    let kept = Waiting::of(spot);
+                    let id_kept = self.is_identified(spot, source).then(|| Id::of(&there));
+                    let kept = Waiting { id: id_kept, ..Waiting::of(spot) };
                     self.become_one(crew, id, &first, new, &kept).at_target("link")?;
                 }
                 return Ok(Outcome::Skipped);
@@ -254,7 +260,7 @@ impl Copy {
         let crew = spot.fiber.crew();
         let Some(now) = self.links.name(id).filter(|now| !now.is(first)) else { return Ok(()) };
         let Some(target) = spot.target else { return Ok(()) };
-        let kept = Id::of(&stat_name(crew, &now)?);
+        let kept = id_of(crew, &now)?;
         match sys::stat_name(target.as_fd(), spot.to) {
             Ok(made) if Id::of(&made) != kept => self.relink(crew, &Waiting::of(spot), &now),
             _ => Ok(()),
@@ -266,7 +272,7 @@ impl Copy {
         let dir = crew.places.open(&made.name().place)?;
         let from = crew.places.open(&kept.place)?;
         sys::unlink(&*dir, &made.to)?;
-        sys::link(&*from, &kept.name, &*dir, &made.to)?;
+        link_from(crew, &from, kept, &dir, &made.to)?;
         // The directory may have been completed before.
         if self.options.preserve.timestamps
             && let Some(folder) = &made.folder
@@ -280,11 +286,37 @@ impl Copy {
 
 /// Creates `to` in `dir` as a link to the file `first`.
 fn link(crew: &Crew<Copy>, first: &Name, dir: &OpenDir, to: &CStr) -> sys::Result<()> {
-    sys::link(&*crew.places.open(&first.place)?, &first.name, dir, to)
+    link_from(crew, &*crew.places.open(&first.place)?, first, dir, to)
 }
 
-fn stat_name(crew: &Crew<Copy>, name: &Name) -> sys::Result<Stat> {
-    sys::stat_name(crew.places.open(&name.place)?.as_fd(), &name.name)
+/// Creates `to` in `dir` as a link to `first`, a name in `from`.
+///
+/// `ESTALE`: another user has put another file there.
+fn link_from(
+    crew: &Crew<Copy>,
+    from: &OpenDir,
+    first: &Name,
+    dir: &OpenDir,
+    to: &CStr,
+) -> sys::Result<()> {
+    let Some(id) = first.id else { return sys::link(from, &first.name, dir, to) };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = crew.places.with_room(|| sys::open(from.as_fd(), &first.name, flags))?;
+    if Id::of(&sys::stat(&file)?) != id {
+        return Err(Errno::STALE);
+    }
+    // By the descriptor, whatever the name is now. `AT_EMPTY_PATH` would take a capability.
+    let path = attributes::magic_file(file.as_fd());
+    sys::retry(|| kernel::linkat(CWD, &path, dir, to, AtFlags::SYMLINK_FOLLOW))
+}
+
+/// Returns the identity of the file that the name had, or has.
+fn id_of(crew: &Crew<Copy>, name: &Name) -> sys::Result<Id> {
+    if let Some(id) = name.id {
+        return Ok(id);
+    }
+    let stat = sys::stat_name(crew.places.open(&name.place)?.as_fd(), &name.name)?;
+    Ok(Id::of(&stat))
 }
 
 /// Returns whether one is a copy of the other, judged without reading.

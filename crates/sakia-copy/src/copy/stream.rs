@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 
 use super::entry::Outcome;
-use super::existing::{directory, is_directory};
+use super::existing::{directory, is_directory, refused};
 use super::file::Opened;
 use super::{At, Copy, EntryError, Result, Spot};
 use crate::crew::Fiber;
@@ -60,6 +60,10 @@ impl Copy {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let opened =
             open(spot.fiber, spot.target_dir()?, spot.to, flags).await.at_target("open")?;
+        let is_file = sys::kind(&sys::stat(&opened).at_target("stat")?) == FileType::RegularFile;
+        if is_file {
+            return Err(refused("a file has replaced it meanwhile"));
+        }
         spot.fiber.tally.counts.bytes += self.move_all(spot.fiber, source, opened.as_fd()).await?;
         Ok(())
     }

@@ -18,6 +18,9 @@ macro_rules! calls_of_fs {
             linkat fn linkat(
                 from: impl AsFd, old: impl Arg, to: impl AsFd, new: impl Arg, flags: AtFlags
             ) -> ();
+            renameat2 fn renameat_with(
+                from: impl AsFd, old: impl Arg, to: impl AsFd, new: impl Arg, flags: RenameFlags
+            ) -> ();
             unlinkat fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> ();
             fchmod fn fchmod(file: impl AsFd, mode: Mode) -> ();
             fchmodat fn chmodat(dir: impl AsFd, path: impl Arg, mode: Mode, flags: AtFlags) -> ();

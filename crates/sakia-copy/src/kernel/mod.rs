@@ -4,11 +4,15 @@
 
 #[macro_use]
 mod calls;
+#[cfg(test)]
+mod exchanged;
 mod fd;
+#[cfg(test)]
+mod killed;
 #[cfg(test)]
 pub(crate) mod sim;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use rustix::io::Result;
 use sakia::trace;
@@ -35,7 +39,7 @@ mod real {
     use rustix::fd::AsFd;
     use rustix::fs::{
         Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, RawDirEntry,
-        ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
+        RenameFlags, ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
     };
     use rustix::io::{ReadWriteFlags, Result};
     use rustix::path::Arg;

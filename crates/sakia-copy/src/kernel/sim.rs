@@ -113,7 +113,7 @@ pub(crate) fn faults(call: &str) -> (&'static [Fault], &'static [Fault]) {
         "ioctl_ficlone" | "fadvise" => {
             (&[E(Errno::IO), REFUSED[0], REFUSED[1], REFUSED[2], REFUSED[3]], &[])
         }
-        "mkdirat" | "symlinkat" | "mknodat" | "linkat" => (INTERRUPTED, MADE),
+        "mkdirat" | "symlinkat" | "mknodat" | "linkat" | "renameat_with" => (INTERRUPTED, MADE),
         "fchmod" | "fchown" | "futimens" | "chmodat" | "chownat" | "utimensat" => {
             (INTERRUPTED, CHANGED)
         }
@@ -171,8 +171,8 @@ pub(crate) mod calls {
 
     use rustix::fd::AsFd;
     use rustix::fs::{
-        Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom,
-        Stat, Timestamps, Uid, XattrFlags,
+        Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, RenameFlags,
+        ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
     };
     use rustix::io::{Errno, ReadWriteFlags, Result};
     use rustix::path::Arg;

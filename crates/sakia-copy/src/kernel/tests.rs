@@ -18,12 +18,22 @@ const UNFINISHED: (u32, u32) = (0o101_200, 0o041_700);
 const LIMIT: usize = 1;
 
 /// A private directory of a test.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// Makes it with a tree to be copied: `from`.
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sakia-sim-{name}-{}", std::process::id()));
+    pub(super) fn new(name: &str) -> Self {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// Makes it on a file system in memory, if the machine has one.
+    pub(super) fn in_memory(name: &str) -> Self {
+        let place = Path::new("/dev/shm");
+        if place.is_dir() { Self::below(place, name) } else { Self::new(name) }
+    }
+
+    fn below(place: &Path, name: &str) -> Self {
+        let path = place.join(format!("sakia-sim-{name}-{}", std::process::id()));
         fs::remove_dir_all(&path).ok();
         let from = path.join("from");
         fs::create_dir_all(from.join("inner/deep")).unwrap();
@@ -45,12 +55,12 @@ impl Folder {
         Self(path)
     }
 
-    fn from(&self) -> PathBuf {
+    pub(super) fn from(&self) -> PathBuf {
         self.0.join("from")
     }
 
     /// Returns the place of the copy, after removing the previous copy.
-    fn to(&self) -> PathBuf {
+    pub(super) fn to(&self) -> PathBuf {
         let to = self.0.join("to");
         fs::remove_dir_all(&to).ok();
         to
@@ -108,13 +118,13 @@ fn facts(path: &Path, stat: &Metadata, is_archive: bool) -> Facts {
     }
 }
 
-fn options(is_archive: bool) -> Options {
+pub(super) fn options(is_archive: bool) -> Options {
     let mut options = if is_archive { Options::archive() } else { Options::new() };
     options.limit = LIMIT;
     options
 }
 
-fn copy(from: &Path, to: &Path, options: &Options) -> Report {
+pub(super) fn copy(from: &Path, to: &Path, options: &Options) -> Report {
     let progress = Arc::new(Progress::new());
     sakia::block_on(copy_tree(from, to, options, &progress)).unwrap()
 }

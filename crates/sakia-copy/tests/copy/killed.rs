@@ -6,18 +6,20 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 use sakia_copy::{Copier, Existing, Options, Progress};
+use sakia_testkit::settings::number;
 
 use crate::children;
 use crate::support::{
-    Folder, Random, Tree, assert_same, bytes, copy_all, runtime, set_attribute, tree, without,
+    Folder, Random, Tree, assert_same, bytes, copy_all, runtime, set_attribute, some_acl, tree,
+    without,
 };
 
 /// The mode of a file that is not complete.
 const UNFINISHED: u32 = 0o100_000 | 0o1200;
-const LINK: u32 = 0o120_000;
 
 /// Makes many small files, some large ones and some with holes, and links among them.
 fn make(folder: &Folder) -> Tree {
@@ -38,17 +40,7 @@ fn make(folder: &Folder) -> Tree {
         sparse.set_len(3 << 20).unwrap();
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o555)).unwrap();
     }
-    comparable(tree(&folder.path("from")))
-}
-
-/// Returns the tree without the times of links. A link has no mark for being incomplete, so its times may
-/// be lost.
-fn comparable(tree: Tree) -> Tree {
-    without(tree, |facts| {
-        if facts.mode & 0o170_000 == LINK {
-            facts.modified = (0, 0);
-        }
-    })
+    tree(&folder.path("from"))
 }
 
 /// Asserts that each file that looks complete equals its source. Returns the number of entries.
@@ -87,11 +79,105 @@ fn killed_and_completed() {
             let mut options = Options::archive();
             options.existing = [Existing::Keep, Existing::Update][round % 2];
             copy_all(&from, &to, &options);
-            assert_same(&comparable(tree(&to)), &expected);
+            assert_same(&tree(&to), &expected);
             fs::remove_dir_all(&to).unwrap();
         }
         assert!(killed > 0, "they ended before they were killed");
     }
+}
+
+/// Adds entries of the other kinds, which have owners, modes and times of their own.
+fn make_others(folder: &Folder) {
+    let (from, mut links) = (folder.path("from"), 0);
+    let node = |name: &str, kind, device| {
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(CWD, from.join(name), kind, mode, device).unwrap();
+    };
+    for number in 0..200 {
+        let dir = format!("{}/others{}", number % 4, number % 8);
+        folder.dir(&format!("from/{dir}"));
+        node(&format!("{dir}/fifo{number}"), FileType::Fifo, 0);
+        node(&format!("{dir}/socket{number}"), FileType::Socket, 0);
+        if rustix::process::geteuid().is_root() {
+            let device = rustix::fs::makedev(1, 3);
+            node(&format!("{dir}/null{number}"), FileType::CharacterDevice, device);
+        }
+        symlink(format!("to{number}"), from.join(format!("{dir}/link{number}"))).unwrap();
+        if number % 5 == 0 {
+            links += 1;
+            let (fifo, name) = (format!("{dir}/fifo{number}"), format!("{links}-fifo"));
+            fs::hard_link(from.join(fifo), from.join(name)).unwrap();
+            let (link, name) = (format!("{dir}/link{number}"), format!("{links}-link"));
+            fs::hard_link(from.join(link), from.join(name)).unwrap();
+        }
+    }
+    for (number, name) in tree(&from).into_keys().rev().enumerate() {
+        let path = from.join(name);
+        let (is_link, is_dir) = (path.is_symlink(), path.is_dir());
+        if rustix::process::geteuid().is_root() {
+            let owner = Some([0, 1000, 1001][number % 3]);
+            std::os::unix::fs::lchown(&path, owner, owner).unwrap();
+        }
+        if !is_link && !is_dir {
+            let mode = [0o644, 0o4755, 0o640, 0o777][number % 4];
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        if !is_link && path.is_file() && number % 3 == 0 {
+            set_attribute(&path, "system.posix_acl_access", &some_acl());
+        }
+        let time = Timespec { tv_sec: 1_000_000_000 + number as i64, tv_nsec: 7 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+}
+
+/// Copies are killed at random times, into new directories, existing ones, and some that others may write to.
+/// The same copy that keeps or updates what is there leads to the result of an undisturbed one.
+///
+/// `SAKIA_TEST_KILLS` is the number of kills.
+#[test]
+fn entries_of_every_kind_are_completed() {
+    let folder = Folder::in_memory();
+    make(&folder);
+    make_others(&folder);
+    let (from, to) = (folder.path("from"), folder.path("to"));
+    let prepare = |place| {
+        if place > 0 {
+            for name in ["", "0", "1/others1", "2/others2"] {
+                let dir = folder.dir(&format!("to/{name}"));
+                let mode = if place == 1 { 0o755 } else { 0o777 };
+                fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+    };
+    let expected = [0, 1, 2].map(|place| {
+        prepare(place);
+        let begin = Instant::now();
+        children::run("a", "true", &from, &to);
+        let (expected, took) = (tree(&to), begin.elapsed());
+        fs::remove_dir_all(&to).unwrap();
+        (expected, took)
+    });
+    let (mut random, mut killed) = (Random::new(5), 0);
+    for round in 0..number("SAKIA_TEST_KILLS", 25) as usize {
+        let (expected, took) = &expected[round % 3];
+        prepare(round % 3);
+        let mut letters = "a";
+        // Some are killed once more while they complete a copy.
+        for _ in 0..=usize::from(round % 4 == 0) {
+            let child = children::command(letters, "true", &from, &to).spawn().unwrap();
+            let time = random.below(took.as_micros() as u64);
+            std::thread::sleep(Duration::from_micros(time));
+            killed += u32::from(children::kill(child));
+            letters = ["ak", "au"][round % 2];
+        }
+        let said = children::run(letters, "true", &from, &to);
+        assert_eq!(said.failures, 0, "{}", said.output);
+        assert_same(&tree(&to), expected);
+        fs::remove_dir_all(&to).unwrap();
+    }
+    println!("{killed} were killed");
+    assert!(killed > 0, "they ended before they were killed");
 }
 
 /// Returns contents and kinds, without attributes.
@@ -189,7 +275,7 @@ fn stopped_by_its_token() {
         let mut options = Options::archive();
         options.existing = Existing::Keep;
         copy_all(&from, &to, &options);
-        assert_same(&comparable(tree(&to)), &expected);
+        assert_same(&tree(&to), &expected);
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o755);
         fs::remove_dir_all(&to).unwrap();
     }

@@ -192,6 +192,21 @@ pub const KNOWN: &[Known] = &[
                 && (difference.of == "time" || is(&tried.ours.tree) == is(&tried.before))
         },
     ),
+    (
+        "a special file that cannot be made is tried in a private directory: what is there stays",
+        |tried, difference| {
+            let said = ["cannot create special file", "cannot create fifo"];
+            tried.ours.said.contains("sakia: create ")
+                && said.iter().any(|said| tried.theirs.said.contains(said))
+                && match difference.of {
+                    "presence" => {
+                        let was = tried.before.contains_key(&difference.path);
+                        was && tried.ours.tree.contains_key(&difference.path)
+                    }
+                    of => of == "time",
+                }
+        },
+    ),
     ("nothing is made of a directory that cannot be opened", |tried, difference| {
         tried.ours.said.contains("open directory")
             && match difference.of {

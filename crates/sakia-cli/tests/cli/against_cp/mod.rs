@@ -13,6 +13,7 @@ mod case;
 mod examples;
 mod known;
 mod tree;
+mod umasks;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Display};
@@ -456,7 +457,8 @@ fn copies_are_those_of_cp() {
                         return;
                     }
                     let place = &places[(seed % places.len() as u64) as usize];
-                    let case = Case::new(seed, is_root);
+                    let mut case = Case::new(seed, is_root);
+                    umasks::vary(&mut case, is_root);
                     let verdict = trial.check(&case, place, thread);
                     if wants_examples && verdict.unknown.is_empty() {
                         for reason in &verdict.reasons {
