@@ -48,6 +48,16 @@ impl SmallFs {
         Ok(Self { mounted, disk: None, _below: None })
     }
 
+    /// Mounts a ramfs, which has neither access control lists nor extended attributes, and no size.
+    ///
+    /// # Errors
+    /// As [`Self::tmpfs`].
+    pub fn ramfs() -> Result<Self, PlaceError> {
+        let mounted =
+            Mounted::new(Scratch::new()?, Path::new("sakia-testkit"), "ramfs", "mode=755")?;
+        Ok(Self { mounted, disk: None, _below: None })
+    }
+
     /// Mounts an ext4 without a journal on a disk of `size_bytes`; 1 MiB is about the minimum.
     ///
     /// # Errors

@@ -98,25 +98,41 @@ pub enum Reflink {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preserve {
-    /// Permissions, set-id bits included, and access control lists.
+    /// Permissions, set-id bits included, and access control lists. An access control list that cannot be
+    /// kept is a failure; the copy is complete otherwise, and stays.
     pub mode: bool,
-    /// User and group, as far as the process may.
+    /// User and group, as far as the process may. For root, a user or group that cannot be set is a failure.
     pub ownership: bool,
     /// Times of access and modification, in nanoseconds.
     pub timestamps: bool,
     /// Hard links between copied files.
     pub links: bool,
-    /// Extended attributes, as far as the process may.
+    /// Extended attributes. Those that the process may not set, or that the file system of the copy does not
+    /// have, are counted.
     pub xattrs: bool,
+    /// With `xattrs`: to lose one of them is a failure, too.
+    pub all_xattrs: bool,
 }
 
 impl Preserve {
     /// Nothing.
-    pub const NONE: Self =
-        Self { mode: false, ownership: false, timestamps: false, links: false, xattrs: false };
-    /// All of it.
-    pub const ALL: Self =
-        Self { mode: true, ownership: true, timestamps: true, links: true, xattrs: true };
+    pub const NONE: Self = Self {
+        mode: false,
+        ownership: false,
+        timestamps: false,
+        links: false,
+        xattrs: false,
+        all_xattrs: false,
+    };
+    /// All of it, extended attributes as far as possible.
+    pub const ALL: Self = Self {
+        mode: true,
+        ownership: true,
+        timestamps: true,
+        links: true,
+        xattrs: true,
+        all_xattrs: false,
+    };
 
     /// Returns whether a new entry has attributes to set after its creation.
     pub(crate) fn has_attributes(self) -> bool {

@@ -100,8 +100,8 @@ pub struct Counters {
     pub creates_timed: u64,
     /// The total of these times.
     pub create_time: Duration,
-    /// Owners, access control lists and attributes that the process may not set, or that the file system
-    /// of the copy does not have.
+    /// Extended attributes that the process may not set, or that the file system of the copy does not have,
+    /// unless that is a [failure](crate::Preserve::all_xattrs).
     pub attributes_lost: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Plain system calls, and their non-blocking forms.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,6 +17,9 @@ use crate::kernel::{self, OwnedFd};
 
 /// The mode bits that `chmod(2)` sets.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
+
+/// More than the length of `/proc/self/status`.
+const STATUS_BYTES: usize = 4 << 10;
 
 /// Flags to open directories for reading.
 pub(crate) const DIRECTORY: OFlags =
@@ -200,7 +203,10 @@ pub(crate) fn address_space() -> Option<u64> {
 ///
 /// It is read from the kernel's status file: `umask(2)` would change it for a moment.
 pub(crate) fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // With room for all of it, it takes two calls to read.
+    let mut status = String::with_capacity(STATUS_BYTES);
+    let file = std::fs::File::open("/proc/self/status");
+    file.and_then(|mut file| file.read_to_string(&mut status)).ok();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
     mask.unwrap_or_else(|| {

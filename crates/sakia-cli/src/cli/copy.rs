@@ -112,6 +112,8 @@ pub(super) struct CpArgs {
     ///
     /// mode: permissions and access control lists; ownership: user and group; timestamps; links: hard links
     /// between copied files; xattr: extended attributes; all. Without a list mode, ownership, timestamps.
+    /// An access control list that cannot be kept is a failure, and so is an extended attribute if xattr is
+    /// in the list: with -a and all those that cannot be kept are counted.
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "mode,ownership,timestamps")]
     #[arg(value_parser = PossibleValuesParser::new(ATTRIBUTES))]
@@ -262,6 +264,8 @@ impl CpArgs {
         preserve.timestamps = self.preserve_usual || has("timestamps");
         preserve.links = has("links");
         preserve.xattrs = has("xattr");
+        // As with cp, those of -a and of "all" are kept as far as possible.
+        preserve.all_xattrs = self.preserve.iter().any(|asked| asked == "xattr");
         preserve
     }
 }
@@ -299,8 +303,12 @@ mod tests {
         assert_eq!(options(&["--preserve", "a", "b"]).unwrap().copy.preserve, usual);
         for list in [&["--preserve=links,xattr"][..], &["--preserve=links", "--preserve=xattr"]] {
             let some = options(&[list, &["a", "b"]].concat()).unwrap().copy.preserve;
-            assert!(some.links && some.xattrs && !some.mode);
+            assert!(some.links && some.xattrs && some.all_xattrs && !some.mode);
         }
+        let all = options(&["--preserve=all", "a", "b"]).unwrap().copy.preserve;
+        assert_eq!(all, Preserve::ALL);
+        let exact = options(&["-a", "--preserve=xattr", "a", "b"]).unwrap().copy.preserve;
+        assert!(exact.mode && exact.all_xattrs);
         let last = options(&["-r", "-r", "--sparse=always", "--sparse=never", "a", "b"]);
         assert_eq!(last.unwrap().copy.sparse, Sparse::Never);
         assert_eq!(options(&["-u", "a", "b"]).unwrap().copy.existing, Existing::Update);

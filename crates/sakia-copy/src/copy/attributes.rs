@@ -23,6 +23,9 @@ pub(super) const OTHERS: u32 = 0o077;
 pub(super) const SET_ID: u32 = 0o6000;
 /// The kernel's size limit of an attribute's value, and of a list of names.
 const ATTRIBUTE_MAX: usize = 64 << 10;
+/// The user who may give files away.
+const ROOT: u32 = 0;
+const SET_OWNER: &str = "set owner of";
 
 /// An access control list has a version, then entries of a kind, rights and an identity.
 const ACL_VERSION_BYTES: usize = 4;
@@ -48,6 +51,16 @@ pub(super) struct Of<'a> {
     pub(super) may_have_acl: bool,
     /// It belongs to the user and group of the process.
     pub(super) may_have_owner: bool,
+}
+
+/// Attributes that a complete copy does not have although they were asked for: failures, by their operations.
+pub(super) type Lost = Vec<EntryError>;
+
+/// Adds a failure, unless the entry has one of that operation.
+fn lose(lost: &mut Lost, operation: &'static str, errno: Errno) {
+    if lost.iter().all(|before| before.operation != operation) {
+        lost.push(EntryError::target(operation, errno));
+    }
 }
 
 /// Returns the permissions that the access control list withholds which entries created in a directory
@@ -89,20 +102,22 @@ impl Copy {
     }
 
     /// Sets the preserved attributes of an open file or directory: owner, attributes, times, mode, in an
-    /// order in which none undoes another.
+    /// order in which none undoes another. Returns those that cannot be kept.
     pub(super) fn set_attributes(
         &self,
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         of: &Of<'_>,
         tally: &mut Tally,
-    ) -> Result<()> {
+    ) -> Result<Lost> {
+        let mut lost = Lost::new();
         let preserve = self.options.preserve;
         let owner = (of.stat.st_uid, of.stat.st_gid);
         let mut has_owner = true;
         if preserve.ownership && !(of.may_have_owner && owner == (self.user, self.group)) {
             tally.counters.plain_calls += 1;
-            has_owner = set_owner(of.stat, |user, group| kernel::fchown(to, user, group))?;
+            let chown = |user, group| kernel::fchown(to, user, group);
+            has_owner = self.set_owner(of.stat, chown, &mut lost)?;
         }
         if of.may_have_acl {
             removed(kernel::fremovexattr(to, ACCESS_ACL))?;
@@ -111,7 +126,7 @@ impl Copy {
             }
         }
         if preserve.mode || preserve.xattrs {
-            self.copy_xattrs(from, to, of.stat, tally)?;
+            self.copy_xattrs(from, to, of.stat, tally, &mut lost)?;
         }
         if preserve.timestamps {
             tally.counters.plain_calls += 1;
@@ -124,7 +139,7 @@ impl Copy {
             tally.counters.plain_calls += 1;
             sys::set_mode(to, mode).at_target("set mode of")?;
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Copies extended attributes, including access control lists if the mode is preserved.
@@ -134,6 +149,7 @@ impl Copy {
         to: BorrowedFd<'_>,
         stat: &Stat,
         tally: &mut Tally,
+        lost: &mut Lost,
     ) -> Result<()> {
         tally.counters.plain_calls += 1;
         let names = match grown(|space| kernel::flistxattr(from, space)) {
@@ -142,7 +158,7 @@ impl Copy {
             Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
             // A seccomp filter refuses it: the attributes are unknown.
             Err(Errno::PERM) => {
-                tally.counters.attributes_lost += 1;
+                self.lose_xattr("list attributes of", Errno::PERM, tally, lost);
                 return Ok(());
             }
             Err(errno) => return Err(EntryError::target("list attributes of", errno)),
@@ -158,7 +174,22 @@ impl Copy {
             };
             kernel::fsetxattr(to, name, value, XattrFlags::empty())
         };
-        self.copy_each(&names, read, set, tally)
+        self.copy_each(&names, read, set, tally, lost)
+    }
+
+    /// Records an attribute that cannot be kept: a failure if each of them is required.
+    fn lose_xattr(
+        &self,
+        operation: &'static str,
+        errno: Errno,
+        tally: &mut Tally,
+        lost: &mut Lost,
+    ) {
+        if self.options.preserve.all_xattrs {
+            lose(lost, operation, errno);
+        } else {
+            tally.counters.attributes_lost += 1;
+        }
     }
 
     /// Copies the preserved attributes of a list.
@@ -168,6 +199,7 @@ impl Copy {
         read: impl Fn(&CStr, &mut [u8]) -> sys::Result<usize>,
         set: impl Fn(&CStr, &[u8]) -> sys::Result<()>,
         tally: &mut Tally,
+        lost: &mut Lost,
     ) -> Result<()> {
         for name in self.wanted(names) {
             let value = match grown(|space| read(name, space)) {
@@ -177,7 +209,12 @@ impl Copy {
             };
             tally.counters.plain_calls += 3;
             match set(name, &value) {
-                Err(errno) if UNSETTABLE.contains(&errno) => tally.counters.attributes_lost += 1,
+                Err(errno) if UNSETTABLE.contains(&errno) && is_acl(name) => {
+                    lose(lost, "set an access control list of", errno);
+                }
+                Err(errno) if UNSETTABLE.contains(&errno) => {
+                    self.lose_xattr("set an attribute of", errno, tally, lost);
+                }
                 result => result.at_target("set an attribute of")?,
             }
         }
@@ -187,7 +224,6 @@ impl Copy {
     /// Returns the preserved names of a list.
     fn wanted<'a>(&self, names: &'a [u8]) -> Vec<&'a CStr> {
         let preserve = self.options.preserve;
-        let is_acl = |name: &CStr| [ACCESS_ACL, DEFAULT_ACL].contains(&name);
         let wanted = names.split_inclusive(|&byte| byte == 0).filter_map(move |name| {
             let name = CStr::from_bytes_with_nul(name).ok()?;
             if name.to_bytes().starts_with(OF_XFS) || name == c"security.evm" {
@@ -201,15 +237,17 @@ impl Copy {
         wanted
     }
 
-    /// Sets the preserved attributes of a link or another special file, which cannot be opened.
-    pub(super) fn set_attributes_of_name(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<()> {
+    /// Sets the preserved attributes of a link or another special file, which cannot be opened. Returns those
+    /// that cannot be kept.
+    pub(super) fn set_attributes_of_name(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<Lost> {
+        let mut lost = Lost::new();
         let preserve = self.options.preserve;
-        let Some(target) = spot.target else { return Ok(()) };
+        let Some(target) = spot.target else { return Ok(lost) };
         let (dir, name, flags) = (target, spot.to, AtFlags::SYMLINK_NOFOLLOW);
         let mut has_owner = true;
         if preserve.ownership {
             let chown = |user, group| kernel::chownat(dir, name, user, group, flags);
-            has_owner = set_owner(stat, chown)?;
+            has_owner = self.set_owner(stat, chown, &mut lost)?;
         }
         if sys::kind(stat) != FileType::Symlink && (preserve.mode || preserve.ownership) {
             let mode = if preserve.mode {
@@ -222,18 +260,18 @@ impl Copy {
             sys::set_mode_of(dir, name, mode).at_target("set mode of")?;
         }
         if preserve.mode || preserve.xattrs {
-            self.copy_xattrs_of_name(spot)?;
+            self.copy_xattrs_of_name(spot, &mut lost)?;
         }
         if preserve.timestamps {
             let times = times_of(stat);
             sys::retry(|| kernel::utimensat(dir, name, &times, flags)).at_target("set times of")?;
         }
         spot.fiber.tally.counters.plain_calls += 4;
-        Ok(())
+        Ok(lost)
     }
 
     /// Copies them through the directories' descriptors, since calls relative to them exist only since 6.13.
-    fn copy_xattrs_of_name(&self, spot: &mut Spot<'_>) -> Result<()> {
+    fn copy_xattrs_of_name(&self, spot: &mut Spot<'_>, lost: &mut Lost) -> Result<()> {
         let Some(target) = spot.target else { return Ok(()) };
         let from = magic_path(spot.source.as_fd(), spot.name);
         let to = magic_path(target.as_fd(), spot.to);
@@ -256,8 +294,42 @@ impl Copy {
         };
         let set =
             |name: &CStr, value: &[u8]| kernel::lsetxattr(&to, name, value, XattrFlags::empty());
-        self.copy_each(&names, read, set, &mut spot.fiber.tally)
+        self.copy_each(&names, read, set, &mut spot.fiber.tally, lost)
     }
+
+    /// Sets the source's user and group, or at least the group. Returns whether both could be set: to fail
+    /// to is a failure of a process that may give files away, as with `cp`.
+    fn set_owner(
+        &self,
+        stat: &Stat,
+        chown: impl Fn(Option<Uid>, Option<Gid>) -> sys::Result<()>,
+        lost: &mut Lost,
+    ) -> Result<bool> {
+        let chown = |user| sys::retry(|| chown(user, Some(Gid::from_raw(stat.st_gid))));
+        match chown(Some(Uid::from_raw(stat.st_uid))) {
+            Err(errno @ (Errno::PERM | Errno::INVAL)) => {
+                chown(None).ok();
+                if self.user == ROOT {
+                    lose(lost, SET_OWNER, errno);
+                }
+                Ok(false)
+            }
+            given => given.map(|()| true).at_target(SET_OWNER),
+        }
+    }
+
+    /// Reports attributes that a complete copy does not have. Even a lack of space for one of them, which a
+    /// file system also reports for a value that is too long, is no reason to stop.
+    pub(super) fn report_lost(&self, spot: &mut Spot<'_>, lost: Lost) {
+        for EntryError { operation, error, .. } in lost {
+            let path = self.target_path(spot);
+            spot.fiber.report(operation, path, error);
+        }
+    }
+}
+
+fn is_acl(name: &CStr) -> bool {
+    [ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
 
 /// Returns an access control list with the rights of a [mark](super::mark), which setting it would change
@@ -309,21 +381,6 @@ pub(super) fn magic_file(file: BorrowedFd<'_>) -> PathBuf {
 fn exact_mode(stat: &Stat, has_owner: bool) -> u32 {
     let lost = if has_owner { 0 } else { SET_ID };
     stat.st_mode & sys::PERMISSIONS & !lost
-}
-
-/// Sets the source's user and group, or at least the group. Returns whether both could be set.
-fn set_owner(
-    stat: &Stat,
-    chown: impl Fn(Option<Uid>, Option<Gid>) -> sys::Result<()>,
-) -> Result<bool> {
-    let chown = |user| sys::retry(|| chown(user, Some(Gid::from_raw(stat.st_gid))));
-    match chown(Some(Uid::from_raw(stat.st_uid))) {
-        Err(Errno::PERM | Errno::INVAL) => {
-            chown(None).ok();
-            Ok(false)
-        }
-        given => given.map(|()| true).at_target("set owner of"),
-    }
 }
 
 /// Accepts that there was no such list.

@@ -195,12 +195,11 @@ impl Run<'_> {
         let (rest, told, shared) = self.ranges.outcome();
         self.told += told;
         result.and(shared)?;
-        let is_whole = rest.has_holes || rest.is_short;
-        let end = if is_whole { rest.reached() } else { self.range(rest.end, None).await? };
-        if rest.has_holes {
-            truncate(self.target, rest.end)?;
-        } else if rest.is_short || self.copy.options.sparse == Sparse::Always {
-            // A helper may have copied more of a file that became shorter.
+        let end = rest.reached();
+        // It may have grown.
+        let end = if rest.is_short { end } else { self.range(end, None).await? };
+        // A hole may be the last part, and a helper may have copied more of a file that became shorter.
+        if rest.has_holes || rest.is_short || self.copy.options.sparse == Sparse::Always {
             truncate(self.target, end)?;
         }
         Ok(end)

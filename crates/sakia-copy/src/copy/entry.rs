@@ -225,12 +225,15 @@ impl Copy {
             spot.fiber.tally.counters.attributes_lost += 1;
             return Ok(());
         }
-        if self.options.preserve.has_attributes()
-            && let Err(wrong) = self.set_attributes_of_name(spot, stat)
-        {
-            // A later copy could not detect that it is not complete.
-            sys::unlink(spot.target_dir()?, spot.to).ok();
-            return Err(wrong);
+        if self.options.preserve.has_attributes() {
+            match self.set_attributes_of_name(spot, stat) {
+                Ok(lost) => self.report_lost(spot, lost),
+                Err(wrong) => {
+                    // A later copy could not detect that it is not complete.
+                    sys::unlink(spot.target_dir()?, spot.to).ok();
+                    return Err(wrong);
+                }
+            }
         }
         self.note_name(spot, stat)
     }

@@ -119,7 +119,13 @@ impl Copy {
             None => self.fill_large(spot, source, &made.fd, stat, buf).await,
         };
         let count = self.complete(spot, source.as_fd(), stat, &made, filled)?;
-        if count == size || size == 0 {
+        // A file that grew was copied to its end.
+        if count >= size {
+            return Ok(true);
+        }
+        // The size of some files, as of those in `/sys`, is not the length of their contents.
+        let now = sys::size(&sys::stat(source.as_fd()).at_source("stat")?);
+        if now >= size {
             return Ok(true);
         }
         let text = format!("it changed while it was copied: {count} bytes instead of {size}");
@@ -224,7 +230,7 @@ impl Copy {
                     && spot.folder.is_some_and(|folder| !folder.facts.target.gives_group),
             };
             let set = match made.mode {
-                None if !preserve.has_attributes() => Ok(()),
+                None if !preserve.has_attributes() => Ok(attributes::Lost::new()),
                 _ => self.set_attributes(source, made.fd.as_fd(), &of, &mut spot.fiber.tally),
             };
             // A tree is synced as a whole.
@@ -232,7 +238,7 @@ impl Copy {
                 sys::retry(|| kernel::fsync(&made.fd)).at_target("sync")?;
             }
             is_whole = true;
-            set.map(|()| count)
+            set.map(|lost| (count, lost))
         });
         if completed.is_err() && is_whole && !made.is_new {
             if let Some(mode) = made.mode {
@@ -241,7 +247,9 @@ impl Copy {
         } else if completed.is_err() {
             self.discard(spot, made);
         }
-        completed
+        let (count, lost) = completed?;
+        self.report_lost(spot, lost);
+        Ok(count)
     }
 
     /// Removes a file that could not be completed.

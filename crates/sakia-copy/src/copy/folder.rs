@@ -443,7 +443,12 @@ impl Copy {
             may_have_acl: preserve.mode && (!target.is_new || target.default_mask.is_some()),
             may_have_owner: target.is_new && !target.gives_group,
         };
-        self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)
+        let lost = self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)?;
+        for EntryError { operation, error, .. } in lost {
+            let path = target.place.as_ref().map_or_else(Default::default, |place| place.path());
+            fiber.report(operation, path, error);
+        }
+        Ok(())
     }
 
     /// Syncs its file system, if it is the first directory there.

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
+use super::attributes::Lost;
 use super::folder::{SET_GROUP, set_mode_by_path};
 use super::{At, Copy, Result, Spot, Target};
 use crate::kernel::OwnedFd;
@@ -228,16 +229,20 @@ impl Copy {
     ) -> Result<bool> {
         let name = spot.to;
         let inner = &mut Spot { target: Some(&stage.dir), fiber: &mut *spot.fiber, ..*spot };
-        let mut result = match self.options.preserve.has_attributes() {
+        let set = match self.options.preserve.has_attributes() {
             true => self.set_attributes_of_name(inner, stat),
-            false => Ok(()),
+            false => Ok(Lost::new()),
         };
-        if result.is_ok() {
-            result = self.note_name(inner, stat);
-        }
+        let noted = set.and_then(|lost| self.note_name(inner, stat).map(|()| lost));
         spot.made = inner.made;
-        let result =
-            result.and_then(|()| self.make_name(spot, stat, || stage.publish(name, dir, name)));
+        let named = |spot: &mut Spot<'_>, lost| {
+            let is_made = self.make_name(spot, stat, || stage.publish(name, dir, name))?;
+            if is_made {
+                self.report_lost(spot, lost);
+            }
+            Ok(is_made)
+        };
+        let result = noted.and_then(|lost| named(spot, lost));
         if !matches!(result, Ok(true)) {
             stage.remove(name);
         }

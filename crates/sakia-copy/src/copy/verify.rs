@@ -58,7 +58,7 @@ impl Verify {
         let is_same = match [&source, &target].map(sys::kind) {
             [FileType::Directory, FileType::Directory] => return Ok(Next::Enter),
             [FileType::RegularFile, FileType::RegularFile] => {
-                source.st_size == target.st_size && self.compare_files(fiber, pair).await?
+                self.compare_files(fiber, pair).await?
             }
             [FileType::Symlink, FileType::Symlink] => {
                 let source = sys::read_link(pair.source, pair.name).at_target("read link")?;

@@ -138,9 +138,14 @@ impl<J: Job> Fiber<J> {
         let crew = &self.worker.crew;
         crew.job.failed(crew, &error);
         if !stopped::is_error(&error) {
-            self.tally.counts.failures += 1;
-            crew.progress.fail(Failure::new(operation, path, error));
+            self.report(operation, path, error);
         }
+    }
+
+    /// As [`fail`](Self::fail), for a failure after which the work goes on whatever the error.
+    pub(crate) fn report(&mut self, operation: &'static str, path: PathBuf, error: io::Error) {
+        self.tally.counts.failures += 1;
+        self.worker.crew.progress.fail(Failure::new(operation, path, error));
     }
 
     /// Returns the value of `operation` at a path; `None` after reporting its failure.

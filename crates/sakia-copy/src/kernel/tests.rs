@@ -472,6 +472,101 @@ fn attributes_that_are_not_told() {
     }
 }
 
+/// An access control list, or an owner, that cannot be set is a failure of an entry that is complete
+/// otherwise; an attribute only if each is required.
+#[test]
+fn attributes_that_cannot_be_set() {
+    // Of the access control lists: its version, and entries of a tag, permissions and an id.
+    const ENTRIES: [(u16, u16, u32); 5] = [
+        (1, 6, u32::MAX),
+        (2, 6, 1234),
+        (4, 4, u32::MAX),
+        (0x10, 6, u32::MAX),
+        (0x20, 4, u32::MAX),
+    ];
+    let folder = Folder::new("unset");
+    let from = folder.from().join("file");
+    let entry = |(tag, permissions, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let acl = [&2_u32.to_le_bytes()[..], &ENTRIES.map(entry).concat()].concat();
+    let set = |name, value: &[u8]| rustix::fs::setxattr(&from, name, value, XattrFlags::empty());
+    if set("user.a", b"b").and(set("system.posix_acl_access", &acl)).is_err() {
+        sakia_testkit::skip!("attributes of temporary files");
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let mut all = options(true);
+    all.preserve.all_xattrs = true;
+    for errno in [Errno::NOTSUP, Errno::PERM, Errno::NOSPC] {
+        for options in [&options(true), &all] {
+            let plan = Plan::Refused(&["fsetxattr"], errno);
+            let (report, _) = sim::run(Some(plan), || copy(&from, &folder.to(), options));
+            let operations: Vec<_> = report.failures.iter().map(|one| one.operation()).collect();
+            let acl = "set an access control list of";
+            let (expected, lost) = match options.preserve.all_xattrs {
+                true => (vec!["set an attribute of", acl], 0),
+                false => (vec![acl], 1),
+            };
+            assert_eq!(operations, expected, "{errno}");
+            assert_eq!((report.counters.attributes_lost, report.counts.files), (lost, 1));
+            assert!(!report.is_stopped, "{errno}: {report:#?}");
+            let to = folder.0.join("to");
+            assert_eq!(fs::read(&to).unwrap(), b"contents");
+            assert_eq!(fs::metadata(to).unwrap().mode(), fs::metadata(&from).unwrap().mode());
+        }
+    }
+    if is_root {
+        std::os::unix::fs::chown(&from, Some(1234), None).unwrap();
+        let plan = Plan::Refused(&["fchown"], Errno::PERM);
+        let (report, _) = sim::run(Some(plan), || copy(&from, &folder.to(), &options(true)));
+        let operations: Vec<_> = report.failures.iter().map(|one| one.operation()).collect();
+        assert_eq!((operations, report.counts.files), (vec!["set owner of"], 1));
+    }
+}
+
+/// A file that grows at any moment is copied as it was, or with all that was added.
+#[test]
+fn a_file_that_grows() {
+    const READING: [&str; 4] = ["pread", "preadv2", "copy_file_range", "sendfile"];
+    let folder = Folder::new("grown");
+    for (name, has_hole) in [("large", false), ("inner/sparse", true), ("file", false)] {
+        let from = folder.from().join(name);
+        if has_hole {
+            let file = fs::File::options().write(true).open(&from).unwrap();
+            file.write_at(b"data", 100_000).unwrap();
+        }
+        let before = fs::read(&from).unwrap();
+        let added = vec![b'+'; 50_000];
+        let after = [&before[..], &added].concat();
+        let calls = sim::run(None, || copy(&from, &folder.to(), &options(false))).1;
+        let is_read = |call: &&str| READING.contains(call);
+        let last = calls.iter().rposition(is_read).unwrap();
+        for call in 0..calls.len() {
+            let (path, added, len) = (from.clone(), added.clone(), before.len() as u64);
+            let grow = move || {
+                let file = fs::File::options().write(true).open(path).unwrap();
+                file.write_all_at(&added, len).unwrap();
+            };
+            let to = folder.to();
+            let act = || copy(&from, &to, &options(false));
+            let (report, _) = sim::run_until(None, call, grow, act);
+            assert!(report.is_complete(), "{name}, call {call}: {report:#?}");
+            let is = fs::read(&to).unwrap();
+            assert!(is == before || is == after, "{name}, call {call}: {} bytes", is.len());
+            assert_eq!(report.counts.bytes, is.len() as u64, "{name}, call {call}");
+            // A small file is read once, up to the size that it has when it is opened.
+            let is_seen = call <= last && name != "file";
+            assert!(is == after || !is_seen, "{name}, call {call}: it lacks what was added");
+            fs::File::options()
+                .write(true)
+                .open(&from)
+                .unwrap()
+                .set_len(before.len() as u64)
+                .unwrap();
+        }
+    }
+}
+
 /// A failed removal is reported, and the next attempt succeeds.
 #[test]
 fn each_call_of_a_removal_fails() {

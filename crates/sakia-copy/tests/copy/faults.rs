@@ -232,6 +232,25 @@ fn errors_of_the_disk_that_is_written_to() {
     }
 }
 
+/// The size of a file in `/sys` is a page, and its contents are shorter.
+#[test]
+fn a_size_that_is_no_length() {
+    let from = Path::new("/sys/devices/system/cpu/online");
+    let Ok(stat) = from.metadata() else { sakia_testkit::skip!("no files in /sys") };
+    let contents = fs::read(from).unwrap();
+    assert!(stat.len() > contents.len() as u64);
+    let folder = Folder::new();
+    for sparse in [Sparse::Auto, Sparse::Always, Sparse::Never] {
+        let mut options = Options::new();
+        options.sparse = sparse;
+        options.verify = true;
+        let to = folder.path("to");
+        assert_eq!(copy_all(from, &to, &options).counts.bytes, contents.len() as u64);
+        assert_eq!(fs::read(&to).unwrap(), contents);
+        fs::remove_file(to).unwrap();
+    }
+}
+
 /// A source that becomes shorter is reported, and the rest is copied.
 #[test]
 fn a_file_becomes_shorter_while_it_is_read() {

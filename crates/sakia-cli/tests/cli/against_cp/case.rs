@@ -250,7 +250,7 @@ impl Grown {
 }
 
 /// Returns an access control list in the kernel's format.
-fn acl(random: &mut Random) -> Vec<u8> {
+pub fn acl(random: &mut Random) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     let own = random.one_of(&[7, 6, 5]);
     let mask = random.one_of(&[7, 5, 4]);

@@ -371,6 +371,7 @@ pub fn reason(tried: &Tried<'_>, difference: &Difference) -> Option<&'static str
     KNOWN
         .iter()
         .chain(KNOWN_RARE)
+        .chain(super::odd::KNOWN)
         .find(|(_, is_it)| is_it(tried, difference))
         .map(|(reason, _)| *reason)
 }

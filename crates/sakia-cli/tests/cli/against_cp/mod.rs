@@ -12,6 +12,7 @@
 mod case;
 mod examples;
 mod known;
+mod odd;
 mod tree;
 mod umasks;
 
