@@ -142,6 +142,19 @@ pub enum Task {
     Trace(crate::trace::Options),
 }
 
+/// The variable of a process that does the task of another one: see [`keeper`](crate::keeper).
+pub const KEPT: &str = "SAKIA_KEPT";
+
+/// Returns whether another process waits for this one.
+pub fn is_kept() -> bool {
+    env::var_os(KEPT).is_some()
+}
+
+/// Returns the arguments, the program's name included.
+pub fn arguments() -> env::ArgsOs {
+    env::args_os()
+}
+
 /// Reads the command line.
 ///
 /// # Errors
@@ -227,13 +240,41 @@ struct Surroundings {
     driver: Option<OsString>,
 }
 
+/// Reads the arguments of a command that often has little to do, with the definition of this command alone:
+/// to define all of them takes as long as to copy a small file. `None`: of another one, or wrong.
+fn quickly(args: &[OsString]) -> Option<(String, Command)> {
+    fn read<A: Args>(args: &[OsString]) -> Option<A> {
+        let matches = A::augment_args(clap::Command::new("")).try_get_matches_from(args).ok()?;
+        A::from_arg_matches(&matches).ok()
+    }
+    let args = args.get(1..)?;
+    let name = args.first()?.to_str()?;
+    let command = match name {
+        "cp" => Command::Cp(Box::new(read(args)?)),
+        "rm" => Command::Rm(read(args)?),
+        "sum" => Command::Sum(read(args)?),
+        _ => return None,
+    };
+    Some((name.to_owned(), command))
+}
+
+/// Reads the arguments of any command.
+fn fully(args: Vec<OsString>) -> Result<(String, Command), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let Cli { command } = Cli::from_arg_matches(&matches)?;
+    Ok((matches.subcommand_name().unwrap_or_default().to_owned(), command))
+}
+
 fn parse_from(
     args: impl IntoIterator<Item: Into<OsString> + Clone>,
     surroundings: Surroundings,
 ) -> Result<Task, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(args)?;
-    let Cli { command } = Cli::from_arg_matches(&matches)?;
-    let name = matches.subcommand_name().unwrap_or_default();
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let (name, command) = match quickly(&args) {
+        Some(quick) => quick,
+        None => fully(args)?,
+    };
+    let name = &*name;
     let format = |json| if json { Format::Json } else { Format::Human };
     let policy = Policy::from_environment(surroundings.driver.as_deref())
         .map_err(|error| wrong(&[name], ErrorKind::InvalidValue, error))?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::io::Errno;
-use sakia::{CancellationToken, Runtime};
+use sakia::{Budget, CancellationToken, Limits, Runtime};
 use sakia_copy::{Copier, Counters, Counts, Existing, Failure, Follow, Progress, Report, walk};
 use sakia_driver::Policy;
 use serde_json::{Value, json};
@@ -29,6 +29,9 @@ use crate::signals::Signals;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Only the sources of a copy that takes longer are counted, to show the remaining time.
 const COUNTED_AFTER: Duration = Duration::from_secs(1);
+
+/// Descriptors that a copy without directories may use: more than it needs.
+const FILE_DESCRIPTORS: u64 = 64;
 
 /// Options of `sakia cp`.
 #[derive(Debug)]
@@ -58,6 +61,14 @@ pub enum To {
     Exactly(PathBuf),
     /// Into this path if it is a directory, or else at this path.
     Somewhere(PathBuf),
+}
+
+impl To {
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        let (Self::Directory(path) | Self::Exactly(path) | Self::Somewhere(path)) = self;
+        path
+    }
 }
 
 /// Returns the failure of a source that is not begun, which has no errno.
@@ -92,13 +103,18 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
             return Ok(Exit::Failure);
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = threads.min(options.copy.limit.max(1));
+    let has_directory = targets.iter().any(|(source, _)| source.is_dir());
+    let mut copy = options.copy.clone();
     // Only the entries of a directory are shared by several threads, and a thread takes time to start.
-    let threads = if targets.iter().any(|(source, _)| source.is_dir()) { threads } else { 1 };
-    let mut fitted = options.copy.clone();
-    fitted.fit_memory();
-    let threads = threads.min(fitted.limit);
+    let threads = if has_directory {
+        let mut fitted = copy.clone();
+        fitted.fit_memory();
+        std::thread::available_parallelism().map_or(1, usize::from).min(fitted.limit)
+    } else {
+        // To find out what the process has left takes longer than the copy of a small file.
+        copy.budget = Some(Budget::new(Limits::new().descriptors(FILE_DESCRIPTORS)));
+        1
+    };
     let build = |threads| Runtime::builder().threads(threads).backend(options.policy).build();
     // If several threads cannot be started, one does it all.
     let runtime = build(threads).or_else(|_| build(1)).context("the runtime")?;
@@ -109,7 +125,7 @@ pub fn run(options: &Options, signals: &Signals) -> anyhow::Result<Exit> {
         let draw = || show(&options.sources, &progress, stop);
         // This thread does not wait for those that copy. Without a thread, there is no bar.
         let drawing = options.progress.then(|| thread::Builder::new().spawn_scoped(scope, draw));
-        let total = runtime.block_on(copy_all(options, targets, &token, &progress, &lines));
+        let total = runtime.block_on(copy_all(options, copy, targets, &token, &progress, &lines));
         drop(end_of_bar);
         if let Some(Ok(drawing)) = drawing {
             drawing.thread().unpark();
@@ -245,12 +261,13 @@ fn report(failure: &Failure, format: Format, lines: &Lines) {
 /// Copies each source, until the token is canceled.
 async fn copy_all(
     options: &Options,
+    copy: sakia_copy::Options,
     targets: Vec<Pair>,
     token: &CancellationToken,
     progress: &Arc<Progress>,
     lines: &Lines,
 ) -> anyhow::Result<Total> {
-    let mut copier = Copier::new(options.copy.clone()).with_token(token.clone());
+    let mut copier = Copier::new(copy).with_token(token.clone());
     if targets.len() == 1 {
         copier = copier.for_one_tree();
     }

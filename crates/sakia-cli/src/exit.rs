@@ -35,6 +35,22 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// Ends the program from any thread: to wake the main thread for it would take longer.
+    pub fn leave_now(self) -> ! {
+        std::process::exit(match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Status(status) => status.into(),
+            signal @ Self::Signal(_) => {
+                signal.leave();
+                1
+            }
+        })
+    }
+}
+
 /// Returns whether standard output has no reader any more, which is no failure: `sakia sum … | head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let is_broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;

@@ -15,6 +15,7 @@ mod cp;
 mod doctor;
 mod engine;
 mod exit;
+mod keeper;
 mod mktree;
 mod mounts;
 mod name;
@@ -30,6 +31,28 @@ use std::process::ExitCode;
 use crate::cli::Task;
 use crate::exit::Exit;
 use crate::output::complain;
+use crate::signals::Role;
+
+/// Does a task that signals may interrupt.
+fn hear(task: Task) -> anyhow::Result<Exit> {
+    let is_kept = cli::is_kept();
+    if is_kept {
+        keeper::attach();
+    } else if keeper::is_needed(&task)
+        && let Some(child) = keeper::start()
+    {
+        return keeper::keep(child);
+    }
+    let role = if is_kept { Role::Kept } else { Role::Alone };
+    signals::hear(role, move |signals| match task {
+        Task::Sum(options) => sum::run(&options, signals),
+        Task::Cp(options) => cp::run(&options, signals),
+        Task::Rm(options) => rm::run(&options, signals),
+        Task::Mktree(options) => mktree::run(&options, signals),
+        Task::Bench(options) => bench::run(options, signals),
+        Task::Doctor(_) | Task::BenchCell(_) | Task::Trace(_) => unreachable!("done by main"),
+    })
+}
 
 fn main() -> ExitCode {
     let task = match cli::parse() {
@@ -41,15 +64,13 @@ fn main() -> ExitCode {
         Task::Doctor(options) => doctor::run(&options),
         Task::BenchCell(spec) => bench::run_one(&spec),
         Task::Trace(options) => trace::run(&options),
-        task => signals::hear(move |signals| match task {
-            Task::Sum(options) => sum::run(&options, signals),
-            Task::Cp(options) => cp::run(&options, signals),
-            Task::Rm(options) => rm::run(&options, signals),
-            Task::Mktree(options) => mktree::run(&options, signals),
-            Task::Bench(options) => bench::run(options, signals),
-            Task::Doctor(_) | Task::BenchCell(_) | Task::Trace(_) => unreachable!("done above"),
-        }),
+        task => hear(task),
     };
+    conclude(result).leave()
+}
+
+/// Reports the error of a task, and completes the program's records, since a signal may end it next.
+fn conclude(result: anyhow::Result<Exit>) -> Exit {
     let exit = result.unwrap_or_else(|error| {
         if exit::is_broken_pipe(&error) {
             return Exit::Success;
@@ -57,7 +78,6 @@ fn main() -> ExitCode {
         complain(format_args!("{error:#}"));
         Exit::Failure
     });
-    // A signal may end the program in the next line.
     sakia::trace::flush();
-    exit.leave()
+    exit
 }

@@ -6,14 +6,14 @@
 //!
 //! 1. The first signal tells the work to end: see [`Signals::on_first`]. The handler itself only writes to a
 //!    socket.
-//! 2. Work that has not ended [`GRACE`] later is given up: the program prints the current entries, and dies
-//!    of the signal.
-//! 3. A second signal ends the program within its handler.
+//! 2. Work that has not ended some time later ([`Role::grace`]) is given up: the program prints the current
+//!    entries, and dies of the signal.
+//! 3. A second signal ends the program within its handler, unless another process waits for it, and ends so.
 //!
 //! Everything that may block, messages on standard error included, is done by other threads.
 
 use std::fmt;
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -28,19 +28,51 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
+use crate::conclude;
 use crate::exit::Exit;
 use crate::output::complain;
 
 /// The signals that end the program.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
-/// The time for the work to end after the first signal.
+/// The time for the work to end after the first signal: enough for a part of a file on a slow disk.
 const GRACE: Duration = Duration::from_secs(1);
+/// The time for work on a file system that may never answer.
+const GRACE_KEPT: Duration = Duration::from_millis(80);
 /// The message about work that is given up, without its current entries.
 pub const GIVEN_UP: &str = "gave up waiting for an answer";
 /// The time limit of the last message.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// More than the length of `/proc/self/status`.
+const STATUS_BYTES: usize = 4 << 10;
 /// The stack size of the working thread. All of it counts if the address space is limited.
 const STACK_BYTES: usize = 2 << 20;
+
+/// The role of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It does the work.
+    Alone,
+    /// It waits for a process that does the work: see [`keeper`](crate::keeper).
+    Keeper,
+    /// It does the work of its keeper, which passes signals on.
+    Kept,
+}
+
+impl Role {
+    /// Returns the time for the work to end after the first signal.
+    fn grace(self) -> Duration {
+        match self {
+            Self::Alone => GRACE,
+            Self::Keeper | Self::Kept => GRACE_KEPT,
+        }
+    }
+
+    /// Returns the time limit of the last message: a keeper's only waits until the other process has written
+    /// its own.
+    fn last_words(self) -> Duration {
+        if self == Self::Keeper { GRACE } else { LAST_WORDS }
+    }
+}
 
 /// The signals received. Clones share them.
 #[derive(Clone)]
@@ -110,7 +142,7 @@ impl Signals {
     }
 
     /// Prints the current entries of the work, if that takes little time.
-    fn last_words(&self) {
+    fn last_words(&self, limit: Duration) {
         let signals = self.clone();
         let (sender, said) = mpsc::channel();
         let speak = move || {
@@ -121,7 +153,7 @@ impl Signals {
             sender.send(()).ok();
         };
         if thread::Builder::new().spawn(speak).is_ok() {
-            said.recv_timeout(LAST_WORDS).ok();
+            said.recv_timeout(limit).ok();
         }
     }
 }
@@ -132,13 +164,15 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// Does `work` on a new thread, and waits for signals on this one, which has to be the main thread. Signals
-/// ignored at the start (`nohup`, a shell's `&`) stay ignored. If there is no thread (`RLIMIT_NPROC`), this
-/// one does the work, and a signal ends the program at once.
+/// Does `work` on a new thread, and waits for signals on this one, which has to be the main thread. Without a
+/// signal, the program ends with the work. Signals ignored at the start (`nohup`, a shell's `&`) stay
+/// ignored. If there is no thread (`RLIMIT_NPROC`), this one does the work, and a signal ends the program at
+/// once.
 ///
 /// # Errors
 /// Those of `work`; there are no descriptors.
 pub fn hear(
+    role: Role,
     work: impl FnOnce(&Signals) -> anyhow::Result<Exit> + Send + 'static,
 ) -> anyhow::Result<Exit> {
     let (reader, writer) = UnixStream::pair().context("signals")?;
@@ -159,9 +193,16 @@ pub fn hear(
     let Ok(worker) = worker else {
         return work(&Signals { shared: Arc::default() });
     };
-    let signals = watch(&writer).context("signals")?;
+    let signals = watch(&writer, role).context("signals")?;
     let told = signals.clone();
-    start.send(Box::new(move || work(&told))).ok();
+    let works = move || {
+        let result = work(&told);
+        if told.received().is_none() {
+            conclude(result).leave_now();
+        }
+        result
+    };
+    start.send(Box::new(works)).ok();
     let mut deadline = None;
     loop {
         match result.try_recv() {
@@ -174,13 +215,13 @@ pub fn hear(
         }
         if let Some(signal) = signals.received() {
             let first = deadline.is_none();
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + role.grace());
             if first {
                 signals.tell();
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                signals.last_words();
+                signals.last_words(role.last_words());
                 return Ok(Exit::Signal(signal));
             }
             reader.set_read_timeout(Some(left)).context("signals")?;
@@ -190,8 +231,9 @@ pub fn hear(
     }
 }
 
-/// Records signals and writes to this socket when one comes. A second one ends the program at once.
-fn watch(writer: &UnixStream) -> io::Result<Signals> {
+/// Records signals and writes to this socket when one comes. A second one ends the program at once, unless
+/// it is kept.
+fn watch(writer: &UnixStream, role: Role) -> io::Result<Signals> {
     let shared = Shared::default();
     let armed = Arc::new(AtomicBool::new(false));
     let ignored = ignored();
@@ -199,8 +241,10 @@ fn watch(writer: &UnixStream) -> io::Result<Signals> {
         // In this order: a signal in between is recorded. The first one finds the flag unset, and sets it.
         flag::register_usize(signal, Arc::clone(&shared.received), signal as usize)?;
         low_level::pipe::register(signal, writer.try_clone()?)?;
-        flag::register_conditional_default(signal, Arc::clone(&armed))?;
-        flag::register(signal, Arc::clone(&armed))?;
+        if role != Role::Kept {
+            flag::register_conditional_default(signal, Arc::clone(&armed))?;
+            flag::register(signal, Arc::clone(&armed))?;
+        }
     }
     Ok(Signals { shared: Arc::new(shared) })
 }
@@ -217,7 +261,10 @@ impl Drop for Wake {
 
 /// Returns the mask of ignored signals; 0 if `/proc` does not have it.
 fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // With room for all of it, it takes two calls to read.
+    let mut status = String::with_capacity(STATUS_BYTES);
+    let file = File::open("/proc/self/status");
+    file.and_then(|mut file| file.read_to_string(&mut status)).ok();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -51,6 +51,11 @@ pub enum Input {
 }
 
 impl Input {
+    /// Returns its path, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        if let Self::Path(path) = self { Some(path) } else { None }
+    }
+
     /// Returns the name given by the user.
     pub fn name(&self) -> &OsStr {
         match self {

@@ -1,7 +1,7 @@
 //! File systems that do not answer: signals still end the program.
 //!
-//! The kernel keeps a thread in a call that a server has taken and does not answer, even after `SIGKILL`:
-//! the main thread has ended by then, and its parent is notified of the end later.
+//! The kernel keeps a thread in a call that a server has taken and does not answer, even after `SIGKILL`, and
+//! its process with it. So the program leaves such work to another process.
 
 use std::fs;
 use std::io::Read;
@@ -9,13 +9,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Child;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
+use sakia_testkit::settings::number;
 
 use crate::signals::{end, hearing, send, start};
-use crate::support::{TempDir, await_that};
+use crate::support::{TempDir, at_once, await_that};
 
 /// Waits until the program has ended, except for threads that the kernel keeps.
 fn await_end(child: &mut Child) {
@@ -73,15 +75,16 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
     each(|arguments, opcode, fuse, directory| {
         let mut child = hang(arguments, opcode, fuse, directory.path());
         send(&child, Signal::INT);
-        await_end(&mut child);
+        let status = end(&mut child);
         fuse.release();
         let case = format!("{arguments}, {opcode}");
-        assert_eq!(end(&mut child).signal(), Some(libc::SIGINT), "{case}");
+        assert_eq!(status.signal(), Some(libc::SIGINT), "{case}");
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         if arguments.starts_with("sum") {
-            // `sum` leaves its reads to other threads, and does not wait for them.
-            assert_eq!(said, "", "{case}");
+            // `sum` leaves its reads to other threads, and does not wait for them; a busy machine may take long.
+            let is_late = said == "sakia: gave up waiting for an answer\n";
+            assert!(said.is_empty() || is_late, "{case}: {said}");
             return;
         }
         assert!(said.starts_with("sakia: gave up waiting for "), "{case}: {said}");
@@ -107,10 +110,9 @@ fn a_second_signal_ends_it_at_once() {
         for signal in [Signal::STOP, Signal::HUP, Signal::TERM, Signal::CONT] {
             send(&child, signal);
         }
-        await_end(&mut child);
+        let status = end(&mut child);
         fuse.release();
         let case = format!("{arguments}, {opcode}");
-        let status = end(&mut child);
         let signal = status.signal();
         assert!([Some(libc::SIGTERM), Some(libc::SIGHUP)].contains(&signal), "{case}: {status:?}");
         let mut said = String::new();
@@ -127,9 +129,8 @@ fn a_copy_that_was_given_up_is_completed() {
         let directory = TempDir::new();
         let mut child = hang("cp -r {} to", Opcode::READ, &fuse, directory.path());
         send(&child, Signal::TERM);
-        await_end(&mut child);
-        fuse.release();
         assert_eq!(end(&mut child).signal(), Some(libc::SIGTERM));
+        fuse.release();
         let mut again = hearing(["cp", "-r", letter]);
         let again = again.arg("-T").arg(fuse.path()).arg("to").current_dir(directory.path());
         assert!(end(&mut start(again)).success());
@@ -200,5 +201,49 @@ fn a_large_file_is_not_copied_to_its_end() {
         let some = writes(&available!(Fuse::builder().mount()), Some(signal));
         // The first part is a sixteenth.
         assert!(some <= all / 8, "{some} of {all} writes");
+    }
+}
+
+/// Interrupts the program while a server with one thread waits for ever: it answers nothing else either, such
+/// as the `FLUSH` of each open file at the end of a process. Returns after the real end of the program.
+fn end_unanswered(arguments: &str, opcode: Opcode, signal: Signal) -> Duration {
+    let fuse = Fuse::builder().file("a", pattern(600_000)).mount().unwrap();
+    let directory = TempDir::new();
+    directory.file("b", &pattern(600_000));
+    let mut child = hang(arguments, opcode, &fuse, directory.path());
+    fuse.script(Rule::on(Opcode::FLUSH).never());
+    let begin = Instant::now();
+    send(&child, signal);
+    let status = end(&mut child);
+    let elapsed = begin.elapsed();
+    assert_eq!(status.signal(), Some(signal.as_raw()), "{arguments}, {opcode}");
+    fuse.release();
+    elapsed
+}
+
+#[test]
+fn the_end_waits_for_no_server() {
+    drop(available!(Fuse::builder().mount()));
+    for signal in [Signal::INT, Signal::TERM].repeat(5) {
+        at_once(READING.into_iter().chain(WRITING), |(arguments, opcode)| {
+            end_unanswered(arguments, opcode, signal);
+        });
+    }
+}
+
+/// Prints the times from a signal to the end of the program, of 50 tries or `SAKIA_TEST_TRIES`: `cargo test
+/// --release -p sakia-cli --test cli -- --ignored --nocapture time_without_an_answer`.
+#[test]
+#[ignore = "prints figures, which depend on the machine"]
+fn time_without_an_answer() {
+    drop(available!(Fuse::builder().mount()));
+    let tries = number("SAKIA_TEST_TRIES", 50) as usize;
+    for (arguments, opcode) in READING.into_iter().chain(WRITING) {
+        let signals = [Signal::INT, Signal::TERM].into_iter().cycle().take(tries);
+        let time = |signal| end_unanswered(arguments, opcode, signal).as_millis();
+        let mut figures: Vec<_> = signals.map(time).collect();
+        figures.sort_unstable();
+        let (least, median, most) = (figures[0], figures[tries / 2], figures[tries - 1]);
+        println!("{arguments}, {opcode}: {least} to {most} ms, median {median}");
     }
 }
