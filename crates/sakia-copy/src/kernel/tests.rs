@@ -533,7 +533,8 @@ fn a_file_that_grows() {
         let from = folder.from().join(name);
         if has_hole {
             let file = fs::File::options().write(true).open(&from).unwrap();
-            file.write_at(b"data", 100_000).unwrap();
+            // At the end, where no later hole is looked for.
+            file.write_all_at(&[1; 10_000], 190_000).unwrap();
         }
         let before = fs::read(&from).unwrap();
         let added = vec![b'+'; 50_000];
