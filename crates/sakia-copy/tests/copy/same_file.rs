@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::time::{ClockId, clock_gettime};
 use sakia_copy::{Existing, Follow, Options, Preserve, Progress, Report, Sparse, copy_tree};
 use sakia_testkit::available;
 use sakia_testkit::small_fs::SmallFs;
@@ -256,16 +257,15 @@ fn directories_that_are_mounted_twice() {
     }
 }
 
-/// Waits until files that change have a later time than those of the test.
+/// Waits until files that change have a later time than those of the test, by the coarse clock, too.
 fn await_later_times(folder: &Folder) {
-    let time = |name| {
-        let stat = fs::metadata(folder.file(name, "")).unwrap();
-        (stat.ctime(), stat.ctime_nsec())
+    let stat = fs::metadata(folder.file("early", "")).unwrap();
+    let is_earlier = || {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        (stat.ctime(), stat.ctime_nsec()) < (now.tv_sec, now.tv_nsec)
     };
-    let begin = time("early");
-    while time("late") == begin {
+    while !is_earlier() {
         std::thread::yield_now();
-        fs::remove_file(folder.path("late")).unwrap();
     }
 }
 
@@ -291,7 +291,8 @@ fn a_file_that_appears_meanwhile_is_overwritten_at_the_end() {
     let copied = copy_tree(folder.path("from"), folder.path("to"), &options, &progress);
     let report = sakia::block_on(copied).unwrap();
     assert!(report.is_complete(), "{report:#?}");
-    assert_eq!((report.counters.asides, report.counts.files, report.counts.skipped), (1, 2, 0));
+    assert_eq!((report.counts.files, report.counts.skipped), (2, 0));
+    assert!(report.counters.asides >= 1);
     for name in ["a", "b"] {
         assert_eq!(fs::read_to_string(to.join(name)).unwrap(), name.repeat(200_000));
     }
@@ -302,13 +303,15 @@ fn a_file_that_appears_meanwhile_is_overwritten_at_the_end() {
 fn directories_wait_for_what_was_put_aside() {
     let folder = Folder::new();
     let source = folder.dir("from/inner/deep");
-    // The files of a directory come before its directories.
-    folder.file("from/first", "contents");
+    // Most files of a directory come before its directories.
+    for number in 0..200 {
+        folder.file(&format!("from/first-{number}"), "contents");
+    }
     symlink(folder.path("to/late"), source.join("link")).unwrap();
     let to = folder.path("to");
     let place = to.clone();
-    let appear = move |_: &Path, target: &Path| {
-        if target.ends_with("first") {
+    let appear = move |_: &Path, _: &Path| {
+        if !place.join("late").exists() {
             fs::write(place.join("late"), "late").unwrap();
         }
     };
