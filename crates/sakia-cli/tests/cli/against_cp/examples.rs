@@ -65,6 +65,13 @@ fn all() -> Vec<Example> {
             USER,
         ),
         (
+            "a special file that cannot be made",
+            two([Null(s("s0/n0")), file("d0/n0", 10, b'g')]),
+            "-a",
+            "s0/. d0",
+            USER,
+        ),
+        (
             "a mode that is to be exact",
             two([file("s0/n0", 10, b'a'), file("d0/n0", 20, b'g'), Mode(s("d0/n0"), 0o6711)]),
             "-a",
