@@ -1,9 +1,9 @@
 //! A process for work on file systems that may never answer, and the process that waits for it.
 //!
 //! The kernel ends no thread in a call that a FUSE or network server has accepted and does not answer, and
-//! no process with such a thread: even after `SIGKILL` its parent waits. So if an argument is on such a file system,
-//! another process does the work, and this one, the *keeper*, passes it the first signal, and ends with it or
-//! soon after it. Only the other process waits for the server.
+//! no process with such a thread: even after `SIGKILL` its parent waits. So if an argument is on such a file
+//! system, another process does the work, and this one, the *keeper*, passes it the first signal, and ends
+//! with it or soon after it. Only the other process waits for the server.
 //!
 //! - The kernel kills the worker when the keeper ends: a second signal, or `SIGKILL`, ends both.
 //! - A terminal sends its signals to both. The worker takes only the first one.

@@ -19,8 +19,8 @@ use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
 use crate::sys::{self, Direction, OpenHow, abi, open};
 
-/// Asks for the number of a mount that no other mount ever gets, instead of that in the table of mounts. Kernels
-/// before 6.8 ignore it.
+/// Asks for the number of a mount that no other mount ever gets, instead of that in the table of mounts.
+/// Kernels before 6.8 ignore it.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(abi::STATX_MNT_ID_UNIQUE);
 
 /// The descriptors of this process.

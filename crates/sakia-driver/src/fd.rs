@@ -742,7 +742,7 @@ impl Drop for Inner {
         if self.raw == NO_DESCRIPTOR {
             return;
         }
-        self.owner.table().remove(self.raw);
+        self.owner.table().remove(self);
         let closer = self.closer.get();
         match &self.lender {
             // SAFETY: the lender, dropped after this, keeps it open. Operations hold clones, and this was the

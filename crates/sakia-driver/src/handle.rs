@@ -826,8 +826,9 @@ impl Owner for Shared {
     }
 
     unsafe fn mount(&self, raw: i32, facts: &FileFacts) -> Rc<Mount> {
+        let place = (facts.device.unwrap_or(0), facts.mount_id);
         // SAFETY: the caller's promise.
-        self.mounts.get(facts, || unsafe { self.descriptors.file_system(raw, facts) })
+        self.mounts.get(place, || unsafe { self.descriptors.file_system(raw, facts) })
     }
 
     fn may_wait(&self, path: &[u8]) -> bool {

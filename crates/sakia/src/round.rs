@@ -177,8 +177,8 @@ impl Local {
     }
 }
 
-/// Returns after how many polls the clock is read next: rarely as long as polls are short. `polls` of them have
-/// taken this long since the last look, `stride` polls before.
+/// Returns after how many polls the clock is read next: rarely as long as polls are short. `polls` of them
+/// have taken this long since the last look, `stride` polls before.
 fn next_stride(stride: u32, taken: Duration, polls: u32) -> u32 {
     let is_long = taken >= LONG_POLL * polls;
     let longer = (stride * 2).clamp(1, STRIDE_MAX);

@@ -82,7 +82,7 @@ fn a_first_signal_ends_a_program_that_is_not_answered() {
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         if arguments.starts_with("sum") {
-            // `sum` leaves its reads to other threads, and does not wait for them; a busy machine may take long.
+            // `sum` leaves its reads to other threads, and does not wait for them, which may take long.
             let is_late = said == "sakia: gave up waiting for an answer\n";
             assert!(said.is_empty() || is_late, "{case}: {said}");
             return;

@@ -44,13 +44,13 @@ impl Table {
         }
     }
 
-    /// Forgets the descriptor with this number, whose last clone is gone: its memory is freed.
+    /// Forgets a descriptor, whose last clone is gone: its memory is freed.
     #[inline(always)]
-    pub(super) fn remove(&self, raw: i32) {
+    pub(super) fn remove(&self, inner: &Inner) {
         let mut places = self.places.borrow_mut();
-        match places.by_number.get_mut(raw as usize) {
+        match places.by_number.get_mut(inner.raw as usize) {
             Some(place) => *place = None,
-            None => drop(places.far.remove(&raw)),
+            None => drop(places.far.remove(&inner.raw)),
         }
     }
 

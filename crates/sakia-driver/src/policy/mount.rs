@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Breaker, CallMode, Lane, Route};
-use crate::backend::FileFacts;
 use crate::mounts::{
     RemoteMounts, closes_at_once, has_positions, is_in_memory, is_local, is_remote,
 };
@@ -148,8 +147,8 @@ impl Mount {
 /// The file systems that a driver has met, and the paths whose open may wait for a server.
 ///
 /// The number of a device is that of another file system after an unmount. So a file system is found by the
-/// mount that a file is on, whose number no other ever gets; each mount that is new is asked for its type.
-/// Where the kernel has no such numbers (before 6.8) the first type that was met with a device stays.
+/// mount that a file is on, whose number no other ever gets; each mount that is new is asked for its type. If
+/// the kernel has no such numbers (before 6.8), the first type that was met with a device stays.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     /// The one that was found last: most files of a program are on one mount.
@@ -164,8 +163,8 @@ pub(crate) struct Mounts {
     names_in_memory: NamesInMemory,
 }
 
-/// Where a file is: its device, and the number of its mount.
-type Place = (u64, Option<u64>);
+/// The place of a file: its device, and the number of its mount.
+pub(crate) type Place = (u64, Option<u64>);
 
 /// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
@@ -229,9 +228,8 @@ impl Mounts {
         skipped.set(next);
     }
 
-    /// Returns the file system of a file with these facts. If the mount is new, `file_system` returns the type.
-    pub(crate) fn get(&self, facts: &FileFacts, file_system: impl FnOnce() -> String) -> Rc<Mount> {
-        let place = (facts.device.unwrap_or(0), facts.mount_id);
+    /// Returns the file system of a file at this place. If its mount is new, `file_system` returns the type.
+    pub(crate) fn get(&self, place: Place, file_system: impl FnOnce() -> String) -> Rc<Mount> {
         if let Some((last, mount)) = &*self.last.borrow()
             && *last == place
         {
@@ -348,29 +346,29 @@ mod tests {
         let mounts = Mounts::default();
         assert!(!mounts.may_wait(b"/net/host/a", <_>::default));
         assert!(!mounts.may_wait(b"/net/host/a", look));
-        mounts.get(&FileFacts::UNKNOWN, || "ext4".into());
+        mounts.get((7, None), || "ext4".into());
         assert!(mounts.may_wait(b"/net/host/a", look));
     }
 
     #[test]
     fn the_device_of_an_unmounted_file_system_may_be_that_of_another() {
         let mounts = Mounts::default();
-        let facts = |mount_id| FileFacts { device: Some(50), mount_id, ..FileFacts::UNKNOWN };
-        let first = mounts.get(&facts(Some(1)), || "tmpfs".into());
+        let at = |mount_id| (50, mount_id);
+        let first = mounts.get(at(Some(1)), || "tmpfs".into());
         // Mounted at another place, too.
-        let again = mounts.get(&facts(Some(2)), || "tmpfs".into());
+        let again = mounts.get(at(Some(2)), || "tmpfs".into());
         assert!(Rc::ptr_eq(&first, &again));
-        let other = mounts.get(&facts(Some(3)), || "fuse".into());
+        let other = mounts.get(at(Some(3)), || "fuse".into());
         assert!(first.is_local && !other.is_local && other.is_remote);
         assert_eq!(mounts.facts().len(), 1);
         for _ in 0..2 {
-            let known = mounts.get(&facts(Some(3)), || panic!("it is known"));
+            let known = mounts.get(at(Some(3)), || panic!("it is known"));
             assert!(Rc::ptr_eq(&known, &other));
         }
         // Without numbers of mounts the device decides.
-        assert!(Rc::ptr_eq(&mounts.get(&facts(None), || panic!("it is known")), &other));
+        assert!(Rc::ptr_eq(&mounts.get(at(None), || panic!("it is known")), &other));
         for id in 4..100_000 {
-            mounts.get(&facts(Some(id)), || "fuse".into());
+            mounts.get(at(Some(id)), || "fuse".into());
         }
         assert!(mounts.by_mount.borrow().len() <= Mounts::MOUNTS_MAX);
     }

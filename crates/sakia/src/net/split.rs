@@ -178,8 +178,8 @@ impl<S: Stream> Drop for OwnedWriteHalf<S> {
             return;
         }
         let Some(local) = try_current() else { return };
-        // A task, since a send of a dropped future may have to end first. In a forked child the driver refuses:
-        // the sends are its parent's to end.
+        // A task, since a send of a dropped future may have to end first. In a forked child the driver
+        // refuses: the sends are its parent's to end.
         let stream = Rc::clone(&self.stream);
         let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
         local.spawn(ending).detach();
