@@ -10,9 +10,8 @@
 //! - Links are not followed, since that may wait for a server: a path through a link to such a file system is
 //!   not recognized.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt;
+use std::fs;
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command};
@@ -24,6 +23,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
 };
 
+use sakia_driver::MountTable;
 use sakia_driver::startup::{stderr_was_closed, stdin_was_closed, stdout_was_closed};
 
 use crate::cli::{self, Task};
@@ -33,11 +33,6 @@ use crate::sum;
 
 /// The program itself, whatever has become of its file.
 const PROGRAM: &str = "/proc/self/exe";
-/// File systems whose server may not answer, besides `fuse.NAME`.
-const SERVED: [&str; 11] =
-    ["9p", "afs", "autofs", "ceph", "cifs", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "smb3"];
-/// The usual length of the list of mounts: less room would take more calls to read it.
-const MOUNTS_USUAL: usize = 16 << 10;
 /// The flags of a thread in `/proc/PID/stat`, counted from its state: see `proc(5)`.
 const FLAGS: usize = 6;
 /// `PF_EXITING` of the kernel: the thread runs no more of the program.
@@ -60,52 +55,16 @@ pub fn is_needed(task: &Task) -> bool {
     if stdin_was_closed() || stdout_was_closed() || stderr_was_closed() {
         return false;
     }
-    let mut mounts = Vec::with_capacity(MOUNTS_USUAL);
-    let read =
-        File::open("/proc/self/mountinfo").and_then(|mut file| file.read_to_end(&mut mounts));
-    let served = read.map_or_else(|_| Vec::new(), |_| served(&mounts));
-    if served.is_empty() {
+    let table = MountTable::read().unwrap_or_default();
+    let mut remote = table.entries().iter().filter(|mount| mount.is_remote()).peekable();
+    if remote.peek().is_none() {
         return false;
     }
     let directory = std::env::current_dir().unwrap_or_default();
-    paths.iter().any(|path| {
-        let path = plain(&directory.join(path));
-        served.iter().any(|mount| path.starts_with(mount) || mount.starts_with(&path))
-    })
-}
-
-/// Returns the mount points of such file systems, from the text of `mountinfo`: see `proc(5)`.
-fn served(mounts: &[u8]) -> Vec<PathBuf> {
-    let mount = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let point = fields.nth(4)?;
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        let is_served =
-            kind.starts_with(b"fuse.") || SERVED.iter().any(|served| served.as_bytes() == kind);
-        is_served.then(|| unescaped(point))
-    };
-    mounts.split(|&byte| byte == b'\n').filter_map(mount).collect()
-}
-
-/// Replaces the escapes of spaces and other bytes, such as `\040`.
-fn unescaped(point: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(point.len());
-    let mut rest = point;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match escaped.filter(|_| first == b'\\') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+    let paths: Vec<PathBuf> = paths.iter().map(|path| plain(&directory.join(path))).collect();
+    let concerns =
+        |mount: &Path, path: &PathBuf| path.starts_with(mount) || mount.starts_with(path);
+    remote.any(|mount| paths.iter().any(|path| concerns(&mount.point, path)))
 }
 
 /// Returns the path without `.` and `..`.
@@ -189,16 +148,6 @@ fn has_ended(pid: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounts_that_are_served() {
-        let text = b"22 1 8:1 / / rw - ext4 /dev/vda rw\n\
-            30 22 0:40 / /a\\040b\\134 rw,nosuid shared:3 master:1 - fuse.sshfs host: rw\n\
-            31 22 0:41 / /sys/fs/fuse rw - fusectl none rw\n\
-            32 22 0:42 / /net rw - nfs4 host:/x rw\n";
-        assert_eq!(served(text), [Path::new("/a b\\"), Path::new("/net")]);
-        assert!(served(b"\nx\n1 2 3 4 5").is_empty());
-    }
 
     #[test]
     fn paths_are_made_plain() {
