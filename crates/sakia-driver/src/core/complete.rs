@@ -81,7 +81,8 @@ impl Core {
                 break;
             }
         }
-        self.memory.batch = batch;
+        // Nothing is there, which need not be dropped.
+        mem::forget(mem::replace(&mut self.memory.batch, batch));
         self.counters.completions += u64::from(total);
         total
     }
