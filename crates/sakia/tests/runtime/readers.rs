@@ -377,6 +377,25 @@ fn a_pipe_in_pieces() {
 }
 
 #[test]
+fn a_short_read_of_a_fifo_is_followed_by_the_next_bytes() {
+    block_on(async {
+        let (source, mut sink) = std::io::pipe().unwrap();
+        let source = std::fs::File::from(OwnedFd::from(source));
+        let mut reader = Reader::with_depth(File::from_std(source).unwrap(), 4, 4);
+        assert!(at_most(1, reader.fill()).await.is_none());
+        sink.write_all(b"ab").unwrap();
+        assert_eq!(reader.fill().await.unwrap(), b"ab");
+        reader.consume(2);
+        assert!(at_most(1, reader.fill()).await.is_none());
+        sink.write_all(b"cdefgh").unwrap();
+        drop(sink);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest, 100).await.unwrap();
+        assert_eq!(rest, b"cdefgh");
+    });
+}
+
+#[test]
 fn a_dropped_fill_of_a_pipe_loses_nothing() {
     block_on(async {
         let (reader, mut writer) = pipe().unwrap();
