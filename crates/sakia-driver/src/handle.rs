@@ -321,21 +321,6 @@ impl Handle {
         self.shared.core.borrow().phase == Phase::Stopped
     }
 
-    /// Returns whether the driver is one of this process, and not of one that it was forked from. True after
-    /// the driver's end.
-    ///
-    /// # Examples
-    /// ```
-    /// use sakia_driver::{Auto, Driver};
-    ///
-    /// let driver = Driver::new(Auto::detect()?.0);
-    /// assert!(driver.is_intact(), "in a forked child it is not");
-    /// # std::io::Result::Ok(())
-    /// ```
-    pub fn is_intact(&self) -> bool {
-        self.shared.core.borrow().is_intact()
-    }
-
     /// Panics if the descriptor is another driver's: its number may mean something else there.
     #[inline(always)]
     pub(crate) fn check(&self, fd: &Fd) {
