@@ -181,9 +181,9 @@ fn targets(options: &Options) -> Result<Vec<Pair>, Failure> {
         let pair = |source: &PathBuf| (source.clone(), directory.join(last_part(source)));
         options.sources.iter().map(pair).collect()
     };
-    let (To::Directory(to) | To::Exactly(to) | To::Somewhere(to)) = &options.to;
+    let to = options.to.path();
     if to.as_os_str().is_empty() {
-        return Err(Failure::new("copy to", to.clone(), Errno::NOENT.into()));
+        return Err(Failure::new("copy to", to.to_owned(), Errno::NOENT.into()));
     }
     match &options.to {
         To::Directory(directory) if !directory.is_dir() => {

@@ -21,33 +21,27 @@ pub enum Exit {
 impl Exit {
     /// Returns the status for `main`; does not return for a signal.
     pub fn leave(self) -> ExitCode {
-        match self {
-            Self::Success => ExitCode::SUCCESS,
-            Self::Failure => ExitCode::FAILURE,
-            Self::Usage => ExitCode::from(2),
-            Self::Status(status) => ExitCode::from(status),
-            Self::Signal(signal) => {
-                // Returns only for signals that do not kill; the program watches none of those.
-                signal_hook::low_level::emulate_default_handler(signal).ok();
-                ExitCode::FAILURE
-            }
-        }
+        ExitCode::from(self.status())
     }
-}
 
-impl Exit {
     /// Ends the program from any thread: to wake the main thread for it would take longer.
     pub fn leave_now(self) -> ! {
-        std::process::exit(match self {
+        std::process::exit(self.status().into())
+    }
+
+    /// Returns the exit status; does not return for a signal.
+    fn status(self) -> u8 {
+        match self {
             Self::Success => 0,
             Self::Failure => 1,
             Self::Usage => 2,
-            Self::Status(status) => status.into(),
-            signal @ Self::Signal(_) => {
-                signal.leave();
+            Self::Status(status) => status,
+            Self::Signal(signal) => {
+                // Returns only for signals that do not kill; the program watches none of those.
+                signal_hook::low_level::emulate_default_handler(signal).ok();
                 1
             }
-        })
+        }
     }
 }
 

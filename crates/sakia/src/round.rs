@@ -173,7 +173,7 @@ impl Local {
         let taken = now.saturating_sub(looked);
         let stride = next_stride(self.round.stride.get(), taken, progress.polls - polls);
         self.round.stride.set(stride);
-        progress.next_look = ROUND_MAX.min(progress.polls + self.round.stride.get());
+        progress.next_look = ROUND_MAX.min(progress.polls + stride);
     }
 }
 

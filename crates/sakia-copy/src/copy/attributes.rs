@@ -2,13 +2,13 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::{At, Copy, EntryError, Result, Spot, mark};
-use crate::crew::Tally;
+use crate::crew::{Fiber, Tally};
 use crate::options::Follow;
 use crate::{kernel, sys};
 
@@ -318,13 +318,20 @@ impl Copy {
         }
     }
 
-    /// Reports attributes that a complete copy does not have. Even a lack of space for one of them, which a
-    /// file system also reports for a value that is too long, is no reason to stop.
+    /// Reports attributes that a complete copy does not have.
     pub(super) fn report_lost(&self, spot: &mut Spot<'_>, lost: Lost) {
-        for EntryError { operation, error, .. } in lost {
+        if !lost.is_empty() {
             let path = self.target_path(spot);
-            spot.fiber.report(operation, path, error);
+            report_lost(spot.fiber, &path, lost);
         }
+    }
+}
+
+/// Reports attributes that the complete copy at this path does not have. Even a lack of space for one of
+/// them, which a file system also reports for a value that is too long, is no reason to stop.
+pub(super) fn report_lost(fiber: &mut Fiber<Copy>, path: &Path, lost: Lost) {
+    for EntryError { operation, error, .. } in lost {
+        fiber.report(operation, path.to_owned(), error);
     }
 }
 
@@ -369,7 +376,7 @@ pub(super) fn magic_path(dir: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     if dir.as_raw_fd() < 0 {
         return PathBuf::from(name);
     }
-    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+    magic_file(dir).join(name)
 }
 
 /// Returns a path to an open file of any kind.

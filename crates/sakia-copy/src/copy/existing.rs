@@ -13,7 +13,6 @@ use rustix::io::Errno;
 
 use super::file::{Made, Opened};
 use super::{At, Copy, EntryError, Result, Spot, attributes, mark};
-use crate::crew::Folder;
 use crate::kernel::OwnedFd;
 use crate::options::{Existing, Follow, Reflink};
 use crate::place::{Id, OpenDir};
@@ -258,9 +257,8 @@ impl Copy {
         };
         let opened = sys::stat(&fd).at_target("stat")?;
         let is_other = Id::of(&opened) != Id::of(&there);
-        let may_rename = |folder: &Arc<Folder<Self>>| folder.facts.target.others.may_rename;
         // Else its mode would become that of the one before.
-        if is_other && spot.folder.is_none_or(may_rename) {
+        if is_other && spot.may_be_renamed() {
             return Err(refused("another user has replaced it meanwhile"));
         }
         let hold = match self.hold_target(spot, &opened) {

@@ -444,9 +444,10 @@ impl Copy {
             may_have_owner: target.is_new && !target.gives_group,
         };
         let lost = self.set_attributes(source.as_fd(), open.as_fd(), &of, &mut fiber.tally)?;
-        for EntryError { operation, error, .. } in lost {
-            let path = target.place.as_ref().map_or_else(Default::default, |place| place.path());
-            fiber.report(operation, path, error);
+        if let Some(place) = &target.place
+            && !lost.is_empty()
+        {
+            attributes::report_lost(fiber, &place.path(), lost);
         }
         Ok(())
     }

@@ -339,6 +339,11 @@ impl<'a> Spot<'a> {
     fn target_dir(&self) -> Result<&'a Arc<OpenDir>> {
         self.target.ok_or(Errno::BADF).at_target("open")
     }
+
+    /// Returns whether other users may rename the copy now; those who may rename the root are unknown.
+    fn may_be_renamed(&self) -> bool {
+        self.folder.is_none_or(|folder| folder.facts.target.others.may_rename)
+    }
 }
 
 /// A failed operation, its object, and its error.

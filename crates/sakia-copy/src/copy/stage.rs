@@ -184,8 +184,8 @@ impl Copy {
             let target = &folder.facts.target;
             target.is_marked && !target.others.may_rename
         });
-        let may_rename = spot.folder.is_none_or(|folder| folder.facts.target.others.may_rename);
-        !is_private && self.options.preserve.has_attributes() || may_rename && self.is_claimed(stat)
+        !is_private && self.options.preserve.has_attributes()
+            || spot.may_be_renamed() && self.is_claimed(stat)
     }
 
     /// Creates an entry of the name `to` by `make` in a private directory in `dir`, where it will be.
