@@ -107,6 +107,11 @@ impl Job for Copy {
                 fiber.fail(wrong.operation, place.path(), wrong.error);
             }
         }
+        if let Some(id) = place.id()
+            && folder.facts.target.is_new
+        {
+            self.unfinished.remove(id);
+        }
         let places = &fiber.crew().places;
         places.return_above(&folder.place);
         places.return_above(place);
@@ -190,7 +195,7 @@ impl Copy {
             target.is_new && id == Some(Id::of(stat))
         };
         self.may_be_copy()
-            && (self.is_marked(stat, stat) && self.changed_meanwhile(stat)
+            && (self.is_marked(stat, stat) && self.unfinished.has(Id::of(stat))
                 || spot.folder.is_some_and(|folder| folder.lineage().any(is_above)))
     }
 
@@ -240,6 +245,7 @@ impl Copy {
             target.apart.put(dir, target.device, making, spot.learned, &mut spot.fiber.tally)
         });
         spot.fiber.tally.counters.plain_calls += 2;
+        let creating = self.may_be_copy().then(|| self.unfinished.create());
         let created = self.create_folder(spot, dir, mask)?;
         let is_made = created.is_some();
         let (mut fd, mut is_unreadable) = match created {
@@ -249,7 +255,8 @@ impl Copy {
         let is_known = is_made && default_mask.is_none();
         let known = above
             .map(|above| &above.target)
-            .filter(|above| is_known && !above.gives_group && !above.sets_group);
+            .filter(|above| is_known && !above.gives_group && !above.sets_group)
+            .filter(|_| creating.is_none());
         let (stat, made) = if let Some(above) = known {
             let (device, mode) = (above.device, Some(last));
             (None, Target { device, is_new: true, is_marked: true, mode, ..Target::default() })
@@ -308,6 +315,9 @@ impl Copy {
         let place = Some(places.adopt(place, spot.to, fd, stat.as_ref(), is_root));
         let apart = Apart::new(is_apart, is_made, was_unfinished);
         let others = Others::new(self, others_above, source, stat.as_ref(), &made);
+        if let (Some(_), true, Some(stat)) = (creating, made.is_new, &stat) {
+            self.unfinished.add(Id::of(stat));
+        }
         Ok(Target {
             place,
             was_unfinished,

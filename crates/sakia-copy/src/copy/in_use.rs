@@ -14,9 +14,9 @@
 //! so nothing waits in a circle. Of several sources one is then the contents, as a whole, but not
 //! always the last one, as with `cp`.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fs::Stat;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -89,6 +89,36 @@ impl Drop for Hold<'_> {
                 files.remove(&self.id);
             }
         }
+    }
+}
+
+/// The directories of the copy that are not complete, if a source may be one of them.
+#[derive(Default)]
+pub(super) struct Unfinished {
+    /// Shared by those who create a directory, until it is entered here.
+    creating: RwLock<()>,
+    ids: Mutex<HashSet<Id>>,
+}
+
+impl Unfinished {
+    /// To be called before a directory is created, and held until it is [added](Self::add).
+    pub(super) fn create(&self) -> RwLockReadGuard<'_, ()> {
+        self.creating.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, id: Id) {
+        lock(&self.ids).insert(id);
+    }
+
+    pub(super) fn remove(&self, id: Id) {
+        lock(&self.ids).remove(&id);
+    }
+
+    /// Returns whether an existing directory is one of them.
+    pub(super) fn has(&self, id: Id) -> bool {
+        // Whoever has created it may be about to enter it.
+        drop(self.creating.write().unwrap_or_else(PoisonError::into_inner));
+        lock(&self.ids).contains(&id)
     }
 }
 
@@ -202,6 +232,21 @@ mod tests {
         drop(writer);
         assert!(files.read(id).is_some());
         assert!(lock(files.shard(id)).is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_is_being_created_is_waited_for() {
+        let (unfinished, id) = (Unfinished::default(), Id::of(&status()));
+        std::thread::scope(|scope| {
+            let creating = unfinished.create();
+            let has = scope.spawn(|| unfinished.has(id));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            unfinished.add(id);
+            drop(creating);
+            assert!(has.join().unwrap());
+        });
+        unfinished.remove(id);
+        assert!(!unfinished.has(id));
     }
 
     #[test]

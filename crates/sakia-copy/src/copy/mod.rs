@@ -31,7 +31,7 @@ use sakia::engine::__private::SharedCallSupport;
 use sakia::{Budget, CancellationToken};
 
 use self::apart::Apart;
-use self::in_use::InUse;
+use self::in_use::{InUse, Unfinished};
 use self::links::{Links, Waiting};
 use self::stage::Others;
 use self::verify::Verify;
@@ -251,6 +251,7 @@ pub(crate) struct Copy {
     /// The root's copy existed before.
     is_into_existing: AtomicBool,
     in_use: InUse,
+    unfinished: Unfinished,
     /// Entries that were put aside.
     asides: Mutex<Vec<Waiting>>,
     /// Only those are left, and done one after the other.
@@ -399,6 +400,7 @@ impl Copy {
             begin: in_use::file_time(),
             is_into_existing: AtomicBool::new(false),
             in_use: InUse::default(),
+            unfinished: Unfinished::default(),
             asides: Mutex::default(),
             is_last: AtomicBool::new(false),
         }

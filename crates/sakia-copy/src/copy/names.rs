@@ -216,6 +216,13 @@ impl Copy {
                 }
                 return Ok(Outcome::Skipped);
             }
+            // What an earlier copy created becomes a name of this one.
+            if self.options.existing == Existing::Update
+                && there.is_some_and(|there| !is_alike(&there, source))
+                && self.is_up_to_date(spot, source)?
+            {
+                return Ok(Outcome::Skipped);
+            }
             let pin = self.pin(spot)?;
             let (dir, name) = pin.as_ref().map_or((target, spot.to), |(dir, name)| (dir, name));
             remove_existing(dir, name, there.as_ref())?;

@@ -2,8 +2,8 @@
 //! are mounted twice. Each has the contents of one source in the end, as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -364,5 +364,24 @@ fn a_copy_is_not_copied_into_itself_through_a_link() {
         assert!(failure(&report).contains("created inside the source"), "{report:#?}");
         let found = tree(&to);
         assert!(!found.keys().any(|path| path.ends_with("link/link")), "{:?}", found.keys());
+    }
+}
+
+/// A copy recognizes its own directories, even if others look alike: they have the same mode, and changed after
+/// the copy's begin.
+#[test]
+fn a_source_that_looks_like_an_unfinished_copy() {
+    for _ in 0..20 {
+        let folder = Folder::in_memory();
+        folder.dir("from/marked");
+        folder.file("from/marked/file", "contents");
+        folder.dir("to");
+        // Its time is that of the clock's last step, as is the begin of the copy.
+        let marked = Permissions::from_mode(0o1700);
+        fs::set_permissions(folder.path("from/marked"), marked).unwrap();
+        copy_all(folder.path("from"), folder.path("to"), &Options::new());
+        let mut options = Options::new();
+        options.follow = Follow::Always;
+        copy_all(folder.path("from"), folder.path("followed"), &options);
     }
 }
