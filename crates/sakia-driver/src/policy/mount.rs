@@ -367,7 +367,7 @@ mod tests {
         }
         // Without numbers of mounts the device decides.
         assert!(Rc::ptr_eq(&mounts.get(at(None), || panic!("it is known")), &other));
-        for id in 4..100_000 {
+        for id in 4..3 * Mounts::MOUNTS_MAX as u64 {
             mounts.get(at(Some(id)), || "fuse".into());
         }
         assert!(mounts.by_mount.borrow().len() <= Mounts::MOUNTS_MAX);
