@@ -254,8 +254,7 @@ impl Copy {
                 exact_mode(stat, has_owner)
             } else {
                 let made = sys::stat_name(dir.as_fd(), name).at_target("stat")?;
-                let mask = self.default_mask(spot).unwrap_or(self.mask);
-                made.st_mode & sys::PERMISSIONS | stat.st_mode & OTHERS & !mask
+                made.st_mode & sys::PERMISSIONS | stat.st_mode & OTHERS & !self.mask
             };
             sys::set_mode_of(dir, name, mode).at_target("set mode of")?;
         }

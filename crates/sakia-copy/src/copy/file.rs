@@ -201,7 +201,8 @@ impl Copy {
         // others get permissions only after the change of owner, or attributes need a writable file.
         let is_withheld = preserve.ownership && permissions & attributes::OTHERS & !self.mask != 0;
         let is_added = preserve.xattrs && permissions & 0o200 == 0;
-        let mask = inherited.filter(|_| !is_withheld && !is_added);
+        let never = if preserve.ownership { attributes::OTHERS } else { 0 };
+        let mask = inherited.filter(|_| !is_withheld && !is_added).map(|mask| mask | never);
         permissions & !mask.unwrap_or(self.mask)
     }
 

@@ -351,7 +351,8 @@ impl Copy {
             make(dir)?;
             // Rights that only filling it needs.
             if mask & OWNER != 0 {
-                sys::set_mode_of(dir, to, mark::DIRECTORY)?;
+                let inherited = sys::stat_name(dir.as_fd(), to)?.st_mode & SET_GROUP;
+                sys::set_mode_of(dir, to, mark::DIRECTORY | inherited)?;
             }
             Ok(())
         };
@@ -443,7 +444,15 @@ impl Copy {
         let source = places.open(&folder.place).at_target("open directory")?;
         let mut open = target.open(places).at_target("open directory")?;
         if target.is_unreadable {
-            let (readable, old) = readable(&open).at_target("open directory")?;
+            let (readable, old) = match readable(&open) {
+                // Only its owner may change it, and users' copies need not have the source's.
+                Err(Errno::PERM)
+                    if !(preserve.mode || preserve.timestamps || preserve.all_xattrs) =>
+                {
+                    return Ok(());
+                }
+                opened => opened.at_target("open directory")?,
+            };
             open = readable;
             mode = mode.or(Some(old));
         }

@@ -116,7 +116,7 @@ impl Unfinished {
 
     /// Returns whether an existing directory is one of them.
     pub(super) fn has(&self, id: Id) -> bool {
-        // Whoever has created it may be about to enter it.
+        // Another worker may have created it, and be about to enter it.
         drop(self.creating.write().unwrap_or_else(PoisonError::into_inner));
         lock(&self.ids).contains(&id)
     }

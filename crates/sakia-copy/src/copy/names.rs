@@ -216,7 +216,7 @@ impl Copy {
                 }
                 return Ok(Outcome::Skipped);
             }
-            // What an earlier copy created becomes a name of this one.
+            // The file of an earlier copy becomes a name of this one.
             if self.options.existing == Existing::Update
                 && there.is_some_and(|there| !is_alike(&there, source))
                 && self.is_up_to_date(spot, source)?

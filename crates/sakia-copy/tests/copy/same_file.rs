@@ -367,8 +367,8 @@ fn a_copy_is_not_copied_into_itself_through_a_link() {
     }
 }
 
-/// A copy recognizes its own directories, even if others look alike: they have the same mode, and changed after
-/// the copy's begin.
+/// A copy recognizes its own directories, even if others look alike: they have the same mode, and changed
+/// after the copy's begin.
 #[test]
 fn a_source_that_looks_like_an_unfinished_copy() {
     for _ in 0..20 {

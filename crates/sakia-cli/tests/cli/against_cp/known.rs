@@ -72,8 +72,12 @@ pub const KNOWN: &[Known] = &[
             if tried.case.has("-n") && tried.before.get(&difference.path).is_some_and(was_such) {
                 return true;
             }
-            let leads_nowhere =
-                ["dangling symlink", "Too many levels of symbolic links", "cannot stat"];
+            let leads_nowhere = [
+                "dangling symlink",
+                "Too many levels of symbolic links",
+                "cannot stat",
+                "cannot open",
+            ];
             let is_told = ["success", "blame"].contains(&difference.of)
                 && leads_nowhere.iter().any(|said| tried.theirs.said.contains(said));
             // The replaced link may have been one of several names.
@@ -202,6 +206,11 @@ pub const KNOWN: &[Known] = &[
                     "presence" => {
                         let was = tried.before.contains_key(&difference.path);
                         was && tried.ours.tree.contains_key(&difference.path)
+                    }
+                    "names" => {
+                        let names =
+                            |tree: &Tree| tree.get(&difference.path).map(|is| is.names.clone());
+                        names(&tried.ours.tree) == names(&tried.before)
                     }
                     of => of == "time",
                 }
@@ -351,14 +360,55 @@ pub const KNOWN_RARE: &[Known] = &[
         },
     ),
     (
-        "who may not write to a directory of his own sets attributes of it nevertheless; cp loses them",
+        "who may not write to an entry of his own sets attributes of it nevertheless; cp loses them",
         |tried, difference| {
             let is = |tree: &Tree| tree.get(&difference.path).map(|is| is.attributes.len());
+            let may_write = match tried.before.get(&difference.path) {
+                Some(was) if was.kind == 'd' => {
+                    was.mode & 0o200 != 0 || was.owner.0 != tried.case.user
+                }
+                Some(_) => true,
+                // The umask or an inherited list takes that right from a new file.
+                None => {
+                    let gives_list = |is: &Facts| {
+                        is.kind == 'd' && is.attributes.contains_key("system.posix_acl_default")
+                    };
+                    tried.case.mask & 0o200 == 0 && !tried.before.values().any(gives_list)
+                }
+            };
             difference.of == "attributes"
-                && tried.before.get(&difference.path).is_some_and(|was| {
-                    was.kind == 'd' && was.mode & 0o200 == 0 && was.owner.0 == tried.case.user
-                })
+                && tried.case.user != 0
+                && !may_write
                 && is(&tried.ours.tree) > is(&tried.theirs.tree)
+        },
+    ),
+    (
+        "with -n a directory that would be copied onto itself stays without a look at its entries",
+        |tried, difference| {
+            let inode = |path: &str| tried.before.get(path).map(|is| is.inode);
+            let (to, sources) = tried.case.operands.split_last().unwrap();
+            let to = to.trim_end_matches('/');
+            let is_same = |source: &String| {
+                let source = source.trim_end_matches('/');
+                let name = source.rsplit('/').next().unwrap_or_default();
+                let there = inode(&format!("{to}/{name}"));
+                there.is_some() && there == inode(source)
+            };
+            tried.case.has("-n")
+                && ["success", "blame"].contains(&difference.of)
+                && tried.theirs.said.contains("cannot overwrite non-directory")
+                && sources.iter().any(is_same)
+        },
+    ),
+    (
+        "a link gets its source's group even if it cannot get the owner; cp sets both or none",
+        |tried, difference| {
+            let is = |tree: &Tree| tree.get(&difference.path).map(|is| (is.kind, is.owner.0));
+            difference.of == "owner"
+                && tried.case.user != 0
+                && is_preserving(tried, "ownership")
+                && is(&tried.ours.tree) == Some(('l', tried.case.user))
+                && is(&tried.ours.tree) == is(&tried.theirs.tree)
         },
     ),
 ];

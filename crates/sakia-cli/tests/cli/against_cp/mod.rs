@@ -432,6 +432,25 @@ fn each_intended_difference_has_an_example() {
 }
 
 #[test]
+fn cases_that_once_differed() {
+    if !rustix::process::geteuid().is_root() {
+        sakia_testkit::skip!("root, to become other users");
+    }
+    let (_program, sakia) = program_for_all();
+    let (mounted, temporary) = (file_systems(), [TempDir::for_all(), TempDir::for_all()]);
+    let trial = Trial { sakia };
+    for place in &places(&mounted, &temporary) {
+        for case in examples::equal_cases() {
+            let verdict = trial.check(&case, place, 0);
+            let differs = !verdict.unknown.is_empty() || !verdict.reasons.is_empty();
+            let all: Vec<_> = verdict.unknown.iter().map(ToString::to_string).collect();
+            let (name, said) = (place.name, &verdict.said);
+            assert!(!differs, "on {name}\n{case}\n{said}{}{:?}", all.join("\n"), verdict.reasons);
+        }
+    }
+}
+
+#[test]
 fn copies_are_those_of_cp() {
     let is_root = rustix::process::geteuid().is_root();
     let (_program, sakia) = program_for_all();
