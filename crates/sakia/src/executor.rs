@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
+use sakia_ring::Process;
 use sakia_task::{Root, Schedule, ThreadId};
 use sakia_trace::{is_on, task_spawned};
 use send_wrapper::SendWrapper;
@@ -43,6 +44,15 @@ thread_local! {
         const { RefCell::new(ManuallyDrop::new(None)) };
     /// The address of that runtime's inbox, for quick comparison; null outside of a runtime.
     static CURRENT_REMOTE: Cell<*const Remote> = const { Cell::new(std::ptr::null()) };
+    /// The way to make a runtime where one is needed and none is current.
+    static MAKE: Cell<Option<Make>> = const { Cell::new(None) };
+}
+
+/// A way to make the runtime of a call that has none yet, in the process of that call.
+#[derive(Clone, Copy)]
+struct Make {
+    process: Process,
+    make: fn() -> Rc<Local>,
 }
 
 /// The parts of a runtime thread.
@@ -90,13 +100,19 @@ struct Listed {
 /// # Panics
 /// Outside of one.
 pub(crate) fn current() -> Rc<Local> {
-    try_current().unwrap_or_else(|| outside())
+    try_current().unwrap_or_else(|| make_current())
 }
 
+/// Makes the runtime of a call that has none yet.
 #[cold]
 #[track_caller]
-fn outside() -> ! {
-    panic!("this needs a runtime: call it within `sakia::block_on` or a task")
+fn make_current() -> Rc<Local> {
+    let Some(Make { make, .. }) = MAKE.get() else {
+        panic!("this needs a runtime: call it within `sakia::block_on` or a task")
+    };
+    let local = make();
+    set_current(Some(Rc::clone(&local)));
+    local
 }
 
 /// Calls `f` with the runtime that the calling code runs in. `None` outside of one.
@@ -113,6 +129,27 @@ pub(crate) fn try_current() -> Option<Rc<Local>> {
 pub(crate) fn tell_results() {
     if let Some(local) = try_current() {
         local.results.tell();
+    }
+}
+
+/// No runtime is current until one is needed, which `make` makes then. When this is dropped, the previous one
+/// is current again.
+pub(crate) struct Vacant {
+    previous: Option<Rc<Local>>,
+    previous_make: Option<Make>,
+}
+
+impl Vacant {
+    pub(crate) fn new(make: fn() -> Rc<Local>) -> Self {
+        let make = Make { process: Process::current(), make };
+        Self { previous: set_current(None), previous_make: MAKE.replace(Some(make)) }
+    }
+}
+
+impl Drop for Vacant {
+    fn drop(&mut self) {
+        MAKE.set(self.previous_make);
+        set_current(self.previous.take());
     }
 }
 
@@ -187,10 +224,19 @@ fn queue(current: &RefCell<ManuallyDrop<Option<Rc<Local>>>>, task: Runnable) {
     }
 }
 
-/// Returns whether the calling code runs in a runtime.
+/// Returns whether the calling code runs in a runtime, or in a call that makes one when it is needed.
 #[inline(always)]
 pub(crate) fn is_within() -> bool {
-    !CURRENT_REMOTE.get().is_null()
+    !CURRENT_REMOTE.get().is_null() || MAKE.get().is_some()
+}
+
+/// Returns whether this is a forked child, and the calling code runs in a runtime, or such a call, of its
+/// parent.
+pub(crate) fn is_of_parent() -> bool {
+    match try_current() {
+        Some(local) => local.driver.check().is_err(),
+        None => MAKE.get().is_some_and(|make| !make.process.is_intact()),
+    }
 }
 
 /// Returns whether this is the inbox of the runtime that the calling code runs in.
@@ -220,10 +266,11 @@ where
     F::Output: 'static,
 {
     let spawned_at = Location::caller();
-    CURRENT.with(|current| match &**current.borrow() {
-        Some(local) => local.spawn_at(future, spawned_at),
-        None => outside(),
-    })
+    let spawned = CURRENT.with(|current| match &**current.borrow() {
+        Some(local) => Ok(local.spawn_at(future, spawned_at)),
+        None => Err(future),
+    });
+    spawned.unwrap_or_else(|future| make_current().spawn_at(future, spawned_at))
 }
 
 /// Starts a task on thread number `thread` of the calling thread's runtime, `0..threads`. The future is

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::panic::Location;
 use std::pin::pin;
@@ -22,7 +23,7 @@ use sakia_ring::Ring;
 use sakia_trace::{is_on, start_thread};
 
 use crate::environment::Machine;
-use crate::executor::{Entered, Local, current, is_within};
+use crate::executor::{Entered, Local, current, is_of_parent, is_within};
 use crate::inspect::{self, Inspection, Inspector, Observed, Source, Warnings};
 use crate::join::JoinHandle;
 use crate::mark::Mark;
@@ -563,7 +564,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         if !self.remote.is_intact() {
-            return std::mem::forget(self.join.take()); // a forked child has no such thread
+            return mem::forget(self.join.take()); // a forked child has no such thread
         }
         self.remote.stop();
         let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
@@ -669,42 +670,11 @@ pub struct Runtime {
     pub(crate) watch: Option<Watch>,
 }
 
-/// Runs a future on a runtime of its own, made for it.
-///
-/// # Panics
-/// When no runtime can be built: see [`Builder::build`]. Within a runtime: see [`Runtime::block_on`].
-///
-/// # Examples
-/// ```
-/// let name = sakia::block_on(sakia::fs::read_to_string("/proc/self/comm"))?;
-/// assert!(name.ends_with('\n'));
-/// # std::io::Result::Ok(())
-/// ```
-#[track_caller]
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    refuse_nesting();
-    block_on_nested(future)
-}
-
-/// As [`block_on`], also within a runtime, whose tasks do not run until it returns: see
-/// [`Runtime::block_on_nested`].
-///
-/// # Panics
-/// When no runtime can be built: see [`Builder::build`].
-///
-/// # Examples
-/// See [`Runtime::block_on_nested`].
-#[track_caller]
-pub fn block_on_nested<F: Future>(future: F) -> F::Output {
-    let runtime = Runtime::new().unwrap_or_else(|error| panic!("no runtime: {error}"));
-    runtime.block_on_nested(future)
-}
-
 /// # Panics
 /// Within a runtime.
 #[inline(always)]
 #[track_caller]
-fn refuse_nesting() {
+pub(crate) fn refuse_nesting() {
     if is_within() {
         nested();
     }
@@ -713,7 +683,7 @@ fn refuse_nesting() {
 #[cold]
 #[track_caller]
 fn nested() {
-    if current().driver.check().is_err() {
+    if is_of_parent() {
         return; // a child that was forked in a task: what its parent runs never goes on here
     }
     panic!(
@@ -935,6 +905,14 @@ impl Runtime {
     /// ```
     #[track_caller]
     pub fn block_on_nested<F: Future>(&self, future: F) -> F::Output {
+        self.run(future, false)
+    }
+
+    /// Runs `future` as [`block_on_nested`](Runtime::block_on_nested) does. If it `was_polled` before with
+    /// another waker, the tasks that it has started have their turn before it is polled again.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn run<F: Future>(&self, future: F, mut was_polled: bool) -> F::Output {
         let mark = Mark::new(Location::caller());
         self.local.driver.check().unwrap_or_else(|error| panic!("the driver failed: {error}"));
         let _entered = Entered::new(&self.local);
@@ -947,6 +925,10 @@ impl Runtime {
         let mut output = None;
         let mut task = 0;
         self.run_until(&mark, &mut |cx| {
+            if mem::take(&mut was_polled) {
+                cx.waker().wake_by_ref();
+                return false;
+            }
             let run = PollRun::new(&mut task);
             let poll = future.as_mut().poll(cx);
             run.returned(poll.is_ready());

@@ -65,18 +65,23 @@ impl Copy {
             (sys::kind(&stat), Some(stat))
         };
         let may_be_partial = spot.folder.is_some_and(|folder| folder.facts.target.was_unfinished);
-        if self.options.existing == Existing::Keep
+        let is_kept = self.options.existing == Existing::Keep
             && kind != FileType::Directory
             && !may_be_partial
-            && self.is_there(spot, kind)?
-            && !self.has_links(stat.as_ref())
-        {
+            && self.is_there(spot, kind)?;
+        if is_kept && !self.has_links(stat.as_ref()) {
             note_special(spot, kind);
             return Ok(Outcome::Skipped);
         }
         match kind {
             FileType::Directory => Ok(Outcome::Enter),
-            FileType::RegularFile => self.copy_file(spot).await,
+            FileType::RegularFile => match self.copy_file(spot).await {
+                // Opened only to learn its other names.
+                Err(wrong) if is_kept && !wrong.is_target && wrong.operation == "open" => {
+                    Ok(Outcome::Skipped)
+                }
+                result => result,
+            },
             kind if self.is_read(kind) => self.copy_stream(spot).await,
             _ => {
                 let stat = stat.map_or_else(|| self.stat_source(spot), Ok)?;

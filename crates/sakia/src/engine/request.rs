@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll};
+use std::thread;
 
 use super::Engine;
 use crate::blocking::BlockingHandle;
 use crate::join::JoinError;
+use crate::parked;
 
 /// An operation that an engine can perform. Implemented by its own types only.
 pub trait Call: Sized + Send + 'static {
@@ -214,20 +214,11 @@ impl<C: Call> Drop for Request<C> {
     }
 }
 
-/// Wakes a thread that is parked.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// Blocks a plain thread until a future is ready. It also works in destructors of thread-locals, where
 /// `pollster` and similar crates panic, since they keep their wakers in a thread-local.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = parked::waker();
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {

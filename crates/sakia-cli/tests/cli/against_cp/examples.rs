@@ -60,6 +60,15 @@ fn same() -> Vec<(Vec<Step>, &'static str, &'static str, u32, u32)> {
         (two([Mode(s("d0"), 0o2755), default_list("d0", [5, 5, 7, 1])]), "-r", "s0 d0", 0, 0o022),
         (two([Mode(s("d0"), 0o2755)]), "-r", "s0 d0", 0, 0o300),
         (two([Mode(s("d0"), 0o2755)]), "-r --preserve=ownership", "s0 d0", 0, 0o300),
+        // A source that is not needed cannot be opened.
+        (two([file(), Mode(s("s0/n0"), 0), File(s("f0"), 5, b'g')]), "-a -n", "s0/n0 f0", USER, 0),
+        (
+            two([file(), Mode(s("s0/n0"), 0), Link(s("l0"), s("s0/n0")), File(s("f0"), 5, b'g')]),
+            "-a -L -n",
+            "l0 f0",
+            USER,
+            0,
+        ),
         // Another user's directory, of which nothing is needed.
         (
             two([Directory(s("d0/s0")), Mode(s("d0/s0"), 0o700), Owner(s("d0/s0"), 1234, 0)]),
@@ -285,6 +294,17 @@ fn all() -> Vec<Example> {
             ]),
             "-a",
             "s0/. d0",
+            USER,
+        ),
+        (
+            "who may not write to an entry of his own",
+            two([
+                file("s0/n0", 10, b'a'),
+                Attribute(s("s0/n0"), "user.test", vec![1]),
+                default_list("d0", [5, 0, 0, 0]),
+            ]),
+            "--preserve=xattr",
+            "s0/n0 d0",
             USER,
         ),
         (

@@ -376,10 +376,15 @@ pub const KNOWN_RARE: &[Known] = &[
                     tried.case.mask & 0o200 == 0 && !tried.before.values().any(gives_list)
                 }
             };
-            difference.of == "attributes"
-                && tried.case.user != 0
+            let is_told = ["success", "blame"].contains(&difference.of)
+                && tried.ours.succeeded
+                && tried.theirs.said.contains("setting attribute")
+                && tried.theirs.said.contains("Permission denied");
+            tried.case.user != 0
                 && !may_write
-                && is(&tried.ours.tree) > is(&tried.theirs.tree)
+                && (is_told
+                    || difference.of == "attributes"
+                        && is(&tried.ours.tree) > is(&tried.theirs.tree))
         },
     ),
     (
