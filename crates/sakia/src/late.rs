@@ -2,7 +2,7 @@
 //!
 //! A future that waits for an engine, a blocking call, a channel or a task of another runtime needs none: its
 //! thread parks. When the future asks for the runtime that it runs in, that is made, there and then, and goes
-//! on with the future. Its next poll has the runtime's waker; it is soon, after the tasks that it has started.
+//! on with the future. Its next poll has the runtime's waker; before that, the tasks that it has started run.
 
 use std::cell::RefCell;
 use std::future::Future;
