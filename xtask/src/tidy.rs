@@ -5,6 +5,7 @@
 //! track: also files not added yet, but not ignored ones.
 
 mod bare;
+mod cancel_safety;
 mod crates;
 pub(crate) mod cycles;
 mod layers;
@@ -43,6 +44,7 @@ type Check = fn(&Tree, &mut Vec<Finding>);
 const CHECKS: &[Check] = &[
     bare::need_nothing,
     bare::name_nothing,
+    cancel_safety::is_stated,
     crates::names_match_folders,
     crates::lints_are_inherited,
     crates::unsafe_is_forbidden,

@@ -16,6 +16,10 @@ pub(crate) use sakia_task::Outcome;
 
 /// Awaits a task. Dropping it lets the task go on by itself.
 ///
+/// # Cancel safety
+/// Dropping it, for example as a branch of [`select!`](crate::select), lets the task go on, and loses its
+/// value. A `&mut` to it may be awaited again and again.
+///
 /// # Examples
 /// ```
 /// # sakia::block_on(async {
@@ -62,6 +66,10 @@ impl<T> JoinHandle<T> {
 
     /// Ends the task and waits until its future is dropped. `Some` if it was done already. After
     /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
+    ///
+    /// # Cancel safety
+    /// Once this future was polled, dropping it ends the wait only. Before that it drops the handle, and the
+    /// task goes on.
     ///
     /// # Examples
     /// ```

@@ -139,6 +139,9 @@ impl Shutdown {
 
     /// Waits until the shutdown is requested.
     ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait.
+    ///
     /// # Examples
     /// See [`Shutdown`](Shutdown#examples).
     pub async fn requested(&self) {
@@ -155,6 +158,9 @@ impl Shutdown {
 
     /// Requests the shutdown, and waits until no work is counted any more, at most until `deadline` is ready:
     /// a [`sleep`](crate::time::sleep), or a second signal. Work that begins meanwhile is waited for too.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait; the shutdown stays requested. Call it again.
     ///
     /// # Errors
     /// The amount of work that still ran at the deadline. It goes on; call `drain` again, or exit.

@@ -122,6 +122,10 @@ pub fn signal(kind: SignalKind) -> io::Result<Signal> {
 
 /// Waits for the next Ctrl-C (`SIGINT`). The future listens from its first poll until it is dropped.
 ///
+/// # Cancel safety
+/// Dropping the future ends the listening: a Ctrl-C between two calls is lost, and does not end the process.
+/// A [`Signal`] that is kept loses none.
+///
 /// # Errors
 /// As for [`signal`].
 ///
@@ -174,6 +178,7 @@ impl Signal {
     /// Waits until a signal has arrived since this listener last received one. Several such signals count as
     /// one.
     ///
+    /// # Cancel safety
     /// Dropping the future loses no signal: the next call has it.
     ///
     /// # Errors

@@ -9,6 +9,9 @@ use std::task::{Context, Poll};
 /// once these have taken half a millisecond. On epoll there is an exception: tasks that took some
 /// microseconds at most and then take longer may be up to 32.
 ///
+/// # Cancel safety
+/// Dropping the future changes nothing.
+///
 /// # Examples
 /// ```
 /// sakia::block_on(async {

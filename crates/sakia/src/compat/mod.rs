@@ -164,6 +164,10 @@ impl Compat<BufferedFile> {
 
     /// Writes all buffered bytes, and gives the file back, at the position that it has here.
     ///
+    /// # Cancel safety
+    /// Dropping the future has the effect of dropping the adapter: the file is closed once everything is
+    /// written.
+    ///
     /// # Errors
     /// As for writing. The file is closed then.
     ///

@@ -369,6 +369,9 @@ impl Engine {
     /// Refuses new requests, which end with `ECANCELED` from now on, and resolves when those under way have
     /// ended. Files stay open, and can be read and written by [`wait`](Request::wait).
     ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. Once it was polled, the engine refuses requests.
+    ///
     /// # Examples
     /// See [`Engine::stop_and_wait`].
     pub async fn stop(&self) {

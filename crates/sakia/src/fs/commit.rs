@@ -73,6 +73,9 @@ struct Shared {
 impl GroupCommit {
     /// Takes a file, to be appended to from its end on.
     ///
+    /// # Cancel safety
+    /// Dropping the future drops the file.
+    ///
     /// # Errors
     /// As `fstat(2)`. `InvalidInput`: the file was opened to append.
     ///
@@ -114,6 +117,7 @@ impl GroupCommit {
     /// Writes `buf` after all earlier appends, and resolves to its offset. Several tasks may append at once,
     /// each at an offset of its own. The bytes are not durable yet.
     ///
+    /// # Cancel safety
     /// Dropping the future, or an error, may leave a gap: bytes that were never written.
     ///
     /// # Errors
@@ -135,8 +139,11 @@ impl GroupCommit {
     /// Writes `buf` after all that was appended before, makes it durable together with all earlier writes
     /// to the file, and resolves to where it begins.
     ///
-    /// The bytes are copied, and written together with those of other tasks. Once the future has been
-    /// polled, they are written even if it is dropped.
+    /// The bytes are copied, and written together with those of other tasks.
+    ///
+    /// # Cancel safety
+    /// Once the future has been polled, the bytes are written and synced even if it is dropped; before that
+    /// they are not.
     ///
     /// # Errors
     /// As [`append`](GroupCommit::append) and [`commit`](GroupCommit::commit).
@@ -147,6 +154,9 @@ impl GroupCommit {
     }
 
     /// Makes all earlier writes to the file durable, by any writer. Resolves when it is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. Once it was polled, the sync goes on.
     ///
     /// # Errors
     /// `EIO`, `ENOSPC`, `EDQUOT`: writes were lost. All waiting and all later calls return the error: the

@@ -18,6 +18,7 @@ impl File {
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity) at the file's position, which moves
     /// past them. A file without positions is read sequentially. Otherwise as [`read_at`](File::read_at).
     ///
+    /// # Cancel safety
     /// Dropping the future leaves the position unchanged; of a file without positions, bytes already read are
     /// lost.
     ///
@@ -60,6 +61,10 @@ impl File {
     /// Fills `buf` (an empty `Vec`: its capacity) from the file's position on, which moves past the bytes
     /// read, also before an error.
     ///
+    /// # Cancel safety
+    /// **None**: dropping the future loses the bytes that are in the buffer by then, and the position may
+    /// have moved past them.
+    ///
     /// # Errors
     /// As for [`read_exact_at`](File::read_exact_at).
     ///
@@ -96,6 +101,9 @@ impl File {
 
     /// Reads from the file's position to the end, and appends to `buf`. The position moves there.
     ///
+    /// # Cancel safety
+    /// As [`read`](File::read).
+    ///
     /// # Errors
     /// As for [`read_to_end_at`](File::read_to_end_at).
     ///
@@ -114,6 +122,7 @@ impl File {
     /// Writes up to `buf.bytes_len()` bytes at the file's position, which moves past the bytes written; at
     /// the end of a file opened to append. Otherwise as [`write_at`](File::write_at).
     ///
+    /// # Cancel safety
     /// Dropping the future leaves the position unchanged, and some bytes may be written.
     ///
     /// # Errors
@@ -149,6 +158,10 @@ impl File {
 
     /// Writes all of `buf` at the file's position, which moves past the bytes written, also before an error.
     ///
+    /// # Cancel safety
+    /// **None**: dropping the future leaves an unknown part of `buf` written, and the position somewhere
+    /// within it.
+    ///
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at), but for the first.
     ///
@@ -167,6 +180,9 @@ impl File {
     }
 
     /// Moves the file's position, and resolves to the new one. It may be beyond the end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the position unchanged.
     ///
     /// # Errors
     /// - `EINVAL`: before the beginning, or above `i64::MAX`.
@@ -197,6 +213,9 @@ impl File {
 
     /// Moves the file's position to the beginning.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves the position unchanged.
+    ///
     /// # Errors
     /// `ESPIPE`: a file without positions.
     ///
@@ -207,6 +226,9 @@ impl File {
     }
 
     /// Returns the file's position.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the position unchanged.
     ///
     /// # Errors
     /// `ESPIPE`: a file without positions.

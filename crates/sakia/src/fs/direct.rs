@@ -49,6 +49,9 @@ impl File {
     ///
     /// [`AlignedBuf`] is aligned well enough for every file.
     ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
     /// # Errors
     /// As `fstat(2)`.
     ///

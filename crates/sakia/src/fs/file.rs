@@ -101,6 +101,9 @@ impl File {
 
     /// Opens a file to read it.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, a newly opened descriptor is closed.
+    ///
     /// # Errors
     /// See [`OpenOptions::open`].
     ///
@@ -115,6 +118,10 @@ impl File {
 
     /// Opens a file to write it: makes it if there is none, and empties it if there is one.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, a newly opened descriptor is closed. The file may have been made or emptied
+    /// by then.
+    ///
     /// # Errors
     /// See [`OpenOptions::open`].
     ///
@@ -128,6 +135,9 @@ impl File {
     }
 
     /// Makes a file, to read and write it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a newly opened descriptor is closed. The file may have been made by then.
     ///
     /// # Errors
     /// `EEXIST`: the name exists, if only as a dangling link. Otherwise see
@@ -197,6 +207,9 @@ impl File {
 
     /// Gives the file to `std` once the operations under way on it have ended, at the position it has here,
     /// and in blocking mode. The descriptor's number may change.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the file.
     ///
     /// # Errors
     /// `EMFILE`: a FIFO, or a file with clones of operations under way, needs another descriptor. As
@@ -273,6 +286,9 @@ impl File {
     /// those that may wait for ever. Dropping closes it too, a little later, and reports nothing.
     ///
     /// Success does not mean that the contents are durable; see [`sync_all`](File::sync_all).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the result; the file is closed all the same.
     ///
     /// # Errors
     /// As `close(2)`: `EIO`, `ENOSPC` or `EDQUOT` may come from network file systems. The descriptor is
@@ -372,12 +388,15 @@ impl File {
 
     /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), starting at byte `offset`.
     ///
-    /// The kernel owns `buf` until the future resolves. Dropping the future keeps `buf` alive until
-    /// the kernel is done with it. The buffer comes back on error too.
+    /// The kernel owns `buf` until the future resolves. The buffer comes back on error too.
     ///
     /// Resolves to the number of bytes read; 0 means the end of the file, but fewer than asked for do not. A
     /// `Vec` that was empty then has as many bytes as were read: clear it before the next read, which would
     /// otherwise ask for no more than that.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the buffer, which lives until the kernel is done with it, and loses
+    /// nothing else.
     ///
     /// # Errors
     /// - `EINVAL`: an offset above `i64::MAX`, or a buffer without room (an empty one without capacity).
@@ -434,6 +453,9 @@ impl File {
     /// part of one, which the kernel need not pin first. It speeds up direct I/O only: bytes in the page
     /// cache are copied as into any other memory.
     ///
+    /// # Cancel safety
+    /// As [`read_at`](File::read_at).
+    ///
     /// # Errors
     /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`read_at`](File::read_at).
     ///
@@ -456,6 +478,9 @@ impl File {
 
     /// As [`write_at`](File::write_at), from [registered memory](crate::io::register_buffers), a block or a part
     /// of one.
+    ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at).
     ///
     /// # Errors
     /// `EFAULT`: the block belongs to another thread's runtime. Otherwise as [`write_at`](File::write_at).
@@ -484,6 +509,9 @@ impl File {
     /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
     /// goes by way of the page cache.
     ///
+    /// # Cancel safety
+    /// As [`read_at`](File::read_at).
+    ///
     /// # Errors
     /// `UnexpectedEof`: the file ends before. Otherwise as for [`read_at`](File::read_at).
     ///
@@ -505,6 +533,9 @@ impl File {
     ///
     /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an error too.
     /// If others shrink or grow the file meanwhile, its end when the read gets there counts.
+    ///
+    /// # Cancel safety
+    /// As [`read_at`](File::read_at).
     ///
     /// # Errors
     /// `OutOfMemory`: no memory for the file's size. Otherwise as for [`read_at`](File::read_at).
@@ -534,6 +565,9 @@ impl File {
 
     /// Reads into one buffer after the other, starting at byte `offset`: each up to its length, an empty
     /// `Vec` up to its capacity. At most the first 1024 are used.
+    ///
+    /// # Cancel safety
+    /// As [`read_at`](File::read_at).
     ///
     /// # Errors
     /// As for [`read_at`](File::read_at).
@@ -570,10 +604,13 @@ impl File {
 
     /// Writes up to `buf.bytes_len()` bytes, starting at byte `offset`.
     ///
-    /// The kernel reads `buf` until the future resolves. Dropping the future keeps `buf` alive until
-    /// then; an unknown part of it may be written.
+    /// The kernel reads `buf` until the future resolves.
     ///
     /// Resolves to the number of bytes written, which may be fewer than asked for.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves an unknown part of `buf` written. A write that has begun goes on, with its
+    /// buffer, and may end after later ones: [`close`](File::close) waits for it.
     ///
     /// # Errors
     /// - `InvalidInput`, without errno: the file was opened to append, and the kernel would ignore the
@@ -628,6 +665,9 @@ impl File {
     /// On a file opened for direct I/O, the part of the length beyond the last multiple of the alignment
     /// goes by way of the page cache.
     ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at).
+    ///
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
     ///
@@ -643,6 +683,9 @@ impl File {
     ///
     /// A file that was just made needs its directory synced as well: see
     /// [`write_durable`](super::write_durable).
+    ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at).
     ///
     /// # Errors
     /// As for [`write_all_at`](File::write_all_at). `EIO`: it could not be made durable. A second attempt
@@ -712,6 +755,9 @@ impl File {
     /// The kernel takes all of it in one piece unless it runs out of room or is interrupted; then bytes that
     /// others append may come between.
     ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at): an unknown part of `buf` may be appended, even after later appends.
+    ///
     /// # Errors
     /// As for [`write_at`](File::write_at), but for the first. `EOPNOTSUPP`: the file was not opened to
     /// append, and the file system does not support `RWF_APPEND`.
@@ -745,6 +791,9 @@ impl File {
     }
 
     /// Writes one buffer after the other, starting at byte `offset`. At most the first 1024 are used.
+    ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at).
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at).
@@ -789,6 +838,9 @@ impl File {
 
     /// Writes all bytes of all buffers, one after the other, starting at byte `offset`. After an error an
     /// unknown part of them is written.
+    ///
+    /// # Cancel safety
+    /// As [`write_at`](File::write_at).
     ///
     /// # Errors
     /// As for [`write_at`](File::write_at); `WriteZero` if the kernel takes nothing.
@@ -837,6 +889,9 @@ impl File {
 
     /// Returns the file's metadata.
     ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
     /// # Errors
     /// As `fstat(2)`.
     ///
@@ -867,6 +922,9 @@ impl File {
 
     /// Returns the size of the file in bytes, now.
     ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
     /// # Errors
     /// As `fstat(2)`.
     ///
@@ -881,6 +939,10 @@ impl File {
     ///
     /// `EIO`, `ENOSPC`, `EDQUOT`: earlier writes were lost. The kernel reports this once: a second attempt
     /// may succeed without the data being safe. Otherwise as `fsync(2)`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the contents are durable, and loses an error that the
+    /// kernel reports only once.
     ///
     /// # Examples
     /// ```
@@ -910,6 +972,9 @@ impl File {
     /// As [`sync_all`](File::sync_all), without the metadata that reading the contents back does not need,
     /// such as times.
     ///
+    /// # Cancel safety
+    /// As [`sync_all`](File::sync_all).
+    ///
     /// # Errors
     /// See [`sync_all`](File::sync_all).
     ///
@@ -923,6 +988,9 @@ impl File {
     /// Starts to write back `len` bytes from byte `offset` on, or all bytes from there on when `len` is 0,
     /// and waits as `how` says, so that a later [`sync_data`](File::sync_data) has less to do. **Nothing is
     /// durable afterwards.**
+    ///
+    /// # Cancel safety
+    /// As [`sync_all`](File::sync_all).
     ///
     /// # Errors
     /// `EINVAL`: no such flag, or no such range. `EIO`, `ENOSPC`: earlier writes were lost. Otherwise as

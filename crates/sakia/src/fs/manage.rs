@@ -227,7 +227,9 @@ impl File {
     /// The lock is advisory: it keeps out only programs that lock as well.
     ///
     /// The lock belongs to the open file: its clones share it, and it ends when the last of them is closed.
-    /// If the future is dropped while it waits, the lock may still be taken later: then call
+    ///
+    /// # Cancel safety
+    /// **None**: if the future is dropped while it waits, the lock may still be taken later. Then call
     /// [`unlock`](File::unlock), or close the file.
     ///
     /// # Errors
@@ -262,6 +264,9 @@ impl File {
 
     /// Takes a shared lock of the file, and waits until no open file has an exclusive lock. Otherwise as
     /// [`lock`](File::lock).
+    ///
+    /// # Cancel safety
+    /// **None**, as for [`lock`](File::lock).
     ///
     /// # Errors
     /// See [`lock`](File::lock).

@@ -16,6 +16,13 @@
 //! either.
 //!
 //! All of it belongs to the runtime thread on which it was made, and never blocks that thread.
+//!
+//! # Cancel safety
+//! Dropping a future does not take its operation back. An operation that has begun on a file or a name is
+//! carried out to its end, perhaps after later ones; one that has not begun is left out. So a dropped
+//! [`rename`] or [`remove_file`] leaves unknown whether it was done, and a dropped query changes nothing. A
+//! buffer lives until the kernel is done with it, and a descriptor that was opened meanwhile is closed.
+//! Methods to which more applies say so.
 
 mod commit;
 mod cursor;

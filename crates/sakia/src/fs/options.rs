@@ -133,8 +133,12 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// Opening a FIFO waits until another process has opened its other end; only this future waits for that.
-    /// If it is dropped meanwhile, the thread that waits in its place goes on until then. With
-    /// [`nonblocking`](OpenOptions::nonblocking) nothing waits.
+    /// With [`nonblocking`](OpenOptions::nonblocking) nothing waits.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, a newly opened descriptor is closed. The file may have been made or emptied
+    /// by then. If the future waits for the other end of a FIFO, the thread that waits in its place goes on
+    /// until that is opened.
     ///
     /// # Errors
     /// - `EINVAL`: neither to read nor to write, or to make or empty a file without writing.
@@ -158,6 +162,9 @@ impl OpenOptions {
     /// Opens the file, and asks for its metadata. On a local file system both take one call less than
     /// [`open`](OpenOptions::open) and then [`metadata`](File::metadata): the runtime learns the facts that
     /// it needs about the file by the same call.
+    ///
+    /// # Cancel safety
+    /// As [`open`](OpenOptions::open).
     ///
     /// # Errors
     /// As [`open`](OpenOptions::open), and `statx(2)`.

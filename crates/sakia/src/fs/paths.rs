@@ -57,6 +57,9 @@ async fn mkdir(path: &Path) -> io::Result<()> {
 
 /// Makes a directory, and those above it that are missing. An existing directory is no error.
 ///
+/// # Cancel safety
+/// **None**: dropping the future leaves the directories that were made by then. Call it again.
+///
 /// # Errors
 /// `ENOTDIR`, `EEXIST`: a file that is no directory is there. Otherwise as `mkdir(2)`.
 ///

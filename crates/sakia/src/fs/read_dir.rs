@@ -47,6 +47,7 @@ impl ReadDir {
 
     /// Returns the next entry; `None` at the end, and after an error.
     ///
+    /// # Cancel safety
     /// Dropping the future loses no entry.
     ///
     /// # Errors
@@ -188,6 +189,9 @@ impl DirEntry {
     /// Returns the type of the entry, links not followed. Most file systems give it with the name; only on
     /// others the inode is asked.
     ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
     /// # Errors
     /// As for [`metadata`](DirEntry::metadata), if the inode is asked.
     ///
@@ -202,6 +206,9 @@ impl DirEntry {
     }
 
     /// Returns the metadata of the entry, links not followed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     /// `ENOENT`: it was removed meanwhile. Otherwise as `statx(2)`.

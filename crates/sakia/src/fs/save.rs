@@ -42,6 +42,9 @@ const NAME_BYTES_MAX: usize = 255;
 ///
 /// A symbolic link is followed: its target is replaced. Other hard links keep the old contents.
 ///
+/// # Cancel safety
+/// Dropping the future leaves either the old file or the new one, and removes the other.
+///
 /// # Errors
 /// `ENOSPC`, `EDQUOT`, `EIO`, `EACCES`: the old contents are unchanged, and nothing else is left; but see
 /// [`commit`](AtomicFile::commit). Otherwise as `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
@@ -111,6 +114,9 @@ impl AtomicFile {
     /// Makes a file that is to replace the one at `path`, if there is one. It is empty, and open to read and
     /// write.
     ///
+    /// # Cancel safety
+    /// Dropping the future removes the new file.
+    ///
     /// # Errors
     /// `ENOENT`: the directory does not exist. `EISDIR`: `path` is a directory. Otherwise as `open(2)`.
     ///
@@ -167,6 +173,7 @@ impl AtomicFile {
     /// Makes the file durable and puts it in its place. Owner, as far as allowed, and permissions become
     /// those of the file it replaces.
     ///
+    /// # Cancel safety
     /// Dropping the future leaves either the old file or the new one, and removes the other.
     ///
     /// # Errors
@@ -194,6 +201,9 @@ impl AtomicFile {
     }
 
     /// Removes the new file, and returns the result. Dropping removes it too, and reports nothing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the result; the file is removed all the same.
     ///
     /// # Errors
     /// As `unlink(2)`.

@@ -29,6 +29,9 @@ const BATCH: usize = 32;
 /// Files that others add meanwhile are removed too, or else the call fails with `ENOTEMPTY`. After an error
 /// the rest is not removed.
 ///
+/// # Cancel safety
+/// **None**: dropping the future leaves the rest of the tree. Call it again.
+///
 /// # Errors
 /// `ENOTDIR`: not a directory. `EACCES`, `EPERM`, `EBUSY`: something in it cannot be removed; the error names
 /// it. Otherwise as `open(2)` and `unlink(2)`.

@@ -49,6 +49,9 @@ pub(crate) fn forget_sizes() {
 /// The file is opened, read and closed. If it is not larger than those read before, or than 8 KiB, that takes
 /// one read and no `stat`. The future does not wait for the close.
 ///
+/// # Cancel safety
+/// Dropping the future closes the file, and changes nothing.
+///
 /// # Errors
 /// `EISDIR`: a directory. `OutOfMemory`: no memory for it. Otherwise as `open(2)` and `read(2)`.
 ///
@@ -177,6 +180,9 @@ async fn read_all(file: File, begin: Vec<u8>) -> io::Result<Vec<u8>> {
 
 /// Reads a text file as a whole.
 ///
+/// # Cancel safety
+/// As [`read`].
+///
 /// # Errors
 /// `InvalidData`: not UTF-8. Otherwise as for [`read`].
 ///
@@ -207,6 +213,10 @@ pub(crate) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
 ///
 /// Others, and readers after a crash, may see it empty or half written; [`save`](super::save) prevents both.
 ///
+/// # Cancel safety
+/// **None**: dropping the future leaves the file as it was, empty, or with a part of the contents. Use
+/// [`save`](super::save) if that matters.
+///
 /// # Errors
 /// `ENOSPC`, `EDQUOT`, `EFBIG`: no room. Otherwise as `open(2)` and `write(2)`.
 ///
@@ -235,6 +245,9 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
 /// Writes a file as a whole so that the file and its name survive a power failure once the future has
 /// resolved. Until then it may be empty or half written; use [`save`](super::save) for files that must not
 /// be. A symbolic link is followed: the name that becomes durable is that of its target.
+///
+/// # Cancel safety
+/// **None**, as for [`write()`].
 ///
 /// # Errors
 /// `EIO`: it could not be made durable. Otherwise as for [`write()`].
@@ -290,6 +303,9 @@ pub(super) fn parent(path: &Path) -> &Path {
 ///
 /// The kernel copies where it can: between files of one file system without passing their bytes to this
 /// process, or by sharing blocks. After an error part of the destination is written.
+///
+/// # Cancel safety
+/// **None**: dropping the future leaves a part of the destination written.
 ///
 /// # Errors
 /// - `InvalidInput`: source and destination are one file, or the source is a directory or the like.

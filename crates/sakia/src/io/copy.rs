@@ -24,8 +24,9 @@ use super::writer::Writer;
 /// If the file becomes shorter between being read and being sent, writing fails with
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
-/// Dropping the future leaves the bytes taken from the reader with the writer, which
-/// [counts](Writer::accepted) them; another copy goes on from there.
+/// # Cancel safety
+/// Dropping the future loses nothing: bytes taken from the reader are the writer's, which
+/// [counts](Writer::accepted) them, and another copy goes on from there.
 ///
 /// # Errors
 /// As for reading or writing. After an error of reading, the bytes read before it have been given to the
@@ -103,6 +104,10 @@ async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>)
 ///
 /// When one peer has reached its end, the writer to the other is [closed](Writer::close): that peer sees the
 /// end, and may still answer. Both writers are closed at the end.
+///
+/// # Cancel safety
+/// As [`copy`]: dropping the future loses no bytes. A writer whose end had come by then is closed all the
+/// same.
 ///
 /// # Errors
 /// The first error of either direction, which ends both: the writers are not closed then. No bytes are lost,

@@ -296,6 +296,9 @@ impl<S: Source> Reader<S> {
 
     /// Returns the next bytes, at least one; none at the end. They stay until [consumed](Reader::consume).
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
+    ///
     /// # Errors
     /// As for reading, once all bytes before the error are consumed; never `EINTR`. The next call tries
     /// again.
@@ -402,6 +405,9 @@ impl<S: Source> Reader<S> {
     /// Returns the next `count` bytes in one piece, fewer at the end. They stay until
     /// [consumed](Reader::consume). The reader keeps `count` bytes of memory for this besides its blocks.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
+    ///
     /// # Errors
     /// As for [`fill`](Reader::fill). The bytes before the error stay.
     ///
@@ -428,6 +434,9 @@ impl<S: Source> Reader<S> {
     }
 
     /// Copies available bytes to `buf`, at least one; none at the end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
     ///
     /// # Errors
     /// `EINVAL` when `buf` is empty. Otherwise as for [`fill`](Reader::fill).
@@ -459,6 +468,7 @@ impl<S: Source> Reader<S> {
 
     /// Fills `buf`.
     ///
+    /// # Cancel safety
     /// Dropping the future, and an error, leave in `buf` the bytes consumed by then; see
     /// [`consumed`](Reader::consumed). To consume all or nothing, use [`peek`](Reader::peek).
     ///
@@ -500,6 +510,9 @@ impl<S: Source> Reader<S> {
 
     /// Consumes and returns the bytes up to and including the next `delimiter`; without one the bytes left
     /// before the end, and none at the end. At most `limit` bytes come before the delimiter.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
     ///
     /// # Errors
     /// `InvalidData` when there are more than `limit` bytes without a delimiter. They are not consumed: a
@@ -584,6 +597,9 @@ impl<S: Source> Reader<S> {
     /// Consumes the next line, and returns it without its end, `\n` or `\r\n`; `None` at the end. A line has
     /// at most `limit` bytes, a `\r` included.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
+    ///
     /// # Errors
     /// `InvalidData` when the line is longer, or is not UTF-8. The line is not consumed then;
     /// [`read_until`](Reader::read_until) returns its bytes. Otherwise as for [`fill`](Reader::fill).
@@ -662,6 +678,7 @@ impl<S: Source> Reader<S> {
 
     /// Reads until the end, and appends to `buf`, at most `limit` bytes. Resolves to the number of bytes.
     ///
+    /// # Cancel safety
     /// Dropping the future, and an error, leave in `buf` the bytes consumed by then.
     ///
     /// # Errors
@@ -689,6 +706,10 @@ impl<S: Source> Reader<S> {
     }
 
     /// Reads and discards `count` bytes, fewer at the end. Resolves to their number.
+    ///
+    /// # Cancel safety
+    /// Dropping the future, and an error, leave consumed what was discarded by then; see
+    /// [`consumed`](Reader::consumed).
     ///
     /// # Errors
     /// As for [`fill`](Reader::fill).
@@ -774,6 +795,9 @@ pub struct Lines<'a, S: Source> {
 impl<S: Source> Lines<'_, S> {
     /// Returns the next line; `None` at the end. See [`Reader::line`].
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
+    ///
     /// # Errors
     /// As for [`Reader::line`].
     ///
@@ -796,6 +820,9 @@ pub struct Chunks<'a, S: Source> {
 
 impl<S: Source> Chunks<'_, S> {
     /// Returns the next piece; `None` at the end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, and consumes nothing.
     ///
     /// # Errors
     /// As for [`Reader::fill`]. The bytes before the error stay.

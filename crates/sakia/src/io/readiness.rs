@@ -72,7 +72,10 @@ impl<T: AsFd> Async<T> {
 impl<T> Async<T> {
     /// Waits until there are bytes to read, the end, an error, or a hang-up.
     ///
-    /// Another task may take the bytes or the connection first. Dropping the future ends the wait.
+    /// Another task may take the bytes or the connection first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait.
     ///
     /// # Errors
     /// - `EBADF`, `EPERM`: the descriptor cannot be polled.
@@ -105,7 +108,10 @@ impl<T> Async<T> {
 
     /// Waits until there is room to write, an error, or a hang-up.
     ///
-    /// Another task may fill the room first. Dropping the future ends the wait.
+    /// Another task may fill the room first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait.
     ///
     /// # Errors
     /// As for [`readable`](Async::readable).
@@ -136,6 +142,10 @@ impl<T> Async<T> {
     /// Calls `f` until it no longer fails with `WouldBlock`, and waits for readability in between.
     /// `Interrupted` is retried at once. Resolves to the last result of `f`.
     ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. `f` runs only within a poll, so its last call has failed with
+    /// `WouldBlock` then.
+    ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).
     ///
@@ -146,6 +156,10 @@ impl<T> Async<T> {
     }
 
     /// As [`read_with`](Async::read_with), waiting for room to write.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. `f` runs only within a poll, so its last call has failed with
+    /// `WouldBlock` then.
     ///
     /// # Errors
     /// As the last call of `f`, and as for [`readable`](Async::readable).

@@ -55,6 +55,9 @@ pub trait AsyncRead {
     ///
     /// Resolves to the number of bytes read and the buffer; 0 means the end.
     ///
+    /// # Cancel safety
+    /// As the type says. A [`Reader`](super::Reader) never drops a read that has begun.
+    ///
     /// # Errors
     /// `EINVAL` when there is no room. Otherwise as the type says. The caller may retry `Interrupted` at
     /// once.
@@ -153,6 +156,10 @@ pub trait AsyncWrite {
     ///
     /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
     ///
+    /// # Cancel safety
+    /// As the type says. A [`Writer`](super::Writer) never drops a write that has begun, unless its runtime
+    /// ends.
+    ///
     /// # Errors
     /// As the type says. The caller may retry `Interrupted` at once.
     fn write<T: IoBuf>(&mut self, buf: T) -> impl Future<Output = BufResult<usize, T>>;
@@ -238,6 +245,9 @@ pub trait AsyncWriteAt {
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on.
     ///
     /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
+    ///
+    /// # Cancel safety
+    /// As the type says.
     ///
     /// # Errors
     /// As the type says. The caller may retry `Interrupted` at once.

@@ -91,12 +91,14 @@ macro_rules! reader {
             /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as any are
             /// available.
             ///
-            /// The kernel owns `buf` until the future resolves. Dropping the future loses the buffer but no
-            /// byte: those that were read go to the next read.
+            /// The kernel owns `buf` until the future resolves.
             ///
             /// Resolves to the number of bytes read and the buffer; 0 means the end. A `Vec` that was empty
             /// then has as many bytes as were read: clear it before the next read, which would otherwise ask
             /// for no more than that.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses the buffer but no byte: those that were read go to the next read.
             ///
             /// # Errors
             /// - `EINVAL`: a buffer without room (an empty one without capacity).
@@ -116,6 +118,9 @@ macro_rules! reader {
             ///
             /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an
             /// error too.
+            ///
+            /// # Cancel safety
+            /// **None**: dropping the future loses the bytes that are in the buffer by then.
             ///
             /// # Errors
             /// As for [`read`](Self::read).
@@ -143,10 +148,13 @@ macro_rules! writer {
         impl $type {
             /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
             ///
-            /// The kernel reads `buf` until the future resolves. Dropping the future gives up the
-            /// write; some bytes may have been written by then. The next write waits until it has ended.
+            /// The kernel reads `buf` until the future resolves.
             ///
             /// Resolves to the number of bytes written and the buffer. It may be fewer than asked.
+            ///
+            /// # Cancel safety
+            /// Dropping the future gives up the write; some bytes may have been written by then. The next
+            /// write waits until it has ended.
             ///
             /// # Errors
             /// - `EPIPE`: no reader is left. The kernel also sends `SIGPIPE`, which Rust programs
@@ -161,7 +169,10 @@ macro_rules! writer {
                 self.stream.write(buf).await
             }
 
-            /// Writes all of `buf`. Dropping the future leaves an unknown part of it written.
+            /// Writes all of `buf`.
+            ///
+            /// # Cancel safety
+            /// **None**: dropping the future leaves an unknown part of `buf` written.
             ///
             /// # Errors
             /// As for [`write`](Self::write); `WriteZero` if the kernel takes nothing.
@@ -196,6 +207,9 @@ macro_rules! closer {
     () => {
         /// Closes the descriptor, and returns the result. Dropping closes it too, a little later, and reports
         /// nothing.
+        ///
+        /// # Cancel safety
+        /// Dropping the future loses the result; the descriptor is closed all the same.
         ///
         /// # Errors
         /// As `close(2)`. The descriptor is gone in any case.

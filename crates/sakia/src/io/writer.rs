@@ -492,6 +492,9 @@ impl<W> Writer<W> {
     /// Copies bytes, as many as there is room for, and resolves to their number; waits when there is no room.
     /// Dropping the future copies none.
     ///
+    /// # Cancel safety
+    /// Dropping the future copies nothing.
+    ///
     /// # Errors
     /// - The error of the sink, now or before; see [`written`](Writer::written). Never `EINTR`.
     /// - `WriteZero`: the sink takes no bytes.
@@ -530,8 +533,10 @@ impl<W> Writer<W> {
         if is_full { Poll::Pending } else { Poll::Ready(Ok(count)) }
     }
 
-    /// Copies all of `bytes`, and waits for room as often as need be. Dropping the future leaves an unknown
-    /// part of them copied; see [`accepted`](Writer::accepted).
+    /// Copies all of `bytes`, and waits for room as often as need be.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a part of `bytes` copied; [`accepted`](Writer::accepted) tells how many.
     ///
     /// # Errors
     /// As for [`write`](Writer::write).
@@ -549,6 +554,7 @@ impl<W> Writer<W> {
     /// Writes all bytes that were put in, and resolves to the level that they reached: at least
     /// [`Level::Accepted`]; [`Level::Durable`] if requested and supported by the sink, as by files.
     ///
+    /// # Cancel safety
     /// Dropping the future does not withdraw the request.
     ///
     /// # Errors
@@ -585,7 +591,8 @@ impl<W> Writer<W> {
     /// Writes all bytes that were put in, closes the sink, and returns the outcome. A further call returns
     /// the same.
     ///
-    /// Dropping the future does not stop this.
+    /// # Cancel safety
+    /// Dropping the future does not stop this; a further call returns the outcome.
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush); otherwise the error of closing. The sink is gone in any case.
@@ -612,6 +619,10 @@ impl<W> Writer<W> {
     }
 
     /// Writes all bytes that were put in, and gives the sink back.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has the effect of dropping the writer: the bytes still leave, and the sink is
+    /// closed.
     ///
     /// # Errors
     /// As for [`flush`](Writer::flush). The sink is gone then.

@@ -50,6 +50,9 @@ macro_rules! receivers {
         /// As [`recv`](Self::recv). Resolves to the number of bytes and the sender; a Unix socket may have no
         /// address.
         ///
+        /// # Cancel safety
+        /// As [`recv`](Self::recv).
+        ///
         /// # Errors
         /// As [`recv`](Self::recv).
         ///
@@ -65,6 +68,9 @@ macro_rules! receivers {
 
         /// As [`recv`](Self::recv), but leaves the datagram to the next receive.
         ///
+        /// # Cancel safety
+        /// As [`recv`](Self::recv).
+        ///
         /// # Errors
         /// As [`recv`](Self::recv).
         pub async fn peek<T: IoBufMut>(&self, buf: T) -> BufResult<usize, T> {
@@ -74,6 +80,9 @@ macro_rules! receivers {
 
         /// As [`recv_from`](Self::recv_from), but leaves the datagram to the next receive.
         ///
+        /// # Cancel safety
+        /// As [`recv`](Self::recv).
+        ///
         /// # Errors
         /// As [`recv`](Self::recv).
         pub async fn peek_from<T: IoBufMut>(&self, buf: T) -> BufResult<(usize, SocketAddr), T> {
@@ -82,7 +91,7 @@ macro_rules! receivers {
         }
 
         /// Receives one datagram into memory of the runtime, and waits until there is one: no memory is used
-        /// until it comes. Dropping the future loses nothing.
+        /// until it comes.
         ///
         /// From the first call on the kernel receives ahead: 256 KiB or 32 datagrams for a socket. Further
         /// ones stay in the socket's queue. The other receiving methods return datagrams received ahead
@@ -92,6 +101,9 @@ macro_rules! receivers {
         ///
         /// [`set_datagram_room`](Self::set_datagram_room) sets the longest datagram, and whether control
         /// messages come with it.
+        ///
+        /// # Cancel safety
+        /// As [`recv`](Self::recv).
         ///
         /// # Errors
         /// As [`recv`](Self::recv), but for buffers without room.

@@ -87,6 +87,9 @@ impl TcpListener {
     /// Listens on the first usable address of `on`. With port 0 the kernel chooses one;
     /// [`local_addr`](TcpListener::local_addr) returns it. [`ListenOptions`] has more settings.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// As [`ListenOptions::bind`].
     ///
@@ -239,8 +242,10 @@ macro_rules! listener {
             /// Waits for a connection. Resolves to it and to its peer's address.
             ///
             /// A connection that ended before it could be accepted, or that failed by a network error, is
-            /// skipped, and the next one is awaited. Dropping the future loses no connection: one that comes
-            /// for it goes to the next call.
+            /// skipped, and the next one is awaited.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses no connection: one that comes for it goes to the next call.
             ///
             /// # Errors
             /// All errors leave the listener as it was, and the connection waiting:
@@ -291,6 +296,9 @@ macro_rules! listener {
             /// descriptor may change. Connections that were accepted ahead, or for a dropped future, are
             /// closed.
             ///
+            /// # Cancel safety
+            /// Dropping the future closes the listener.
+            ///
             /// # Errors
             /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
             ///
@@ -301,6 +309,9 @@ macro_rules! listener {
             }
 
             /// Closes the listener, and returns the result.
+            ///
+            /// # Cancel safety
+            /// Dropping the future loses the result; the listener is closed all the same.
             ///
             /// # Errors
             /// As `close(2)`. The descriptor is gone in any case.

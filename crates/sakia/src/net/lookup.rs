@@ -41,6 +41,7 @@ impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}
 
 /// Resolves to the addresses of a name or an address, in the order in which they should be tried.
 ///
+/// # Cancel safety
 /// Dropping the future gives up the result; a lookup that has begun goes on, on its thread.
 ///
 /// # Errors

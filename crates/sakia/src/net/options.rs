@@ -101,6 +101,7 @@ impl ConnectOptions {
 
     /// Connects to the first address of `to` that answers. The addresses are tried one after the other.
     ///
+    /// # Cancel safety
     /// Dropping the future closes the socket.
     ///
     /// # Errors
@@ -280,6 +281,9 @@ impl ListenOptions {
     common_options!();
 
     /// Listens on the first usable address of `on`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:

@@ -307,11 +307,15 @@ impl From<ServeFailed> for io::Error {
 ///
 /// Resolves when it was [stopped](ServeOptions::stop) and the last handler has ended. A listener that is
 /// given by value is closed at the stop, so that later connections are refused; a borrowed one stays open,
-/// and later connections wait. Dropping the future cancels the handlers.
+/// and later connections wait.
 ///
 /// If accepting fails since the process or the system has no descriptor or memory left, that is
 /// [reported](ServeOptions::on_error), and tried again when a connection ends, and after 10 ms at first, up
 /// to 100 ms while it goes on failing. A handler that fails or panics ends its own connection only.
+///
+/// # Cancel safety
+/// Dropping the future cancels the handlers, and drops the listener if it was given by value. To let handlers
+/// finish, use [`stop`](ServeOptions::stop).
 ///
 /// # Errors
 /// The listener cannot accept any more: it does not listen (`EINVAL`), or the runtime has ended

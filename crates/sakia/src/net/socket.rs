@@ -241,6 +241,9 @@ macro_rules! stream {
             /// Ends one or both directions. Ending the sends tells the peer that no more bytes follow, after
             /// all that were sent; ending the receives tells it nothing.
             ///
+            /// # Cancel safety
+            /// Dropping the future leaves unknown whether the direction was ended. Call it again.
+            ///
             /// # Errors
             /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
             ///
@@ -278,6 +281,9 @@ macro_rules! stream {
             /// the connection instead, and the peer may not get all: [end the sends](Self::shutdown), and
             /// read until the end.
             ///
+            /// # Cancel safety
+            /// Dropping the future loses the result; the connection is closed all the same.
+            ///
             /// # Errors
             /// As `close(2)`. The descriptor is gone in any case.
             ///
@@ -311,6 +317,9 @@ macro_rules! stream {
             /// that were received and not taken: those received ahead, after a [`recv`](Self::recv), or for a
             /// dropped future. They precede those that `std` will read. The number of the descriptor may
             /// change.
+            ///
+            /// # Cancel safety
+            /// Dropping the future closes the connection.
             ///
             /// # Errors
             /// - `EMFILE`: it needs another descriptor. As `close(2)`.

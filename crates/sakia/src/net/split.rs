@@ -115,6 +115,9 @@ impl<S: Stream> OwnedReadHalf<S> {
 impl<S: Stream> OwnedWriteHalf<S> {
     /// Tells the peer that no more bytes follow, after all that were sent. Further writes fail with `EPIPE`.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the direction was ended. Call it again.
+    ///
     /// # Errors
     /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.
     ///
@@ -159,6 +162,9 @@ impl<'a, S: Stream> WriteHalf<'a, S> {
     }
 
     /// Tells the peer that no more bytes follow, after all that were sent. Further writes fail with `EPIPE`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the direction was ended. Call it again.
     ///
     /// # Errors
     /// `ENOTCONN`: the connection is broken. Otherwise as `shutdown(2)`.

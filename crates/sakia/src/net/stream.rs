@@ -55,6 +55,9 @@ impl TcpStream {
     /// Connects to the first address of `to` that answers. The addresses are tried one after the other.
     /// [`ConnectOptions`] has more settings.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// As [`ConnectOptions::connect`]: the last failure, with all addresses that were tried.
     ///
@@ -71,6 +74,9 @@ impl TcpStream {
     }
 
     /// As [`connect`](TcpStream::connect), with a time limit on the whole.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
     ///
     /// # Errors
     /// [`TimedOut`](io::ErrorKind::TimedOut) without an errno when the time is up. Otherwise as

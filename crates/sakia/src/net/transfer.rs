@@ -5,12 +5,15 @@ macro_rules! readers {
     () => {
         /// Reads up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as any are available.
         ///
-        /// The kernel owns `buf` until the future resolves. Dropping the future gives up the buffer, but
-        /// loses no byte: bytes that had come by then go to the next call.
+        /// The kernel owns `buf` until the future resolves.
         ///
         /// Resolves to the number of bytes read and the buffer; 0 means that the peer sends no more. A `Vec`
         /// that was empty then has as many bytes as were read: clear it before the next read, which would
         /// otherwise ask for no more than that.
+        ///
+        /// # Cancel safety
+        /// Dropping the future gives up the buffer, but loses no byte: bytes that had come by then go to the
+        /// next call.
         ///
         /// # Errors
         /// - `EINVAL`: a buffer without room (an empty one without capacity).
@@ -29,6 +32,9 @@ macro_rules! readers {
         /// As [`read`](Self::read), filling one buffer after the other, each `Vec` that is empty up to its
         /// capacity. At most the first 1024 are used.
         ///
+        /// # Cancel safety
+        /// As [`read`](Self::read).
+        ///
         /// # Errors
         /// As [`read`](Self::read).
         ///
@@ -42,6 +48,10 @@ macro_rules! readers {
         }
 
         /// Reads until `buf` is full (an empty `Vec`: its capacity). A buffer without room counts as full.
+        ///
+        /// # Cancel safety
+        /// **None**: dropping the future loses the bytes that are in the buffer by then. A
+        /// [`Reader`](crate::io::Reader) keeps them: see [`Reader::peek`](crate::io::Reader::peek).
         ///
         /// # Errors
         /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof): the peer sends no more. The bytes before it
@@ -57,6 +67,9 @@ macro_rules! readers {
         ///
         /// Resolves to the number of bytes appended and the buffer, which has the bytes read before an error
         /// too.
+        ///
+        /// # Cancel safety
+        /// **None**: dropping the future loses the bytes that are in the buffer by then.
         ///
         /// # Errors
         /// As [`read`](Self::read).
@@ -75,12 +88,15 @@ macro_rules! readers {
         }
 
         /// Receives some bytes, as soon as any are available, into memory of the runtime: no memory is used
-        /// until they come. Dropping the future loses nothing.
+        /// until they come.
         ///
         /// From the first call on the kernel receives ahead, up to 256 KiB or 32 pieces per connection.
         /// Beyond that the peer has to wait.
         ///
         /// Resolves to at least one byte, or to none when the peer sends no more.
+        ///
+        /// # Cancel safety
+        /// Dropping the future loses nothing: the next call returns what came for it.
         ///
         /// # Errors
         /// As [`read`](Self::read).
@@ -96,6 +112,9 @@ macro_rules! readers {
 
         /// As [`read`](Self::read), but leaves the bytes to the next call.
         ///
+        /// # Cancel safety
+        /// Dropping the future gives up the buffer, and changes nothing else.
+        ///
         /// # Errors
         /// As [`read`](Self::read).
         pub async fn peek<T: IoBufMut>(&mut self, buf: T) -> BufResult<usize, T> {
@@ -109,11 +128,14 @@ macro_rules! writers {
     () => {
         /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
         ///
-        /// The kernel reads `buf` until the future resolves. Dropping the future gives up the write; some
-        /// bytes may have been sent by then.
+        /// The kernel reads `buf` until the future resolves.
         ///
         /// Resolves to the number of bytes written and the buffer. It may be fewer than asked. A written byte
         /// has reached the kernel, not necessarily the peer.
+        ///
+        /// # Cancel safety
+        /// Dropping the future gives up the write; some bytes may have been sent by then. Later writes follow
+        /// them.
         ///
         /// # Errors
         /// - `EPIPE`: the sends were ended, here or by the peer; no signal is raised.
@@ -128,6 +150,9 @@ macro_rules! writers {
 
         /// As [`write`](Self::write), taking one buffer after the other. At most the first 1024 are used.
         ///
+        /// # Cancel safety
+        /// As [`write`](Self::write).
+        ///
         /// # Errors
         /// As [`write`](Self::write).
         ///
@@ -138,7 +163,11 @@ macro_rules! writers {
             self.socket().write_some_vectored(bufs).await
         }
 
-        /// Writes all of `buf`. Dropping the future leaves an unknown part of it sent.
+        /// Writes all of `buf`.
+        ///
+        /// # Cancel safety
+        /// **None**: dropping the future leaves an unknown part of `buf` sent. To end a write by a timeout,
+        /// end the connection with it, or await the future by `&mut`, and again later.
         ///
         /// # Errors
         /// As [`write`](Self::write); `WriteZero` if the kernel takes nothing.
@@ -161,8 +190,9 @@ macro_rules! writers {
         /// pages of its cache without copying, and again if a packet was lost. Do not change them before the
         /// peer has them.
         ///
-        /// Dropping the future stops it. At most 1 MiB more is sent than at its last poll. Later writes
-        /// follow these bytes.
+        /// # Cancel safety
+        /// **None**: dropping the future stops it after an unknown number of bytes, at most 1 MiB more than
+        /// at its last poll. Later writes follow these bytes.
         ///
         /// # Waiting
         /// This thread sends bytes in the page cache, 1 MiB at a time; a thread that may wait for a device

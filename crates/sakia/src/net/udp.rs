@@ -53,6 +53,9 @@ impl UdpSocket {
     /// Makes a socket bound to the first usable address of `on`. With port 0 the kernel chooses one;
     /// [`local_addr`](UdpSocket::local_addr) returns it. [`UdpOptions`] has more settings.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// As [`UdpOptions::bind`].
     ///
@@ -70,6 +73,9 @@ impl UdpSocket {
 
     /// Makes the first reachable address of `to` the socket's peer: [`send`](UdpSocket::send) sends to it,
     /// and datagrams of others are not received. Nothing is sent.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the socket has the peer.
     ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
@@ -97,6 +103,9 @@ impl UdpSocket {
     /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all
     /// of them, and the buffer.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
+    ///
     /// # Errors
     /// - `EMSGSIZE`: too long for a datagram: over IPv4, above 65,507 bytes.
     /// - `EDESTADDRREQ`: the socket has no peer.
@@ -115,6 +124,9 @@ impl UdpSocket {
     }
 
     /// Sends `buf` to the first address of `to`; otherwise as [`send`](UdpSocket::send).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
     ///
     /// # Errors
     /// As [`send`](UdpSocket::send), but for `EDESTADDRREQ`. Only sockets with a peer are told that no socket
@@ -135,6 +147,9 @@ impl UdpSocket {
     /// Sends `buf` with control messages, to the address `to` or, without one, to the
     /// [peer](UdpSocket::connect). [`ControlMessages`] has the ECN field and the traffic class, the TTL, the
     /// address to send from, and the size of the datagrams that the kernel cuts `buf` into (GSO).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
     ///
     /// # Errors
     /// - `EINVAL`: a control message that the socket does not support; more datagrams than the kernel cuts,
@@ -159,6 +174,9 @@ impl UdpSocket {
 
     /// Sends all of these datagrams at once: with one system call on a ring. Resolves to a result for each,
     /// in the order of `messages`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown which of the datagrams were sent.
     ///
     /// # Errors
     /// For each datagram as for [`send_to`](UdpSocket::send_to). One that fails does not delay others.
@@ -207,6 +225,10 @@ impl UdpSocket {
     /// the next receive. The rest of a datagram that is longer than the buffer is lost;
     /// [`recv_message`](UdpSocket::recv_message) reports that.
     ///
+    /// # Cancel safety
+    /// Dropping the future gives up the buffer, but loses no datagram: one that had come by then goes to a
+    /// receive that waits, or else to the next.
+    ///
     /// # Errors
     /// - `EINVAL`: a buffer without room (an empty one without capacity).
     /// - `ECONNREFUSED`: a datagram that was sent to the peer reached a machine without a socket at that
@@ -234,6 +256,9 @@ impl UdpSocket {
     /// address](UdpSocket::set_recv_packet_info), and [segment size](UdpSocket::set_gro).
     ///
     /// The capacity of an empty `Vec` is zeroed before.
+    ///
+    /// # Cancel safety
+    /// As [`recv`](Self::recv).
     ///
     /// # Errors
     /// As [`recv`](UdpSocket::recv). Control messages that do not fit are no error; see
@@ -274,7 +299,10 @@ impl UdpSocket {
     ///
     /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this
     /// order. Datagrams that came for earlier receives are not mixed with those that arrive now: then there
-    /// may be fewer. Dropping the future loses nothing.
+    /// may be fewer.
+    ///
+    /// # Cancel safety
+    /// As [`recv`](UdpSocket::recv): dropping the future loses no datagram.
     ///
     /// # Errors
     /// - `EINVAL`: no buffers, or one without room. Otherwise as [`recv`](UdpSocket::recv). An error after
@@ -329,6 +357,9 @@ impl UdpSocket {
     /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and were not
     /// taken, are lost.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
     ///
@@ -342,6 +373,9 @@ impl UdpSocket {
     }
 
     /// Closes the socket, and returns the result.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the result; the socket is closed all the same.
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case.

@@ -96,8 +96,10 @@ impl UdpSocket {
     }
 
     /// Takes the oldest error that the network has reported for a datagram, and waits until there is one.
-    /// Dropping the future loses none. [`set_recv_errors`](UdpSocket::set_recv_errors) makes the kernel keep
-    /// these errors.
+    /// [`set_recv_errors`](UdpSocket::set_recv_errors) makes the kernel keep these errors.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no error.
     ///
     /// # Errors
     /// - A pending error of the socket that concerns no datagram.

@@ -77,6 +77,9 @@ impl UdpOptions {
 
     /// Makes a socket bound to the first usable address of `on`.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// The last failure, with all addresses that were tried:
     /// - `EADDRINUSE`: another socket has the address. `EADDRNOTAVAIL`: it is not this machine's.

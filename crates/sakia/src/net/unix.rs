@@ -71,6 +71,9 @@ pub struct UnixStream {
 impl UnixStream {
     /// Connects to the socket at `path`. While the listener's queue of connections is full, it waits.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// The errors name the path:
     /// - `ENOENT`: no such path. `ECONNREFUSED`: no socket listens there, perhaps not any more.
@@ -92,6 +95,9 @@ impl UnixStream {
     }
 
     /// Connects to the socket with this address, which may be an abstract name.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
     ///
     /// # Errors
     /// `EINVAL`: an unnamed address. Otherwise as [`connect`](UnixStream::connect).
@@ -213,6 +219,10 @@ macro_rules! sends_messages {
         ///
         /// Resolves to the number of bytes sent and the buffer.
         ///
+        /// # Cancel safety
+        /// As `write`: dropping the future leaves unknown whether the descriptors and some of the bytes were
+        /// sent.
+        ///
         /// # Errors
         /// - `EINVAL`: no bytes, so that no control message can be sent; a control message that the socket
         ///   does not support; more than 253 descriptors.
@@ -252,14 +262,15 @@ macro_rules! receives_messages {
         /// precede them: let the bytes say which message has descriptors. Descriptors come in the order in
         /// which they were sent.
         ///
-        /// Dropping the future loses nothing: bytes and descriptors that had come by then go to the next
-        /// call.
-        ///
         /// **All other receiving methods close the descriptors** that come with their bytes, and `recv`
         /// receives ahead. So if descriptors are expected, receive by this method only.
         ///
         /// Resolves to the number of bytes and the control messages that came with them; 0 bytes mean that
         /// the peer sends no more.
+        ///
+        /// # Cancel safety
+        /// Dropping the future loses nothing: bytes and descriptors that had come by then go to the next
+        /// call.
         ///
         /// # Errors
         /// As `read`. Descriptors for which there is no room, or no free number, are closed, and
@@ -336,6 +347,9 @@ pub struct UnixListener {
 impl UnixListener {
     /// Makes a socket at `path`, and listens on it.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket. Its file may have been made by then, and stays.
+    ///
     /// # Errors
     /// The errors name the path:
     /// - `EADDRINUSE`: the path exists, perhaps as the file of a listener that has ended.
@@ -357,6 +371,9 @@ impl UnixListener {
     }
 
     /// Listens on an address, which may be an abstract name.
+    ///
+    /// # Cancel safety
+    /// As [`bind`](UnixListener::bind).
     ///
     /// # Errors
     /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as

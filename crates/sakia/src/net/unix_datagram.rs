@@ -53,6 +53,9 @@ pub struct UnixDatagram {
 impl UnixDatagram {
     /// Makes a socket at `path`.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket. Its file may have been made by then, and stays.
+    ///
     /// # Errors
     /// The errors name the path:
     /// - `EADDRINUSE`: the path exists, perhaps as the file of a socket that is gone.
@@ -90,6 +93,9 @@ impl UnixDatagram {
 
     /// Makes a socket with an address, which may be an abstract name.
     ///
+    /// # Cancel safety
+    /// As [`bind`](UnixDatagram::bind).
+    ///
     /// # Errors
     /// `EADDRINUSE`: another socket has the name. `EINVAL`: no address. Otherwise as
     /// [`bind`](UnixDatagram::bind).
@@ -111,6 +117,9 @@ impl UnixDatagram {
     }
 
     /// Makes a socket without an address: only its [peer](UnixDatagram::connect) can send to it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: no descriptor or memory left. As `socket(2)`.
@@ -150,6 +159,9 @@ impl UnixDatagram {
     /// Makes the socket at `path` the peer: [`send`](UnixDatagram::send) sends to it, and datagrams of others
     /// are not received.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the socket has the peer.
+    ///
     /// # Errors
     /// The errors name the path:
     /// - `ENOENT`: no such path. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
@@ -186,6 +198,9 @@ impl UnixDatagram {
 
     /// As [`connect`](UnixDatagram::connect), with an address, which may be an abstract name.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the socket has the peer.
+    ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`connect`](UnixDatagram::connect).
     ///
@@ -206,6 +221,9 @@ impl UnixDatagram {
     /// The kernel reads `buf` until the future resolves. Resolves to the number of bytes sent, which is all
     /// of them, and the buffer.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
+    ///
     /// # Errors
     /// - `EMSGSIZE`: longer than the socket's send buffer.
     /// - `ENOTCONN`: the socket has no peer. `ECONNREFUSED`, `ECONNRESET`: the peer is gone.
@@ -221,6 +239,9 @@ impl UnixDatagram {
     }
 
     /// As [`send`](UnixDatagram::send), to the socket at `path`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
     ///
     /// # Errors
     /// - `ENOENT`: no such path. `ECONNREFUSED`: its socket is gone. `EACCES`: not allowed to write to it.
@@ -241,6 +262,9 @@ impl UnixDatagram {
     }
 
     /// As [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
     ///
     /// # Errors
     /// `EINVAL`: no address. Otherwise as [`send_to`](UnixDatagram::send_to).
@@ -265,6 +289,9 @@ impl UnixDatagram {
     /// [peer](UnixDatagram::connect). Empty datagrams carry them, too.
     ///
     /// Descriptors stay open until they are sent. Those that the receiver never takes are closed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the datagram was sent.
     ///
     /// # Errors
     /// - `EINVAL`: a control message that the socket does not support, more than 253 descriptors, or no
@@ -319,6 +346,10 @@ impl UnixDatagram {
     /// the next receive. The rest of a datagram that is longer than the buffer is lost, and descriptors that
     /// came with it are closed; [`recv_message`](UnixDatagram::recv_message) returns these.
     ///
+    /// # Cancel safety
+    /// Dropping the future gives up the buffer, but loses no datagram: one that had come by then goes to a
+    /// receive that waits, or else to the next.
+    ///
     /// # Errors
     /// - `EINVAL`: a buffer without room (an empty one without capacity).
     /// - `ECONNRESET`: the peer is gone, with datagrams that it had not received. The socket goes on.
@@ -346,6 +377,9 @@ impl UnixDatagram {
     /// From the first call on plain receives have the same room, so that control messages which come for a
     /// dropped receive are kept. Before the first call such a receive loses them, and `is_truncated` returns
     /// true.
+    ///
+    /// # Cancel safety
+    /// As [`recv`](Self::recv); the control messages are kept, too.
     ///
     /// # Errors
     /// As [`recv`](UnixDatagram::recv). Descriptors for which there is no room, or no free number, are
@@ -403,6 +437,9 @@ impl UnixDatagram {
     /// this socket fail with `EPIPE`. Once the sends are ended, they fail with `EPIPE`; the peer does not
     /// learn of it.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the direction was ended. Call it again.
+    ///
     /// # Errors
     /// As `shutdown(2)`.
     ///
@@ -430,6 +467,9 @@ impl UnixDatagram {
     /// descriptor may change. Datagrams that came for dropped receives or were received ahead, and were not
     /// taken, are lost.
     ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    ///
     /// # Errors
     /// `EMFILE`: it needs another descriptor. As `close(2)`. It is closed then.
     ///
@@ -440,6 +480,9 @@ impl UnixDatagram {
     }
 
     /// Closes the socket, and returns the result.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the result; the socket is closed all the same.
     ///
     /// # Errors
     /// As `close(2)`. The descriptor is gone in any case.

@@ -187,7 +187,9 @@ impl Command {
     /// setting is kept, and the result has this output only if it is a pipe; if not, it becomes a pipe, for
     /// later calls too. Settings made on `std`'s command before its conversion to this one do not count.
     ///
-    /// Dropping the future drops the child: see [`kill_on_drop`](Command::kill_on_drop).
+    /// # Cancel safety
+    /// Dropping the future drops the child, and loses its output: see
+    /// [`kill_on_drop`](Command::kill_on_drop).
     ///
     /// # Errors
     /// As for [`spawn`](Command::spawn) and [`Child::wait`]. A child that fails is no error.
@@ -224,6 +226,9 @@ impl Command {
     }
 
     /// Starts the child and waits for its end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the child: see [`kill_on_drop`](Command::kill_on_drop).
     ///
     /// # Errors
     /// As for [`spawn`](Command::spawn) and [`Child::wait`]. A child that fails is no error.
@@ -357,7 +362,10 @@ impl Child {
     /// Closes the child's standard input, if [`stdin`](Child::stdin) still has it, and waits for the child's
     /// end.
     ///
-    /// Dropping the future ends the wait, and a new call may follow. Later calls return the same status.
+    /// Later calls return the same status.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait, and loses nothing: a new call may follow.
     ///
     /// # Errors
     /// - `ECHILD`: other code has reaped it. `ECANCELED`: the runtime has ended.
@@ -380,6 +388,10 @@ impl Child {
 
     /// As [`wait`](Child::wait), and reads the bytes of those outputs that are pipes and were not taken, both
     /// at once.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the child, and loses its output: see
+    /// [`kill_on_drop`](Command::kill_on_drop).
     ///
     /// # Errors
     /// As for [`wait`](Child::wait) and [`PipeReader::read_to_end`].

@@ -277,7 +277,10 @@ impl Budget {
     /// Waits for `amount` of a resource. A request for more than the total waits for all of it, and so the
     /// work runs alone.
     ///
-    /// The first poll takes a place in the line; dropping the future gives it up.
+    /// The first poll takes a place in the line.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up its place in the line, or its share if that was granted meanwhile.
     ///
     /// # Examples
     /// See [`Budget`](Budget#examples).

@@ -144,6 +144,9 @@ impl CancellationToken {
 
     /// Waits until the token is canceled.
     ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait.
+    ///
     /// # Examples
     /// See [`CancellationToken`](CancellationToken#examples).
     pub async fn canceled(&self) {
@@ -153,6 +156,9 @@ impl CancellationToken {
     /// Runs `future` until it ends or the token is canceled; then the future is dropped and the result is
     /// `None`. A future that is ready when the token is canceled still gives its value; with a token canceled
     /// before, the future is not polled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the inner one.
     ///
     /// # Examples
     /// ```

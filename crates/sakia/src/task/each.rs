@@ -17,6 +17,9 @@ use crate::round::{self, Child, Siblings};
 /// Items are taken when there is room for them. The futures run within the calling task: they may borrow, and
 /// are dropped with this future. A panic in one of them is a panic of this future.
 ///
+/// # Cancel safety
+/// Dropping this future drops those that run, wherever they are. Items that were taken are not given back.
+///
 /// # Panics
 /// With a `limit` of 0.
 ///
@@ -45,6 +48,9 @@ where
 
 /// As [`for_each_concurrent`], with the items that `next` returns until `None`: those of a channel, a
 /// listener or any stream.
+///
+/// # Cancel safety
+/// As [`for_each_concurrent`].
 ///
 /// # Panics
 /// With a `limit` of 0.
@@ -87,6 +93,9 @@ where
 /// As [`for_each_concurrent`], but ends with the first error: the running futures are dropped, and no more
 /// items are taken.
 ///
+/// # Cancel safety
+/// As [`for_each_concurrent`].
+///
 /// # Errors
 /// The first error of `f`.
 ///
@@ -112,6 +121,9 @@ where
 
 /// As [`for_each_concurrent_from`], but ends with the first error: the running futures are dropped, and no
 /// more items are taken.
+///
+/// # Cancel safety
+/// As [`for_each_concurrent`].
 ///
 /// # Errors
 /// The first error of `f`.

@@ -124,6 +124,7 @@ impl<T> JoinSet<T> {
 
     /// Waits for the next task to end, whichever that is. `None` when the set is empty.
     ///
+    /// # Cancel safety
     /// Dropping this future loses no outcome.
     ///
     /// # Errors

@@ -26,8 +26,10 @@ type Child<'env> = Pin<Box<dyn Future<Output = ()> + 'env>>;
 /// Runs `body`, which may start children, and ends when all of them have ended too.
 ///
 /// Children run within the calling task, side by side but never in parallel, and may borrow values that
-/// outlive the scope. Dropping this future drops the body and the children. A panic of a child is a panic of
-/// the scope.
+/// outlive the scope. A panic of a child is a panic of the scope.
+///
+/// # Cancel safety
+/// Dropping this future drops the body and the children, wherever they are.
 ///
 /// # Examples
 /// ```

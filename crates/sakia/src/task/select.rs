@@ -47,9 +47,10 @@ macro_rules! try_join {
 
 /// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`.
 ///
-/// The other futures are dropped before the body runs; pass `&mut` of a pinned future to keep it. Patterns
-/// must match any value. If several futures are ready, one is chosen at random, so that none starves in a
-/// loop. In the body `await`, `?`, `break` and `return` mean what they mean around the macro.
+/// The other futures are dropped before the body runs: the section *Cancel safety* of a method says what is
+/// lost with its future. Pass `&mut` of a pinned future to keep it. Patterns must match any value. If several
+/// futures are ready, one is chosen at random, so that none starves in a loop. In the body `await`, `?`,
+/// `break` and `return` mean what they mean around the macro.
 ///
 /// # Examples
 /// ```

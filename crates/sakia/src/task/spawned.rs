@@ -25,8 +25,10 @@ use crate::join::JoinError;
 /// Runs `body`, which may start tasks, and ends when all of them have ended too.
 ///
 /// The body runs within the calling task and may borrow; the children are tasks of the calling thread's
-/// runtime. The first failure cancels all others, the body included. Dropping this future cancels the
-/// children, too; the runtime keeps them until their futures are gone.
+/// runtime. The first failure cancels all others, the body included.
+///
+/// # Cancel safety
+/// Dropping this future cancels the children, too; the runtime keeps them until their futures are gone.
 ///
 /// # Errors
 /// The first failure: an error that the body or a child ended with, or a child's panic. A panic of the

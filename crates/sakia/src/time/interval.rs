@@ -104,6 +104,7 @@ pub struct Interval {
 impl Interval {
     /// Waits for the next tick, and returns the time at which it was due.
     ///
+    /// # Cancel safety
     /// Dropping the future loses no tick: the next call returns it.
     ///
     /// # Examples

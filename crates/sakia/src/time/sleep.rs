@@ -15,6 +15,10 @@ use crate::time::timers::Timers;
 ///
 /// A duration beyond the clock's range never ends.
 ///
+/// # Cancel safety
+/// Dropping the future cancels the timer. In a loop around [`select!`](crate::select) a new `sleep` begins
+/// anew each time: keep one, pinned, and await it by `&mut`.
+///
 /// # Panics
 /// Outside of a runtime.
 ///

@@ -17,6 +17,9 @@ use crate::time::{Instant, Sleep, sleep, sleep_until};
 /// Resolves to the future's output. When the time is up it resolves to [`Elapsed`], and the future is dropped
 /// with it. The future is polled first, so it wins if both happen at once.
 ///
+/// # Cancel safety
+/// When the time is up, the future is dropped: its own cancel safety decides what is lost.
+///
 /// # Panics
 /// Outside of a runtime.
 ///

@@ -37,6 +37,7 @@ mod buffered_files;
 mod compat;
 mod copies;
 mod counted;
+mod dropped;
 mod files;
 mod foreign;
 mod inspecting;

@@ -145,6 +145,7 @@ impl GroupCommit {
     /// Writes `buf` after all that was appended before, and resolves to where it begins. Appends of several
     /// tasks and threads are under way at once, each in a place of its own. It is not durable yet.
     ///
+    /// # Cancel safety
     /// Dropping the future, or an error, may leave a gap: bytes that were never written.
     ///
     /// # Errors
