@@ -120,6 +120,8 @@ mod guide {
     mod files {}
     #[doc = include_str!("../../../docs/guide/network.md")]
     mod network {}
+    #[doc = include_str!("../../../docs/guide/processes.md")]
+    mod processes {}
     #[doc = include_str!("../../../docs/guide/inspecting.md")]
     mod inspecting {}
     #[doc = include_str!("../../../docs/guide/slow.md")]
