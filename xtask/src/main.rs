@@ -9,6 +9,7 @@ mod callgrind;
 mod cargo;
 mod check;
 mod coverage;
+mod figures;
 mod functions;
 mod instructions;
 mod lines;
@@ -59,6 +60,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Draw the picture of README.md, and write its table, from the figures in docs/results
+    Figures,
     /// Count instructions per operation, of the ring, the driver and a runtime (needs valgrind)
     Instructions {
         /// Print one JSON object per line
@@ -157,6 +160,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Check { .. } => Ok(check::run(&root)),
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
+        Command::Figures => figures::run(&root),
         Command::Instructions { json, check, against } => {
             instructions::run(&root, json, check, against.as_deref())
         }
