@@ -12,6 +12,7 @@ mod layers;
 mod libc_free;
 mod links;
 mod manifest;
+mod pages;
 pub(crate) mod plain;
 mod reasons;
 mod signatures;
@@ -55,6 +56,7 @@ const CHECKS: &[Check] = &[
     libc_free::dependencies,
     links::have_targets,
     manifest::parse,
+    pages::are_short,
     plain::shrink,
     reasons::are_given,
     signatures::hand_nothing_over,
