@@ -25,6 +25,10 @@ use crate::{kernel, sys, walk};
 /// removed. Entries that other programs add meanwhile may be left, which keeps their directory. Canceling
 /// the token leaves the rest.
 ///
+/// # Cancel safety
+/// Dropping the future has the effect of canceling the token, without a report: the threads end by
+/// themselves, soon after.
+///
 /// # Errors
 /// The path has a zero byte. All other errors are in the report: see [`Report::is_complete`].
 ///

@@ -26,6 +26,10 @@ use crate::sys;
 /// to `progress` and kept in the report, which counts the rest; sizes are not looked up. Canceling the token
 /// ends it.
 ///
+/// # Cancel safety
+/// Dropping the future has the effect of canceling the token, without a report: the threads end by
+/// themselves, soon after.
+///
 /// # Errors
 /// The path has a zero byte. All other errors are in the report.
 ///

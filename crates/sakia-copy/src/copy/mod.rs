@@ -67,6 +67,10 @@ use crate::sys;
 /// directory, that holds for new directories too: such a user could exchange a new name for that of another
 /// file, which then would get the mode or the owner.
 ///
+/// # Cancel safety
+/// Dropping the future has the effect of a canceled [token](Copier::with_token), without a report: the
+/// threads end by themselves, soon after.
+///
 /// # Errors
 /// A path has a zero byte. All other errors are in the report: see [`Report::is_complete`].
 ///
@@ -185,6 +189,9 @@ impl Copier {
     }
 
     /// Copies a tree: see [`copy_tree`].
+    ///
+    /// # Cancel safety
+    /// As [`copy_tree`].
     ///
     /// # Errors
     /// See there.

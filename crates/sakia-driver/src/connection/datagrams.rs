@@ -209,11 +209,13 @@ impl DatagramReceiver {
         &self.fd
     }
 
-    /// Receives one datagram, into memory of the driver. Dropping the future loses none: a datagram that
-    /// arrives for it goes to the next call.
+    /// Receives one datagram, into memory of the driver.
     ///
     /// From the first call on the kernel receives ahead, as long as fewer than 256 KiB and 32 datagrams wait
     /// here. Further ones stay in the queue of the socket.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no datagram: one that arrives for it goes to the next call.
     ///
     /// # Errors
     /// As [`Handle::recv_message`]. Once receives are shut down, an empty datagram from an unnamed sender,
@@ -257,6 +259,9 @@ impl DatagramReceiver {
     /// While a task waits in [`recv`](DatagramReceiver::recv), the multishot receive goes on, and this waits
     /// for a datagram, too.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// As [`recv`](DatagramReceiver::recv).
     pub async fn take_ahead(&self) -> Option<io::Result<Datagram>> {
@@ -265,6 +270,9 @@ impl DatagramReceiver {
 
     /// As [`take_ahead`](DatagramReceiver::take_ahead), but leaves the datagram to the next call: `see` looks
     /// at it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`recv`](DatagramReceiver::recv). The error is not left to the next call.

@@ -107,10 +107,12 @@ impl Incoming {
         &self.fd
     }
 
-    /// Waits for a connection. Dropping the future loses none: a connection that comes for it goes to the
-    /// next call. Several tasks may wait.
+    /// Waits for a connection. Several tasks may wait.
     ///
     /// From the first call on the kernel accepts ahead, until 64 accepted connections wait to be taken.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no connection: one that comes for it goes to the next call.
     ///
     /// # Errors
     /// As [`Handle::accept`]. The next call tries again.
@@ -127,6 +129,9 @@ impl Incoming {
     /// As [`accept`](Incoming::accept), but the kernel accepts only this connection and none ahead: further
     /// ones stay in the kernel's queue, without a descriptor here. While a task waits in
     /// [`accept`](Incoming::accept), the kernel goes on accepting ahead.
+    ///
+    /// # Cancel safety
+    /// As [`accept`](Incoming::accept).
     ///
     /// # Errors
     /// As [`accept`](Incoming::accept).

@@ -158,6 +158,9 @@ impl Connection {
 
     /// Shuts down one or both directions, once the sends in progress have ended.
     ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown whether the direction was ended.
+    ///
     /// # Errors
     /// As [`Handle::shutdown_socket`].
     ///
@@ -173,6 +176,9 @@ impl Connection {
 
     /// Closes the connection: cancels the operations on it, those of clones included, and returns the result
     /// of closing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the result; the connection is closed all the same.
     ///
     /// # Errors
     /// As [`Handle::close`].

@@ -31,11 +31,13 @@ const PEEK: u32 = RecvFlags::PEEK.bits();
 impl Connection {
     /// Receives up to `buf.len()` bytes (an empty `Vec`: up to its capacity), as soon as there are any.
     ///
-    /// The kernel owns `buf` until the future resolves. Dropping the future loses the buffer but no byte:
-    /// received bytes go to the next receive.
+    /// The kernel owns `buf` until the future resolves.
     ///
     /// Resolves to the number of bytes and the buffer; 0 means that the peer sends no more. An initially
     /// empty `Vec` gets the length of the bytes received: clear it before the next receive, see [`IoBufMut`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the buffer but no byte: received bytes go to the next receive.
     ///
     /// # Errors
     /// As [`Handle::recv`](crate::Handle::recv); in particular, a buffer without room is `EINVAL`.
@@ -50,6 +52,9 @@ impl Connection {
     }
 
     /// As [`read`](Connection::read), but leaves the bytes to the next receive.
+    ///
+    /// # Cancel safety
+    /// As [`read`](Connection::read).
     ///
     /// # Errors
     /// As [`read`](Connection::read).
@@ -89,6 +94,9 @@ impl Connection {
     }
 
     /// As [`read`](Connection::read), filling one buffer after the other. At most the first 1024 are used.
+    ///
+    /// # Cancel safety
+    /// As [`read`](Connection::read).
     ///
     /// # Errors
     /// As [`read`](Connection::read).
@@ -130,9 +138,12 @@ impl Connection {
     }
 
     /// As [`read`](Connection::read), with the control messages that came with the bytes, for which there are
-    /// `control_bytes` bytes of room. Dropping the future loses no descriptors, either.
+    /// `control_bytes` bytes of room.
     ///
     /// All other methods that receive close the descriptors that come with their bytes.
+    ///
+    /// # Cancel safety
+    /// As [`read`](Connection::read); no descriptor is lost, either.
     ///
     /// # Errors
     /// As [`read`](Connection::read).
@@ -225,12 +236,15 @@ impl Connection {
     }
 
     /// Receives some bytes, as soon as there are any, in memory of the driver. The kernel picks the memory
-    /// when bytes have come, so a waiting connection holds none. Dropping the future loses nothing.
+    /// when bytes have come, so a waiting connection holds none.
     ///
     /// From the first call on the kernel receives ahead, up to the connection's limit of 256 KiB or 32
     /// pieces. Then the peer has to wait.
     ///
     /// Resolves to at least one byte, or to none if the peer sends no more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`read`](Connection::read).
@@ -345,6 +359,9 @@ impl Connection {
 
     /// Ends the multishot receive that [`recv`](Connection::recv) has started: the kernel no longer receives
     /// ahead. Resolves to the bytes that came and were not taken.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: bytes that came stay for the next receive.
     ///
     /// # Errors
     /// As [`read`](Connection::read), if the stream has failed. The end of the stream is no error: the next

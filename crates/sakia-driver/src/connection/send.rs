@@ -16,10 +16,13 @@ use crate::ops::{ControlMessages, SendMessage, SocketSend, SocketSendVectored};
 impl Connection {
     /// Sends up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
-    /// The kernel reads `buf` until the future resolves. Dropping the future cancels a send that waits for
-    /// room; some bytes may have been sent by then. Later sends wait for the canceled one.
+    /// The kernel reads `buf` until the future resolves.
     ///
     /// Resolves to the number of bytes sent, which may be fewer than requested, and the buffer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels a send that waits for room; some bytes may have been sent by then. Later
+    /// sends wait for the canceled one.
     ///
     /// # Errors
     /// As [`Handle::send`](crate::Handle::send).
@@ -42,6 +45,9 @@ impl Connection {
 
     /// As [`send`](Connection::send), taking one buffer after the other. At most the first 1024 are used.
     ///
+    /// # Cancel safety
+    /// As [`send`](Connection::send).
+    ///
     /// # Errors
     /// As [`send`](Connection::send).
     ///
@@ -55,6 +61,9 @@ impl Connection {
     }
 
     /// As [`send`](Connection::send), with control messages, which are sent with the first byte.
+    ///
+    /// # Cancel safety
+    /// As [`send`](Connection::send).
     ///
     /// # Errors
     /// As [`Handle::send_message`](crate::Handle::send_message).
@@ -81,7 +90,11 @@ impl Connection {
     ///
     /// Resolves to the number of bytes sent, which may be fewer than requested; 0 means that the file ends
     /// there, or that `len` is 0. If the page cache has the bytes, this thread makes the call; otherwise a
-    /// thread of a lane does, without waiting for the peer. Dropping the future does not stop that thread.
+    /// thread of a lane does, without waiting for the peer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves unknown how many bytes were sent, and does not stop a thread of a lane.
+    /// Later sends follow its bytes.
     ///
     /// # Errors
     /// - `EAGAIN`: there is no room, or the pipe is empty. [Poll](crate::Handle::poll) both, and try again.

@@ -1,4 +1,10 @@
 //! Files and directories, with the names, signatures and semantics of `tokio::fs`.
+//!
+//! # Cancel safety
+//! As with tokio, an operation that changes a file or a name is finished once it was polled, even if its
+//! future is dropped; a runtime that ends waits for it. A dropped query changes nothing, the bytes of a
+//! dropped read go to the next read, and the entries of a dropped [`next_entry`](ReadDir::next_entry) to the
+//! next call.
 
 mod buffer;
 mod dir;

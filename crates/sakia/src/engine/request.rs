@@ -78,8 +78,10 @@ pub enum Attempt<C: Call> {
 ///
 /// When awaited, on any executor, it is performed on the caller's thread if that needs no wait, and by the
 /// engine's threads otherwise. A large transfer is done in parts, between which other tasks have their turn.
-/// Dropping it then cancels a part that may wait for ever, and a part that has not begun; a part that has
-/// begun on a file runs to its end. Buffers stay with the kernel until it is done with them.
+///
+/// # Cancel safety
+/// Dropping a request cancels a part of it that may wait for ever, and a part that has not begun; a part that
+/// has begun on a file runs to its end. Buffers stay with the kernel until it is done with them.
 ///
 /// # Panics
 /// The future panics when it is polled after its end, and when the engine's thread failed for good. In a
