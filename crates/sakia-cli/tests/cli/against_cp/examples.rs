@@ -308,6 +308,13 @@ fn all() -> Vec<Example> {
             USER,
         ),
         (
+            "a link is read before another one",
+            two([Link(s("s0/n0"), s("nowhere")), Link(s("d0/n0"), s("../s0"))]),
+            "-r",
+            "d0/n0/n0 d0",
+            0,
+        ),
+        (
             "with -n a directory that would be copied onto itself",
             two([Directory(s("f0")), Directory(s("d0/s0")), Link(s("d0/s0/n0"), s("../../f0"))]),
             "-r -L -n",

@@ -388,6 +388,19 @@ pub const KNOWN_RARE: &[Known] = &[
         },
     ),
     (
+        "a link is read before another one is removed that leads to it and is in its way; cp loses it",
+        |tried, difference| {
+            let is_link = |is: &Facts| is.kind == 'l';
+            tried.theirs.said.contains("cannot read symbolic link")
+                && tried.ours.succeeded
+                && match difference.of {
+                    "success" | "blame" => true,
+                    "presence" => tried.before.get(&difference.path).is_some_and(is_link),
+                    _ => false,
+                }
+        },
+    ),
+    (
         "with -n a directory that would be copied onto itself stays without a look at its entries",
         |tried, difference| {
             let inode = |path: &str| tried.before.get(path).map(|is| is.inode);
