@@ -139,6 +139,14 @@ pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 /// - Both stay the same, and the bytes stay valid, while the value is only moved, until it is
 ///   dropped or reached through a `&mut`.
 /// - Neither method calls into a driver.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be lent to the kernel",
+    label = "not a buffer that an operation can own",
+    note = "the kernel reads the bytes after the call has returned, so an operation takes its buffer by \
+            value and gives it back with the result",
+    note = "pass an owned `Vec<u8>`, `String`, `Box<[u8]>` or `Arc<[u8]>`, such as `bytes.to_vec()`, or a \
+            part of one by `IoBuf::slice`; literals such as `\"text\"` and `b\"bytes\"` are buffers, too"
+)]
 pub unsafe trait IoBuf: 'static {
     /// Returns a pointer to the first byte.
     fn stable_ptr(&self) -> *const u8;
@@ -231,6 +239,14 @@ pub unsafe trait IoBuf: 'static {
 /// - After [`set_init`](IoBufMut::set_init) at least the first `count` bytes are initialized. It moves no
 ///   bytes, and the former room may still be written to.
 /// - No method calls into a driver.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be lent to the kernel to be written to",
+    label = "not a buffer that an operation can own and fill",
+    note = "the kernel writes the bytes after the call has returned, so an operation takes its buffer by \
+            value and gives it back with the result",
+    note = "pass an owned buffer, such as `Vec::with_capacity(4096)` or `vec![0; 4096]`, and take it back: \
+            `let (result, buf) = file.read_at(buf, 0).await`"
+)]
 pub unsafe trait IoBufMut: IoBuf {
     /// Returns a pointer to the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
@@ -335,6 +351,7 @@ owned_bytes! {
     Box<[u8]>;
     Box<[u8; N]>, const N;
     &'static mut [u8];
+    &'static mut [u8; N], const N;
     AlignedBuf;
     FixedBuf;
 }
@@ -358,10 +375,10 @@ fn capacity(buf: &Vec<u8>) -> usize {
 }
 
 macro_rules! shared_bytes {
-    ($($type:ty;)*) => {$(
+    ($($type:ty $(, const $n:ident)?;)*) => {$(
         // SAFETY: the bytes do not move with the value, live as long as it, and cannot be written to while it
         // lives.
-        unsafe impl IoBuf for $type {
+        unsafe impl $(<const $n: usize>)? IoBuf for $type {
             bytes_of_slice!();
         }
     )*};
@@ -369,10 +386,14 @@ macro_rules! shared_bytes {
 
 shared_bytes! {
     &'static [u8];
+    &'static [u8; N], const N;
     &'static str;
     String;
+    Box<str>;
     Arc<[u8]>;
+    Arc<str>;
     Rc<[u8]>;
+    Rc<str>;
 }
 
 /// A part of a buffer. [`into_inner`](Slice::into_inner) returns the whole buffer.
@@ -497,6 +518,22 @@ mod tests {
         assert_eq!((full.fill_from(b"abcdef"), &full[..]), (3, &b"abc"[..]));
         let slice = Vec::<u8>::with_capacity(5).slice(..);
         assert_eq!(slice.bytes_room(), 0, "a slice is of bytes that there are");
+    }
+
+    #[test]
+    fn literals_and_shared_texts_are_buffers() {
+        fn bytes_are_text(buf: impl IoBuf) {
+            assert_eq!(buf.slice(..).as_bytes(), b"text");
+        }
+        bytes_are_text("text");
+        bytes_are_text(b"text");
+        bytes_are_text(Box::<str>::from("text"));
+        bytes_are_text(Rc::<str>::from("text"));
+        bytes_are_text(Arc::<str>::from("text"));
+        let leaked: &'static mut [u8; 4] = Box::leak(Box::new([0; 4]));
+        let mut room = leaked.room(9);
+        assert_eq!(room.fill_from(b"texts"), 4);
+        bytes_are_text(room.into_inner());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Expansion of the attributes.
 
-use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use proc_macro2::{TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, Token};
+use syn::{Error, Expr, ItemFn, Lit, MetaNameValue, Result, ReturnType, Token};
 
 /// The kind of attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,38 +42,59 @@ fn try_expand(kind: Kind, options: TokenStream, function: TokenStream) -> Result
     let threads = threads(kind, options)?;
     let ItemFn { attrs, vis, mut sig, block, .. } = function;
     let test = (kind == Kind::Test).then(|| quote! { #[::core::prelude::v1::test] });
-    // An inner function, not a block: errors in it read as in any other function.
-    let inner = quote! { #sig #block };
+    // A closure takes the arguments, `self` and generic parameters with it. It has a result type, unlike a
+    // block, so that errors in it read as in any other function. A closure cannot have the type `impl Trait`.
+    let output = (!has_impl_trait(&sig.output)).then_some(&sig.output);
+    let body = quote! { async move || #output #block };
     sig.asyncness = None;
-    let name = &sig.ident;
     let threads = threads.map(|threads| quote_spanned! { threads.span() => .threads(#threads) });
     Ok(quote! {
         #(#attrs)*
         #test
         #vis #sig {
-            #inner
             let builder = ::sakia::Runtime::builder()#threads;
             let runtime = match builder.build() {
                 ::core::result::Result::Ok(runtime) => runtime,
                 ::core::result::Result::Err(error) => ::core::panic!("no runtime: {error}"),
             };
-            runtime.block_on(#name())
+            #[allow(clippy::redundant_closure_call)]
+            runtime.block_on((#body)())
         }
     })
 }
 
-/// Checks that the function can be run without arguments.
+/// Returns whether the result's type has an `impl Trait` in it.
+fn has_impl_trait(output: &ReturnType) -> bool {
+    fn is_in(tokens: TokenStream) -> bool {
+        tokens.into_iter().any(|token| match token {
+            TokenTree::Ident(word) => word == "impl",
+            TokenTree::Group(group) => is_in(group.stream()),
+            _ => false,
+        })
+    }
+    is_in(output.to_token_stream())
+}
+
+/// Checks that the function can be run as what the attribute makes it: a program's `main` and a test have no
+/// arguments.
 fn check(kind: Kind, function: &ItemFn) -> Result<()> {
     let name = kind.name();
     let signature = &function.sig;
     if signature.asyncness.is_none() {
         return Err(Error::new(signature.fn_token.span, format!("{name} needs an `async fn`")));
     }
-    if let Some(argument) = signature.inputs.first() {
-        return Err(Error::new(argument.span(), format!("{name} takes no arguments")));
-    }
-    if let Some(parameter) = signature.generics.params.first() {
-        return Err(Error::new(parameter.span(), format!("{name} takes no generic parameters")));
+    let called_by_none = match kind {
+        Kind::Main if signature.ident == "main" => Some("`main`"),
+        Kind::Main => None,
+        Kind::Test => Some("a test"),
+    };
+    if let Some(it) = called_by_none {
+        if let Some(argument) = signature.inputs.first() {
+            return Err(Error::new(argument.span(), format!("{it} takes no arguments")));
+        }
+        if let Some(parameter) = signature.generics.params.first() {
+            return Err(Error::new(parameter.span(), format!("{it} takes no generic parameters")));
+        }
     }
     let is_test = |attribute: &&syn::Attribute| attribute.path().is_ident("test");
     if let Some(attribute) = function.attrs.iter().find(is_test) {
@@ -150,8 +171,9 @@ mod tests {
         use Kind::{Main, Test};
         let good = quote! { async fn f() {} };
         fails(Main, quote! {}, quote! { fn main() {} }, "#[sakia::main] needs an `async fn`");
-        fails(Test, quote! {}, quote! { async fn f(_: u8) {} }, "takes no arguments");
-        fails(Test, quote! {}, quote! { async fn f<T>() {} }, "takes no generic parameters");
+        fails(Main, quote! {}, quote! { async fn main(_: u8) {} }, "`main` takes no arguments");
+        fails(Test, quote! {}, quote! { async fn f(_: u8) {} }, "a test takes no arguments");
+        fails(Test, quote! {}, quote! { async fn f<T>() {} }, "a test takes no generic parameters");
         fails(Test, quote! {}, quote! { #[test] async fn f() {} }, "the place of `#[test]`");
         fails(Main, quote! { flavor = "x" }, good.clone(), "the option `threads = N` only");
         fails(Main, quote! { 4 }, good.clone(), "takes `threads = N` or nothing");

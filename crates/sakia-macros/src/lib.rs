@@ -24,7 +24,8 @@ mod entry;
 
 use proc_macro::TokenStream;
 
-/// Runs an `async fn main` on a runtime of its own.
+/// Runs an `async fn` on a runtime of its own: a program's `main`, or any other function or method, with the
+/// arguments and generic parameters that it has.
 ///
 /// ```ignore
 /// #[sakia::main]
@@ -32,13 +33,21 @@ use proc_macro::TokenStream;
 ///     sakia::yield_now().await;
 ///     Ok(())
 /// }
+///
+/// #[sakia::main]
+/// async fn len(path: &Path) -> sakia::Result<u64> {
+///     Ok(sakia::fs::metadata(path).await?.len())
+/// }
 /// ```
+///
+/// A function that runs on a runtime already cannot call one with this attribute: it would build a runtime
+/// within another, and panics. It calls the function that does the work.
 ///
 /// `#[sakia::main(threads = 4)]` builds a runtime of that many threads. The value is any expression of type
 /// `usize`.
 ///
 /// # Panics
-/// The function panics when no runtime can be built: see `sakia::Builder::build`.
+/// The function panics when no runtime can be built: see `sakia::Builder::build`; and within a runtime.
 #[proc_macro_attribute]
 pub fn main(options: TokenStream, function: TokenStream) -> TokenStream {
     entry::expand(entry::Kind::Main, options.into(), function.into()).into()

@@ -16,6 +16,7 @@ use sakia_driver::NoBackend;
 use sakia_ring::SetupError;
 
 use crate::fs::Misaligned;
+use crate::time::Elapsed;
 
 /// The result of operations on paths, addresses and names.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -71,11 +72,18 @@ pub(crate) enum Object {
     Addresses(Vec<SocketAddr>),
     /// A name to be looked up.
     Name(String),
+    /// The operation has none.
+    None,
 }
 
 impl Error {
     pub(crate) fn new(operation: &'static str, object: Object, source: io::Error) -> Self {
         Self(Box::new(Inner { operation, object, source }))
+    }
+
+    /// Returns the error that `error` contains, or that of `operation` if it is a plain one.
+    pub(crate) fn of_io(error: io::Error, operation: &'static str) -> Self {
+        error.downcast().unwrap_or_else(|error| Self::new(operation, Object::None, error))
     }
 
     /// Returns the operation that failed: `open`, `rename`, `connect`, `look up`, and so on. The text is for
@@ -228,6 +236,7 @@ impl fmt::Display for Error {
             }
             // Escaped, so that any name stays on the message's line.
             Object::Name(name) => write!(f, " {}", name.escape_debug())?,
+            Object::None => {}
         }
         write!(f, ": {source}")
     }
@@ -243,6 +252,7 @@ impl fmt::Debug for Error {
             Object::Paths(path, to) => f.field("path", path).field("to", to),
             Object::Addresses(addresses) => f.field("addresses", addresses),
             Object::Name(name) => f.field("name", name),
+            Object::None => &mut f,
         };
         f.field("source", source).finish()
     }
@@ -258,6 +268,13 @@ impl error::Error for Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+impl From<Elapsed> for Error {
+    /// Converts to the failure of the operation `wait`, of kind [`TimedOut`](io::ErrorKind::TimedOut).
+    fn from(elapsed: Elapsed) -> Self {
+        Self::new("wait", Object::None, elapsed.into())
     }
 }
 
@@ -281,7 +298,11 @@ impl<T> Context<T> for io::Result<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
     use super::*;
+    use crate::net::{ServeFailed, Served};
 
     #[test]
     fn both_paths_are_named() {
@@ -316,6 +337,28 @@ mod tests {
 
         let none = Error::new("look up", Object::Addresses(vec![]), io::ErrorKind::NotFound.into());
         assert_eq!(none.to_string(), "look up: entity not found");
+    }
+
+    /// `?` makes one type of the errors of a function, with the same texts.
+    #[test]
+    fn errors_of_timeouts_and_servers_convert() {
+        async fn both() -> Result<()> {
+            crate::time::timeout(Duration::ZERO, pending::<()>()).await?;
+            Ok(())
+        }
+        let error = crate::block_on(both()).unwrap_err();
+        assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::TimedOut, None));
+        assert_eq!((error.to_string(), error.operation()), ("wait: time is up".into(), "wait"));
+        assert_eq!((error.path(), error.name(), error.addresses().len()), (None, None, 0));
+
+        let source = || io::Error::from_raw_os_error(18);
+        let error = Error::new("bind", Object::Path("/a".into()), source());
+        let text = error.to_string();
+        let failed = ServeFailed::from(io::Error::from(error));
+        assert_eq!((failed.to_string(), failed.served), (text.clone(), Served::default()));
+        assert_eq!(Error::from(failed).to_string(), text);
+        let failed = ServeFailed::from(source());
+        assert_eq!(failed.to_string(), format!("serve: {}", source()));
     }
 
     #[test]

@@ -7,6 +7,11 @@ use std::task::{Context, Poll, ready};
 use crate::io::{Level, Reader, Source, Writer};
 
 /// An object to read from.
+#[diagnostic::on_unimplemented(
+    message = "`Compat<{Self}>` does not read",
+    label = "no reader of Sakia",
+    note = "use `Compat::new(Reader::new(stream))`, `Compat::stream`, `Compat::unbuffered` or `Compat::file`"
+)]
 pub trait Readable {
     /// Moves the available bytes to `target`, up to its room; waits when there are none. Returns their
     /// number; 0 at the end.
@@ -61,6 +66,12 @@ impl Target for &mut [u8] {
 }
 
 /// An object that is read through a buffer.
+#[diagnostic::on_unimplemented(
+    message = "`Compat<{Self}>` does not read through a buffer",
+    label = "no buffered reader of Sakia",
+    note = "use `Compat::new(Reader::new(stream))`, `Compat::stream` or `Compat::file`; an `Unbuffered` \
+            connection goes into a `BufReader`"
+)]
 pub trait Buffered {
     /// Waits until bytes are buffered, or the end is reached.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -73,6 +84,11 @@ pub trait Buffered {
 }
 
 /// An object that is written through a buffer.
+#[diagnostic::on_unimplemented(
+    message = "`Compat<{Self}>` does not write",
+    label = "no writer of Sakia",
+    note = "use `Compat::new(Writer::new(stream))`, `Compat::stream`, `Compat::unbuffered` or `Compat::file`"
+)]
 pub trait Writable {
     /// Copies bytes to the buffer, up to its room; waits when there is none.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
@@ -108,6 +124,11 @@ pub trait Writable {
 }
 
 /// An object with a position.
+#[diagnostic::on_unimplemented(
+    message = "`Compat<{Self}>` does not seek",
+    label = "no object with a position",
+    note = "use `Compat::file`"
+)]
 pub trait Seekable {
     /// Moves the position, and returns the new one.
     fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>>;
@@ -182,6 +203,7 @@ pub(super) use impl_buf_read;
 #[cfg(any(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 pub(super) use impl_write;
 
+#[diagnostic::do_not_recommend]
 impl<R: Buffered> Readable for R {
     fn poll_read(
         &mut self,

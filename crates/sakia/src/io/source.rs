@@ -50,6 +50,12 @@ pub(crate) type Block = AlignedBuf;
 /// })
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not read in order by `sakia::io::AsyncRead`",
+    label = "no stream or file of Sakia",
+    note = "open it by `sakia::fs`, `sakia::net` or `sakia::io`, whose types are read in order; sockets of \
+            `std` become Sakia's by `from_std`"
+)]
 pub trait AsyncRead {
     /// Reads up to `buf.bytes_room()` bytes, as soon as any are available, into the front of `buf`.
     ///
@@ -96,6 +102,11 @@ pub trait AsyncRead {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not read at positions by `sakia::io::AsyncReadAt`",
+    label = "no file of Sakia",
+    note = "open it by `sakia::fs::File::open`; pipes and connections are read in order, by `Reader::new`"
+)]
 pub trait AsyncReadAt {
     /// A read under way.
     type ReadAt<T: IoBufMut>: Future<Output = BufResult<usize, T>> + Unpin;
@@ -151,6 +162,12 @@ pub trait AsyncReadAt {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not written in order by `sakia::io::AsyncWrite`",
+    label = "no stream or file of Sakia",
+    note = "open it by `sakia::fs`, `sakia::net` or `sakia::io`, whose types are written in order; sockets \
+            of `std` become Sakia's by `from_std`"
+)]
 pub trait AsyncWrite {
     /// Writes up to `buf.bytes_len()` bytes, as soon as there is room for any.
     ///
@@ -241,6 +258,12 @@ pub trait AsyncWrite {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not written at positions by `sakia::io::AsyncWriteAt`",
+    label = "no file of Sakia",
+    note = "open it by `sakia::fs::File::create`; pipes and connections are written in order, by \
+            `Writer::new`"
+)]
 pub trait AsyncWriteAt {
     /// Writes up to `buf.bytes_len()` bytes from byte `offset` on.
     ///
@@ -355,8 +378,14 @@ shared!(&F, Rc<F>);
 
 /// The source of a [`Reader`](super::Reader)'s blocks: [`Streamed`], [`Positional`] or
 /// [`Offloaded`](super::Offloaded). All other objects are read through one of these.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no source of blocks",
+    label = "not what a `Reader` reads from",
+    note = "a `Reader` is made by `Reader::new` of a stream or `Reader::with_depth` of a file"
+)]
 pub trait Source: private::Blocks {}
 
+#[diagnostic::do_not_recommend]
 impl<S: private::Blocks> Source for S {}
 
 pub(crate) mod private {

@@ -33,6 +33,12 @@ pub(super) mod private {
     use super::{AcceptSocket, Stream};
 
     /// The private part of a [`Listener`](super::Listener).
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` accepts no connections",
+        label = "not a listener of Sakia",
+        note = "pass a `sakia::net::TcpListener` or `UnixListener`, or a pointer to one, such as \
+                `&listener` or `Rc::clone(&listener)`; `TcpListener::from_std` takes a listener of `std`"
+    )]
     pub trait Accepts {
         /// The type of its connections.
         type Stream: Stream;
@@ -41,6 +47,7 @@ pub(super) mod private {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<P> Accepts for P
 where
     P: Deref,

@@ -35,8 +35,15 @@ use crate::executor::current;
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no address of a socket",
+    label = "not an address with a port",
+    note = "pass `\"host:port\"`, `(\"host\", port)`, a `SocketAddr`, a pair of an IP address and a port, \
+            or several `SocketAddr`s: a slice, an array or a `Vec`"
+)]
 pub trait ToSocketAddrs: private::Resolve {}
 
+#[diagnostic::do_not_recommend]
 impl<T: private::Resolve + ?Sized> ToSocketAddrs for T {}
 
 /// Resolves to the addresses of a name or an address, in the order in which they should be tried.

@@ -276,7 +276,21 @@ impl<E: error::Error, A: fmt::Debug> error::Error for ServeError<E, A> {
 /// The error of [`serve`]: the listener cannot accept any more.
 ///
 /// # Examples
-/// See [`serve()`](serve()#examples).
+/// `?` makes one of errors before the call, so that `serve` may be the last expression of a block:
+/// ```
+/// use std::io;
+///
+/// use sakia::net::{ServeOptions, TcpListener, TcpStream, serve};
+///
+/// # sakia::block_on(async {
+/// let server = async {
+///     let listener = TcpListener::bind("127.0.0.1:65536").await?;
+///     println!("listening on {}", listener.local_addr()?);
+///     serve(listener, ServeOptions::new(), async |_: TcpStream, _| io::Result::Ok(())).await
+/// };
+/// assert_eq!(server.await.unwrap_err().error.name(), Some("127.0.0.1:65536"));
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct ServeFailed {
     /// The cause.
@@ -300,6 +314,26 @@ impl error::Error for ServeFailed {
 impl From<ServeFailed> for io::Error {
     fn from(failed: ServeFailed) -> Self {
         failed.error.into()
+    }
+}
+
+impl From<ServeFailed> for Error {
+    fn from(failed: ServeFailed) -> Self {
+        failed.error
+    }
+}
+
+impl From<Error> for ServeFailed {
+    /// Converts a failure before the first accept, of [`TcpListener::bind`](super::TcpListener::bind) for one.
+    fn from(error: Error) -> Self {
+        Self { error, served: Served::default() }
+    }
+}
+
+impl From<io::Error> for ServeFailed {
+    /// Converts a failure before the first accept. The operation is `serve` if the error names none.
+    fn from(error: io::Error) -> Self {
+        Error::of_io(error, "serve").into()
     }
 }
 

@@ -23,6 +23,10 @@ use crate::io::transfer::{may_retry, retrying, uninterrupted, write_rest};
 
 /// A connection: a [`TcpStream`](super::TcpStream) or a [`UnixStream`](super::UnixStream). No other type has
 /// this trait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no connection of Sakia",
+    label = "neither a `TcpStream` nor a `UnixStream` of `sakia::net`"
+)]
 pub trait Stream: private::Connected + fmt::Debug + 'static {
     /// The address of one of its ends.
     type Address: private::Address;

@@ -3,6 +3,11 @@
 use std::fmt::Debug;
 
 /// The result of a test's body: nothing, or a `Result` whose error fails the test.
+#[diagnostic::on_unimplemented(
+    message = "the body of a test does not return `{Self}`",
+    label = "neither `()` nor a `Result<(), E>`",
+    note = "end the body with a `;`, or with `Ok::<_, sakia::Error>(())` if it uses `?`"
+)]
 pub trait Outcome: sealed::Sealed {
     /// Returns the error as text.
     #[doc(hidden)]

@@ -123,6 +123,12 @@ pub enum Selected<
 }
 
 /// Tuples of futures, to wait for the first.
+#[diagnostic::on_unimplemented(
+    message = "`select!` cannot wait for `{Self}`",
+    label = "not one to eight futures",
+    note = "`select!` takes one to eight futures; more go into a `JoinSet`, a `scope` or \
+            `for_each_concurrent`"
+)]
 pub trait Select {
     /// The value of the first, in the variant of its place.
     type Output;
@@ -132,6 +138,12 @@ pub trait Select {
 }
 
 /// Tuples of futures, to wait for all.
+#[diagnostic::on_unimplemented(
+    message = "`join!` cannot wait for `{Self}`",
+    label = "not one to eight futures",
+    note = "`join!` takes one to eight futures; more go into a `JoinSet`, a `scope` or \
+            `for_each_concurrent`"
+)]
 pub trait Join {
     /// A tuple of their values.
     type Output;
@@ -141,6 +153,12 @@ pub trait Join {
 }
 
 /// Tuples of fallible futures, to wait for all or for the first error.
+#[diagnostic::on_unimplemented(
+    message = "`try_join!` cannot wait for `{Self}`",
+    label = "not one to eight futures of results",
+    note = "`try_join!` takes one to eight futures, all of which resolve to a `Result` with the same \
+            error; more go into a `spawned_scope` or `try_for_each_concurrent`"
+)]
 pub trait TryJoin {
     /// A tuple of their values, or the first error.
     type Output;

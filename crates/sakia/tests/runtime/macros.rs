@@ -52,3 +52,50 @@ async fn main() -> Result<u32, String> {
 fn main_gives_its_result() {
     assert_eq!(main(), Ok(2));
 }
+
+/// A function of any name takes its arguments with it, by value and by reference, whatever their patterns.
+#[sakia::main]
+async fn sum((one, two): (u32, u32), more: &[u32], mut rest: Vec<u32>, _: u8) -> io::Result<u32> {
+    yield_now().await;
+    rest.push(one + two);
+    if rest.len() > 100 {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    Ok(more.iter().chain(&rest).sum())
+}
+
+#[sakia::main(threads = 2)]
+async fn shown<T: ToString, const N: usize>(
+    values: [T; N],
+    end: impl AsRef<str>,
+) -> impl AsRef<str> {
+    yield_now().await;
+    values.map(|value| value.to_string()).concat() + end.as_ref()
+}
+
+struct Counter(u32);
+
+impl Counter {
+    #[sakia::main]
+    async fn add(&mut self, count: u32) -> &mut Self {
+        yield_now().await;
+        self.0 += count;
+        self
+    }
+
+    #[sakia::main]
+    async fn end(self) -> u32 {
+        yield_now().await;
+        let Self(count) = self;
+        count
+    }
+}
+
+#[test]
+fn functions_take_arguments() {
+    assert_eq!(sum((1, 2), &[3, 4], vec![5], 0).unwrap(), 15);
+    assert_eq!(shown([1, 2], "!").as_ref(), "12!");
+    let mut counter = Counter(1);
+    counter.add(2).add(3);
+    assert_eq!(counter.end(), 6);
+}

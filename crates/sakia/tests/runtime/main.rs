@@ -35,6 +35,7 @@ mod budget;
 mod buffered_files;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 mod compat;
+mod compile_errors;
 mod copies;
 mod counted;
 mod dropped;
