@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use super::faults::Faults;
 use super::waiters::Waiters;
 
 /// A run that failed. From [`Test::try_run`](super::Test::try_run).
@@ -16,6 +17,8 @@ pub struct Failure {
     pub seed: u64,
     /// The cause of the failure.
     pub cause: Cause,
+    /// The faults that the kernel had injected.
+    pub faults: Faults,
 }
 
 /// The cause of a run's failure.
@@ -87,7 +90,8 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {} failed: {}\n\n", self.seed, self.cause)?;
+        let Self { seed, cause, faults } = self;
+        write!(f, "seed {seed} failed: {cause}\n\nfaults injected: {faults}\n\n")?;
         write!(f, "run it alone, with what the kernel saw:\n    {}", self.command())
     }
 }

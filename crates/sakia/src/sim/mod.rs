@@ -23,6 +23,8 @@
 //!   the body waits for another task or thread
 //!   task 0, started at tests/relay.rs:21:9, waits for Read of descriptor 3 for 1.02ms
 //!
+//! faults injected: ShortTransfer 3, CancelTooLate 1
+//!
 //! run it alone, with what the kernel saw:
 //!     SAKIA_SIM_SEED=17 cargo test -p relay --tests -- --exact relays_all --nocapture
 //! ```
@@ -54,6 +56,7 @@
 
 mod environment;
 mod failure;
+mod faults;
 mod outcome;
 mod test;
 mod waiters;
@@ -69,6 +72,7 @@ pub use sakia_driver::sim::{
 pub use sakia_ring::Opcode;
 
 pub use self::failure::{Cause, Failure, Leaks};
+pub use self::faults::Faults;
 pub use self::outcome::Outcome;
 pub use self::test::{Summary, Test};
 pub use self::waiters::{PendingOperation, TaskFacts, Wait, Waiter, Waiters};

@@ -1,7 +1,6 @@
 //! Tests: the body and the number of its runs, and the checks after each run.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use sakia_driver::sim::{FaultKind, Sim, SimBuilder, SimHandle};
 
 use super::failure::{Cause, Failure, Leaks};
+use super::faults::Faults;
 use super::outcome::Outcome;
 use crate::mark::Mark;
 use crate::runtime::{Builder, Runtime};
@@ -311,8 +311,10 @@ impl<'a> Test<'a> {
             let kernel = self.build_kernel(seed, is_twice || prints);
             let handle = kernel.handle();
             let mut result = self.run_once(kernel, &body);
+            let faults = Faults::of(&handle);
             if prints {
                 eprintln!("seed {seed}, as the kernel saw it:\n{}", handle.log_text());
+                eprintln!("faults injected: {faults}");
             }
             if is_twice && result.is_ok() {
                 let second = self.build_kernel(seed, true);
@@ -320,8 +322,11 @@ impl<'a> Test<'a> {
                 let second_result = self.run_once(second, &body);
                 result = compare(&handle, &second_handle).and(second_result);
             }
-            result.map_err(|cause| Failure { seed, cause })?;
-            summary.add(&handle);
+            if let Err(cause) = result {
+                return Err(Failure { seed, cause, faults });
+            }
+            summary.runs += 1;
+            summary.faults.add(&faults);
         }
         Ok(summary)
     }
@@ -403,14 +408,16 @@ impl fmt::Debug for Test<'_> {
 /// });
 /// assert_eq!(summary.runs(), 5);
 /// // A test that is about a fault asserts that it came.
-/// let injected: u64 = FaultKind::ALL.iter().map(|&kind| summary.injected(kind)).sum();
-/// assert!(injected > 0);
+/// assert!(summary.injected(FaultKind::ShortTransfer) > 0);
+/// for (kind, count) in summary.faults().iter() {
+///     assert!(summary.to_string().contains(&format!("{kind:?} {count}")));
+/// }
+/// println!("{summary}"); // `5 runs; faults injected: PartialSubmit 9, ShortTransfer 4, …`
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     runs: u64,
-    /// By fault kind, as a number.
-    injected: BTreeMap<usize, u64>,
+    faults: Faults,
 }
 
 impl Summary {
@@ -427,14 +434,22 @@ impl Summary {
     /// # Examples
     /// See [`Summary`](Summary#examples).
     pub fn injected(&self, kind: FaultKind) -> u64 {
-        self.injected.get(&(kind as usize)).copied().unwrap_or(0)
+        self.faults.count(kind)
     }
 
-    fn add(&mut self, kernel: &SimHandle) {
-        self.runs += 1;
-        for &kind in FaultKind::ALL {
-            *self.injected.entry(kind as usize).or_default() += kernel.injected(kind);
-        }
+    /// Returns all faults that took effect.
+    ///
+    /// # Examples
+    /// See [`Summary`](Summary#examples).
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { runs, faults } = self;
+        write!(f, "{runs} runs; faults injected: {faults}")
     }
 }
 

@@ -52,6 +52,27 @@ fn panics_are_told_with_their_seed() {
     assert!(message.contains("SAKIA_SIM_SEED=3 cargo test"), "{message}");
 }
 
+/// A summary, a failure and its message name the faults of their runs, with their counts.
+#[test]
+fn faults_are_named() {
+    let write = async |_| fs::write("file", vec![7; 5000]).await;
+    let short = few_seeds().kernel(|kernel| kernel.fault(FaultKind::ShortTransfer, 1 << 14));
+    let summary = short.run(write);
+    let count = summary.injected(FaultKind::ShortTransfer);
+    assert!(count > 1);
+    let text = format!("5 runs; faults injected: ShortTransfer {count}");
+    assert_eq!(summary.to_string(), text);
+    assert_eq!(format!("{:?}", summary.faults()), format!("{{ShortTransfer: {count}}}"));
+    assert!(summary.faults().iter().eq([(FaultKind::ShortTransfer, count)]));
+    assert_eq!(few_seeds().run(write).to_string(), "5 runs; faults injected: none");
+
+    let test = few_seeds().before(|kernel| kernel.script_enter(0, EnterFault::Errno(77)));
+    let failure = test.try_run(write).unwrap_err();
+    assert!(failure.faults.iter().eq([(FaultKind::EnterFailed, 1)]), "{failure}");
+    let message = failure.to_string();
+    assert!(message.contains("\n\nfaults injected: EnterFailed 1\n\nrun it alone"), "{message}");
+}
+
 #[test]
 fn errors_fail_the_run() {
     let failure = few_seeds().try_run(async |_| fs::read("missing").await.map(drop)).unwrap_err();
